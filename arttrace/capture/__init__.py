@@ -1,0 +1,1 @@
+"""In the user's process: what is recorded, and who did it."""

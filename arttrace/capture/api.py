@@ -1,0 +1,126 @@
+"""The functions of the public surface that are not decorators: init, reward, update, flush and their like."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from arttrace.capture import hooks, program, runtime
+from arttrace.capture.decorators import trajectory
+from arttrace.capture.flow import current_flow, set_flow
+from arttrace.capture.guard import Guard, logger
+from arttrace.capture.scope import RunOverrides, Scope, record_reward
+
+_guard = Guard("the public functions")
+
+
+def init(*, project: str | None = None, dir: str | Path | None = None) -> None:
+    """Set what the environment does not: the project's name (ARTTRACE_PROJECT) and the data directory (ARTTRACE_DIR).
+
+    Optional: the first decorated run does it too. A later call with other values closes the spool of the one before.
+    """
+    with _guard:
+        runtime.configure(project, dir, renew=True)
+        hooks.install()
+
+
+def current_trajectory() -> Scope | None:
+    """The root of the trajectory that the caller runs in (`.id` is the trajectory's), or None outside of one.
+
+    Under `arttrace run` the program's own trajectory is the outermost.
+    """
+    scope = current_flow().scope or program.scope()
+    return None if scope is None else scope.root
+
+
+def reward(value: float, name: str = "reward", *, trajectory_id: str | None = None) -> None:
+    """Give a trajectory a reward: the one the caller runs in, or one named by id, also long after and elsewhere.
+
+    Each call adds one. Outside a trajectory and without an id nothing is recorded, which is logged.
+    """
+    with _guard:
+        run = current_trajectory()
+        target = trajectory_id or (run.id if run else None)
+        if target is None:
+            logger.warning("arttrace: reward(%r) outside a trajectory and without trajectory_id was not recorded", name)
+        elif not runtime.recorder().settings.disabled:
+            record_reward(target, value, name)
+
+
+def update(*, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()) -> None:
+    """Add metadata and tags to the trajectory the caller runs in. Outside of one, nothing happens."""
+    with _guard:
+        run = current_trajectory()
+        if run is not None:
+            run.update(metadata=metadata, tags=tags)
+
+
+@contextmanager
+def no_capture() -> Iterator[None]:
+    """Record nothing of what the block calls: `with no_capture():`, or `@no_capture()` on a function."""
+    before = current_flow()
+    set_flow(replace(before, muted=True))
+    try:
+        yield
+    finally:
+        set_flow(replace(current_flow(), muted=before.muted))
+
+
+def flush(timeout: float | None = None) -> bool:
+    """Return when every call and run finished so far is decoded and on the disk.
+
+    False when that took longer than `timeout` seconds.
+    """
+    return runtime.recorder().flush(timeout) if runtime.started() else True
+
+
+def shutdown(timeout: float | None = None) -> bool:
+    """Flush, and close the spool's segment so that the store may take it away. Capture goes on if it is used again."""
+    return runtime.recorder().close(timeout) if runtime.started() else True
+
+
+def run_entry(
+    fn: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    *,
+    trajectory_id: str | None = None,
+    scenario: str | None = None,
+    group: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Any:
+    """Run an entry point as one trajectory, with values of the rollout in place of its decorator's.
+
+    `fn` may be decorated with `trajectory` (its name stays), below other decorators too, or not at all. Returns what
+    `fn(**arguments)` returns; for a coroutine function a coroutine to be awaited.
+    """
+    entry = fn if _is_decorated(fn) else trajectory(fn)
+    overrides = RunOverrides(trajectory_id=trajectory_id, scenario=scenario, group=group, metadata=metadata)
+    before = current_flow()
+    set_flow(replace(before, overrides=overrides))
+    try:
+        outcome = entry(**arguments)
+    finally:
+        set_flow(before)
+    return _awaited(outcome, overrides) if inspect.isawaitable(outcome) else outcome
+
+
+async def _awaited(outcome: Any, overrides: RunOverrides) -> Any:
+    before = current_flow()
+    set_flow(replace(before, overrides=overrides))
+    try:
+        return await outcome
+    finally:
+        set_flow(before)
+
+
+def _is_decorated(fn: Any) -> bool:
+    seen = 0
+    while fn is not None and seen < 20:
+        if getattr(fn, "_self_arttrace_kind", None) == "trajectory":
+            return True
+        fn, seen = getattr(fn, "__wrapped__", None), seen + 1
+    return False

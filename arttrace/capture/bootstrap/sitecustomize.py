@@ -1,0 +1,33 @@
+"""Imported by Python itself at its start: switches capture on, then gives way to the sitecustomize it stands before."""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+
+def _start_capture() -> None:
+    try:
+        from arttrace.capture import hooks, program
+
+        program.enable()
+        hooks.install()
+    except Exception as error:  # noqa: BLE001  the user's program runs, whatever is wrong with us
+        print(f"arttrace: nothing is captured in {sys.executable}: {error}", file=sys.stderr)
+
+
+def _give_way() -> None:
+    """Leave sys.path as it would be without us, and load the sitecustomize that we hid, if there is one."""
+    here = Path(__file__).resolve().parent
+    sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != here]
+    ours = sys.modules.pop("sitecustomize", None)
+    try:
+        import_module("sitecustomize")
+    except ModuleNotFoundError as error:
+        if error.name != "sitecustomize":
+            raise
+        if ours is not None:
+            sys.modules["sitecustomize"] = ours
+
+
+_start_capture()
+_give_way()

@@ -1,0 +1,270 @@
+"""`@trajectory`, `@agent` and `@tool`: decorators, with or without arguments, that are context managers as well.
+
+The wrapped callable keeps its kind, signature, laziness, identity when pickled, and every value and exception. A scope
+is current only while the user's code runs: between the steps of a generator it is not.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar, overload
+
+import wrapt
+
+from arttrace.capture import hooks, program
+from arttrace.capture.flow import current_flow
+from arttrace.capture.guard import Guard
+from arttrace.capture.scope import NoScope, Scope, ScopeKind, open_scope
+from arttrace.capture.steps import (
+    Step,
+    close,
+    drive_async_generator,
+    drive_coroutine,
+    drive_generator,
+    finish,
+    named_as,
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+Group = str | Callable[..., str]
+
+_opening = Guard("opening a scope")
+_stepping = Guard("making a scope current")
+_grouping = Guard("the callable given as group")
+
+
+class _Instrumented(wrapt.FunctionWrapper):  # type: ignore[type-arg]
+    """A transparent proxy that pickles by name, as the function it wraps does."""
+
+    def __init__(self, wrapped: Any, wrapper: Any, kind: ScopeKind) -> None:
+        super().__init__(wrapped, wrapper)
+        self._self_arttrace_kind = kind
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.__wrapped__.__qualname__
+
+
+class ScopeDecorator:
+    """What `trajectory(...)`, `agent(...)` and `tool(...)` return: decorate with it, or enter it with `with`."""
+
+    def __init__(
+        self,
+        kind: ScopeKind,
+        *,
+        name: str | None = None,
+        group: Group | None = None,
+        scenario: str | None = None,
+        tags: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        trajectory_id: str | None = None,
+    ) -> None:
+        self._kind: ScopeKind = kind
+        self._name = name
+        self._group = group
+        self._scenario = scenario
+        self._tags = tuple(tags)
+        self._metadata = dict(metadata or {})
+        self._trajectory_id = trajectory_id
+        hooks.install()
+
+    def __call__(self, fn: F) -> F:
+        """Decorate a function, coroutine function, generator function of either kind, method or class method."""
+        return _Instrumented(fn, self._wrapper(fn), self._kind)  # type: ignore[return-value]
+
+    def __enter__(self) -> Scope | NoScope:
+        scope = self._open(self._name or self._kind, None, None)
+        if scope is None:
+            return NoScope()
+        with _stepping:
+            scope.opened_by, scope.before = self, scope.enter()
+        return scope
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        flow = current_flow()
+        scope = flow.scope
+        # One object may be entered by several tasks, or where nothing is recorded: what ends is what this flow opened.
+        if scope is None or flow.muted or scope.opened_by is not self or scope.before is None:
+            return
+        with _stepping:
+            scope.leave(scope.before)
+        close(scope, error)
+
+    async def __aenter__(self) -> Scope | NoScope:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, traceback)
+
+    def _open(
+        self, name: str, entry: str | None, call: tuple[tuple[Any, ...], Mapping[str, Any]] | None
+    ) -> Scope | None:
+        with _opening:
+            return open_scope(
+                self._kind,
+                name,
+                entry=entry,
+                scenario=self._scenario,
+                group=self._group_of(call),
+                tags=self._tags,
+                metadata=self._metadata,
+                trajectory_id=self._trajectory_id,
+                outside=program.scope,
+            )
+        return None
+
+    def _group_of(self, call: tuple[tuple[Any, ...], Mapping[str, Any]] | None) -> str | None:
+        if not callable(self._group):
+            return self._group
+        args, kwargs = call or ((), {})
+        with _grouping:
+            return str(self._group(*args, **kwargs))
+        return None
+
+    def _wrapper(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        plain = getattr(fn, "__func__", fn)
+        function_name = getattr(plain, "__name__", type(plain).__name__)
+        name = self._name or function_name
+        entry = f"{_module_of(plain)}:{getattr(plain, '__qualname__', function_name)}"
+        signatures: list[inspect.Signature] = []
+
+        def start(wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Scope | None:
+            scope = self._open(name, entry, (args, kwargs))
+            if scope is not None:
+                with _opening:
+                    if not signatures:
+                        signatures.append(inspect.signature(wrapped))
+                    scope.set_arguments(**_bound(signatures[0], args, kwargs))
+            return scope
+
+        def in_coroutine(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            inner = wrapped(*args, **kwargs)
+            return named_as(inner, drive_coroutine(inner, lambda: start(wrapped, args, kwargs)))
+
+        def in_generator(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            inner = wrapped(*args, **kwargs)
+            return named_as(inner, drive_generator(inner, lambda: start(wrapped, args, kwargs)))
+
+        def in_async_generator(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            inner = wrapped(*args, **kwargs)
+            return named_as(inner, drive_async_generator(inner, lambda: start(wrapped, args, kwargs)))
+
+        def in_function(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            scope = start(wrapped, args, kwargs)
+            try:
+                with Step(scope):
+                    result = wrapped(*args, **kwargs)
+            except BaseException as error:
+                close(scope, error)
+                raise
+            if inspect.iscoroutine(result):  # a plain function that returns one: the run ends when it does
+                return named_as(result, drive_coroutine(result, lambda: scope))
+            finish(scope, result)
+            return result
+
+        if inspect.iscoroutinefunction(plain):
+            return in_coroutine
+        if inspect.isgeneratorfunction(plain):
+            return in_generator
+        if inspect.isasyncgenfunction(plain):
+            return in_async_generator
+        return in_function
+
+
+def _bound(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments by name; none where they do not fit, which the call itself is about to say."""
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError:
+        return {}
+    bound.apply_defaults()
+    return bound.arguments
+
+
+def _module_of(fn: Callable[..., Any]) -> str:
+    """The module to import for `fn`; for a script its path, as `__main__` names nothing later."""
+    module = str(getattr(fn, "__module__", ""))
+    if module != "__main__":
+        return module
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    return str(spec.name if spec is not None else getattr(main, "__file__", None) or module)
+
+
+@overload
+def trajectory(fn: F, /) -> F: ...
+@overload
+def trajectory(
+    *,
+    name: str | None = None,
+    group: Group | None = None,
+    scenario: str | None = None,
+    tags: Sequence[str] = (),
+    metadata: Mapping[str, Any] | None = None,
+    trajectory_id: str | None = None,
+) -> ScopeDecorator: ...
+def trajectory(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    group: Group | None = None,
+    scenario: str | None = None,
+    tags: Sequence[str] = (),
+    metadata: Mapping[str, Any] | None = None,
+    trajectory_id: str | None = None,
+) -> Any:
+    """Record everything one run does: `@trajectory`, `@trajectory(...)` or `with trajectory(...) as run:`.
+
+    Args:
+        name: The root agent's name; the function's own by default.
+        group: Runs of one group are compared with each other. Text, or a callable that gets the run's arguments.
+        scenario: What the run attempted; runs of one scenario are a group when no group is given.
+        tags: Free words. `update` adds more while the run goes on.
+        metadata: Free JSON values by name; `update` adds more.
+        trajectory_id: The run's id, for a run that was announced before it started; random by default.
+
+    Inside another trajectory it is a sub-agent of that one, and only its name counts.
+    """
+    decorator = ScopeDecorator(
+        "trajectory",
+        name=name,
+        group=group,
+        scenario=scenario,
+        tags=tags,
+        metadata=metadata,
+        trajectory_id=trajectory_id,
+    )
+    return decorator if fn is None else decorator(fn)
+
+
+@overload
+def agent(fn: F, /) -> F: ...
+@overload
+def agent(*, name: str | None = None) -> ScopeDecorator: ...
+def agent(fn: Callable[..., Any] | None = None, /, *, name: str | None = None) -> Any:
+    """Record a sub-agent's run: `@agent`, `@agent(name=...)` or `with agent(name=...):`.
+
+    Outside any trajectory nothing is recorded.
+    """
+    decorator = ScopeDecorator("agent", name=name)
+    return decorator if fn is None else decorator(fn)
+
+
+@overload
+def tool(fn: F, /) -> F: ...
+@overload
+def tool(*, name: str | None = None) -> ScopeDecorator: ...
+def tool(fn: Callable[..., Any] | None = None, /, *, name: str | None = None) -> Any:
+    """Record a tool's run: `@tool`, `@tool(name=...)` or `with tool(name=...) as run:`.
+
+    Tools that are not decorated are found in the message history. Outside any trajectory nothing is recorded.
+    """
+    decorator = ScopeDecorator("tool", name=name)
+    return decorator if fn is None else decorator(fn)

@@ -1,0 +1,84 @@
+"""Who is calling: the agent scope and the execution of the current flow of control, carried by one context variable.
+
+An execution is one flow of control, an asyncio task or a thread, as seen by the calls it made. It inherits the context
+of the flow that started it; the first call of another task or thread makes an execution of its own, with the inherited
+one as parent. So two undecorated sub-agents that run in parallel are told apart by fact.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from arttrace.capture.ids import random_hex
+
+if TYPE_CHECKING:
+    from arttrace.capture.scope import RunOverrides, Scope
+
+
+def _owner() -> Any:
+    """The current asyncio task, else the current thread."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    return threading.current_thread() if task is None else task
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """One flow of control. The owner is held weakly: an id() would be reused."""
+
+    id: str
+    parent_id: str | None
+    owner: weakref.ref[Any]
+
+    @classmethod
+    def start(cls, parent: Execution | None, owner: Any = None) -> Execution:
+        """A new execution of `owner`, which is the current task or thread by default."""
+        return cls(random_hex(16), parent.id if parent else None, weakref.ref(owner or _owner()))
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What a flow of control inherits: the innermost scope, the execution, and whether capture is switched off."""
+
+    scope: Scope | None = None
+    execution: Execution | None = None
+    muted: bool = False
+    overrides: RunOverrides | None = field(default=None)
+
+
+EMPTY_FLOW = Flow()
+"""Outside any scope."""
+_flow: ContextVar[Flow] = ContextVar("arttrace_flow", default=EMPTY_FLOW)
+
+
+def current_flow() -> Flow:
+    """The flow of the caller."""
+    return _flow.get()
+
+
+def set_flow(flow: Flow) -> None:
+    """Make `flow` the caller's; undone by setting the one before, so that no context token outlives its context."""
+    _flow.set(flow)
+
+
+def claim_execution(base: Execution | None = None) -> Execution:
+    """The execution of the current task or thread, made now when it has none of its own yet.
+
+    A flow that inherited none descends from `base`.
+    """
+    flow = _flow.get()
+    inherited = flow.execution or base
+    execution = inherited
+    if inherited is None or inherited.owner() is not _owner():
+        execution = Execution.start(inherited)
+    assert execution is not None
+    if execution is not flow.execution:
+        _flow.set(replace(flow, execution=execution))
+    return execution

@@ -1,0 +1,80 @@
+"""The first rule in code: a failure of ours is logged once and counted, and the user's call goes on as if nothing was.
+
+With ARTTRACE_RAISE=1, as in arttrace's own tests, it is raised instead: at once on the user's thread, and by the next
+`flush` where it happened in the background.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import Counter
+from types import TracebackType
+
+logger = logging.getLogger("arttrace")
+logger.addHandler(logging.NullHandler())
+
+failures: Counter[str] = Counter()
+"""How often each part of ours failed, by the part's name."""
+
+_background: list[Exception] = []
+_lock = threading.Lock()
+
+
+def _after_fork_in_child() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def raising() -> bool:
+    """Whether failures of ours are raised (arttrace's own tests)."""
+    return os.environ.get("ARTTRACE_RAISE") == "1"
+
+
+def failed(part: str, error: Exception, *, background: bool = False) -> None:
+    """Count a failure of ours and log the first one of its part. Raises it under ARTTRACE_RAISE=1."""
+    with _lock:
+        failures[part] += 1
+        first = failures[part] == 1
+    if first:
+        logger.warning(
+            "arttrace: %s failed; your program goes on, what it concerned is not recorded", part, exc_info=error
+        )
+    if raising():
+        if not background:
+            raise error
+        _background.append(error)
+
+
+def raise_background_failure() -> None:
+    """Raise the first failure that the background kept for the tests, if there is one."""
+    if _background and raising():
+        error = _background[0]
+        _background.clear()
+        raise error
+
+
+class Guard:
+    """`with Guard("part"):` lets no Exception of the block out. Holds no state: make one per part, use it anywhere."""
+
+    __slots__ = ("_background", "_part")
+
+    def __init__(self, part: str, *, background: bool = False) -> None:
+        self._part = part
+        self._background = background
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        failed(self._part, error, background=self._background)
+        return True

@@ -1,0 +1,101 @@
+"""Hooks `request` of openai's clients, sync and async: the one place every call of theirs goes through.
+
+Recorded are chat completions, however they were asked for (create, parse, stream, raw). Other endpoints (responses,
+completions, embeddings, files) pass untouched and unrecorded.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from arttrace.capture import program
+from arttrace.capture.call import ModelCall
+from arttrace.capture.flow import claim_execution, current_flow
+from arttrace.capture.guard import Guard
+from arttrace.capture.http_hook import current_call
+
+orphans: Counter[str] = Counter()
+"""Calls outside any trajectory, which are not recorded, by model provider."""
+
+_beginning = Guard("beginning a model call")
+_ending = Guard("ending a model call")
+
+
+def install(module: ModuleType) -> None:
+    """Hook `openai._base_client`."""
+    module.SyncAPIClient.request = _sync_request(module.SyncAPIClient.request)
+    module.AsyncAPIClient.request = _async_request(module.AsyncAPIClient.request)
+
+
+def _begin(client: Any, options: Any) -> ModelCall | None:
+    with _beginning:
+        if not str(options.url).endswith("/chat/completions") or options.method.lower() != "post":
+            return None
+        provider = "azure.ai.openai" if "Azure" in type(client).__name__ else "openai"
+        flow = current_flow()
+        if flow.muted:
+            return None
+        scope = flow.scope or program.scope()
+        if scope is None:
+            orphans[provider] += 1
+            return None
+        if scope.recorder.settings.disabled:
+            return None
+        return ModelCall(
+            http_client=client._client,
+            scope=scope,
+            execution=claim_execution(scope.root.execution),
+            recorder=scope.recorder,
+            provider=provider,
+        )
+    return None
+
+
+def _sync_request(request: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(request)
+    def hooked(self: Any, cast_to: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
+        call = _begin(self, options)
+        if call is None:
+            return request(self, cast_to, options, *args, **kwargs)
+        before = current_call.get()
+        current_call.set(call)
+        try:
+            result = request(self, cast_to, options, *args, **kwargs)
+        except BaseException as error:
+            with _ending:
+                call.raised(error)
+            raise
+        finally:
+            current_call.set(before)
+        with _ending:
+            call.returned()
+        return result
+
+    return hooked
+
+
+def _async_request(request: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(request)
+    async def hooked(self: Any, cast_to: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
+        call = _begin(self, options)
+        if call is None:
+            return await request(self, cast_to, options, *args, **kwargs)
+        before = current_call.get()
+        current_call.set(call)
+        try:
+            result = await request(self, cast_to, options, *args, **kwargs)
+        except BaseException as error:
+            with _ending:
+                call.raised(error)
+            raise
+        finally:
+            current_call.set(before)
+        with _ending:
+            call.returned()
+        return result
+
+    return hooked

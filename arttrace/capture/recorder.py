@@ -1,0 +1,223 @@
+"""The recorder: makes OpenTelemetry spans, ends them in a background thread, and appends them to the spool.
+
+The user's thread only starts a span and hands over what it saw; decoding, encoding and writing happen here. A span is
+with the operating system as soon as its job has run, and on the disk a second later or after `flush`.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.trace import Span, SpanKind, get_current_span, set_span_in_context
+
+from arttrace import semconv
+from arttrace.capture.config import MAX_SPOOL_BYTES, MAX_WAITING_BYTES, Settings
+from arttrace.capture.guard import Guard, failed, raise_background_failure
+from arttrace.capture.ids import SystemIds
+from arttrace.journal import JournalWriter
+from arttrace.records.record import Record, encode_record
+from arttrace.records.span import SpanEvent, SpanLink, SpanRow
+
+Job = Callable[[], None]
+
+_SYNC_INTERVAL_S = 1.0
+_UNLIMITED = SpanLimits(
+    max_attributes=SpanLimits.UNSET,
+    max_events=SpanLimits.UNSET,
+    max_links=SpanLimits.UNSET,
+    max_span_attributes=SpanLimits.UNSET,
+    max_event_attributes=SpanLimits.UNSET,
+    max_link_attributes=SpanLimits.UNSET,
+    max_attribute_length=SpanLimits.UNSET,
+    max_span_attribute_length=SpanLimits.UNSET,
+)
+_background = Guard("recording in the background", background=True)
+_spooling = Guard("writing to the spool", background=True)
+
+
+class Recorder:
+    """One per process. Its tracer provider is its own: no sampler, limit or processor of the user's applies to it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.recorded = 0
+        self._spool = JournalWriter(
+            settings.data.spool, fsync_interval_s=_SYNC_INTERVAL_S, max_total_bytes=MAX_SPOOL_BYTES
+        )
+        provider = TracerProvider(
+            sampler=ALWAYS_ON,
+            resource=Resource({semconv.SERVICE_NAME: settings.project}),
+            span_limits=_UNLIMITED,
+            id_generator=SystemIds(),
+            shutdown_on_exit=False,
+        )
+        provider._disabled = False  # OTEL_SDK_DISABLED speaks of the user's own telemetry; ours is ARTTRACE_DISABLED
+        provider.add_span_processor(_ToSpool(self))
+        self._tracer = provider.get_tracer("arttrace")
+        self._start_worker_state()
+
+    def start_span(self, name: str, *, kind: SpanKind, parent: Span | None, start_ns: int) -> Span:
+        """A span under `parent`, else under the user's own current span so that the traces join, else a root."""
+        parent = get_current_span() if parent is None else parent
+        context = set_span_in_context(parent, Context())
+        return self._tracer.start_span(name, context=context, kind=kind, start_time=start_ns)
+
+    def submit(self, job: Job, weight: int = 0) -> None:
+        """Run a job in the background, after those submitted before.
+
+        `weight` is how many bytes it holds. When too many wait (a disk that hangs), the job is refused and counted:
+        the user's program is not to run out of memory.
+        """
+        if weight:
+            with self._weighing:
+                full = self._waiting_bytes + weight > MAX_WAITING_BYTES
+                self._waiting_bytes += 0 if full else weight
+            if full:
+                failed("keeping up with the calls", BufferError(f"over {MAX_WAITING_BYTES} bytes wait to be written"))
+                return
+        self._jobs.put((job, weight))
+        if self._worker is None or not self._worker.is_alive():
+            self._start_worker()
+
+    def record(self, record: Record) -> None:
+        """Append a record to the spool in the background."""
+        self.submit(lambda: self.append(record))
+
+    def append(self, record: Record) -> None:
+        """Append a record to the spool now; a spool that refuses is logged and counted."""
+        with _spooling:
+            self._spool.append(encode_record(record))
+            self.recorded += 1
+
+    def flush(self, timeout_s: float | None = None) -> bool:
+        """Return when everything submitted before is on the disk; False when that took longer than `timeout_s`."""
+        done = threading.Event()
+        self.submit(done.set)
+        if self._worker is None:  # the interpreter is ending and starts no thread any more
+            self._drain()
+        in_time = done.wait(timeout_s)
+        with _spooling:
+            self._spool.sync()
+        raise_background_failure()
+        return in_time
+
+    def close(self, timeout_s: float | None = None) -> bool:
+        """Flush, then seal the segment so that a reader may take it away. A later submit opens a new one."""
+        in_time = self.flush(timeout_s)
+        with _spooling:
+            self._spool.close()
+        return in_time
+
+    def _start_worker_state(self) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Job, int]] = queue.SimpleQueue()
+        self._weighing = threading.Lock()
+        self._waiting_bytes = 0
+        self._worker: threading.Thread | None = None
+        # A dropped stream may be collected, and its call end, on this very thread while it starts the worker.
+        self._starting = threading.RLock()
+        self._is_starting = False
+
+    def _start_worker(self) -> None:
+        with self._starting:
+            if self._is_starting or (self._worker is not None and self._worker.is_alive()):
+                return
+            self._is_starting = True
+            try:
+                worker = threading.Thread(target=self._work, name="arttrace-recorder", daemon=True)
+                worker.start()
+            except RuntimeError:
+                self._worker = None
+                return
+            finally:
+                self._is_starting = False
+            self._worker = worker
+            _flush_when_a_multiprocessing_child_ends(self)
+
+    def _work(self) -> None:
+        jobs, dirty = self._jobs, False
+        while True:
+            try:
+                job, weight = jobs.get(timeout=_SYNC_INTERVAL_S if dirty else None)
+            except queue.Empty:
+                dirty = False
+                with _spooling:
+                    self._spool.sync()
+                continue
+            dirty = True
+            self._run(job, weight)
+            del job  # holds the bytes of a call
+
+    def _drain(self) -> None:
+        while True:
+            try:
+                job, weight = self._jobs.get_nowait()
+            except queue.Empty:
+                return
+            self._run(job, weight)
+
+    def _run(self, job: Job, weight: int) -> None:
+        with _background:
+            job()
+        if weight:
+            with self._weighing:
+                self._waiting_bytes -= weight
+
+    def after_fork_in_child(self) -> None:
+        """Jobs waiting at the fork are the parent's; the child starts with none, and a thread of its own."""
+        self._start_worker_state()
+
+
+class _ToSpool(SpanProcessor):
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self._recorder.append(span_row(span))
+
+
+def span_row(span: ReadableSpan) -> SpanRow:
+    """A finished SDK span as plain data."""
+    context = span.context
+    if context is None:
+        raise ValueError("a span without ids")
+    return SpanRow(
+        trace_id=f"{context.trace_id:032x}",
+        span_id=f"{context.span_id:016x}",
+        name=span.name,
+        start_ns=span.start_time or 0,
+        end_ns=span.end_time or 0,
+        parent_span_id=f"{span.parent.span_id:016x}" if span.parent else None,
+        kind=span.kind.value + 1,  # OTLP counts from 1,
+        status_code=span.status.status_code.value,
+        status_message=span.status.description or "",
+        attributes=_plain(span.attributes),
+        events=[SpanEvent(event.name, event.timestamp, _plain(event.attributes)) for event in span.events],
+        links=[
+            SpanLink(f"{link.context.trace_id:032x}", f"{link.context.span_id:016x}", _plain(link.attributes))
+            for link in span.links
+        ],
+        trace_state=context.trace_state.to_header(),
+        resource=_plain(span.resource.attributes),
+        scope_name=span.instrumentation_scope.name if span.instrumentation_scope else "",
+    )
+
+
+def _plain(attributes: Any) -> dict[str, Any]:
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in (attributes or {}).items()}
+
+
+def _flush_when_a_multiprocessing_child_ends(recorder: Recorder) -> None:
+    # Such a child ends with os._exit and runs no atexit functions, only multiprocessing's own finalizers.
+    util = sys.modules.get("multiprocessing.util")
+    process = sys.modules.get("multiprocessing.process")
+    if util is not None and process is not None and process.parent_process() is not None:
+        util.Finalize(None, partial(recorder.close, 5.0), exitpriority=100)

@@ -1,0 +1,203 @@
+"""The process that runs the user's entry point on job after job: `python -m arttrace.capture.rollout_worker ENTRY N`.
+
+Jobs come as JSON lines on standard input, results leave as JSON lines on standard output; whatever the user's code
+prints goes to standard error. Up to N jobs run at once, coroutine functions as tasks of one loop, others in threads.
+A result is written when its spans are on disk. The end of standard input, also by the death of whoever started this,
+ends the process and what its code has started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import importlib
+import importlib.util
+import inspect
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import AsyncIterable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from arttrace.capture.api import flush, run_entry, shutdown
+from arttrace.capture.values import json_text
+from arttrace.records.rollout import RolloutJob, RolloutResult, WorkerReady
+
+MAX_RESULT_BYTES = 16 << 20
+_FLUSH_TIMEOUT_S = 60.0
+_LEAVE_WITHIN_S = 5.0
+
+
+def load_entry(entry: str) -> Callable[..., Any]:
+    """The callable that `module:function` or `path/to/file.py:function` names; a file's folder joins sys.path.
+
+    Raises what importing it raises, ValueError for another form, TypeError when it names no callable.
+    """
+    source, colon, attribute = entry.rpartition(":")
+    if not colon or not source or not attribute:
+        raise ValueError(f"{entry!r} is neither module:function nor path/to/file.py:function")
+    if source.endswith(".py"):
+        path = Path(source).absolute()
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no file {path}")
+        sys.path.insert(0, str(path.parent))
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    else:
+        sys.path.insert(0, str(Path.cwd()))
+        module = importlib.import_module(source)
+    found: Any = module
+    for name in attribute.split("."):
+        found = getattr(found, name)
+    if not callable(found):
+        raise TypeError(f"{entry} is no function but {type(found).__name__}")
+    return found  # type: ignore[no-any-return]
+
+
+class _Worker:
+    """Runs jobs and answers them; results that finish while others are being flushed share the next flush."""
+
+    def __init__(self, entry: Callable[..., Any], concurrency: int, answers: BinaryIO) -> None:
+        self._entry = entry
+        self._answers = answers
+        self._is_async = inspect.iscoroutinefunction(entry) or inspect.isasyncgenfunction(entry)
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="rollout")
+        self._leaving = False
+        self._done: asyncio.Queue[RolloutResult] = asyncio.Queue()
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def serve(self, jobs: asyncio.Queue[bytes | None]) -> None:
+        """Run what comes until None comes; then what is under way is dropped."""
+        answering = asyncio.create_task(self._answer())
+        while (line := await jobs.get()) is not None:
+            task = asyncio.create_task(self._run(msgspec.json.decode(line, type=RolloutJob)))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        self._leaving = True
+        for task in (*self._running, answering):
+            task.cancel()
+        await asyncio.wait((*self._running, answering), timeout=_LEAVE_WITHIN_S)
+
+    async def _run(self, job: RolloutJob) -> None:
+        began = time.perf_counter()
+        try:
+            value = await self._call(job)
+        except BaseException as error:  # noqa: BLE001  whatever the user's code raises is the job's result
+            if self._leaving:
+                return
+            traceback.print_exc()
+            result = RolloutResult(job.trajectory_id, error=f"{type(error).__name__}: {error}"[:2000])
+        else:
+            text, _cut = json_text(value, MAX_RESULT_BYTES)
+            result = RolloutResult(job.trajectory_id, result=msgspec.Raw(text.encode()))
+        self._done.put_nowait(msgspec.structs.replace(result, seconds=time.perf_counter() - began))
+
+    async def _call(self, job: RolloutJob) -> Any:
+        run = partial(
+            run_entry,
+            self._entry,
+            job.arguments,
+            trajectory_id=job.trajectory_id,
+            scenario=job.scenario,
+            group=job.group,
+            metadata=job.metadata,
+        )
+        if self._is_async:
+            outcome = run()
+        else:
+            in_context = partial(contextvars.Context().run, lambda: _consumed(run()))
+            outcome = await asyncio.get_running_loop().run_in_executor(self._threads, in_context)
+        if inspect.isawaitable(outcome):
+            return await outcome
+        if isinstance(outcome, AsyncIterable):
+            return [item async for item in outcome]
+        return outcome
+
+    async def _answer(self) -> None:
+        while True:
+            finished = [await self._done.get()]
+            while not self._done.empty():
+                finished.append(self._done.get_nowait())
+            flushed = await asyncio.to_thread(flush, _FLUSH_TIMEOUT_S)
+            for result in finished:
+                if not flushed and result.error is None:
+                    lost = f"its spans could not be written within {_FLUSH_TIMEOUT_S:.0f} s"
+                    result = RolloutResult(result.trajectory_id, error=lost, seconds=result.seconds)
+                _write(self._answers, result)
+
+
+def _consumed(outcome: Any) -> Any:
+    """A generator's items as a list: a run is over when its generator is."""
+    return list(outcome) if inspect.isgenerator(outcome) and isinstance(outcome, Iterable) else outcome
+
+
+def _write(answers: BinaryIO, message: RolloutResult | WorkerReady) -> None:
+    answers.write(msgspec.json.encode(message) + b"\n")
+    answers.flush()
+
+
+def _take_standard_streams() -> tuple[BinaryIO, BinaryIO]:
+    """Our ends of the two pipes; the user's code finds an empty standard input, and its prints go to standard error."""
+    jobs, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return jobs, answers
+
+
+def _leave() -> None:
+    """End this process without waiting for the user's threads, and what its code has started with it."""
+    sys.stderr.flush()
+    if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)
+
+
+def main(entry: str, concurrency: int) -> None:
+    """Load the entry point, say so, and run jobs until standard input ends."""
+    job_lines, answers = _take_standard_streams()
+    try:
+        function = load_entry(entry)
+    except BaseException:  # noqa: BLE001  importing the user's code may raise anything, SystemExit too
+        _write(answers, WorkerReady(error=traceback.format_exc(limit=-5)))
+        return
+    _write(answers, WorkerReady())
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        jobs: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+        def read() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed already
+                for line in job_lines:
+                    loop.call_soon_threadsafe(jobs.put_nowait, line)
+                loop.call_soon_threadsafe(jobs.put_nowait, None)
+            # The user's code may hold the loop: leave all the same.
+            time.sleep(2 * _LEAVE_WITHIN_S)
+            _leave()
+
+        threading.Thread(target=read, daemon=True, name="jobs").start()
+        await _Worker(function, concurrency, answers).serve(jobs)
+
+    asyncio.run(serve())
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1], int(sys.argv[2]))
+        shutdown(_LEAVE_WITHIN_S)
+    finally:
+        _leave()

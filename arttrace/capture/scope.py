@@ -1,0 +1,303 @@
+"""A scope: one run of an agent or a tool while it happens, from its span's start to its one end.
+
+The outermost agent is the trajectory's root; what it did is counted on its `Run`, which all scopes below it share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+
+from arttrace import semconv
+from arttrace.capture.config import MAX_CONTENT_BYTES
+from arttrace.capture.flow import Execution, Flow, claim_execution, current_flow, set_flow
+from arttrace.capture.guard import Guard, logger
+from arttrace.capture.ids import random_hex
+from arttrace.capture.recorder import Recorder
+from arttrace.capture.runtime import recorder
+from arttrace.capture.values import json_object, json_text
+from arttrace.records.reward import Reward
+
+ScopeKind = Literal["trajectory", "agent", "tool"]
+MAX_ERROR_TEXT = 4000
+
+_ending = Guard("ending a span", background=True)
+_recording = Guard("recording arguments or a result")
+
+
+@dataclass(slots=True)
+class Run:
+    """What the scopes of one trajectory in this process share."""
+
+    id: str
+    project: str
+    scenario: str | None = None
+    group: str | None = None
+    tags: list[str] = field(default_factory=list)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    ended_spans: int = 0
+
+
+class RunOverrides:
+    """Values that a rollout gives to the next trajectory that starts in its flow, whatever its decorator says."""
+
+    def __init__(
+        self,
+        *,
+        trajectory_id: str | None = None,
+        scenario: str | None = None,
+        group: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._values = (trajectory_id, scenario, group, dict(metadata or {}))
+        self._taken = False
+
+    def apply(self, run: Run) -> None:
+        """Give the values to `run`, once: a second trajectory of the same flow keeps its own."""
+        if self._taken:
+            return
+        self._taken = True
+        trajectory_id, scenario, group, metadata = self._values
+        run.id = trajectory_id or run.id
+        run.scenario = scenario if scenario is not None else run.scenario
+        run.group = group if group is not None else run.group
+        run.metadata.update(metadata)
+
+
+class Scope:
+    """One open span of an agent or a tool. `enter` and `leave` make it current around each step; `close` ends it once.
+
+    This is also what `with arttrace.trajectory(...) as run` gives to the user: `id` is the trajectory's.
+    """
+
+    def __init__(self, kind: ScopeKind, name: str, *, run: Run, parent: Scope | None, entry: str | None = None) -> None:
+        self.kind = kind
+        self.before: Flow | None = None
+        self.opened_by: object = None
+        self.name = name
+        self.run = run
+        self.parent = parent
+        self.is_root = parent is None
+        self._entry = entry
+        self.recorder: Recorder = recorder()
+        self._attributes: dict[str, Any] = {}
+        self._cut: list[str] = []
+        self.execution: Execution | None = None
+        self._ended = False
+        self._pid = os.getpid()
+        operation = semconv.OPERATION_EXECUTE_TOOL if kind == "tool" else semconv.OPERATION_INVOKE_AGENT
+        self._attributes[semconv.OPERATION_NAME] = operation
+        self._attributes[semconv.TOOL_NAME if kind == "tool" else semconv.AGENT_NAME] = name
+        if kind == "tool":
+            self._attributes[semconv.TOOL_TYPE] = "function"
+        self.span: Span = self.recorder.start_span(
+            f"{operation} {name}",
+            kind=SpanKind.INTERNAL,
+            parent=parent.span if parent else None,
+            start_ns=time.time_ns(),
+        )
+
+    @property
+    def id(self) -> str:
+        """The trajectory's id."""
+        return self.run.id
+
+    @property
+    def root(self) -> Scope:
+        """The outermost scope of the trajectory in this process."""
+        return self if self.parent is None else self.parent.root
+
+    def set_arguments(self, /, **arguments: Any) -> None:
+        """Record what this run was started with, as it is now."""
+        self._content(semconv.TOOL_CALL_ARGUMENTS if self.kind == "tool" else semconv.ENTRY_ARGUMENTS, arguments, True)
+
+    def set_result(self, result: Any) -> None:
+        """Record what this run returned, as it is now."""
+        self._content(semconv.TOOL_CALL_RESULT if self.kind == "tool" else semconv.ENTRY_RESULT, result, False)
+
+    def update(self, *, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()) -> None:
+        """Add metadata and tags to the trajectory."""
+        self.run.metadata.update(metadata or {})
+        self.run.tags.extend(tag for tag in tags if tag not in self.run.tags)
+
+    def reward(self, value: float, name: str = "reward") -> None:
+        """Give the trajectory a reward. Each call adds one."""
+        record_reward(self.run.id, value, name)
+
+    def enter(self) -> Flow:
+        """Make this scope current in the caller's flow, and return the flow as it was, for `leave`."""
+        flow = current_flow()
+        # A trajectory starts a history of executions of its own.
+        set_flow(replace(flow, scope=self, execution=None if self.is_root else flow.execution, overrides=None))
+        self.belongs_to(claim_execution(self.root.execution))
+        return flow
+
+    def belongs_to(self, execution: Execution) -> None:
+        """Note the execution that this scope was first entered in."""
+        if self.execution is None:
+            self.execution = execution
+            self._attributes.update(execution_attributes(execution))
+
+    def leave(self, before: Flow) -> None:
+        """Make the flow as it was before `enter`. An execution claimed inside stays claimed, but for a root's."""
+        flow = current_flow()
+        if flow.scope is self:
+            set_flow(before if self.is_root else replace(flow, scope=self.parent, overrides=before.overrides))
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the span now; the second time does nothing. `error` is what ended the run, None when it went well."""
+        if self._ended or self._pid != os.getpid():  # in a forked child the run is still the parent's
+            return
+        self._ended = True
+        end_ns = time.time_ns()
+        attributes = self._attributes
+        attributes.update(run_attributes(self.run))
+        if self.is_root:
+            attributes.update(self._root_attributes())
+        if self._cut:
+            attributes[semconv.TRUNCATED] = self._cut
+        failure = None if error is None else describe_error(error)
+        if isinstance(error, GeneratorExit):
+            attributes[semconv.INTERRUPTED], failure = "closed", None
+        elif isinstance(error, (asyncio.CancelledError, KeyboardInterrupt)):
+            attributes[semconv.INTERRUPTED] = "cancelled"
+        elif isinstance(error, SystemExit) and error.code in (None, 0):
+            failure = None
+        self.run.ended_spans += 1
+        self.recorder.submit(lambda: end_span(self.span, attributes, end_ns, failure))
+
+    def _root_attributes(self) -> dict[str, Any]:
+        run = self.run
+        attributes: dict[str, Any] = {
+            semconv.ENTRY: self._entry or self.name,
+            semconv.PROJECT: run.project,
+            semconv.TRAJECTORY_SPAN_COUNT: run.ended_spans,
+        }
+        if run.scenario is not None:
+            attributes[semconv.SCENARIO] = run.scenario
+        if run.group is not None:
+            attributes[semconv.GROUP] = run.group
+        if run.tags:
+            attributes[semconv.TAGS] = [str(tag) for tag in run.tags]
+        if run.metadata:
+            text, cut = json_object({str(key): value for key, value in run.metadata.items()}, MAX_CONTENT_BYTES)
+            attributes[semconv.METADATA] = text
+            if cut:
+                self._cut.append(semconv.METADATA)
+        return attributes
+
+    def _content(self, attribute: str, value: Any, is_object: bool) -> None:
+        if not self.recorder.settings.content:
+            return
+        with _recording:
+            text, cut = (json_object if is_object else json_text)(value, MAX_CONTENT_BYTES)
+            self._attributes[attribute] = text
+            if cut:
+                self._cut.append(attribute)
+
+
+class NoScope:
+    """What a `with` block gets where nothing is recorded: the same methods, doing nothing."""
+
+    id = ""
+
+    def set_arguments(self, /, **arguments: Any) -> None:
+        """Record nothing."""
+
+    def set_result(self, result: Any) -> None:
+        """Record nothing."""
+
+    def update(self, *, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()) -> None:
+        """Record nothing."""
+
+    def reward(self, value: float, name: str = "reward") -> None:
+        """Record nothing."""
+
+
+def open_scope(
+    kind: ScopeKind,
+    name: str,
+    *,
+    entry: str | None = None,
+    scenario: str | None = None,
+    group: str | None = None,
+    tags: Sequence[str] = (),
+    metadata: Mapping[str, Any] | None = None,
+    trajectory_id: str | None = None,
+    outside: Callable[[], Scope | None] = lambda: None,
+) -> Scope | None:
+    """A new scope under the current one, or None when nothing is to be recorded here.
+
+    Outside any trajectory only `trajectory` opens one, all else goes under `outside()`. Inside, a further
+    `trajectory` is a sub-agent of it.
+    """
+    flow = current_flow()
+    settings = recorder().settings
+    if flow.muted or settings.disabled:
+        return None
+    parent = outside() if flow.scope is None and kind != "trajectory" else flow.scope
+    if parent is not None:
+        return Scope("agent" if kind == "trajectory" else kind, name, run=parent.run, parent=parent)
+    if kind != "trajectory":
+        return None
+    run = Run(
+        id=trajectory_id or random_hex(32),
+        project=settings.project,
+        scenario=scenario,
+        group=group,
+        tags=list(tags),
+        metadata=dict(metadata or {}),
+    )
+    if flow.overrides is not None:
+        flow.overrides.apply(run)
+    return Scope(kind, name, run=run, parent=None, entry=entry)
+
+
+def run_attributes(run: Run) -> dict[str, Any]:
+    """What every span of a run carries."""
+    return {semconv.TRAJECTORY_ID: run.id}
+
+
+def execution_attributes(execution: Execution) -> dict[str, Any]:
+    """What tells a span's flow of control."""
+    attributes = {semconv.EXECUTION_ID: execution.id}
+    if execution.parent_id is not None:
+        attributes[semconv.EXECUTION_PARENT_ID] = execution.parent_id
+    return attributes
+
+
+def end_span(span: Span, attributes: Mapping[str, Any], end_ns: int, failure: tuple[str, str] | None) -> None:
+    """Fill and end a span, in the background. `failure` is (error type, message)."""
+    with _ending:
+        span.set_attributes(attributes)
+        if failure is not None:
+            span.set_attribute(semconv.ERROR_TYPE, failure[0])
+            span.set_status(Status(StatusCode.ERROR, failure[1]))
+    span.end(end_ns)
+
+
+def describe_error(error: BaseException) -> tuple[str, str]:
+    """(type, message) of an exception, the message bounded."""
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    try:
+        return name, str(error)[:MAX_ERROR_TEXT]
+    except Exception:  # noqa: BLE001  the exception is the user's: its __str__ may raise anything
+        return name, ""
+
+
+def record_reward(trajectory_id: str, value: float, name: str) -> None:
+    """Append one reward to the spool. A value that is no finite number is logged and not recorded."""
+    number = float(value)
+    if number != number or number in (float("inf"), float("-inf")):
+        logger.warning("arttrace: the reward %r is no finite number and was not recorded", name)
+        return
+    recorder().record(
+        Reward(id=random_hex(32), trajectory_id=trajectory_id, value=number, name=name, time_ns=time.time_ns())
+    )

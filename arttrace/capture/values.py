@@ -1,0 +1,73 @@
+"""Arguments and results as bounded JSON, whatever they are, without consuming or changing them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+MAX_REPR = 1000
+
+
+def _fallback(value: Any) -> Any:
+    """What msgspec cannot encode: a pydantic model as its fields, all else by its repr."""
+    dump = getattr(type(value), "model_dump", None)
+    if callable(dump):
+        return value.model_dump(mode="json")
+    return repr(value)[:MAX_REPR]
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_fallback)
+
+
+def json_text(value: Any, limit: int) -> tuple[str, bool]:
+    """`value` as JSON text, and whether it was cut to `limit` bytes: then it is a JSON string of the beginning."""
+    encoded = _encode(value)
+    if len(encoded) <= limit:
+        return encoded.decode(), False
+    return _encoder.encode(encoded[:limit].decode(errors="ignore")).decode(), True
+
+
+def json_object(values: Mapping[str, Any], limit: int) -> tuple[str, bool]:
+    """A JSON object of named values, each bounded so that one large value does not hide the others."""
+    fields: dict[str, msgspec.Raw] = {}
+    cut = False
+    for name, value in values.items():
+        text, was_cut = json_text(value, limit)
+        fields[name] = msgspec.Raw(text.encode())
+        limit = max(limit - len(text), 0)
+        cut |= was_cut
+    return _encoder.encode(fields).decode(), cut
+
+
+def _encode(value: Any) -> bytes:
+    encoded = _try_encode(value)
+    if encoded is not None:
+        return encoded
+    if isinstance(value, dict):  # one bad item does not hide the others
+        return _encoder.encode(
+            {_safe_repr(key) if not isinstance(key, str) else key: _item(value[key]) for key in value}
+        )
+    if isinstance(value, (list, tuple)):
+        return _encoder.encode([_item(item) for item in value])
+    return _encoder.encode(_safe_repr(value))
+
+
+def _item(value: Any) -> msgspec.Raw:
+    encoded = _try_encode(value)
+    return msgspec.Raw(_encoder.encode(_safe_repr(value)) if encoded is None else encoded)
+
+
+def _try_encode(value: Any) -> bytes | None:
+    try:
+        return _encoder.encode(value)
+    except Exception:  # noqa: BLE001  the value is the user's: its repr may raise anything
+        return None
+
+
+def _safe_repr(value: Any) -> str:
+    try:
+        return repr(value)[:MAX_REPR]
+    except Exception:  # noqa: BLE001  see above
+        return f"<{type(value).__qualname__}>"

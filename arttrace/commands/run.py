@@ -1,0 +1,71 @@
+"""`arttrace run`: a program captured without a line of it changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+from arttrace.commands.options import dir_option
+from arttrace.errors import ArttraceError
+from arttrace.paths import DataDir
+
+
+@click.command(
+    "run",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    short_help="Run a program and capture what its agents do.",
+)
+@dir_option
+@click.option("--project", help="The project's name.  [default: $ARTTRACE_PROJECT or default]")
+@click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
+def command(data: DataDir, project: str | None, program: tuple[str, ...]) -> None:
+    """Run a Python program and capture every model call it makes, with no line of it changed.
+
+    \b
+    arttrace run -- python agent.py --task 3
+    arttrace run -- python -m my_package
+    arttrace run -- my-console-script
+
+    A script's path or -m MODULE alone runs under this Python. The program takes this command's place: its exit code,
+    its signals and its terminal are its own. Calls inside functions decorated with @trajectory belong to those; all
+    other calls of a process are one trajectory, named after the program, complete when the process ends. Processes
+    that it starts are captured as well.
+    """
+    arguments = _command_line(program)
+    environment = {**os.environ, **_environment(data, project)}
+    executable = shutil.which(arguments[0], path=environment.get("PATH"))
+    if executable is None:
+        raise ArttraceError(
+            f"there is no program {arguments[0]!r}", "Name one on PATH or by its path: arttrace run -- python agent.py"
+        )
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if os.name == "posix":
+        os.execve(executable, arguments, environment)  # noqa: S606  to run it is what was asked
+    raise click.exceptions.Exit(subprocess.call([executable, *arguments[1:]], env=environment))
+
+
+def _command_line(program: tuple[str, ...]) -> list[str]:
+    """The program as it is executed: a script or -m MODULE gets this Python before it."""
+    if program[0] in ("-m", "-c") or (program[0].endswith(".py") and not os.access(program[0], os.X_OK)):
+        return [sys.executable, *program]
+    return list(program)
+
+
+def _environment(data: DataDir, project: str | None) -> dict[str, str]:
+    """What the program finds in its environment: where to record, and our folder before all others on PYTHONPATH."""
+    spec = find_spec("arttrace.capture.bootstrap")
+    assert spec is not None
+    assert spec.origin is not None
+    bootstrap = str(Path(spec.origin).parent)
+    others = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != bootstrap]
+    environment = {"PYTHONPATH": os.pathsep.join([bootstrap, *others]), "ARTTRACE_DIR": str(data.root)}
+    if project is not None:
+        environment["ARTTRACE_PROJECT"] = project
+    return environment

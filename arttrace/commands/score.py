@@ -1,0 +1,201 @@
+"""`arttrace score`: a judge scores the groups in the store that it has not scored yet."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from arttrace.commands.options import dir_option, json_option
+from arttrace.errors import JudgeError, StoreError
+from arttrace.groups import group_trajectories
+from arttrace.paths import DataDir
+from arttrace.records.group import Group
+from arttrace.records.reward import Judgement
+from arttrace.rewards import DEFAULT_RUBRIC, judgement_key, score_groups, to_store
+from arttrace.store import Store
+
+_NO_GROUP_MEND = (
+    "A group comes about when an entry point runs more than once on the same scenario: give runs the same `scenario` "
+    "or `group`, or call the entry point again with the same arguments. `arttrace ls` shows what the store holds."
+)
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    """What is to be done: `due` groups are not judged yet, `judged` ones are, by this judge and rubric."""
+
+    due: list[Group]
+    judged: list[Judgement]
+    singletons: int
+    incomplete: int
+
+
+@click.command(short_help="Let a judge model score groups of runs.")
+@click.option("--judge", required=True, metavar="MODEL", help="Judge model by its litellm name, such as openai/o3.")
+@click.option("--judge-base-url", metavar="URL", help="Ask this server (chat completions) instead of the provider's.")
+@click.option("--rubric", metavar="FILE|TEXT", help="What a good run is, in words.  [default: success, then economy]")
+@click.option("--group", metavar="KEY", help="Score this group only.")
+@dir_option
+@json_option
+def command(
+    judge: str, judge_base_url: str | None, rubric: str | None, group: str | None, data: DataDir, as_json: bool
+) -> None:
+    """Let a judge model score every group of runs (RULER).
+
+    The runs of one scenario are shown to the judge together, and it scores them against each other, in 0..1. Each
+    group is stored as soon as it is scored, and is not paid for twice: stop the command, start it again, and it goes on
+    with the groups that are left. Rewards that your code gave stay as they are.
+    """
+    words = _rubric(rubric)
+    elsewhere = os.environ.get("OPENAI_BASE_URL")
+    if judge.startswith("openai/") and not judge_base_url and elsewhere:
+        # The agent's address, exported in the same shell, would be the judge's as well.
+        click.echo(
+            f"note: the judge is asked at $OPENAI_BASE_URL, {elsewhere}; unset it to ask OpenAI itself", err=True
+        )
+    with Store.open(data) as store:
+        plan = _plan(store, judge, words, group)
+        total, done = len(plan.due), 0
+
+        def on_judged(scored: Group, judgement: Judgement) -> None:
+            nonlocal done
+            store.append(to_store(judgement))
+            plan.judged.append(judgement)
+            done += 1
+            click.echo(
+                f"[{done}/{total}] {_without_folder(scored.key)}: {_scores(judgement)}, {_price(judgement.cost)}",
+                err=True,
+            )
+
+        params = {"api_base": judge_base_url} if judge_base_url else {}
+        try:
+            results = asyncio.run(score_groups(plan.due, judge, params, words, on_judged=on_judged))
+        except BaseException:
+            if total:
+                click.echo(f"{done} of {total} groups are scored and stored; run again to go on.", err=True)
+            raise
+    failed = [
+        (one.key, result) for one, result in zip(plan.due, results, strict=True) if isinstance(result, JudgeError)
+    ]
+    judgements = sorted(plan.judged, key=lambda judgement: judgement.group)
+    if as_json:
+        click.echo(msgspec.json.encode(_document(plan, judgements, done, failed)))
+    else:
+        _show(plan, judgements, done, failed)
+    if failed:
+        raise JudgeError(f"{len(failed)} of {total} groups could not be scored.", failed[0][1].mend)
+
+
+def _rubric(given: str | None) -> str:
+    if given is None:
+        return DEFAULT_RUBRIC
+    try:
+        words = Path(given).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise click.BadParameter(f"{given} is no text file", param_hint="--rubric") from None
+    except OSError:  # no such file, or longer than a file's name may be: it is the text itself
+        words = given
+    if not words.strip():
+        raise click.BadParameter("the rubric is empty", param_hint="--rubric")
+    return words
+
+
+def _plan(store: Store, judge: str, rubric: str, key: str | None) -> _Plan:
+    trajectories = store.trajectories(groups=None if key is None else [key])
+    complete = [trajectory for trajectory in trajectories if not trajectory.incomplete]
+    groups = group_trajectories(complete)
+    several = [group for group in groups if len(group.trajectories) > 1]
+    if not several:
+        raise StoreError(_why_no_group(len(trajectories), len(complete), key), _NO_GROUP_MEND)
+    due, judged = [], []
+    for group in several:
+        judgement = store.judgement(judgement_key(group, judge, rubric))
+        if judgement is None:
+            due.append(group)
+        else:
+            judged.append(judgement)
+    return _Plan(due, judged, len(groups) - len(several), len(trajectories) - len(complete))
+
+
+def _why_no_group(trajectories: int, complete: int, key: str | None) -> str:
+    where = "the store" if key is None else f"group {key!r}"
+    if not trajectories:
+        return f"There is nothing to score: {where} holds no trajectory."
+    return (
+        f"There is nothing to compare: of {trajectories} trajectories in {where}, {complete} are complete, and no two "
+        "of them attempted the same scenario."
+    )
+
+
+def _without_folder(key: str) -> str:
+    """A group's key for the eye: of an entry point, such as /home/me/agent.py:run, the folder is not shown."""
+    return re.sub(r"^/\S*/", "", key)
+
+
+def _scores(judgement: Judgement) -> str:
+    values = judgement.scores.values()
+    return f"{len(values)} runs, {min(values):.2f} to {max(values):.2f}"
+
+
+def _price(cost: float | None) -> str:
+    return "price not known" if cost is None else f"${cost:.4f}"
+
+
+def _total_cost(judgements: Sequence[Judgement]) -> float | None:
+    costs = [judgement.cost for judgement in judgements]
+    return None if None in costs else sum(cost for cost in costs if cost is not None)
+
+
+def _document(
+    plan: _Plan, judgements: Sequence[Judgement], scored_now: int, failed: Sequence[tuple[str, JudgeError]]
+) -> dict[str, Any]:
+    return {
+        "groups": [msgspec.to_builtins(judgement) for judgement in judgements],
+        "scored_now": scored_now,
+        "failed": [{"group": key, "error": error.message} for key, error in failed],
+        "singletons": plan.singletons,
+        "incomplete": plan.incomplete,
+        "cost": _total_cost(judgements),
+    }
+
+
+def _show(
+    plan: _Plan, judgements: Sequence[Judgement], scored_now: int, failed: Sequence[tuple[str, JudgeError]]
+) -> None:
+    table = Table("group", box=None, header_style="bold", pad_edge=False)
+    for name in ("runs", "mean", "spread", "low", "high", "tokens", "cost"):
+        table.add_column(name, justify="right")
+    for judgement in judgements:
+        values = list(judgement.scores.values())
+        table.add_row(
+            escape(_without_folder(judgement.group)),
+            str(len(values)),
+            f"{statistics.fmean(values):.3f}",
+            f"{statistics.pstdev(values):.3f}",
+            f"{min(values):.2f}",
+            f"{max(values):.2f}",
+            str(judgement.input_tokens + judgement.output_tokens),
+            _price(judgement.cost),
+        )
+    console = Console()
+    console.print(table)
+    notes = [f"{scored_now} of {len(judgements)} groups scored now, {len(judgements) - scored_now} before"]
+    if plan.singletons:
+        notes.append(f"{plan.singletons} single runs left out (nothing to compare them with)")
+    if plan.incomplete:
+        notes.append(f"{plan.incomplete} incomplete runs left out")
+    console.print("; ".join(notes) + ".", highlight=False)
+    for key, error in failed:
+        console.print(
+            f"not scored: {_without_folder(key)}: {error.message}", style="red", highlight=False, markup=False
+        )

@@ -1,0 +1,35 @@
+"""The errors that a person meets: each says what is wrong and what mends it."""
+
+from __future__ import annotations
+
+
+class ArttraceError(Exception):
+    """A failure with a cause and a mend, shown by the commands without a traceback.
+
+    `message` says what is wrong in one sentence; `mend`, when there is one, says what to do about it.
+    """
+
+    def __init__(self, message: str, mend: str | None = None) -> None:
+        super().__init__(message if mend is None else f"{message}\n{mend}")
+        self.message = message
+        self.mend = mend
+
+
+class StoreError(ArttraceError):
+    """The store is missing, locked by another process, damaged, or of a schema this version does not know."""
+
+
+class ServingError(ArttraceError):
+    """The serving engine or the gateway did not start, died, or did not do what was asked."""
+
+
+class JudgeError(ArttraceError):
+    """The judge could not be reached or its answer could not be used."""
+
+
+class TrainingError(ArttraceError):
+    """There is nothing to train on, or the step went wrong."""
+
+
+class RolloutError(ArttraceError):
+    """The user's entry point could not be loaded, or the process that runs it died."""

@@ -1,0 +1,99 @@
+"""Reading segments: every whole frame from an offset on, with a count of what could not be read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from arttrace.journal import lock
+from arttrace.journal.frames import FRAME_OVERHEAD, HEADER, VERSION, frame_end, header_version, next_frame
+
+OPEN_SUFFIX = ".open"
+SEALED_SUFFIX = ".seg"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One segment file. `name` stays the same when the writer seals it, so offsets are kept by name."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The file's name without its suffix, unique, in order of creation."""
+        return self.path.stem
+
+    def finished(self) -> bool:
+        """Whether nothing will be appended any more: sealed, or its writer is gone."""
+        if self.path.suffix == SEALED_SUFFIX:
+            return True
+        try:
+            fd = os.open(self.path, os.O_RDWR)
+        except FileNotFoundError:
+            return True
+        try:
+            # A writer locks its new segment before it writes the header: without one it is only being born.
+            return os.fstat(fd).st_size >= len(HEADER) and lock.acquire(fd)
+        finally:
+            os.close(fd)
+
+
+def list_segments(directory: Path) -> list[Segment]:
+    """The segments of a journal, oldest first; none when the directory does not exist."""
+    try:
+        paths = [path for path in directory.iterdir() if path.suffix in (OPEN_SUFFIX, SEALED_SUFFIX)]
+    except FileNotFoundError:
+        return []
+    return [Segment(path) for path in sorted(paths)]
+
+
+class SegmentReader:
+    """Iterates over (end offset, payload) of one segment's whole frames; then the counts below are final.
+
+    `corrupt` is the number of damaged stretches that were skipped and `skipped_bytes` their size; `torn_bytes` is
+    what lies after the last whole frame: a frame being written now, or one whose writer died. `unreadable` says why
+    nothing could be read (no segment, a newer version), or is empty. Nothing here raises for what the file holds.
+    """
+
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        self.path = path
+        self.offset = offset
+        self.corrupt = 0
+        self.skipped_bytes = 0
+        self.torn_bytes = 0
+        self.unreadable = ""
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        with self.path.open("rb") as file:
+            head = file.read(len(HEADER))
+            base = max(self.offset, len(HEADER))
+            file.seek(base)
+            data = file.read()
+        version = header_version(head)
+        if version != VERSION:
+            if len(head) >= len(HEADER):
+                found = "not a segment of arttrace" if version is None else f"segment version {version}"
+                self.unreadable = f"{found}; this version reads {VERSION}"
+            self.torn_bytes = len(head)
+            return
+        at = 0
+        while at < len(data):
+            end = frame_end(data, at)
+            if end is None:
+                found_at = next_frame(data, at + 1)
+                if found_at is None:
+                    self.torn_bytes = len(data) - at
+                    return
+                self.corrupt += 1
+                self.skipped_bytes += found_at - at
+                at = found_at
+                continue
+            yield base + end, data[at + FRAME_OVERHEAD : end]
+            at = end
+
+
+def read_segment(path: Path, offset: int = 0) -> SegmentReader:
+    """The whole frames of a segment from `offset` on (0, or an end offset given earlier). Raises OSError only."""
+    return SegmentReader(path, offset)

@@ -1,0 +1,183 @@
+"""Appending to a journal: one writer per process and directory, whole frames only, sealed when full."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import threading
+import time
+import weakref
+from pathlib import Path
+
+from arttrace.journal import lock
+from arttrace.journal.frames import HEADER, encode_frame
+from arttrace.journal.reader import OPEN_SUFFIX, SEALED_SUFFIX
+
+_datasync = getattr(os, "fdatasync", os.fsync)
+
+
+class JournalFull(OSError):
+    """The journal's directory holds as much as it may; nothing was appended."""
+
+    def __init__(self, directory: Path, limit: int) -> None:
+        super().__init__(errno.ENOSPC, f"the journal holds its limit of {limit} bytes", str(directory))
+
+
+class JournalWriter:
+    """Appends payloads to segments of its own in `directory`, which several processes may share.
+
+    What was appended is with the operating system when `append` returns, and so survives the death of the process;
+    it is on the disk after `sync`, which `append` itself calls when the last one is `fsync_interval_s` seconds ago
+    (0: every time, None: never). A segment is sealed at `max_segment_bytes`. `max_total_bytes` bounds the whole
+    directory. Threads may share a writer; a forked child goes on in a segment of its own.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        max_segment_bytes: int = 64 << 20,
+        fsync_interval_s: float | None = 1.0,
+        max_total_bytes: int | None = None,
+    ) -> None:
+        self.directory = directory
+        self._max_segment_bytes = max_segment_bytes
+        self._fsync_interval_s = fsync_interval_s
+        self._max_total_bytes = max_total_bytes
+        self._lock = threading.Lock()
+        self._fd: int | None = None
+        self._path = directory
+        self._size = 0
+        self._dirty = False
+        self._last_sync = time.monotonic()
+        self._room = 0
+        _writers.add(self)
+
+    def append(self, payload: bytes) -> None:
+        """Append one payload.
+
+        Raises JournalFull at the directory's limit and OSError when the system refuses; nothing was appended then,
+        and the next append tries again.
+        """
+        frame = encode_frame(payload)
+        with self._lock:
+            if self._fd is not None and self._size + len(frame) > self._max_segment_bytes > 0:
+                self._seal()
+            self._make_room(len(frame))
+            fd = self._open() if self._fd is None else self._fd
+            self._write(fd, frame)
+            self._dirty = True
+            interval = self._fsync_interval_s
+            if interval is not None and time.monotonic() - self._last_sync >= interval:
+                self._sync()
+
+    def sync(self) -> None:
+        """Return when everything appended before is on the disk. Raises OSError when the disk refuses."""
+        with self._lock:
+            self._sync()
+
+    def close(self) -> None:
+        """Sync, seal and close the current segment; a later append opens a new one."""
+        with self._lock:
+            self._seal()
+
+    def _open(self) -> int:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        name = f"{time.time_ns():020d}-{os.getpid()}-{secrets.token_hex(4)}"
+        path = self.directory / f"{name}{OPEN_SUFFIX}"
+        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
+        try:
+            lock.acquire(fd)
+            os.write(fd, HEADER)
+            _sync_directory(self.directory)
+        except BaseException:
+            os.close(fd)
+            path.unlink(missing_ok=True)
+            raise
+        self._fd, self._path, self._size = fd, path, len(HEADER)
+        return fd
+
+    def _write(self, fd: int, frame: bytes) -> None:
+        written = 0
+        try:
+            while written < len(frame):
+                written += os.write(fd, frame[written:] if written else frame)
+        except OSError:
+            self._take_back(fd)
+            raise
+        self._size += len(frame)
+        self._room -= len(frame)
+
+    def _take_back(self, fd: int) -> None:
+        """Cut off a half-written frame; where that fails too, leave the segment to the reader's torn tail."""
+        try:
+            os.ftruncate(fd, self._size)
+        except OSError:
+            self._fd = None
+            os.close(fd)
+
+    def _make_room(self, wanted: int) -> None:
+        if self._max_total_bytes is None or self._room >= wanted:
+            return
+        self._room = self._max_total_bytes - _directory_bytes(self.directory)
+        if self._room < wanted:
+            raise JournalFull(self.directory, self._max_total_bytes)
+
+    def _sync(self) -> None:
+        if self._fd is not None and self._dirty:
+            _datasync(self._fd)
+            self._dirty = False
+        self._last_sync = time.monotonic()
+
+    def _seal(self) -> None:
+        if self._fd is None:
+            return
+        fd = self._fd
+        try:
+            self._sync()
+        finally:
+            self._fd, self._dirty = None, False
+            os.close(fd)
+            with contextlib.suppress(FileNotFoundError):  # a reader took it in and removed it just now
+                self._path.rename(self._path.with_suffix(SEALED_SUFFIX))
+
+    def _after_fork_in_child(self) -> None:
+        # The lock may have been held by a thread that does not exist here, and the segment is the parent's.
+        self._lock = threading.Lock()
+        if self._fd is not None:
+            os.close(self._fd)
+        self._fd, self._dirty, self._room = None, False, 0
+
+
+_writers: weakref.WeakSet[JournalWriter] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for writer in list(_writers):
+        writer._after_fork_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _directory_bytes(directory: Path) -> int:
+    total = 0
+    with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                total += entry.stat().st_size
+    return total
+
+
+def _sync_directory(directory: Path) -> None:
+    """Make a new name in a directory durable, where the system can."""
+    if os.name != "posix":
+        return
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,14 @@
+"""The imperative API, for those who write a training loop: gather rollouts, judge them, train, go on."""
+
+from arttrace.loop.backend import LocalBackend, TrainedStep
+from arttrace.loop.gather import TrajectoryGroup, gather_trajectories, gather_trajectory_groups
+from arttrace.loop.model import TrainableModel
+
+__all__ = [
+    "LocalBackend",
+    "TrainableModel",
+    "TrainedStep",
+    "TrajectoryGroup",
+    "gather_trajectories",
+    "gather_trajectory_groups",
+]

@@ -1,0 +1,55 @@
+"""Call: one model call, decoded from its `chat` span."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from arttrace.records.message import Message
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """One answer of a call.
+
+    `token_ids` has shape (T,), the sampled tokens; `logprobs` has shape (T,), natural logarithms under the policy that
+    sampled them, None where the engine gave none. Either is None as a whole when the engine did not give it.
+    """
+
+    index: int
+    message: Message
+    finish_reason: str | None = None
+    token_ids: tuple[int, ...] | None = None
+    logprobs: tuple[float | None, ...] | None = None
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One model call: what went in, what came out, and the token truth where the engine gave it.
+
+    `prompt_token_ids` has shape (P,). Times are nanoseconds since the epoch. `tools` are definitions in OpenAI's form.
+    `interrupted` says why an answer is not whole ("closed", "cancelled", "error"); `truncated` that content was
+    cut to a bound, so that the call must not be trained on. `altered_sampling` names the request's settings beside the
+    temperature under which tokens are sampled from another distribution than the policy's own (top_p, a penalty, ...).
+    """
+
+    span_id: str
+    trace_id: str
+    parent_span_id: str | None
+    start_ns: int
+    end_ns: int
+    request_model: str = ""
+    response_model: str = ""
+    policy_version: str | None = None
+    messages: tuple[Message, ...] = ()
+    tools: tuple[dict[str, Any], ...] = ()
+    choices: tuple[Choice, ...] = ()
+    prompt_token_ids: tuple[int, ...] | None = None
+    temperature: float | None = None
+    altered_sampling: tuple[str, ...] = ()
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    error: str | None = None
+    interrupted: str | None = None
+    truncated: bool = False
+    execution_id: str | None = None
+    execution_parent_id: str | None = None

@@ -1,0 +1,97 @@
+"""Message: one chat message as role and parts, in the form of the GenAI conventions, with a canonical hash."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+
+class TextPart(msgspec.Struct, frozen=True, tag="text"):
+    """Plain text."""
+
+    content: str
+
+
+class ReasoningPart(msgspec.Struct, frozen=True, tag="reasoning"):
+    """The model's reasoning text, where the engine gives it apart from the answer."""
+
+    content: str
+
+
+class ToolCallPart(msgspec.Struct, frozen=True, tag="tool_call"):
+    """A tool call the model asked for. `arguments` is the text as sampled, which need not be valid JSON."""
+
+    name: str
+    arguments: str
+    id: str | None = None
+
+
+class ToolResultPart(msgspec.Struct, frozen=True, tag="tool_call_response"):
+    """What a tool answered. `response` is text, or parsed JSON when the sender gave structure."""
+
+    response: Any
+    id: str | None = None
+
+
+class OtherPart(msgspec.Struct, frozen=True, tag="other"):
+    """Anything else (image, audio, file, refusal), kept as it came."""
+
+    value: dict[str, Any]
+
+
+Part = TextPart | ReasoningPart | ToolCallPart | ToolResultPart | OtherPart
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message. An assistant message without any part is an empty generation."""
+
+    role: str
+    parts: tuple[Part, ...]
+    name: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The text parts, joined."""
+        return "".join(part.content for part in self.parts if isinstance(part, TextPart))
+
+    @property
+    def tool_calls(self) -> tuple[ToolCallPart, ...]:
+        """The tool calls asked for, in order."""
+        return tuple(part for part in self.parts if isinstance(part, ToolCallPart))
+
+
+def canonical_json(value: Any) -> bytes:
+    """JSON with sorted keys and no spaces: equal values give equal bytes."""
+    return msgspec.json.encode(value, order="sorted")
+
+
+def _canonical_arguments(arguments: str) -> Any:
+    try:
+        return msgspec.json.decode(arguments or "{}")
+    except msgspec.DecodeError:
+        return arguments
+
+
+def _canonical_part(part: Part) -> Any:
+    match part:
+        case TextPart(content) | ReasoningPart(content):
+            return [type(part).__name__, content] if content else None
+        case ToolCallPart(name, arguments, id):
+            return ["tool_call", name, _canonical_arguments(arguments), id or ""]
+        case ToolResultPart(response, id):
+            return ["tool_result", response, id or ""]
+        case OtherPart(value):
+            return ["other", value]
+
+
+def message_hash(message: Message) -> str:
+    """32 hex digits, equal for messages that mean the same to a model.
+
+    Empty text equals no text, the order of JSON keys in tool arguments does not count, and a missing name or id
+    equals an empty one.
+    """
+    parts = [canonical for part in message.parts if (canonical := _canonical_part(part)) is not None]
+    document = canonical_json([message.role, message.name or "", parts])
+    return hashlib.blake2b(document, digest_size=16).hexdigest()

@@ -1,0 +1,43 @@
+"""Reward and Judgement: what a run was worth, who said so and why."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Reward(msgspec.Struct, frozen=True, tag="reward", omit_defaults=True):
+    """One number given to a trajectory, or to one agent of it.
+
+    `source` is "code" for a reward from the user's code or "judge" for a judge's score; `id` makes it idempotent:
+    the same id twice is one reward, the later `time_ns` wins.
+    """
+
+    id: str
+    trajectory_id: str
+    value: float
+    name: str = "reward"
+    source: str = "code"
+    agent_id: str | None = None
+    explanation: str = ""
+    judgement_id: str | None = None
+    time_ns: int = 0
+
+
+class Judgement(msgspec.Struct, frozen=True, tag="judgement", omit_defaults=True):
+    """One judge call over one group, kept so that the same group is never paid for twice.
+
+    `key` hashes judge, rubric and the judged trajectories (id, revision), whatever their order. `scores` maps
+    trajectory id to a score in 0..1. Cost is in US dollars, None when the judge's price is not known.
+    """
+
+    id: str
+    key: str
+    group: str
+    judge: str
+    rubric_hash: str
+    scores: dict[str, float]
+    explanations: dict[str, str] = {}
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float | None = None
+    time_ns: int = 0

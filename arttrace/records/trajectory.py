@@ -1,0 +1,101 @@
+"""Trajectory: everything one decorated run did, as agent tree, message graph, tool calls and rewards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from arttrace.records.call import Call
+from arttrace.records.message import Message
+from arttrace.records.reward import Reward
+
+
+class Agent(msgspec.Struct, frozen=True):
+    """A node of the agent tree.
+
+    `id` is the span id of its `invoke_agent` span, or an id derived from its first call when the agent was inferred
+    (undecorated sub-agents are told apart by their flow of control and history; `evidence` says how).
+    `spawned_by` is the tool call id in the parent whose result this agent's answer became, when known.
+    """
+
+    id: str
+    name: str
+    parent_id: str | None = None
+    start_ns: int = 0
+    end_ns: int = 0
+    inferred: bool = False
+    placeholder: bool = False
+    evidence: str = ""
+    spawned_by: str | None = None
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """One tool execution: recorded by a span, or inferred from the history (its time is then only a bound)."""
+
+    id: str
+    agent_id: str
+    name: str
+    arguments: str = ""
+    result: str | None = None
+    error: str | None = None
+    start_ns: int = 0
+    end_ns: int = 0
+    inferred: bool = False
+
+
+class MessageNode(msgspec.Struct, frozen=True):
+    """One distinct message in the graph of one agent, linked to its predecessor.
+
+    `id` is a hash over (agent, tools, parent, message), so that equal histories share nodes. `sampled_by` are the
+    (span id, choice index) of the calls that produced it; empty for context.
+    """
+
+    id: str
+    agent_id: str
+    parent_id: str | None
+    message: Message
+    sampled_by: tuple[tuple[str, int], ...] = ()
+
+
+class AgentCall(msgspec.Struct, frozen=True):
+    """A call placed in the tree and the graph: `prompt_node` is the last message of its prompt."""
+
+    call: Call
+    agent_id: str
+    prompt_node: str | None
+    choice_nodes: tuple[str, ...] = ()
+
+
+class Trajectory(msgspec.Struct, frozen=True):
+    """Everything one decorated run did.
+
+    `revision` is a hash of the spans it was built from: the same spans in any order give the same revision.
+    `incomplete` says why it is not whole, or is empty. `calls`, `agents` and `tool_calls` are in order of start time
+    (ties by id); agents[0] is the root.
+    """
+
+    id: str
+    revision: str
+    project: str = ""
+    entry: str = ""
+    scenario: str | None = None
+    group: str | None = None
+    tags: tuple[str, ...] = ()
+    metadata: dict[str, Any] = {}
+    arguments: Any = None
+    result: Any = None
+    error: str | None = None
+    start_ns: int = 0
+    end_ns: int = 0
+    agents: tuple[Agent, ...] = ()
+    calls: tuple[AgentCall, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
+    nodes: tuple[MessageNode, ...] = ()
+    rewards: tuple[Reward, ...] = ()
+    incomplete: str = ""
+
+    @property
+    def policy_versions(self) -> tuple[str, ...]:
+        """The distinct policy versions that answered, sorted."""
+        return tuple(sorted({c.call.policy_version for c in self.calls if c.call.policy_version}))

@@ -1,0 +1,89 @@
+"""Answer: what a judge must answer, and the reading of it, strict about ids, count and range."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+
+ANSWER_FORMAT: dict[str, Any] = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "scores",
+        "strict": True,
+        "schema": {
+            "type": "object",
+            "properties": {
+                "scores": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "properties": {
+                            "trajectory_id": {"type": "string"},
+                            "explanation": {"type": "string"},
+                            "score": {"type": "number"},
+                        },
+                        "required": ["trajectory_id", "explanation", "score"],
+                        "additionalProperties": False,
+                    },
+                }
+            },
+            "required": ["scores"],
+            "additionalProperties": False,
+        },
+    },
+}
+"""`response_format` of a chat completion request, in OpenAI's form for structured output."""
+
+
+class TrajectoryScore(msgspec.Struct, frozen=True):
+    """A judge's score of one trajectory, in 0..1, and why."""
+
+    trajectory_id: str
+    explanation: str
+    score: float
+
+
+def read_answer(text: str, ids: Collection[str]) -> dict[str, TrajectoryScore]:
+    """The scores in a judge's answer by id: one for each of `ids`, whatever their order.
+
+    Text around the JSON (a code fence, reasoning) is passed over. Raises ValueError saying what is wrong when there is
+    no such JSON, an id is missing, unknown or scored twice, or a score is no number in 0..1.
+    """
+    scores: dict[str, TrajectoryScore] = {}
+    for entry in _entries(text):
+        if not isinstance(entry, dict) or "trajectory_id" not in entry:
+            raise ValueError("an entry of `scores` has no trajectory_id")
+        id, score = str(entry["trajectory_id"]), entry.get("score")
+        if id not in ids:
+            raise ValueError(f"it scored trajectory {id[:40]!r}, which was not asked for")
+        if id in scores:
+            raise ValueError(f"it scored trajectory {id!r} twice")
+        if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+            raise ValueError(f"the score of trajectory {id!r} is no number")
+        if not 0 <= score <= 1:
+            raise ValueError(f"the score of trajectory {id!r} is {score}, outside 0..1")
+        scores[id] = TrajectoryScore(id, str(entry.get("explanation") or ""), float(score))
+    if len(scores) != len(ids):
+        missing = ", ".join(id for id in ids if id not in scores)
+        raise ValueError(f"it scored {len(scores)} of {len(ids)} trajectories (missing: {missing})")
+    return scores
+
+
+def _entries(text: str) -> list[Any]:
+    decoder = json.JSONDecoder()
+    start = text.find("{")
+    while start >= 0:
+        try:
+            value, end = decoder.raw_decode(text, start)
+        except ValueError:
+            start = text.find("{", start + 1)
+            continue
+        if isinstance(value, dict) and isinstance(value.get("scores"), list):
+            entries: list[Any] = value["scores"]
+            return entries
+        start = text.find("{", end)
+    raise ValueError(f"it holds no JSON with `scores`: {text[:120]!r}")

@@ -1,0 +1,87 @@
+"""Failures: what an exception from a judge's provider means, whether it may pass, and how a person is told.
+
+litellm gives one exception class for several causes (a refused connection and a missing key both arrive as a server
+error with status 500), so the chain of causes is read as well.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from arttrace.errors import JudgeError
+
+_MAX_RETRY_AFTER_S = 60.0
+_MAX_TOLD = 300
+_SECRET_NAMES = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
+
+
+class JudgeUnavailable(JudgeError):
+    """The judge cannot be asked at all: unreachable, key missing or refused, unknown model. Other groups fail alike."""
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether asking again may help: too many requests, a server's failure, no connection."""
+    status = getattr(error, "status_code", None)
+    return not _key_missing(error) and (status is None or status in (408, 409, 425, 429) or status >= 500)
+
+
+def retry_after_s(error: BaseException) -> float:
+    """Seconds the provider asked to wait, at most a minute; 0 when it did not."""
+    headers = getattr(getattr(error, "response", None), "headers", None) or {}
+    try:
+        return min(max(float(headers.get("retry-after", "")), 0.0), _MAX_RETRY_AFTER_S)
+    except ValueError:
+        return 0.0
+
+
+def judge_error(error: BaseException, model: str, params: Mapping[str, Any]) -> JudgeError:
+    """`error` as cause and mend; JudgeUnavailable when any other group would fail alike."""
+    base = params.get("api_base")
+    judge, why = f"the judge {model}{f' at {base}' if base else ''}", told(error, params)
+    if _key_missing(error):
+        return JudgeUnavailable(
+            f"{judge} needs a key, or refuses the one it got: {why}",
+            "Set the key of its provider in the environment (OPENAI_API_KEY, ANTHROPIC_API_KEY, ...).",
+        )
+    if _unreachable(error):
+        return JudgeUnavailable(
+            f"{judge} cannot be reached: {why}",
+            "Start it, or name another with --judge (and --judge-base-url for a server of your own).",
+        )
+    if getattr(error, "status_code", None) == 404 or "LLM Provider NOT provided" in str(error):
+        return JudgeUnavailable(
+            f"{judge} is not known: {why}",
+            "Name a model as litellm does, provider/model: openai/o3, anthropic/..., or openai/NAME with a base URL.",
+        )
+    return JudgeError(f"{judge} failed: {why}", "Try again later, or use another judge.")
+
+
+def told(error: BaseException, params: Mapping[str, Any]) -> str:
+    """What the provider said, in one bounded line without keys."""
+    text = " ".join(str(error).split())
+    given = [str(value) for name, value in params.items() if "key" in name or "token" in name]
+    environment = [value for name, value in os.environ.items() if name.endswith(_SECRET_NAMES)]
+    for secret in (*given, *environment):
+        if len(secret) >= 6:
+            text = text.replace(secret, "***")
+    text = re.sub(r"\b(sk|pk|key)-[\w*-]{4,}", "***", text)
+    return text if len(text) <= _MAX_TOLD else text[:_MAX_TOLD] + "..."
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    step: BaseException | None = error
+    while step is not None:
+        yield step
+        step = step.__cause__ or step.__context__
+
+
+def _unreachable(error: BaseException) -> bool:
+    connecting = any(isinstance(step, ConnectionError) or "Connect" in type(step).__name__ for step in _chain(error))
+    return connecting and getattr(error, "status_code", 500) == 500
+
+
+def _key_missing(error: BaseException) -> bool:
+    return getattr(error, "status_code", None) in (401, 403) or "Missing credentials" in str(error)

@@ -1,0 +1,33 @@
+"""Mix: the one number a trajectory is trained on, from the rewards it was given."""
+
+from __future__ import annotations
+
+import math
+
+from arttrace.records.trajectory import Trajectory
+
+JUDGE = "judge"
+
+
+def trajectory_reward(trajectory: Trajectory, *, judge_weight: float = 0.5) -> float | None:
+    """The reward of the whole trajectory, None when it has none.
+
+    Rewards that the user's code gave are added up; of the judge's scores the latest counts. Where there are both, the
+    reward is (1 - judge_weight) * code + judge_weight * judge; where there is one kind only, that kind counts whole.
+    A judge's score therefore never replaces a reward that was given. Rewards given to one agent (`agent_id`) are that
+    agent's and stay out of the trajectory's.
+
+    Raises ValueError when `judge_weight` is outside 0..1.
+    """
+    if not 0 <= judge_weight <= 1:
+        raise ValueError(f"judge_weight is {judge_weight}, outside 0..1")
+    own = [reward for reward in trajectory.rewards if reward.agent_id is None]
+    code = [reward.value for reward in own if reward.source != JUDGE]
+    judged = max(
+        (reward for reward in own if reward.source == JUDGE), key=lambda one: (one.time_ns, one.id), default=None
+    )
+    if code and judged:
+        return (1 - judge_weight) * math.fsum(code) + judge_weight * judged.value
+    if code:
+        return math.fsum(code)
+    return judged.value if judged else None

@@ -1,0 +1,105 @@
+"""Every attribute name that arttrace puts on the wire or reads from it, each with its source.
+
+`gen_ai.*` names are those of the OpenTelemetry GenAI semantic conventions (status "development", autumn 2026);
+`arttrace.*` names are ours, for what the conventions do not cover.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# --- OpenTelemetry GenAI semantic conventions -------------------------------------------------------------
+OPERATION_NAME: Final = "gen_ai.operation.name"
+PROVIDER_NAME: Final = "gen_ai.provider.name"
+CONVERSATION_ID: Final = "gen_ai.conversation.id"
+
+REQUEST_MODEL: Final = "gen_ai.request.model"
+REQUEST_TEMPERATURE: Final = "gen_ai.request.temperature"
+REQUEST_TOP_P: Final = "gen_ai.request.top_p"
+REQUEST_TOP_K: Final = "gen_ai.request.top_k"
+REQUEST_MAX_TOKENS: Final = "gen_ai.request.max_tokens"
+REQUEST_STOP_SEQUENCES: Final = "gen_ai.request.stop_sequences"
+REQUEST_SEED: Final = "gen_ai.request.seed"
+REQUEST_FREQUENCY_PENALTY: Final = "gen_ai.request.frequency_penalty"
+REQUEST_PRESENCE_PENALTY: Final = "gen_ai.request.presence_penalty"
+REQUEST_CHOICE_COUNT: Final = "gen_ai.request.choice.count"
+REQUEST_STREAM: Final = "gen_ai.request.stream"
+
+RESPONSE_ID: Final = "gen_ai.response.id"
+RESPONSE_MODEL: Final = "gen_ai.response.model"
+RESPONSE_FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+RESPONSE_TIME_TO_FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"  # seconds
+
+USAGE_INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+USAGE_OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+USAGE_CACHE_READ_INPUT_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
+USAGE_CACHE_WRITE_INPUT_TOKENS: Final = "gen_ai.usage.cache_write.input_tokens"
+USAGE_REASONING_OUTPUT_TOKENS: Final = "gen_ai.usage.reasoning.output_tokens"
+
+INPUT_MESSAGES: Final = "gen_ai.input.messages"  # JSON text: list of messages with parts
+OUTPUT_MESSAGES: Final = "gen_ai.output.messages"  # JSON text: list of messages, one per choice
+SYSTEM_INSTRUCTIONS: Final = "gen_ai.system_instructions"
+TOOL_DEFINITIONS: Final = "gen_ai.tool.definitions"  # JSON text
+
+TOOL_NAME: Final = "gen_ai.tool.name"
+TOOL_TYPE: Final = "gen_ai.tool.type"
+TOOL_DESCRIPTION: Final = "gen_ai.tool.description"
+TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
+TOOL_CALL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
+TOOL_CALL_RESULT: Final = "gen_ai.tool.call.result"
+
+AGENT_NAME: Final = "gen_ai.agent.name"
+AGENT_ID: Final = "gen_ai.agent.id"
+AGENT_DESCRIPTION: Final = "gen_ai.agent.description"
+
+OPENAI_API_TYPE: Final = "openai.api.type"
+
+OPERATION_CHAT: Final = "chat"
+OPERATION_INVOKE_AGENT: Final = "invoke_agent"
+OPERATION_EXECUTE_TOOL: Final = "execute_tool"
+
+# --- OpenTelemetry general conventions ---------------------------------------------------------------------
+ERROR_TYPE: Final = "error.type"
+SERVER_ADDRESS: Final = "server.address"
+SERVER_PORT: Final = "server.port"
+HTTP_STATUS_CODE: Final = "http.response.status_code"
+SERVICE_NAME: Final = "service.name"
+
+# --- arttrace ----------------------------------------------------------------------------------------------
+TRAJECTORY_ID: Final = "arttrace.trajectory.id"
+TRAJECTORY_SPAN_COUNT: Final = "arttrace.trajectory.span_count"  # on the local root: spans it ended before itself
+PROJECT: Final = "arttrace.project"
+ENTRY: Final = "arttrace.entry"  # "module:qualname" of the decorated function
+SCENARIO: Final = "arttrace.scenario"
+GROUP: Final = "arttrace.group"
+TAGS: Final = "arttrace.tags"
+METADATA: Final = "arttrace.metadata"  # JSON text of one object
+ENTRY_ARGUMENTS: Final = "arttrace.entry.arguments"  # JSON text of one object
+ENTRY_RESULT: Final = "arttrace.entry.result"  # JSON text
+
+# One flow of control inside a process (an asyncio task, a thread) as seen by the calls it made: the parent is the
+# flow that started it. Facts from inside the process that tell parallel sub-agents of undecorated code apart.
+EXECUTION_ID: Final = "arttrace.execution.id"
+EXECUTION_PARENT_ID: Final = "arttrace.execution.parent_id"
+
+# Token truth, from the serving engine. A choice beyond the first has the suffix ".1", ".2", ...
+# Encodings: records/tokens.py. Plain arrays are accepted on input.
+PROMPT_TOKEN_IDS: Final = "arttrace.prompt_token_ids"
+TOKEN_IDS: Final = "arttrace.token_ids"
+LOGPROBS: Final = "arttrace.logprobs"
+POLICY_VERSION: Final = "arttrace.policy.version"  # "name@N"
+
+SAMPLING_SETTINGS: Final = "arttrace.request.sampling_settings"  # names of further request fields that change sampling
+ATTEMPTS: Final = "arttrace.attempts"  # HTTP attempts of one call, when more than one
+INTERRUPTED: Final = "arttrace.interrupted"  # why a stream or a run ended early: "closed", "cancelled", "error"
+TRUNCATED: Final = "arttrace.truncated"  # names of the attributes whose value was cut to a bound
+
+REWARD_PREFIX: Final = "arttrace.reward."
+EVALUATION_EVENT: Final = "gen_ai.evaluation.result"
+EVALUATION_NAME: Final = "gen_ai.evaluation.name"
+EVALUATION_SCORE: Final = "gen_ai.evaluation.score.value"
+EVALUATION_LABEL: Final = "gen_ai.evaluation.score.label"
+EVALUATION_EXPLANATION: Final = "gen_ai.evaluation.explanation"
+
+# Set by the gateway on every answer; capture copies it into POLICY_VERSION.
+POLICY_VERSION_HEADER: Final = "x-arttrace-policy-version"

@@ -1,0 +1,156 @@
+"""A record becomes a row of its table: the hot attributes as columns, the whole record as its JSON document."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from arttrace import groups, semconv
+from arttrace.records.policy import PolicyStep
+from arttrace.records.record import Record, encode_record
+from arttrace.records.reward import Judgement, Reward
+from arttrace.records.span import SpanRow
+from arttrace.trajectories.decode import from_json, span_error, text
+from arttrace.trajectories.tree import operation
+
+_canonical = msgspec.json.Encoder(order="sorted")
+
+
+class Table(msgspec.Struct, frozen=True):
+    """A table with its columns and their DuckDB types; the last two are the content hash and the document."""
+
+    name: str
+    columns: dict[str, str]
+
+
+def _table(table: str, /, **columns: str) -> Table:
+    return Table(table, {**columns, "content_hash": "VARCHAR", "document": "VARCHAR"})
+
+
+SPANS = _table(
+    "span_records",
+    trace_id="VARCHAR",
+    span_id="VARCHAR",
+    parent_span_id="VARCHAR",
+    trajectory_id="VARCHAR",
+    operation="VARCHAR",
+    name="VARCHAR",
+    start_ns="BIGINT",
+    end_ns="BIGINT",
+    error="VARCHAR",
+    entry="VARCHAR",
+    scenario="VARCHAR",
+    group_key="VARCHAR",
+    project="VARCHAR",
+    model="VARCHAR",
+    policy_version="VARCHAR",
+    input_tokens="BIGINT",
+    output_tokens="BIGINT",
+)
+REWARDS = _table(
+    "reward_records",
+    id="VARCHAR",
+    trajectory_id="VARCHAR",
+    agent_id="VARCHAR",
+    name="VARCHAR",
+    source="VARCHAR",
+    value="DOUBLE",
+    explanation="VARCHAR",
+    judgement_id="VARCHAR",
+    time_ns="BIGINT",
+)
+JUDGEMENTS = _table(
+    "judgement_records",
+    id="VARCHAR",
+    key="VARCHAR",
+    group="VARCHAR",
+    judge="VARCHAR",
+    input_tokens="BIGINT",
+    output_tokens="BIGINT",
+    cost="DOUBLE",
+    time_ns="BIGINT",
+)
+POLICY_STEPS = _table(
+    "policy_step_records", policy="VARCHAR", step="BIGINT", adapter="VARCHAR", base_model="VARCHAR", time_ns="BIGINT"
+)
+
+Row = tuple[Any, ...]
+
+
+def rows_by_table(records: Iterable[Record]) -> dict[str, tuple[Table, dict[str, tuple[Row, Record]]]]:
+    """Rows of a batch by table name and content hash, so that a record twice in the batch is one row."""
+    found: dict[str, tuple[Table, dict[str, tuple[Row, Record]]]] = {}
+    for record in records:
+        digest = hashlib.blake2b(_canonical.encode(record), digest_size=16).hexdigest()
+        table, values = _row(record)
+        _, rows = found.setdefault(table.name, (table, {}))
+        rows[digest] = ((*values, digest, encode_record(record).decode()), record)
+    return found
+
+
+def _row(record: Record) -> tuple[Table, Row]:
+    match record:
+        case SpanRow():
+            return SPANS, _span(record)
+        case Reward():
+            return REWARDS, (
+                record.id,
+                record.trajectory_id,
+                record.agent_id,
+                record.name,
+                record.source,
+                record.value,
+                record.explanation,
+                record.judgement_id,
+                record.time_ns,
+            )
+        case Judgement():
+            return JUDGEMENTS, (
+                record.id,
+                record.key,
+                record.group,
+                record.judge,
+                record.input_tokens,
+                record.output_tokens,
+                record.cost,
+                record.time_ns,
+            )
+        case PolicyStep():
+            return POLICY_STEPS, (record.policy, record.step, record.adapter, record.base_model, record.time_ns)
+
+
+def _span(span: SpanRow) -> Row:
+    attributes = span.attributes
+    kind = operation(span) or None
+    entry = text(attributes.get(semconv.ENTRY))
+    scenario, group = text(attributes.get(semconv.SCENARIO)), text(attributes.get(semconv.GROUP))
+    key = None
+    if kind == semconv.OPERATION_INVOKE_AGENT and (entry or scenario or group):
+        arguments = from_json(attributes.get(semconv.ENTRY_ARGUMENTS))
+        key = groups.key_of(group=group, scenario=scenario, entry=entry or "", arguments=arguments)
+    return (
+        span.trace_id,
+        span.span_id,
+        span.parent_span_id,
+        text(attributes.get(semconv.TRAJECTORY_ID)) or (span.trace_id if kind else None),
+        kind,
+        span.name,
+        span.start_ns,
+        span.end_ns,
+        span_error(span),
+        entry,
+        scenario,
+        key,
+        text(attributes.get(semconv.PROJECT)),
+        text(attributes.get(semconv.RESPONSE_MODEL)) or text(attributes.get(semconv.REQUEST_MODEL)),
+        text(attributes.get(semconv.POLICY_VERSION)),
+        _count(attributes.get(semconv.USAGE_INPUT_TOKENS)),
+        _count(attributes.get(semconv.USAGE_OUTPUT_TOKENS)),
+    )
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62 else None

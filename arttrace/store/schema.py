@@ -1,0 +1,89 @@
+"""The tables and views of the store, and its version.
+
+Tables are append-only and hold every record whole, as the JSON document it came as, beside the columns that queries
+need; `content_hash` (of the whole record) keeps a record that is delivered twice from being stored twice. There are
+no keys and no indexes: they cost DuckDB most of its ingest rate. Views are what people and programs read with SQL.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+VERSION: Final = 1
+
+TABLES: Final = """
+CREATE TABLE arttrace_schema (version INTEGER NOT NULL);
+CREATE TABLE span_records (
+    trace_id VARCHAR NOT NULL, span_id VARCHAR NOT NULL, parent_span_id VARCHAR,
+    trajectory_id VARCHAR,          -- as the span says; its trace where it says nothing but is a GenAI span
+    operation VARCHAR, name VARCHAR NOT NULL, start_ns BIGINT NOT NULL, end_ns BIGINT NOT NULL, error VARCHAR,
+    entry VARCHAR, scenario VARCHAR, group_key VARCHAR, project VARCHAR,   -- of an entry's span only
+    model VARCHAR, policy_version VARCHAR, input_tokens BIGINT, output_tokens BIGINT,   -- of a call only
+    content_hash VARCHAR NOT NULL, document VARCHAR NOT NULL
+);
+CREATE TABLE reward_records (
+    id VARCHAR NOT NULL, trajectory_id VARCHAR NOT NULL, agent_id VARCHAR, name VARCHAR NOT NULL,
+    source VARCHAR NOT NULL, value DOUBLE NOT NULL, explanation VARCHAR NOT NULL, judgement_id VARCHAR,
+    time_ns BIGINT NOT NULL, content_hash VARCHAR NOT NULL, document VARCHAR NOT NULL
+);
+CREATE TABLE judgement_records (
+    id VARCHAR NOT NULL, key VARCHAR NOT NULL, "group" VARCHAR NOT NULL, judge VARCHAR NOT NULL,
+    input_tokens BIGINT NOT NULL, output_tokens BIGINT NOT NULL, cost DOUBLE,
+    time_ns BIGINT NOT NULL, content_hash VARCHAR NOT NULL, document VARCHAR NOT NULL
+);
+CREATE TABLE policy_step_records (
+    policy VARCHAR NOT NULL, step BIGINT NOT NULL, adapter VARCHAR NOT NULL, base_model VARCHAR NOT NULL,
+    time_ns BIGINT NOT NULL, content_hash VARCHAR NOT NULL, document VARCHAR NOT NULL
+);
+CREATE TABLE consumption (          -- what policy steps were trained on; can be rebuilt from policy_step_records
+    policy VARCHAR NOT NULL, step BIGINT NOT NULL, trajectory_id VARCHAR NOT NULL, revision VARCHAR NOT NULL
+);
+CREATE TABLE ingested_segments (    -- how far each journal segment was taken in, written with its records
+    name VARCHAR NOT NULL, "offset" BIGINT NOT NULL
+);
+"""
+
+VIEWS: Final = """
+CREATE VIEW spans AS
+    SELECT * EXCLUDE (document), document::JSON AS document FROM span_records
+    QUALIFY row_number() OVER (
+        PARTITION BY trace_id, span_id ORDER BY end_ns > 0 DESC, length(document) DESC, content_hash DESC) = 1;
+
+CREATE VIEW calls AS
+    SELECT trajectory_id, trace_id, span_id, parent_span_id, make_timestamp_ns(start_ns) AS started,
+        (end_ns - start_ns) / 1e9 AS seconds, model, policy_version, input_tokens, output_tokens, error,
+        document->'attributes'->'gen_ai.response.finish_reasons' AS finish_reasons,
+        document->'attributes'->>'gen_ai.input.messages' AS input_messages,
+        document->'attributes'->>'gen_ai.output.messages' AS output_messages
+    FROM spans WHERE operation = 'chat';
+
+CREATE VIEW rewards AS
+    SELECT trajectory_id, agent_id, name, source, value, explanation, judgement_id, id,
+        make_timestamp_ns(time_ns) AS given
+    FROM reward_records
+    QUALIFY row_number() OVER (PARTITION BY id ORDER BY time_ns DESC, value DESC, name DESC, explanation DESC) = 1;
+
+CREATE VIEW trajectories AS
+    SELECT s.trajectory_id AS id, any_value(s.project) AS project, any_value(s.entry) AS entry,
+        any_value(s.scenario) AS scenario, any_value(s.group_key) AS "group",
+        make_timestamp_ns(min(s.start_ns)) AS started, (max(s.end_ns) - min(s.start_ns)) / 1e9 AS seconds,
+        count(*) FILTER (s.operation = 'invoke_agent') AS recorded_agents,
+        count(*) FILTER (s.operation = 'chat') AS calls,
+        count(*) FILTER (s.operation = 'execute_tool') AS recorded_tool_calls,
+        sum(s.input_tokens)::BIGINT AS input_tokens, sum(s.output_tokens)::BIGINT AS output_tokens,
+        list_sort(list(DISTINCT s.policy_version) FILTER (s.policy_version IS NOT NULL)) AS policy_versions,
+        any_value(s.error) FILTER (s.entry IS NOT NULL) AS error,
+        any_value(r.rewards) AS rewards
+    FROM spans s LEFT JOIN (
+        SELECT trajectory_id, map(list(name ORDER BY name), list(value ORDER BY name)) AS rewards
+        FROM (SELECT trajectory_id, name, sum(value) AS value FROM rewards WHERE agent_id IS NULL GROUP BY ALL)
+        GROUP BY trajectory_id
+    ) r USING (trajectory_id)
+    WHERE s.trajectory_id IS NOT NULL GROUP BY s.trajectory_id;
+
+CREATE VIEW policy_steps AS
+    SELECT policy, step, policy || '@' || step AS version, make_timestamp_ns(time_ns) AS finished, adapter, base_model,
+        json_array_length(document::JSON->'consumed') AS trajectories, document::JSON->'metrics' AS metrics
+    FROM policy_step_records
+    QUALIFY row_number() OVER (PARTITION BY policy, step ORDER BY time_ns DESC, content_hash DESC) = 1;
+"""

@@ -1,0 +1,278 @@
+"""Store: the owner of one data directory's DuckDB file. Records go in through its journal, trajectories come out.
+
+Only one process at a time can own a store. Whoever opens it takes in the spool that captured processes left.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import duckdb
+import msgspec
+
+from arttrace.errors import StoreError
+from arttrace.groups import group_key
+from arttrace.journal import JournalWriter, list_segments
+from arttrace.paths import DataDir
+from arttrace.records.policy import PolicyStep
+from arttrace.records.record import Record, encode_record
+from arttrace.records.reward import Judgement, Reward
+from arttrace.records.span import SpanRow
+from arttrace.records.trajectory import Trajectory
+from arttrace.store.database import connect
+from arttrace.store.intake import take_in
+from arttrace.store.summary import TrajectorySummary, summarise
+from arttrace.trajectories import build_trajectories
+
+_READING = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.RELATION}
+
+_span = msgspec.json.Decoder(SpanRow)
+_reward = msgspec.json.Decoder(Reward)
+_judgement = msgspec.json.Decoder(Judgement)
+_policy_step = msgspec.json.Decoder(PolicyStep)
+
+
+class Store:
+    """An open store; threads may share it. Use `Store.open`, and close it (or use it as a context manager)."""
+
+    def __init__(self, data: DataDir, connection: duckdb.DuckDBPyConnection) -> None:
+        self.data = data
+        self._connection = connection
+        self._lock = threading.RLock()
+        self._closed = False
+        self._journal = JournalWriter(data.journal, fsync_interval_s=None)
+
+    @classmethod
+    def open(cls, data: DataDir, *, create: bool = False) -> Store:
+        """The store of a data directory, with all of its spool and journal taken in.
+
+        It is made when `create` is given or when a spool waits for it. Raises StoreError when there is neither store
+        nor spool, when another process owns it (naming it), when it is damaged, or when its schema is not known.
+        """
+        if not create and not data.store.exists() and not list_segments(data.spool) and not list_segments(data.journal):
+            raise StoreError(
+                f"no store in {data.root}",
+                "Run an agent first (`arttrace run -- python agent.py`, or decorate its entry with @trajectory), "
+                "or pass the directory that holds one with --dir.",
+            )
+        store = cls(data, connect(data.store))
+        try:
+            store._take_in(data.journal)  # what a former owner could not load any more
+            store.ingest_spool()
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def close(self) -> None:
+        """Closes the file; the second time does nothing. Whatever was appended is in it, or in the journal and is
+        loaded at the next open."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            try:
+                self._journal.close()
+                self._take_in(self.data.journal)
+            finally:
+                self._connection.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- in ------------------------------------------------------------------------------------------------
+
+    def journal(self, records: Iterable[Record]) -> None:
+        """Returns when the records are durable in the journal; `load` (or the next open) brings them into the store.
+
+        Raises StoreError when the disk refuses: the records that were given may then be in the store or not.
+        """
+        try:
+            for record in records:
+                self._journal.append(encode_record(record))
+            self._journal.sync()
+        except OSError as error:
+            raise StoreError(
+                f"the journal in {self.data.journal} cannot be written: {error.strerror or error}",
+                "Free disk space or mend the directory's rights, then try again.",
+            ) from error
+
+    def load(self) -> int:
+        """Brings what is in the journal into the store. Returns how many records were new."""
+        return self._take_in(self.data.journal)
+
+    def append(self, records: Iterable[Record]) -> None:
+        """Stores records: durable in the journal first, then in the tables. A record that is there stays once."""
+        self.journal(records)
+        self.load()
+
+    def ingest_spool(self) -> int:
+        """Takes in what captured processes wrote meanwhile. Returns how many records were new."""
+        return self._take_in(self.data.spool)
+
+    def _take_in(self, directory: Path) -> int:
+        with self._lock:
+            try:
+                return take_in(self._connection, directory)
+            except (duckdb.Error, OSError) as error:
+                # A commit that failed for a full disk invalidates the whole DuckDB instance until it is reopened.
+                self._connection.close()
+                self._connection = connect(self.data.store)
+                raise StoreError(
+                    f"the store {self.data.store} could not be written: {error}",
+                    f"Free disk space. Nothing is lost: what was not stored is still in {directory}.",
+                ) from error
+
+    # --- out -----------------------------------------------------------------------------------------------
+
+    def summaries(
+        self,
+        *,
+        limit: int | None = None,
+        group: str | None = None,
+        entry: str | None = None,
+        since_ns: int | None = None,
+    ) -> list[TrajectorySummary]:
+        """One line per trajectory, the newest first, filtered by group key, entry or earliest start."""
+        ids = self._ids(groups=None if group is None else [group], entry=entry, since_ns=since_ns, limit=limit)
+        return [summarise(trajectory) for trajectory in reversed(self._build(ids))]
+
+    def trajectory(self, id_or_prefix: str) -> Trajectory:
+        """The trajectory with this id, or the only one whose id begins so. Raises StoreError for none or several."""
+        ids = self._column(
+            "SELECT DISTINCT trajectory_id FROM span_records WHERE starts_with(trajectory_id, ?) ORDER BY 1",
+            [id_or_prefix],
+        )
+        if id_or_prefix in ids:
+            ids = [id_or_prefix]
+        if len(ids) > 1:
+            raise StoreError(
+                f"{len(ids)} trajectories begin with {id_or_prefix!r}: {', '.join(ids[:4])}"
+                + (", ..." if len(ids) > 4 else ""),
+                "Give more of the id.",
+            )
+        found = self._build(ids)
+        if not found:
+            raise StoreError(
+                f"no trajectory {id_or_prefix!r} in {self.data.store}", "`arttrace ls` lists those there are."
+            )
+        return found[0]
+
+    def trajectories(
+        self,
+        *,
+        group: str | None = None,
+        groups: Sequence[str] | None = None,
+        ids: Sequence[str] | None = None,
+        entry: str | None = None,
+        unconsumed_by: str | None = None,
+        complete_only: bool = False,
+    ) -> list[Trajectory]:
+        """Trajectories in order of start. All conditions given must hold; `group` and `groups` are keys as of
+        groups.group_key, `unconsumed_by` names a policy that must not have trained on them."""
+        keys = None if group is None and groups is None else {*(groups or ()), *([group] if group is not None else ())}
+        wanted = self._ids(groups=None if keys is None else sorted(keys), entry=entry, unconsumed_by=unconsumed_by)
+        if ids is not None:
+            wanted = [id for id in wanted if id in set(ids)]
+        return [
+            trajectory
+            for trajectory in self._build(wanted)
+            if (keys is None or group_key(trajectory) in keys) and not (complete_only and trajectory.incomplete)
+        ]
+
+    def spans(self, trajectory_id: str) -> list[SpanRow]:
+        """Every stored version of the spans that name this trajectory, and of their traces' unnamed ones."""
+        return self._spans([trajectory_id])
+
+    def judgement(self, key: str) -> Judgement | None:
+        """The latest judgement with this key."""
+        query = "SELECT document FROM judgement_records WHERE key = ? ORDER BY time_ns DESC, content_hash LIMIT 1"
+        found = self._column(query, [key])
+        return _judgement.decode(found[0]) if found else None
+
+    def policy_steps(self, policy: str) -> list[PolicyStep]:
+        """The steps of a policy in order; of one that was recorded twice the later record."""
+        query = """SELECT document FROM policy_step_records WHERE policy = ? QUALIFY row_number() OVER (
+            PARTITION BY step ORDER BY time_ns DESC, content_hash DESC) = 1 ORDER BY step"""
+        return [_policy_step.decode(document) for document in self._column(query, [policy])]
+
+    def sql(self, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Column names and rows of a query over the views `trajectories`, `calls`, `rewards`, `policy_steps` and
+        `spans`. Raises StoreError when DuckDB refuses it, or when it is not one that only reads."""
+        with self._lock:
+            try:
+                statements = self._connection.extract_statements(query)
+                if len(statements) != 1 or statements[0].type not in _READING:
+                    raise StoreError("only one query that reads is run here", "Records enter through the journal.")
+                result = self._connection.execute(query)
+                columns = [(column[0], str(column[1])) for column in result.description or ()]
+                zoned = [name for name, type in columns if type == "TIMESTAMP WITH TIME ZONE"]
+                if zoned:  # DuckDB would need the package pytz to hand these over
+                    casts = ", ".join(f"{(name := _quoted(column))}::TIMESTAMP AS {name}" for column in zoned)
+                    result = self._connection.execute(
+                        f"SELECT * REPLACE ({casts}) FROM ({query.strip().rstrip(';')})"  # noqa: S608
+                    )
+                return [name for name, _ in columns], result.fetchall()
+            except duckdb.Error as error:
+                raise StoreError(f"the query failed: {error}") from error
+
+    def _ids(
+        self,
+        *,
+        groups: Sequence[str] | None = None,
+        entry: str | None = None,
+        unconsumed_by: str | None = None,
+        since_ns: int | None = None,
+        limit: int | None = None,
+    ) -> list[str]:
+        """Ids that may hold what was asked for, the newest last."""
+        query = "SELECT trajectory_id FROM span_records WHERE trajectory_id IS NOT NULL"
+        values: list[Any] = []
+        conditions: list[tuple[str, Any]] = []
+        if unconsumed_by is not None:
+            query += " AND trajectory_id NOT IN (SELECT trajectory_id FROM consumption WHERE policy = ?)"
+            values.append(unconsumed_by)
+        if groups is not None:  # a run that says nothing of itself is a group named by its id
+            conditions.append(("list_contains(?, coalesce(any_value(group_key), trajectory_id))", list(groups)))
+        if entry is not None:
+            conditions.append(("any_value(entry) = ?", entry))
+        if since_ns is not None:
+            conditions.append(("min(start_ns) >= ?", since_ns))
+        query += " GROUP BY trajectory_id"
+        if conditions:
+            query += " HAVING " + " AND ".join(condition for condition, _ in conditions)
+            values.extend(value for _, value in conditions)
+        query += " ORDER BY min(start_ns) DESC, trajectory_id DESC"
+        if limit is not None:
+            query += " LIMIT ?"
+            values.append(limit)
+        return self._column(query, values)[::-1]
+
+    def _build(self, ids: Sequence[str]) -> list[Trajectory]:
+        if not ids:
+            return []
+        query = "SELECT document FROM reward_records WHERE trajectory_id IN (SELECT unnest(?::VARCHAR[]))"
+        rewards = [_reward.decode(document) for document in self._column(query, [list(ids)])]
+        return build_trajectories(self._spans(ids), rewards, ids=frozenset(ids))
+
+    def _spans(self, ids: Sequence[str]) -> list[SpanRow]:
+        query = """SELECT document FROM span_records WHERE trace_id IN (
+            SELECT trace_id FROM span_records WHERE trajectory_id IN (SELECT unnest(?::VARCHAR[])))"""
+        return [_span.decode(document) for document in self._column(query, [list(ids)])]
+
+    def _column(self, query: str, values: Sequence[Any]) -> list[Any]:
+        with self._lock:
+            return [value for (value,) in self._connection.execute(query, values).fetchall()]
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

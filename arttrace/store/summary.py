@@ -1,0 +1,55 @@
+"""One line about a trajectory, for lists."""
+
+from __future__ import annotations
+
+import msgspec
+
+from arttrace.groups import group_key
+from arttrace.records.reward import Reward
+from arttrace.records.trajectory import Trajectory
+from arttrace.trajectories import sequences
+
+
+class TrajectorySummary(msgspec.Struct, frozen=True):
+    """What a list shows of a trajectory. Token counts as in TokenReport; `error` is the run's own, `incomplete` why
+    the trajectory is not whole, "" when it is."""
+
+    id: str
+    revision: str
+    entry: str
+    group: str
+    start_ns: int
+    end_ns: int
+    agents: int
+    calls: int
+    tool_calls: int
+    captured_tokens: int
+    trained_tokens: int
+    quarantined: dict[str, int]
+    policy_versions: tuple[str, ...]
+    rewards: tuple[Reward, ...]
+    error: str | None
+    incomplete: str
+
+
+def summarise(trajectory: Trajectory) -> TrajectorySummary:
+    """The summary of a trajectory; the entry of one without a name for it is its root agent's."""
+    _, report = sequences(trajectory)
+    return TrajectorySummary(
+        id=trajectory.id,
+        revision=trajectory.revision,
+        entry=trajectory.entry or trajectory.agents[0].name,
+        group=group_key(trajectory),
+        start_ns=trajectory.start_ns,
+        end_ns=trajectory.end_ns,
+        agents=len(trajectory.agents),
+        calls=len(trajectory.calls),
+        tool_calls=len(trajectory.tool_calls),
+        captured_tokens=report.captured_tokens,
+        trained_tokens=report.trained_tokens,
+        quarantined=report.reasons,
+        policy_versions=trajectory.policy_versions,
+        rewards=trajectory.rewards,
+        error=trajectory.error,
+        incomplete=trajectory.incomplete,
+    )

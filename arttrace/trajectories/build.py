@@ -1,0 +1,230 @@
+"""Puts the parts together: spans and rewards in, trajectories out, the same for any order, batching and duplication."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from arttrace import semconv
+from arttrace.records.call import Call
+from arttrace.records.reward import Reward
+from arttrace.records.span import SpanRow
+from arttrace.records.trajectory import Agent, AgentCall, MessageNode, ToolCall, Trajectory
+from arttrace.trajectories.decode import MessageReader, as_text, decode_call, from_json, span_error, text
+from arttrace.trajectories.graph import message_graph
+from arttrace.trajectories.history import build_history, call_key
+from arttrace.trajectories.spans import SpanKey, UniqueSpan, deduplicate, revision, trajectory_ids
+from arttrace.trajectories.subagents import Scope, partition
+from arttrace.trajectories.tools import Tooling, recorded_tool_call, tool_calls
+from arttrace.trajectories.tree import AgentTree, agent_tree, operation
+
+
+def build_trajectories(
+    spans: Iterable[SpanRow], rewards: Iterable[Reward] = (), *, ids: Collection[str] | None = None
+) -> list[Trajectory]:
+    """Every trajectory among the spans, in order of start (ties by id), each with the rewards given to it.
+
+    `ids` keeps only these trajectories. A trace with neither a trajectory id nor a GenAI operation is nobody's run
+    and is left out.
+    """
+    unique = deduplicate(spans)
+    members: dict[str, list[UniqueSpan]] = {}
+    for key, trajectory_id in trajectory_ids(unique).items():
+        if ids is None or trajectory_id in ids:
+            members.setdefault(trajectory_id, []).append(unique[key])
+    given: dict[str, list[Reward]] = {}
+    for reward in rewards:
+        given.setdefault(reward.trajectory_id, []).append(reward)
+    built = [
+        _build(id, found, given.get(id, ())) for id, found in members.items() if any(_is_of_a_run(s.row) for s in found)
+    ]
+    return sorted(built, key=lambda trajectory: (trajectory.start_ns, trajectory.id))
+
+
+def _is_of_a_run(span: SpanRow) -> bool:
+    return bool(operation(span)) or semconv.TRAJECTORY_ID in span.attributes
+
+
+def _build(trajectory_id: str, members: Sequence[UniqueSpan], rewards: Iterable[Reward]) -> Trajectory:
+    spans = {span.key: span.row for span in sorted(members, key=lambda span: (span.row.start_ns, span.key))}
+    tree = agent_tree(trajectory_id, spans)
+    root = tree.root.attributes if tree.root else {}
+    agents, calls, tools, nodes = _agents_and_calls(tree, spans)
+    return Trajectory(
+        id=trajectory_id,
+        revision=revision(members),
+        project=text(root.get(semconv.PROJECT)) or _resource_name(spans),
+        entry=text(root.get(semconv.ENTRY)) or "",
+        scenario=text(root.get(semconv.SCENARIO)),
+        group=text(root.get(semconv.GROUP)),
+        tags=tuple(str(tag) for tag in _sequence(root.get(semconv.TAGS))),
+        metadata=_mapping(from_json(root.get(semconv.METADATA))),
+        arguments=from_json(root.get(semconv.ENTRY_ARGUMENTS)),
+        result=from_json(root.get(semconv.ENTRY_RESULT)),
+        error=span_error(tree.root) if tree.root else None,
+        start_ns=tree.root.start_ns if tree.root else min(span.start_ns for span in spans.values()),
+        end_ns=tree.root.end_ns if tree.root else max(span.end_ns for span in spans.values()),
+        agents=agents,
+        calls=calls,
+        tool_calls=tools,
+        nodes=nodes,
+        rewards=_latest(rewards),
+        incomplete="; ".join((*tree.problems, *_missing_spans(tree, spans))),
+    )
+
+
+def _agents_and_calls(
+    tree: AgentTree, spans: Mapping[SpanKey, SpanRow]
+) -> tuple[tuple[Agent, ...], tuple[AgentCall, ...], tuple[ToolCall, ...], tuple[MessageNode, ...]]:
+    reader = MessageReader()
+    calls: dict[str, list[Call]] = {agent.id: [] for agent in tree.agents}
+    below: dict[str, dict[SpanKey, SpanRow]] = {agent.id: {} for agent in tree.agents}
+    executions: dict[str, str | None] = {}
+    for key, span in spans.items():
+        if flow := text(span.attributes.get(semconv.EXECUTION_ID)):
+            executions[flow] = text(span.attributes.get(semconv.EXECUTION_PARENT_ID))
+        if operation(span) == semconv.OPERATION_CHAT:
+            calls[tree.agent_of[key]].append(decode_call(span, reader))
+        elif operation(span) == semconv.OPERATION_EXECUTE_TOOL or (span.span_id in tree.spans_of and span != tree.root):
+            below[tree.agent_of[key]][key] = span
+
+    inferred: list[Agent] = []
+    placed: list[AgentCall] = []
+    tooling: list[ToolCall] = []
+    nodes: list[MessageNode] = []
+    parent_of: dict[str, str] = {}
+    spawned_by: dict[str, str] = {}
+    for agent in tree.agents:
+        head = tree.spans_of.get(agent.id)
+        history = build_history(calls[agent.id], executions, reader)
+        split = partition(
+            Scope(
+                agent_id=agent.id,
+                execution_id=text(head.attributes.get(semconv.EXECUTION_ID)) if head else None,
+                calls=calls[agent.id],
+                history=history,
+                tool_of=tree.tool_of,
+                spans=below[agent.id],
+                executions=executions,
+            )
+        )
+        by_agent: dict[str, list[Call]] = {}
+        for call in calls[agent.id]:
+            by_agent.setdefault(split.agent_of_call[call_key(call)], []).append(call)
+        for agent_id, own in by_agent.items():
+            agent_calls, agent_nodes = message_graph(agent_id, own, history, reader)
+            placed += agent_calls
+            nodes += agent_nodes
+
+        recorded: dict[str, ToolCall] = {}
+        decorated: dict[SpanKey, SpanRow] = {}
+        for key, span in below[agent.id].items():
+            if operation(span) == semconv.OPERATION_EXECUTE_TOOL:
+                recorded[span.span_id] = recorded_tool_call(span, split.agent_of_span[key])
+            else:
+                decorated[key] = span
+        tools = tool_calls(
+            recorded, history.exchanges, {call_key(call): call for call in calls[agent.id]}, split.agent_of_call
+        )
+        tooling += tools.calls
+        inferred += [
+            msgspec.structs.replace(a, spawned_by=tools.id_of_span.get(a.spawned_by or "", a.spawned_by))
+            for a in split.agents
+        ]
+        parent_of.update({key[1]: split.agent_of_span[key] for key in decorated})
+        taken = {a.spawned_by for a in split.agents}
+        spawned_by.update(_spawners(decorated, tree.tool_of, tools, taken))
+    agents = [
+        msgspec.structs.replace(
+            agent, parent_id=parent_of.get(agent.id, agent.parent_id), spawned_by=spawned_by.get(agent.id)
+        )
+        for agent in tree.agents[1:]
+    ]
+    return (
+        (tree.agents[0], *sorted([*agents, *inferred], key=lambda agent: (agent.start_ns, agent.id))),
+        tuple(sorted(placed, key=lambda item: (item.call.start_ns, item.call.span_id))),
+        tuple(sorted(tooling, key=lambda call: call.start_ns)),
+        tuple(nodes),
+    )
+
+
+def _spawners(
+    decorated: Mapping[SpanKey, SpanRow],
+    tool_of: Mapping[SpanKey, SpanKey | None],
+    tools: Tooling,
+    taken: Collection[str | None],
+) -> dict[str, str]:
+    """The tool call that started each decorated agent: the tool span it runs in, else the first tool call not yet
+    taken whose result is, word for word, what the agent returned."""
+    by_result: dict[str, list[str]] = {}
+    for call in tools.calls:
+        if call.result and call.id not in taken:
+            by_result.setdefault(call.result, []).append(call.id)
+    spawners: dict[str, str] = {}
+    for key, span in decorated.items():
+        tool = tool_of.get(key)
+        returned = as_text(from_json(span.attributes.get(semconv.ENTRY_RESULT)))
+        if tool is not None:
+            spawners[key[1]] = tools.id_of_span.get(tool[1], tool[1])
+        elif returned and by_result.get(returned):
+            spawners[key[1]] = by_result[returned].pop(0)
+    return spawners
+
+
+def _missing_spans(tree: AgentTree, spans: Mapping[SpanKey, SpanRow]) -> list[str]:
+    """Reasons found on the entries themselves: more spans ended than arrived, or the run was interrupted.
+
+    An entry inside another entry's process is counted by the outer one, so only the outermost counts are added up.
+    """
+    expected, problems = 0, []
+    counting = {key[1] for key, span in spans.items() if semconv.TRAJECTORY_SPAN_COUNT in span.attributes}
+    parents = {agent.id: agent.parent_id for agent in tree.agents}
+    for span in spans.values():
+        count = span.attributes.get(semconv.TRAJECTORY_SPAN_COUNT)
+        if isinstance(count, int) and not _under_any(span.span_id, parents, counting):
+            expected += count + 1
+        if operation(span) == semconv.OPERATION_INVOKE_AGENT and semconv.INTERRUPTED in span.attributes:
+            problems.append(f"interrupted: {span.attributes[semconv.INTERRUPTED]}")
+    seen = sum(1 for span in spans.values() if semconv.TRAJECTORY_ID in span.attributes)
+    if expected > seen:
+        problems.append(f"{expected - seen} of {expected} spans missing")
+    return problems
+
+
+def _under_any(agent_id: str, parents: Mapping[str, str | None], above: Collection[str]) -> bool:
+    seen = {agent_id}
+    parent = parents.get(agent_id)
+    while parent is not None and parent not in seen:
+        if parent in above:
+            return True
+        seen.add(parent)
+        parent = parents.get(parent)
+    return False
+
+
+def _latest(rewards: Iterable[Reward]) -> tuple[Reward, ...]:
+    """One reward per id, the later one, in order of time."""
+    latest: dict[str, Reward] = {}
+    for reward in rewards:
+        held = latest.get(reward.id)
+        if held is None or _age(reward) > _age(held):
+            latest[reward.id] = reward
+    return tuple(sorted(latest.values(), key=lambda reward: (reward.time_ns, reward.id)))
+
+
+def _age(reward: Reward) -> tuple[Any, ...]:
+    return (reward.time_ns, reward.value, reward.name, reward.explanation)
+
+
+def _resource_name(spans: Mapping[SpanKey, SpanRow]) -> str:
+    return next((name for span in spans.values() if (name := text(span.resource.get(semconv.SERVICE_NAME)))), "")
+
+
+def _sequence(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else ()
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

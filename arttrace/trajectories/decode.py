@@ -1,0 +1,221 @@
+"""One `chat` span becomes one Call: attributes to messages, choices, tools and token truth, without ever raising.
+
+What cannot be read is left out (None or empty), so that a malformed attribute costs that attribute and nothing else.
+The newest GenAI names are read; message lists may be JSON text or structured values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from arttrace import semconv
+from arttrace.records.call import Call, Choice
+from arttrace.records.message import (
+    Message,
+    OtherPart,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    message_hash,
+)
+from arttrace.records.span import SpanRow
+from arttrace.records.tokens import decode_logprobs, decode_token_ids
+
+_T = TypeVar("_T")
+_raw_list: msgspec.json.Decoder[list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw])
+_message: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
+
+
+# Sampling settings with their values that leave the policy's own distribution as it is; vLLM takes 0 and -1 for all.
+_NEUTRAL: dict[str, tuple[int, ...]] = {
+    semconv.REQUEST_TOP_P: (1,),
+    semconv.REQUEST_TOP_K: (-1, 0),
+    semconv.REQUEST_FREQUENCY_PENALTY: (0,),
+    semconv.REQUEST_PRESENCE_PENALTY: (0,),
+}
+
+
+class _FinishReason(msgspec.Struct):
+    finish_reason: str | None = None
+
+
+_finish_reason: msgspec.json.Decoder[_FinishReason] = msgspec.json.Decoder(_FinishReason)
+
+
+class MessageReader:
+    """Reads message lists, each distinct message once: a history that grows by a turn per call costs its new turns.
+
+    `hashes` maps a message to its canonical hash, by identity of the cached object (`id`); the reader keeps them alive.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[bytes, Message] = {}
+        self._hashes: dict[int, str] = {}
+
+    def read(self, value: Any) -> list[tuple[Message, bytes]]:
+        """Messages with the JSON each came from. An unreadable list is an empty one."""
+        if value is None:
+            return []
+        data = value if isinstance(value, (str, bytes)) else msgspec.json.encode(value)
+        try:
+            raw = [bytes(item) for item in _raw_list.decode(data)]
+        except msgspec.DecodeError:
+            return []
+        return [(self._one(item), item) for item in raw]
+
+    def hash(self, message: Message) -> str:
+        """The canonical hash of a message (records.message.message_hash), computed once per distinct message."""
+        known = self._hashes.get(id(message))
+        return message_hash(message) if known is None else known
+
+    def _one(self, raw: bytes) -> Message:
+        message = self._seen.get(raw)
+        if message is None:
+            try:
+                message = _message.decode(raw)
+            except msgspec.DecodeError:
+                message = _lenient_message(msgspec.json.decode(raw))
+            self._seen[raw] = message
+            self._hashes[id(message)] = message_hash(message)
+        return message
+
+
+def _lenient_message(value: Any) -> Message:
+    if not isinstance(value, dict):
+        return Message(role="", parts=(OtherPart({"value": value}),))
+    parts = value.get("parts")
+    name = value.get("name")
+    return Message(
+        role=str(value.get("role", "")),
+        parts=tuple(_lenient_part(part) for part in parts) if isinstance(parts, list) else (),
+        name=name if isinstance(name, str) else None,
+    )
+
+
+def _lenient_part(part: Any) -> Part:
+    if not isinstance(part, dict):
+        return OtherPart({"value": part})
+    content, id = part.get("content"), part.get("id")
+    id = id if isinstance(id, str) else None
+    match part.get("type"):
+        case "text" if isinstance(content, str) or content is None:
+            return TextPart(content or "")
+        case "reasoning" if isinstance(content, str) or content is None:
+            return ReasoningPart(content or "")
+        case "tool_call":
+            return ToolCallPart(name=str(part.get("name", "")), arguments=as_text(part.get("arguments")) or "", id=id)
+        case "tool_call_response":
+            return ToolResultPart(response=part.get("response", part.get("result")), id=id)
+    return OtherPart(part)
+
+
+def as_text(value: Any) -> str | None:
+    """Text as it is, None as None, anything else as JSON with sorted keys."""
+    if value is None or isinstance(value, str):
+        return value
+    return msgspec.json.encode(value, order="sorted").decode()
+
+
+def from_json(value: Any) -> Any:
+    """What a JSON text holds; the value itself when it is no text or no JSON."""
+    if not isinstance(value, (str, bytes)):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return value
+
+
+def text(value: Any) -> str | None:
+    """The value when it is a text that is not empty."""
+    return value if isinstance(value, str) and value else None
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _or_none(decode: Callable[[Any], _T | None], value: Any) -> _T | None:
+    try:
+        return decode(value)
+    except ValueError:
+        return None
+
+
+def span_error(span: SpanRow) -> str | None:
+    """Why a span failed, its `error.type` before its status message; None when it did not fail."""
+    if span.status_code != 2:
+        return None
+    kind, message = text(span.attributes.get(semconv.ERROR_TYPE)), span.status_message
+    if kind and message and not message.startswith(kind):
+        return f"{kind}: {message}"
+    return message or kind or "error"
+
+
+def decode_call(span: SpanRow, reader: MessageReader) -> Call:
+    """The call that a `chat` span recorded."""
+    attributes = span.attributes
+    messages = [message for message, _ in reader.read(attributes.get(semconv.INPUT_MESSAGES))]
+    instructions = from_json(attributes.get(semconv.SYSTEM_INSTRUCTIONS))
+    if isinstance(instructions, list):
+        messages = [message for message, _ in reader.read([{"role": "system", "parts": instructions}])] + messages
+    tools = from_json(attributes.get(semconv.TOOL_DEFINITIONS))
+    temperature = attributes.get(semconv.REQUEST_TEMPERATURE)
+    return Call(
+        span_id=span.span_id,
+        trace_id=span.trace_id,
+        parent_span_id=span.parent_span_id,
+        start_ns=span.start_ns,
+        end_ns=span.end_ns,
+        request_model=text(attributes.get(semconv.REQUEST_MODEL)) or "",
+        response_model=text(attributes.get(semconv.RESPONSE_MODEL)) or "",
+        policy_version=text(attributes.get(semconv.POLICY_VERSION)),
+        messages=tuple(messages),
+        tools=tuple(tool for tool in tools if isinstance(tool, dict)) if isinstance(tools, list) else (),
+        choices=_choices(attributes, reader),
+        prompt_token_ids=_or_none(decode_token_ids, attributes.get(semconv.PROMPT_TOKEN_IDS)),
+        temperature=float(temperature) if isinstance(temperature, (int, float)) else None,
+        altered_sampling=_altered_sampling(attributes),
+        input_tokens=_whole(attributes.get(semconv.USAGE_INPUT_TOKENS)),
+        output_tokens=_whole(attributes.get(semconv.USAGE_OUTPUT_TOKENS)),
+        error=span_error(span),
+        interrupted=text(attributes.get(semconv.INTERRUPTED)),
+        truncated=bool(attributes.get(semconv.TRUNCATED)),
+        execution_id=text(attributes.get(semconv.EXECUTION_ID)),
+        execution_parent_id=text(attributes.get(semconv.EXECUTION_PARENT_ID)),
+    )
+
+
+def _altered_sampling(attributes: dict[str, Any]) -> tuple[str, ...]:
+    further = attributes.get(semconv.SAMPLING_SETTINGS)
+    return (
+        *(name for name, neutral in _NEUTRAL.items() if attributes.get(name) not in (None, *neutral)),
+        *(str(name) for name in (further if isinstance(further, (list, tuple)) else ())),
+    )
+
+
+def _choices(attributes: dict[str, Any], reader: MessageReader) -> tuple[Choice, ...]:
+    answers = reader.read(attributes.get(semconv.OUTPUT_MESSAGES))
+    choices: list[Choice] = []
+    while True:
+        index = len(choices)
+        suffix = f".{index}" if index else ""
+        ids = attributes.get(semconv.TOKEN_IDS + suffix)
+        if index >= len(answers) and ids is None:
+            return tuple(choices)
+        message, raw = answers[index] if index < len(answers) else (Message("assistant", ()), b"{}")
+        finish = _or_none(_finish_reason.decode, raw)
+        choices.append(
+            Choice(
+                index=index,
+                message=message,
+                finish_reason=finish.finish_reason if finish else None,
+                token_ids=_or_none(decode_token_ids, ids),
+                logprobs=_or_none(decode_logprobs, attributes.get(semconv.LOGPROBS + suffix)),
+            )
+        )

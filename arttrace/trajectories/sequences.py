@@ -1,0 +1,199 @@
+"""A trajectory's calls become token sequences to train on: exact, forked at the first divergence, each token once.
+
+Every answer with token truth is a node; its parent is the answer whose prompt and sampled ids are the longest that
+its own prompt ids begin with. A path from a root to a leaf is one sequence. Where answers fork, the shared sampled
+tokens are targets in the continuation whose next call started earliest (ties: span id, choice index) and context in
+the others. Nothing is tokenised again, nothing realigned; what cannot be trained on is counted with its reason.
+
+Finding parents takes one sort: in the order of their bytes, everything between a prefix and its extension begins
+with that prefix, so a stack holds just the prefixes of what is read.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from arttrace.records.call import Call, Choice
+from arttrace.records.sequence import TokenReport, TokenSequence
+from arttrace.records.trajectory import Trajectory
+
+NO_TOKEN_IDS = "no token ids"
+NO_LOGPROBS = "log-probabilities missing"
+TRUNCATED = "truncated"
+ERROR = "error"
+COUNT_DIFFERS = "token count differs from usage"
+NOT_AT_TEMPERATURE_1 = "not sampled at temperature 1"
+ALTERED_SAMPLING = "sampling was narrowed or shifted"
+OTHER_POLICY = "sampled by another policy"
+NO_POLICY_VERSION = "policy version not known"
+
+
+class _Node(msgspec.Struct):
+    """One answer with token truth. `end` is the bytes of prompt and sampled ids."""
+
+    call: Call
+    choice: Choice
+    prompt: bytes
+    end: bytes
+    parent: int | None = None
+    children: list[int] = []
+
+    @property
+    def order(self) -> tuple[int, str, str, int]:
+        return (self.call.start_ns, self.call.span_id, self.call.trace_id, self.choice.index)
+
+
+def sequences(trajectory: Trajectory, *, policy: str | None = None) -> tuple[tuple[TokenSequence, ...], TokenReport]:
+    """The token sequences of a trajectory, agent by agent in order of start, and what became of every call.
+
+    With `policy`, the name of the policy to be trained, only what its versions sampled is a target.
+    `captured_tokens` are all sampled tokens (by usage where the ids are missing): trained plus quarantined ones.
+    `forks` counts sequences beyond the first of each agent.
+    """
+    made: list[TokenSequence] = []
+    reasons: Counter[str] = Counter()
+    quarantined_tokens = forks = 0
+    by_agent: dict[str, list[Call]] = {agent.id: [] for agent in trajectory.agents}
+    for placed in trajectory.calls:
+        by_agent.setdefault(placed.agent_id, []).append(placed.call)
+    for agent_id, calls in by_agent.items():
+        nodes: list[_Node] = []
+        for call in calls:
+            faults = [_fault(call, choice) or _foreign(call, policy) for choice in call.choices or (None,)]
+            if any(faults):
+                reasons[next(fault for fault in faults if fault)] += 1
+            for choice, fault in zip(call.choices, faults, strict=False):
+                if fault:
+                    quarantined_tokens += len(choice.token_ids or ())
+                elif choice.token_ids:
+                    nodes.append(_node(call, choice))
+            if not any(choice.token_ids for choice in call.choices):
+                quarantined_tokens += call.output_tokens or 0
+        leaves = _link(nodes)
+        forks += max(0, len(leaves) - 1)
+        owners = _owners(nodes)
+        made += [_sequence(trajectory, agent_id, nodes, leaf, owners) for leaf in leaves]
+    trained = sum(sequence.trained_tokens for sequence in made)
+    return tuple(made), TokenReport(
+        calls=len(trajectory.calls),
+        captured_tokens=trained + quarantined_tokens,
+        trained_tokens=trained,
+        quarantined_tokens=quarantined_tokens,
+        quarantined_calls=reasons.total(),
+        forks=forks,
+        reasons=dict(sorted(reasons.items())),
+    )
+
+
+def _fault(call: Call, choice: Choice | None) -> str | None:
+    """Why an answer cannot be trained on, None when it can. A stream that was cut keeps the tokens it brought.
+
+    Engines give the log-probabilities of the policy itself, at temperature 1 and over the whole vocabulary: tokens that
+    were sampled otherwise did not come with the log-probabilities under which they were sampled.
+    """
+    if call.truncated:
+        return TRUNCATED
+    if call.error and not call.interrupted:  # unreadable chunks, say: what there is need not be what was sampled
+        return ERROR
+    if choice is None or not call.prompt_token_ids or choice.token_ids is None:
+        return ERROR if call.error else NO_TOKEN_IDS
+    logprobs = choice.logprobs
+    if logprobs is None or len(logprobs) != len(choice.token_ids) or any(map(_unknown, logprobs)):
+        return NO_LOGPROBS
+    sampled = sum(len(other.token_ids or ()) for other in call.choices)
+    if call.output_tokens is not None and call.interrupted is None and sampled != call.output_tokens:
+        return COUNT_DIFFERS
+    if call.temperature not in (None, 1.0):
+        return NOT_AT_TEMPERATURE_1
+    if call.altered_sampling:
+        return ALTERED_SAMPLING
+    return None
+
+
+def _foreign(call: Call, policy: str | None) -> str | None:
+    if policy is None:
+        return None
+    if not call.policy_version:
+        return NO_POLICY_VERSION
+    return None if call.policy_version.rpartition("@")[0] == policy else OTHER_POLICY
+
+
+def _unknown(logprob: float | None) -> bool:
+    return logprob is None or not math.isfinite(logprob)
+
+
+def _node(call: Call, choice: Choice) -> _Node:
+    prompt = array("i", call.prompt_token_ids or ()).tobytes()
+    return _Node(call, choice, prompt, prompt + array("i", choice.token_ids or ()).tobytes(), children=[])
+
+
+def _link(nodes: list[_Node]) -> list[int]:
+    """Sets parents and children; returns the leaves in order."""
+    events = [(node.end, 0, node.order, index) for index, node in enumerate(nodes)]
+    events += [(node.prompt, 1, node.order, index) for index, node in enumerate(nodes)]
+    events.sort(key=lambda event: event[:3])
+    prefixes: list[tuple[bytes, int]] = []
+    for data, is_prompt, _, index in events:
+        while prefixes and not data.startswith(prefixes[-1][0]):
+            prefixes.pop()
+        if is_prompt:
+            nodes[index].parent = prefixes[-1][1] if prefixes else None
+        elif not prefixes or prefixes[-1][0] != data:  # of equal ends the first in order is continued
+            prefixes.append((data, index))
+    for index in sorted(range(len(nodes)), key=lambda i: nodes[i].order):
+        parent = nodes[index].parent
+        if parent is not None:
+            nodes[parent].children.append(index)
+    leaves = [index for index, node in enumerate(nodes) if not node.children]
+    return sorted(leaves, key=lambda i: nodes[i].order)
+
+
+def _owners(nodes: Sequence[_Node]) -> list[int]:
+    """For every node the leaf in whose sequence its tokens are targets."""
+    owners = list(range(len(nodes)))
+    for index in sorted(range(len(nodes)), key=lambda i: -len(nodes[i].end)):  # children are longer
+        if nodes[index].children:
+            owners[index] = owners[nodes[index].children[0]]
+    return owners
+
+
+def _sequence(
+    trajectory: Trajectory, agent_id: str, nodes: Sequence[_Node], leaf: int, owners: Sequence[int]
+) -> TokenSequence:
+    path: list[int] = [leaf]
+    while (parent := nodes[path[-1]].parent) is not None:
+        path.append(parent)
+    path.reverse()
+    last = nodes[leaf]
+    token_ids = (*(last.call.prompt_token_ids or ()), *(last.choice.token_ids or ()))
+    trained = [0] * len(token_ids)
+    logprobs: list[float | None] = [None] * len(token_ids)
+    versions = [-1] * len(token_ids)
+    names: list[str] = []
+    for index in path:
+        node = nodes[index]
+        if owners[index] != leaf:
+            continue
+        name = node.call.policy_version or ""
+        if name not in names:
+            names.append(name)
+        start, count = len(node.call.prompt_token_ids or ()), len(node.choice.token_ids or ())
+        trained[start : start + count] = [1] * count
+        logprobs[start : start + count] = node.choice.logprobs or ()
+        versions[start : start + count] = [names.index(name)] * count
+    return TokenSequence(
+        trajectory_id=trajectory.id,
+        revision=trajectory.revision,
+        agent_id=agent_id,
+        token_ids=token_ids,
+        trained=tuple(trained),
+        logprobs=tuple(logprobs),
+        versions=tuple(versions),
+        policy_versions=tuple(names),
+        call_ids=tuple(nodes[index].call.span_id for index in path),
+    )

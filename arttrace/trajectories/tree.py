@@ -1,0 +1,150 @@
+"""Spans become the recorded agent tree: who stands under whom, by span parents only, never by time.
+
+Every `invoke_agent` span is an agent. A parent that never arrived becomes a placeholder agent, so that what stands
+under it is kept; the reasons why the tree is not whole are in `problems`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from arttrace import semconv
+from arttrace.records.span import SpanRow
+from arttrace.records.trajectory import Agent
+from arttrace.trajectories.decode import text
+from arttrace.trajectories.spans import SpanKey, parent_key
+
+
+class AgentTree(msgspec.Struct, frozen=True):
+    """`agents[0]` is the root. `agent_of` gives the agent of every span (an agent's own span: its parent agent, the
+    root for itself); `tool_of` the nearest `execute_tool` span above it within that agent, or None."""
+
+    agents: tuple[Agent, ...]
+    agent_of: dict[SpanKey, str]
+    tool_of: dict[SpanKey, SpanKey | None]
+    spans_of: dict[str, SpanRow]
+    root: SpanRow | None
+    problems: tuple[str, ...]
+
+
+def operation(span: SpanRow) -> str:
+    """The GenAI operation of a span, "" when it is none."""
+    value = span.attributes.get(semconv.OPERATION_NAME)
+    return value if isinstance(value, str) else ""
+
+
+def agent_tree(trajectory_id: str, spans: Mapping[SpanKey, SpanRow]) -> AgentTree:
+    """The agent tree of one trajectory's spans, without the agents that only the calls reveal (see subagents.py)."""
+    problems: list[str] = []
+    above = _nearest(spans)
+    heads = {key: span for key, span in spans.items() if operation(span) == semconv.OPERATION_INVOKE_AGENT}
+    root = _root(heads, above)
+    missing = _missing_parents(spans, above, root)
+    placeholders = [key for key, _ in sorted(missing.items(), key=lambda item: (item[1].start_ns, item[0]))]
+
+    if root is not None:
+        root_id, agents = root[1], [_agent(heads[root], None)]
+    elif placeholders:
+        problems.append("root missing")
+        root_id = placeholders.pop(0)[1]
+        agents = [_placeholder(root_id, None, "root")]
+    else:
+        root_id, agents = f"root:{trajectory_id}", [_implicit_root(trajectory_id, spans)]
+    if placeholders:
+        problems.append("parent missing")
+    agents += [_placeholder(key[1], root_id, "unknown") for key in placeholders]
+
+    ids = {key: key[1] for key in (*heads, *missing)}
+    agent_of = {key: ids.get(top, root_id) if top else root_id for key, (top, _) in above.items()}
+    agents += [_agent(span, agent_of[key]) for key, span in heads.items() if key != root]
+    return AgentTree(
+        agents=(agents[0], *sorted(agents[1:], key=lambda agent: (agent.start_ns, agent.id))),
+        agent_of=agent_of,
+        tool_of={key: tool for key, (_, tool) in above.items()},
+        spans_of={key[1]: span for key, span in heads.items()},
+        root=heads[root] if root else None,
+        problems=tuple(problems),
+    )
+
+
+def _nearest(spans: Mapping[SpanKey, SpanRow]) -> dict[SpanKey, tuple[SpanKey | None, SpanKey | None]]:
+    """For every span the key of its nearest agent (or of the missing parent at the end of its chain, or None at a
+    true root) and of its nearest tool span below that agent."""
+    known: dict[SpanKey, tuple[SpanKey | None, SpanKey | None]] = {}
+    for start in spans:
+        path: list[SpanKey] = []
+        on_path: set[SpanKey] = set()
+        key = start
+        while key not in known and key not in on_path:
+            path.append(key)
+            on_path.add(key)
+            parent = parent_key(spans[key])
+            if parent is None or parent not in spans or operation(spans[parent]) == semconv.OPERATION_INVOKE_AGENT:
+                known[key] = (parent, None)
+            else:
+                key = parent
+        for key in reversed(path):
+            if key in known:
+                continue
+            parent = parent_key(spans[key])
+            top, tool = known.get(parent, (None, None)) if parent else (None, None)  # absent only in a cycle
+            if parent and operation(spans[parent]) == semconv.OPERATION_EXECUTE_TOOL:
+                tool = parent
+            known[key] = (top, tool)
+    return known
+
+
+def _root(heads: Mapping[SpanKey, SpanRow], above: Mapping[SpanKey, tuple[SpanKey | None, object]]) -> SpanKey | None:
+    """The decorated entry, else the agent span without a parent; the earliest of several."""
+
+    def rank(key: SpanKey) -> tuple[bool, int, SpanKey]:
+        return (semconv.ENTRY not in heads[key].attributes, heads[key].start_ns, key)
+
+    tops = [key for key in heads if above[key][0] not in heads]
+    candidates = [key for key in tops if semconv.ENTRY in heads[key].attributes or heads[key].parent_span_id is None]
+    return min(candidates, key=rank, default=None)
+
+
+def _missing_parents(
+    spans: Mapping[SpanKey, SpanRow],
+    above: Mapping[SpanKey, tuple[SpanKey | None, object]],
+    root: SpanKey | None,
+) -> dict[SpanKey, SpanRow]:
+    """Parents that did not arrive, each with its earliest child. That of the root is somebody else's span."""
+    missing: dict[SpanKey, SpanRow] = {}
+    outer = above[root][0] if root else None
+    for key, span in spans.items():
+        parent = parent_key(span)
+        if parent is None or parent in spans or parent == outer:
+            continue
+        if semconv.ENTRY in span.attributes and key != root:
+            continue  # an entry in another process, joined by trajectory id: it stands under the root
+        held = missing.get(parent)
+        if held is None or (span.start_ns, span.span_id) < (held.start_ns, held.span_id):
+            missing[parent] = span
+    return missing
+
+
+def _agent(span: SpanRow, parent_id: str | None) -> Agent:
+    attributes = span.attributes
+    name = text(attributes.get(semconv.AGENT_NAME)) or span.name.removeprefix(semconv.OPERATION_INVOKE_AGENT).strip()
+    return Agent(id=span.span_id, name=name or "agent", parent_id=parent_id, start_ns=span.start_ns, end_ns=span.end_ns)
+
+
+def _placeholder(id: str, parent_id: str | None, name: str) -> Agent:
+    return Agent(id=id, name=name, parent_id=parent_id, placeholder=True, evidence="its span did not arrive")
+
+
+def _implicit_root(trajectory_id: str, spans: Mapping[SpanKey, SpanRow]) -> Agent:
+    """For a trace of somebody else's SDK that has calls but no agent span."""
+    first = min(spans.values(), key=lambda span: (span.parent_span_id is not None, span.start_ns, span.span_id))
+    return Agent(
+        id=f"root:{trajectory_id}",
+        name="agent" if operation(first) == semconv.OPERATION_CHAT else first.name,
+        start_ns=min(span.start_ns for span in spans.values()),
+        end_ns=max(span.end_ns for span in spans.values()),
+        inferred=True,
+        evidence="the trace has no invoke_agent span",
+    )

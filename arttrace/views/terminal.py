@@ -1,0 +1,320 @@
+"""Trajectories as text for a terminal or a pipe: a table of many, a tree of one, a table of any query's rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import msgspec
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from arttrace.records.message import Message, OtherPart, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from arttrace.records.reward import Reward
+from arttrace.records.sequence import TokenReport, TokenSequence
+from arttrace.records.trajectory import Agent, AgentCall, MessageNode, ToolCall, Trajectory
+
+_PIPE_WIDTH = 100
+_SHORT = 400
+_ROLE_STYLES = {"system": "dim", "developer": "dim", "user": "cyan", "assistant": "green", "tool": "yellow"}
+
+
+def console() -> Console:
+    """Standard output: as wide as the terminal, 100 columns and without colour in a pipe."""
+    out = Console(highlight=False)
+    if not out.is_terminal:
+        out.width = _PIPE_WIDTH
+    return out
+
+
+def one_line(value: str, limit: int = _SHORT) -> str:
+    """Text in one line, without control characters (a captured text must not steer the terminal), cut at `limit`."""
+    line = " ".join(value[: 4 * limit].split())
+    line = "".join(c if c.isprintable() else "·" for c in line)
+    return line if len(line) <= limit and len(value) <= 4 * limit else line[: limit - 1] + "…"
+
+
+def age(time_ns: int, now_ns: int | None = None) -> str:
+    """How long ago a time was, in the largest unit that fits: 12s, 3m, 5h, 2d."""
+    seconds = ((time.time_ns() if now_ns is None else now_ns) - time_ns) / 1e9
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= length:
+            return f"{int(seconds / length)}{unit}"
+    return f"{max(0, int(seconds))}s"
+
+
+def short_ids(ids: Sequence[str], least: int = 8) -> dict[str, str]:
+    """The shortest prefixes of one length, at least `least`, that tell these ids apart."""
+    length = least
+    while length < max(map(len, ids), default=0) and len({id[:length] for id in ids}) < len(set(ids)):
+        length += 1
+    return {id: id[:length] for id in ids}
+
+
+LIST_COLUMNS = ("id", "entry", "group", "age", "agents", "calls", "tokens", "policy", "reward", "status")
+_STATUS_STYLES = {"complete": "green", "incomplete": "yellow", "failed": "red"}
+
+
+def trajectory_table(rows: Iterable[Sequence[str]]) -> Table:
+    """A table with LIST_COLUMNS; tokens read trained/captured. Entry and group give way where it is narrow."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for name in LIST_COLUMNS:
+        # Columns that may wrap are narrowed first; their cells are cropped instead.
+        table.add_column(
+            name,
+            justify="right" if name in ("age", "agents", "calls", "tokens", "reward") else "left",
+            no_wrap=name not in ("entry", "group"),
+        )
+    for row in rows:
+        cells = [_cropped(Text(one_line(cell))) for cell in row]
+        cells[-1].stylize(_STATUS_STYLES.get(row[-1], ""))
+        table.add_row(*cells)
+    return table
+
+
+def trajectory_view(
+    trajectory: Trajectory, sequences: Sequence[TokenSequence], report: TokenReport, reward: float | None
+) -> RenderableType:
+    """Everything a person wants to see of one run: its facts, then its agents as a tree of messages and tools."""
+    return Group(_facts(trajectory, sequences, report, reward), Text(), _tree(trajectory))
+
+
+def _facts(
+    trajectory: Trajectory, sequences: Sequence[TokenSequence], report: TokenReport, reward: float | None
+) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+
+    def fact(name: str, value: str | Text) -> None:
+        table.add_row(name, value)
+
+    fact("trajectory", f"{trajectory.id}  (revision {trajectory.revision})")
+    fact("entry", one_line(trajectory.entry or trajectory.agents[0].name))
+    if trajectory.arguments not in (None, {}):
+        fact("arguments", one_line(_json(trajectory.arguments)))
+    if trajectory.result is not None:
+        fact("result", one_line(_json(trajectory.result)))
+    for name, value in (("scenario", trajectory.scenario), ("group", trajectory.group)):
+        if value:
+            fact(name, one_line(value))
+    started = datetime.fromtimestamp(trajectory.start_ns / 1e9).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    fact("when", f"{started}, {(trajectory.end_ns - trajectory.start_ns) / 1e9:.2f} s")
+    fact("policy", ", ".join(trajectory.policy_versions) or "no policy version recorded")
+    fact("tokens", _tokens(sequences, report))
+    if reward is not None:
+        fact("reward", Text(f"{reward:.3f}", style="bold"))
+    for given in trajectory.rewards:
+        fact("", _reward(given, trajectory))
+    if trajectory.error:
+        fact("error", Text(one_line(trajectory.error), style="red"))
+    if trajectory.incomplete:
+        fact("status", Text(f"incomplete: {trajectory.incomplete}", style="yellow"))
+    else:
+        fact("status", Text("complete", style="green"))
+    return table
+
+
+def _tokens(sequences: Sequence[TokenSequence], report: TokenReport) -> str:
+    if not report.captured_tokens:
+        return "none captured" + _reasons(report)
+    return (
+        f"{report.trained_tokens} of {report.captured_tokens} sampled tokens can be trained on, in {len(sequences)} "
+        f"sequence{'' if len(sequences) == 1 else 's'} ({report.forks} fork{'' if report.forks == 1 else 's'})"
+        + _reasons(report)
+    )
+
+
+def _reasons(report: TokenReport) -> str:
+    if not report.reasons:
+        return ""
+    return "; set aside: " + ", ".join(f"{count} x {reason}" for reason, count in report.reasons.items())
+
+
+def _reward(reward: Reward, trajectory: Trajectory) -> Text:
+    agent = next((agent.name for agent in trajectory.agents if agent.id == reward.agent_id), reward.agent_id)
+    text = Text.assemble((f"{reward.value:.3f}", "magenta"), f" {reward.name} ({reward.source})")
+    if agent:
+        text.append(f" for {agent}")
+    if reward.explanation:
+        text.append(f": {one_line(reward.explanation, 2000)}", style="dim")
+    return text
+
+
+def _tree(trajectory: Trajectory) -> Tree:
+    return _Walk(trajectory).tree()
+
+
+class _Walk:
+    """Writes agents, calls and tools in order of time; a sub-agent stands under the tool call that started it."""
+
+    def __init__(self, trajectory: Trajectory) -> None:
+        self._trajectory = trajectory
+        self._nodes = {node.id: node for node in trajectory.nodes}
+        self._children: dict[str | None, list[Agent]] = {}
+        for agent in trajectory.agents[1:]:
+            self._children.setdefault(agent.parent_id, []).append(agent)
+        self._tools: dict[str, list[ToolCall]] = {}
+        for tool in trajectory.tool_calls:
+            self._tools.setdefault(tool.agent_id, []).append(tool)
+        self._calls: dict[str, list[AgentCall]] = {}
+        for call in trajectory.calls:
+            self._calls.setdefault(call.agent_id, []).append(call)
+        self._drawn: set[str] = set()
+
+    def tree(self) -> Tree:
+        root = self._trajectory.agents[0]
+        branch = Tree(_agent_label(root), guide_style="dim")
+        self._agent(root, branch)
+        return branch
+
+    def _agent(self, agent: Agent, branch: Tree) -> None:
+        if agent.id in self._drawn:
+            return
+        self._drawn.add(agent.id)
+        tools = self._tools.get(agent.id, [])
+        children = self._children.get(agent.id, [])
+        spawned = {tool.id for tool in tools}
+        events: list[tuple[int, int, Callable[[], None]]] = []
+        seen: set[str] = set()
+        answered = {tool.id for tool in tools if tool.result is not None or tool.error is not None}
+        events += [
+            (call.call.start_ns, 1, partial(self._call, call, branch, seen, answered))
+            for call in self._calls.get(agent.id, [])
+        ]
+        for tool in tools:
+            started = [child for child in children if child.spawned_by == tool.id]
+            events.append((tool.start_ns, 2, partial(self._tool, tool, started, branch)))
+        events += [
+            (child.start_ns, 3, partial(self._sub_agent, child, branch))
+            for child in children
+            if child.spawned_by not in spawned
+        ]
+        for _, _, draw in sorted(events, key=lambda event: event[:2]):
+            draw()
+
+    def _sub_agent(self, agent: Agent, branch: Tree) -> None:
+        self._agent(agent, branch.add(_agent_label(agent)))
+
+    def _tool(self, tool: ToolCall, started: Sequence[Agent], branch: Tree) -> None:
+        label = Text.assemble(("tool ", "yellow"), (one_line(tool.name), "bold"), f"({one_line(tool.arguments, 120)})")
+        if tool.error is not None:
+            label.append(f" failed: {one_line(tool.error)}", style="red")
+        elif tool.result is not None:
+            label.append(f" -> {one_line(tool.result)}")
+        else:
+            label.append(" not answered", style="dim")
+        below = branch.add(_cropped(label))
+        for child in started:
+            self._sub_agent(child, below)
+
+    def _call(self, placed: AgentCall, branch: Tree, seen: set[str], answered: set[str]) -> None:
+        for node in self._unseen(placed.prompt_node, seen):
+            if not _told_by_tools(node.message, answered) and not node.sampled_by:
+                branch.add(_message_label(node.message, " [context]" if node.message.role == "assistant" else ""))
+        call = placed.call
+        model = one_line(call.policy_version or call.response_model or call.request_model)
+        for choice in call.choices:
+            sampled = "no token ids" if choice.token_ids is None else f"{len(choice.token_ids)} tokens"
+            which = f"choice {choice.index}" if len(call.choices) > 1 else ""
+            facts = ", ".join(filter(None, [which, model, sampled, call.interrupted]))
+            branch.add(_message_label(choice.message, f" [{facts}]"))
+        if call.error or not call.choices:
+            failure = one_line(call.error or "no answer")
+            branch.add(_cropped(Text.assemble(("call failed", "red"), (f" [{model}]", "dim"), f": {failure}")))
+        seen.update(placed.choice_nodes)
+
+    def _unseen(self, node_id: str | None, seen: set[str]) -> list[MessageNode]:
+        fresh: list[MessageNode] = []
+        while node_id is not None and node_id not in seen:
+            seen.add(node_id)
+            node = self._nodes[node_id]
+            fresh.append(node)
+            node_id = node.parent_id
+        return fresh[::-1]
+
+
+def _agent_label(agent: Agent) -> Text:
+    label = Text.assemble(("agent ", "blue"), (one_line(agent.name), "bold"))
+    if agent.placeholder:
+        label.append(f"  (missing: {agent.evidence})", style="yellow")
+    elif agent.inferred:
+        label.append(f"  (inferred: {agent.evidence})", style="dim")
+    return _cropped(label)
+
+
+def _told_by_tools(message: Message, answered: set[str]) -> bool:
+    results = [part for part in message.parts if isinstance(part, ToolResultPart)]
+    return bool(results) and len(results) == len(message.parts) and all(part.id in answered for part in results)
+
+
+def _message_label(message: Message, note: str) -> Text:
+    body = "  ".join(filter(None, map(_part, message.parts))) or "(empty)"
+    style = _ROLE_STYLES.get(message.role, "")
+    return _cropped(Text.assemble((one_line(message.role) or "message", style), (note, "dim"), f": {one_line(body)}"))
+
+
+def _part(part: Part) -> str:
+    match part:
+        case TextPart(content):
+            return content
+        case ReasoningPart(content):
+            return f"(thinks: {content})"
+        case ToolCallPart(name, arguments):
+            return f"calls {name}({arguments})"
+        case ToolResultPart(response):
+            return response if isinstance(response, str) else _json(response)
+        case OtherPart(value):
+            return f"[{value.get('type', 'other')}]"
+
+
+def _cropped(text: Text) -> Text:
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
+
+
+def _json(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def print_rows(out: Console, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """The rows of any query as a table; where that is wider than the page, each row as lines of name and value."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), header_style="bold")
+    for index, name in enumerate(columns):
+        numbers = all(isinstance(row[index], (int, float)) or row[index] is None for row in rows)
+        table.add_column(one_line(str(name)), justify="right" if rows and numbers else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(_cell(value)) for value in row))
+    if Measurement.get(out, out.options.update(max_width=10_000), table).maximum <= out.width:
+        out.print(table)
+        return
+    for number, row in enumerate(rows, start=1):
+        record = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        record.add_column(style="bold", no_wrap=True)
+        record.add_column(overflow="fold")
+        for name, value in zip(columns, row, strict=True):
+            record.add_row(Text(one_line(str(name))), Text(_cell(value)))
+        out.print(Text(f"row {number}", style="dim"))
+        out.print(record)
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case float():
+            return f"{value:.6g}"
+        case datetime():
+            return value.strftime("%Y-%m-%d %H:%M:%S")
+        case list() | tuple():
+            return ", ".join(map(_cell, value))
+        case dict():
+            return ", ".join(f"{_cell(key)}={_cell(item)}" for key, item in value.items())
+    return one_line(str(value))

@@ -1,0 +1,205 @@
+"""What came back: a whole chat completion, or one put together from the chunks of a stream.
+
+A stream is accumulated here and not by the client, whose own accumulator keeps only the first chunk's extra fields.
+Chunks may have null choices, null deltas and null fields; choices and tool calls are told apart by their index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+
+@dataclass(slots=True)
+class ChoiceAnswer:
+    """One choice. Token ids and log-probabilities have shape (T,); None where the engine sent none."""
+
+    index: int
+    message: dict[str, Any] = field(default_factory=dict)
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+    logprobs: list[float | None] | None = None
+
+
+@dataclass(slots=True)
+class Completion:
+    """A response of chat completions as far as it came. `done` is False for a stream that was cut."""
+
+    choices: list[ChoiceAnswer]
+    id: str | None = None
+    model: str | None = None
+    usage: dict[str, Any] = field(default_factory=dict)
+    prompt_token_ids: list[int] | None = None
+    error: str | None = None
+    done: bool = True
+    unreadable_chunks: int = 0
+
+
+def read_completion(document: Any) -> Completion | None:
+    """A response that came whole, or None when it is no object."""
+    if not isinstance(document, dict):
+        return None
+    completion = _frame(document)
+    for position, choice in enumerate(_dicts(document.get("choices"))):
+        answer = ChoiceAnswer(_index(choice, position))
+        message = choice.get("message")
+        answer.message = message if isinstance(message, dict) else {}
+        _read_choice_end(answer, choice)
+        completion.choices.append(answer)
+    completion.choices.sort(key=lambda answer: answer.index)
+    return completion
+
+
+def read_stream(events: Iterable[bytes]) -> Completion:
+    """A response put together from the data of its events."""
+    whole = Completion(choices=[], done=False)
+    choices: dict[int, _ChoiceStream] = {}
+    for data in events:
+        if data.startswith(b"[DONE]"):
+            whole.done = True
+            break
+        try:
+            chunk = msgspec.json.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            whole.unreadable_chunks += 1
+            continue
+        if not isinstance(chunk, dict):
+            whole.unreadable_chunks += 1
+            continue
+        _add_frame(whole, _frame(chunk))
+        for choice in _dicts(chunk.get("choices")):
+            index = _index(choice, 0)
+            stream = choices.setdefault(index, _ChoiceStream(index))
+            stream.add(choice, tokens=not whole.unreadable_chunks)  # behind a hole they would stand in wrong places
+    whole.choices = [choices[index].answer() for index in sorted(choices)]
+    return whole
+
+
+class _ChoiceStream:
+    def __init__(self, index: int) -> None:
+        self._answer = ChoiceAnswer(index)
+        self._role: str | None = None
+        self._texts: dict[str, list[str]] = {}
+        self._tool_calls: dict[int, _ToolCallStream] = {}
+        self._function_call: _ToolCallStream | None = None
+        self._audio: dict[str, Any] = {}
+
+    def add(self, choice: dict[str, Any], *, tokens: bool) -> None:
+        _read_choice_end(self._answer, choice, tokens=tokens)
+        delta = choice.get("delta")
+        if not isinstance(delta, dict):
+            return
+        if isinstance(delta.get("role"), str):
+            self._role = delta["role"]
+        for key in ("content", "refusal", "reasoning_content", "reasoning"):
+            if isinstance(delta.get(key), str):
+                self._texts.setdefault(key, []).append(delta[key])
+        for position, call in enumerate(_dicts(delta.get("tool_calls"))):
+            index = _index(call, position)
+            self._tool_calls.setdefault(index, _ToolCallStream()).add(call)
+        if isinstance(delta.get("function_call"), dict):
+            self._function_call = self._function_call or _ToolCallStream()
+            self._function_call.add({"function": delta["function_call"]})
+        if isinstance(delta.get("audio"), dict):
+            for key, value in delta["audio"].items():
+                both_text = isinstance(value, str) and isinstance(self._audio.get(key), str) and key != "id"
+                self._audio[key] = self._audio[key] + value if both_text else value
+
+    def answer(self) -> ChoiceAnswer:
+        message: dict[str, Any] = {"role": self._role or "assistant"}
+        message.update({key: "".join(pieces) for key, pieces in self._texts.items()})
+        if self._tool_calls:
+            message["tool_calls"] = [self._tool_calls[index].call() for index in sorted(self._tool_calls)]
+        if self._function_call is not None:
+            message["function_call"] = self._function_call.call()["function"]
+        if self._audio:
+            message["audio"] = self._audio
+        self._answer.message = message
+        return self._answer
+
+
+class _ToolCallStream:
+    def __init__(self) -> None:
+        self._fields: dict[str, Any] = {}
+        self._name: list[str] = []
+        self._arguments: list[str] = []
+
+    def add(self, delta: dict[str, Any]) -> None:
+        for key, value in delta.items():
+            if key not in ("function", "index") and value is not None:
+                self._fields[key] = value
+        function = delta.get("function")
+        if isinstance(function, dict):
+            if isinstance(function.get("name"), str):
+                self._name.append(function["name"])
+            if isinstance(function.get("arguments"), str):
+                self._arguments.append(function["arguments"])
+
+    def call(self) -> dict[str, Any]:
+        return {**self._fields, "function": {"name": "".join(self._name), "arguments": "".join(self._arguments)}}
+
+
+def _frame(document: dict[str, Any]) -> Completion:
+    """What a response or a chunk says beside its choices."""
+    completion = Completion(choices=[])
+    for key in ("id", "model"):
+        if isinstance(document.get(key), str):
+            setattr(completion, key, document[key])
+    if isinstance(document.get("usage"), dict):
+        completion.usage = document["usage"]
+    completion.prompt_token_ids = _integers(document.get("prompt_token_ids"))
+    error = document.get("error")
+    if error:
+        message = error.get("message") if isinstance(error, dict) else error
+        completion.error = str(message or error)
+    return completion
+
+
+def _add_frame(whole: Completion, chunk: Completion) -> None:
+    whole.id = whole.id or chunk.id
+    whole.model = whole.model or chunk.model
+    whole.usage = chunk.usage or whole.usage
+    whole.error = whole.error or chunk.error
+    if whole.prompt_token_ids is None:
+        whole.prompt_token_ids = chunk.prompt_token_ids
+
+
+def _read_choice_end(answer: ChoiceAnswer, choice: dict[str, Any], *, tokens: bool = True) -> None:
+    """Finish reason, token ids and log-probabilities: the fields that lie beside message or delta, added up."""
+    if isinstance(choice.get("finish_reason"), str):
+        answer.finish_reason = choice["finish_reason"]
+    if not tokens:
+        return
+    ids = _integers(choice.get("token_ids"))
+    if ids is not None:
+        answer.token_ids = answer.token_ids or []
+        answer.token_ids += ids
+    logprobs = choice.get("logprobs")
+    entries = logprobs.get("content") if isinstance(logprobs, dict) else None
+    if isinstance(entries, list):
+        answer.logprobs = answer.logprobs or []
+        answer.logprobs += [_number(entry.get("logprob")) if isinstance(entry, dict) else None for entry in entries]
+
+
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _index(value: dict[str, Any], otherwise: int) -> int:
+    index = value.get("index")
+    return index if isinstance(index, int) and not isinstance(index, bool) else otherwise
+
+
+def _integers(value: Any) -> list[int] | None:
+    if not isinstance(value, list):
+        return None
+    if any(type(item) is not int or not -(2**31) <= item < 2**31 for item in value):
+        return None
+    return value
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

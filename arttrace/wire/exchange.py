@@ -1,0 +1,26 @@
+"""Exchange: one request and its response as they were on the wire, as far as they got."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Ending = Literal["complete", "closed", "cancelled", "error"]
+"""How reading the response ended: to its end, closed or dropped by the caller, cancelled, or by an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One HTTP exchange of a chat completion.
+
+    `body` is what was read of the response, still compressed if `headers` say so; `headers` have lower-case names and
+    hold no secrets; `status` is None when no response came. `body_cut` says that the recorder kept only a beginning.
+    """
+
+    request: bytes
+    status: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    ending: Ending = "complete"
+    body_cut: bool = False

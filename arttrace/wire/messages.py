@@ -1,0 +1,126 @@
+"""OpenAI chat messages as our messages: content, tool calls, tool results, reasoning; all else kept as it came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from arttrace.records.message import Message, OtherPart, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """One choice's message as `gen_ai.output.messages` has it."""
+
+    role: str
+    parts: tuple[Part, ...]
+    finish_reason: str | None = None
+
+
+def parse_message(message: dict[str, Any]) -> Message:
+    """One message of a request, or of a choice, in OpenAI's form. Unknown content is kept in `OtherPart`s."""
+    role = message.get("role")
+    name = message.get("name")
+    return Message(
+        role=role if isinstance(role, str) else "",
+        parts=tuple(_parts(message)),
+        name=name if isinstance(name, str) else None,
+    )
+
+
+def parse_messages(messages: Any) -> tuple[Message, ...] | None:
+    """All messages of a request, or None when that is no list of objects."""
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        return None
+    return tuple(parse_message(message) for message in messages)
+
+
+def _parts(message: dict[str, Any]) -> Iterator[Part]:
+    content = message.get("content")
+    if message.get("role") in ("tool", "function"):
+        id = message.get("tool_call_id")
+        yield ToolResultPart(response=content, id=id if isinstance(id, str) else None)
+        return
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    if isinstance(reasoning, str):
+        yield ReasoningPart(reasoning)
+    if isinstance(content, str):
+        if content:
+            yield TextPart(content)
+    elif isinstance(content, list):
+        yield from map(_content_part, content)
+    elif content is not None:
+        yield OtherPart({"type": "content", "content": content})
+    for kind in ("refusal", "audio"):
+        if message.get(kind):
+            yield OtherPart({"type": kind, kind: message[kind]})
+    calls = message.get("tool_calls")
+    if isinstance(calls, list):
+        yield from map(_tool_call, calls)
+    if isinstance(message.get("function_call"), dict):
+        yield _tool_call({"function": message["function_call"]})
+
+
+def _content_part(part: Any) -> Part:
+    if isinstance(part, str):
+        return TextPart(part)
+    if not isinstance(part, dict):
+        return OtherPart({"type": "content", "content": part})
+    text = part.get("text")
+    return TextPart(text) if part.get("type") == "text" and isinstance(text, str) else OtherPart(part)
+
+
+def _tool_call(call: Any) -> Part:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        return OtherPart(call if isinstance(call, dict) else {"type": "tool_call", "tool_call": call})
+    arguments = function.get("arguments")
+    if arguments is None:
+        arguments = ""
+    elif not isinstance(arguments, str):  # some senders give the object
+        arguments = msgspec.json.encode(arguments).decode()
+    id = call.get("id")
+    return ToolCallPart(name=function["name"], arguments=arguments, id=id if isinstance(id, str) else None)
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def encode_bounded(messages: Sequence[Message | Answer], limit: int) -> tuple[str, bool]:
+    """Messages as JSON text of at most `limit` bytes, and whether something was cut to get there.
+
+    Long texts are cut first; when the number of messages alone is too much, none are kept.
+    """
+    encoded = _encoder.encode(messages)
+    if len(encoded) <= limit:
+        return encoded.decode(), False
+    strings = 2 * sum(len(message.parts) for message in messages) or 1
+    share = limit // strings
+    while share > 0:
+        encoded = _encoder.encode([_cut(message, share) for message in messages])
+        if len(encoded) <= limit:
+            return encoded.decode(), True
+        share //= 2
+    return "[]", True
+
+
+def _cut(message: Message | Answer, share: int) -> Message | Answer:
+    return msgspec.structs.replace(message, parts=tuple(_cut_part(part, share) for part in message.parts))
+
+
+def _cut_part(part: Part, share: int) -> Part:
+    match part:
+        case TextPart(content):
+            return TextPart(content[:share])
+        case ReasoningPart(content):
+            return ReasoningPart(content[:share])
+        case ToolCallPart(name, arguments, id):
+            return ToolCallPart(name, arguments[:share], id)
+        case ToolResultPart(response, id) if isinstance(response, str):
+            return ToolResultPart(response[:share], id)
+        case ToolResultPart(response, id) if len(_encoder.encode(response)) > share:
+            return ToolResultPart(_encoder.encode(response)[:share].decode(errors="ignore"), id)
+        case OtherPart(value) if len(_encoder.encode(value)) > share:
+            return OtherPart({"type": str(value.get("type", ""))[:100]})
+    return part

@@ -1,0 +1,46 @@
+"""Capture under test: failures of ours are raised, spans go to a temporary spool and are read back from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from chat_server import ChatServer, serve
+from spool import read_spool
+
+import arttrace
+from arttrace.capture.flow import EMPTY_FLOW, set_flow
+from arttrace.records.record import Record
+from arttrace.records.span import SpanRow
+
+
+@pytest.fixture(autouse=True)
+def _strict_and_outside_any_scope(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARTTRACE_RAISE", "1")
+    set_flow(EMPTY_FLOW)
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Iterator[Callable[[], list[Record]]]:
+    """Flushes capture and gives what it recorded, in order of ending."""
+    arttrace.init(project="test", dir=tmp_path / "data")
+
+    def read() -> list[Record]:
+        arttrace.flush()
+        return read_spool(tmp_path / "data")
+
+    yield read
+    arttrace.flush()
+
+
+@pytest.fixture
+def spans(records: Callable[[], list[Record]]) -> Callable[[], list[SpanRow]]:
+    """Flushes capture and gives the spans it recorded, in order of ending."""
+    return lambda: [record for record in records() if isinstance(record, SpanRow)]
+
+
+@pytest.fixture
+def server() -> Iterator[ChatServer]:
+    with serve() as running:
+        yield running

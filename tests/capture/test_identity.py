@@ -1,0 +1,102 @@
+"""From real calls to the agent tree: what capture records is enough to tell undecorated sub-agents apart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import openai
+import pytest
+from chat_server import ChatServer
+
+import arttrace
+from arttrace.records.span import SpanRow
+from arttrace.records.trajectory import Trajectory
+from arttrace.trajectories import build_trajectories
+
+Spans = Callable[[], list[SpanRow]]
+
+
+def planner(client: Any) -> str:
+    """A plain agent: plans, starts two sub-agents in threads, merges their answers."""
+    messages: list[Any] = [{"role": "user", "content": "plan"}]
+    say(client, messages)
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(sub_agent, [client, client]))
+    messages.append({"role": "user", "content": "merge " + " ".join(answers)})
+    return say(client, messages)
+
+
+def sub_agent(client: Any) -> str:
+    messages: list[Any] = [{"role": "user", "content": "the same for both"}]
+    say(client, messages)
+    messages.append({"role": "user", "content": "and more"})
+    return say(client, messages)
+
+
+def say(client: Any, messages: list[Any]) -> str:
+    answer = client.chat.completions.create(model="m", messages=messages).choices[0].message
+    messages.append(answer)
+    return str(answer.content)
+
+
+async def async_planner(client: openai.AsyncOpenAI) -> str:
+    messages: list[Any] = [{"role": "user", "content": "plan"}]
+    await async_say(client, messages)
+    answers = await asyncio.gather(async_sub_agent(client), async_sub_agent(client))
+    messages.append({"role": "user", "content": "merge " + " ".join(answers)})
+    return await async_say(client, messages)
+
+
+async def async_sub_agent(client: openai.AsyncOpenAI) -> str:
+    messages: list[Any] = [{"role": "user", "content": "the same for both"}]
+    await async_say(client, messages)
+    messages.append({"role": "user", "content": "and more"})
+    return await async_say(client, messages)
+
+
+async def async_say(client: openai.AsyncOpenAI, messages: list[Any]) -> str:
+    answer = (await client.chat.completions.create(model="m", messages=messages)).choices[0].message
+    messages.append(answer)
+    return str(answer.content)
+
+
+def tree(trajectory: Trajectory) -> list[int]:
+    """Calls per agent, the root's first; every sub-agent must hang under the root."""
+    root, *others = trajectory.agents
+    assert {agent.parent_id for agent in others} <= {root.id}
+    counts = [sum(call.agent_id == agent.id for call in trajectory.calls) for agent in trajectory.agents]
+    assert trajectory.incomplete == ""
+    return counts
+
+
+def in_threads(server: ChatServer) -> None:
+    client = openai.OpenAI(base_url=server.url, api_key="sk-test-0123456789")
+    arttrace.trajectory(planner)(client)
+
+
+def in_tasks(server: ChatServer) -> None:
+    async def main() -> None:
+        async with openai.AsyncOpenAI(base_url=server.url, api_key="sk-test-0123456789") as client:
+            await arttrace.trajectory(async_planner)(client)
+
+    asyncio.run(main())
+
+
+def in_tasks_below_a_plain_function(server: ChatServer) -> None:
+    async def main() -> None:
+        async with openai.AsyncOpenAI(base_url=server.url, api_key="sk-test-0123456789") as client:
+            await async_planner(client)
+
+    arttrace.trajectory(lambda: asyncio.run(main()))()
+
+
+@pytest.mark.parametrize("run", [in_threads, in_tasks, in_tasks_below_a_plain_function])
+def test_twin_sub_agents_stay_apart_under_their_planner(
+    run: Callable[[ChatServer], None], server: ChatServer, spans: Spans
+) -> None:
+    run(server)
+    (trajectory,) = build_trajectories(spans())
+    assert tree(trajectory) == [2, 2, 2]

@@ -1,0 +1,163 @@
+"""What capture does at the edges of a process: import, exit, kill, fork, multiprocessing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from chat_server import ChatServer
+from spool import read_spans
+
+from arttrace import semconv
+
+
+def python(program: str, directory: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    env = {**os.environ, "ARTTRACE_DIR": str(directory), "OPENAI_API_KEY": "sk-test-0123456789", **environment}
+    script = directory.parent / "program.py"
+    script.write_text(textwrap.dedent(program))
+    return subprocess.Popen(
+        [sys.executable, str(script), *arguments], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert err == ""
+    return out
+
+
+def test_import_arttrace_loads_nothing_heavy(tmp_path: Path) -> None:
+    heavy = {"openai", "torch", "duckdb", "litellm", "opentelemetry", "wrapt", "httpx", "msgspec", "trainer"}
+    out = finish(
+        python(
+            """
+            import sys, time
+            start = time.perf_counter()
+            import arttrace
+            print((time.perf_counter() - start) * 1000)
+            print(*sorted({name.split(".")[0] for name in sys.modules}))
+            arttrace.trajectory
+            print(*sorted({name.split(".")[0] for name in sys.modules}))
+            """,
+            tmp_path / "d",
+        )
+    ).splitlines()
+    assert float(out[0]) < 60
+    assert not heavy & set(out[1].split())
+    assert not {"openai", "torch", "duckdb", "litellm", "httpx", "httpx2"} & set(out[2].split())
+
+
+PROGRAM = """
+import sys, time
+import arttrace
+from openai import OpenAI
+client = OpenAI(base_url=sys.argv[1])
+@arttrace.trajectory
+def agent(text):
+    for chunk in client.chat.completions.create(
+        model="m", messages=[{"role": "user", "content": text}], stream="stream" in text
+    ):
+        if "stall" in text:
+            break
+    print("called", flush=True)
+    if "sleep" in text:
+        time.sleep(60)
+agent(sys.argv[2])
+"""
+
+
+def test_exit_without_flush_keeps_everything_and_seals_the_segment(tmp_path: Path, server: ChatServer) -> None:
+    finish(python(PROGRAM, tmp_path / "d", server.url, "hi"))
+    assert [span.name for span in read_spans(tmp_path / "d")] == ["chat m", "invoke_agent agent"]
+    assert [path.suffix for path in (tmp_path / "d" / "spool").iterdir()] == [".seg"]
+
+
+def test_kill_9_after_a_call_keeps_the_call(tmp_path: Path, server: ChatServer) -> None:
+    process = python(PROGRAM, tmp_path / "d", server.url, "sleep")
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(0.2)
+    process.send_signal(signal.SIGKILL)
+    process.wait(10)
+    process.communicate()
+    (call,) = read_spans(tmp_path / "d")
+    assert call.attributes[semconv.RESPONSE_ID] == "c1"
+
+
+def test_a_stream_still_open_at_exit_is_recorded_as_closed(tmp_path: Path, server: ChatServer) -> None:
+    finish(python(PROGRAM, tmp_path / "d", server.url, "stream stall"))
+    (call,) = [span for span in read_spans(tmp_path / "d") if span.name == "chat m"]
+    assert call.attributes[semconv.INTERRUPTED] == "closed"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_inside_a_run_records_each_span_once(tmp_path: Path, server: ChatServer) -> None:
+    finish(
+        python(
+            """
+            import os, sys
+            import arttrace
+            from openai import OpenAI
+            client = OpenAI(base_url=sys.argv[1])
+            def ask(text):
+                client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
+            with arttrace.trajectory(name="root"):
+                ask("parent")
+                pid = os.fork()
+                if pid == 0:
+                    ask("child")
+                else:
+                    os.waitpid(pid, 0)
+                    ask("parent again")
+            if pid == 0:
+                arttrace.flush()
+                os._exit(0)
+            """,
+            tmp_path / "d",
+            server.url,
+        )
+    )
+    spans = read_spans(tmp_path / "d")
+    assert sorted(span.name for span in spans) == ["chat m"] * 3 + ["invoke_agent root"]
+    assert len({span.span_id for span in spans}) == 4
+    assert len({span.attributes[semconv.TRAJECTORY_ID] for span in spans}) == 1
+
+
+def test_multiprocessing_children_flush_at_their_end(tmp_path: Path, server: ChatServer) -> None:
+    finish(
+        python(
+            """
+            import multiprocessing, sys
+            import arttrace
+            from openai import OpenAI
+            @arttrace.trajectory
+            def work(url, n):
+                OpenAI(base_url=url).chat.completions.create(model="m", messages=[{"role": "user", "content": str(n)}])
+            if __name__ == "__main__":
+                context = multiprocessing.get_context("spawn" if sys.platform == "win32" else "fork")
+                children = [context.Process(target=work, args=(sys.argv[1], n)) for n in range(2)]
+                for child in children: child.start()
+                for child in children: child.join()
+            """,
+            tmp_path / "d",
+            server.url,
+        )
+    )
+    assert sorted(span.name for span in read_spans(tmp_path / "d")) == ["chat m"] * 2 + ["invoke_agent work"] * 2
+    assert {path.suffix for path in (tmp_path / "d" / "spool").iterdir()} == {".seg"}
+
+
+def test_a_spool_that_cannot_be_written_breaks_nothing_and_is_said_once(tmp_path: Path, server: ChatServer) -> None:
+    (tmp_path / "d").write_text("a file where the directory should be")
+    process = python(PROGRAM, tmp_path / "d", server.url, "hi")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert out == "called\n"
+    assert "Traceback" not in err or err.count("arttrace:") == 1

@@ -1,0 +1,66 @@
+"""The recorder where the interpreter interferes: a finalizer in the wrong moment, an exit in which something fails."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from arttrace.capture import guard, runtime
+from arttrace.capture.config import Settings
+from arttrace.capture.recorder import Recorder
+from arttrace.journal import list_segments
+from arttrace.paths import DataDir
+from arttrace.records.reward import Reward
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Recorder:
+    return Recorder(Settings(DataDir(tmp_path)))
+
+
+def test_a_call_that_garbage_collection_ends_while_the_worker_starts_blocks_nobody(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    start = threading.Thread.start
+
+    def collecting(self: threading.Thread) -> None:
+        if self.name == "arttrace-recorder" and "collected" not in ran:
+            ran.append("collected")
+            recorder.submit(lambda: ran.append("of the finalizer"))  # what the end of a dropped stream does
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", collecting)
+    user = threading.Thread(target=recorder.submit, args=(lambda: ran.append("of the call"),), daemon=True)
+    user.start()
+    user.join(5)
+    assert not user.is_alive(), "the user's thread waits for a lock that it holds itself"
+    assert recorder.flush(5)
+    assert ran == ["collected", "of the call", "of the finalizer"]
+
+
+def test_what_was_recorded_is_sealed_at_exit_though_something_else_fails(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing() -> None:
+        raise RuntimeError("Set changed size during iteration")
+
+    monkeypatch.setattr(runtime, "_recorder", recorder)
+    monkeypatch.setattr(runtime, "before_exit", [failing])
+    monkeypatch.delenv("ARTTRACE_RAISE", raising=False)
+    recorder.record(Reward(id="r", trajectory_id="t", value=1.0))
+    runtime._at_exit()
+    [segment] = list_segments(recorder.settings.data.spool)
+    assert segment.path.suffix == ".seg"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_fork_while_a_failure_is_being_counted_leaves_no_lock_behind() -> None:
+    with guard._lock:  # another thread of the parent's holds it
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if guard._lock.acquire(timeout=2) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -1,0 +1,259 @@
+"""What every command says when something is missing or in the way: the cause, the mend, and no traceback.
+
+A judge that is not reached: tests/commands/test_score.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated_agent import research_run
+
+from arttrace import semconv
+from arttrace.commands import main
+from arttrace.paths import DataDir
+from arttrace.records.reward import Reward
+from arttrace.records.span import SpanRow
+from arttrace.store import Store
+
+
+@dataclass
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+    def says(self, *words: str, code: int = 1) -> None:
+        """The error, on stderr alone, holds all of these words, and is told to a person, not a programmer."""
+        assert self.code == code, self.err
+        assert self.out == ""
+        for word in words:
+            assert word in self.err
+        assert "Traceback" not in self.err
+        assert code == 2 or self.err.startswith("error: ")
+        assert len(self.err.strip().splitlines()) <= 6
+
+
+Command = Callable[..., Outcome]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDir:
+    return DataDir(tmp_path / "data")
+
+
+@pytest.fixture
+def arttrace(data: DataDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs a command on `data` as the shell would."""
+    monkeypatch.setenv("ARTTRACE_DIR", str(data.root))
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE", "ARTTRACE_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*arguments: str | Path) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["arttrace", *map(str, arguments)])
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return Outcome(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def taken_port() -> Any:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A directory that says it holds a model: enough for what is checked before one is loaded."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 1, "hidden_size": 8, "vocab_size": 16}
+    (folder / "config.json").write_text(json.dumps(sizes))
+    return folder
+
+
+def fill(data: DataDir, runs: Mapping[str, str], rewards: Mapping[str, float] | None = None) -> None:
+    """Stores a run per id of `runs`, which maps it to its scenario, and its reward where there is one."""
+    with Store.open(data, create=True) as store:
+        for id, scenario in runs.items():
+            store.append(research_run(id, scenario=scenario))
+        store.append(Reward(id=f"{id}-reward", trajectory_id=id, value=value) for id, value in (rewards or {}).items())
+
+
+@pytest.mark.parametrize("command", [["ls"], ["show", "1"], ["sql", "SELECT 1"], ["score", "--judge", "m"], ["train"]])
+def test_no_store(arttrace: Command, data: DataDir, command: list[str]) -> None:
+    arttrace(*command).says(f"no store in {data.root}", "arttrace run -- python agent.py", "--dir")
+    assert not data.root.exists(), "asking leaves nothing behind"
+
+
+def test_a_trajectory_that_is_not_there(arttrace: Command, data: DataDir) -> None:
+    fill(data, {"run-1": "s", "run-2": "s"})
+    arttrace("show", "nothing").says("no trajectory 'nothing'", "`arttrace ls`")
+    arttrace("show", "run-").says("2 trajectories begin with 'run-'", "Give more of the id")
+
+
+@pytest.mark.parametrize("command", [["ls"], ["score", "--judge", "m"], ["train"]])
+def test_a_store_that_another_process_holds(arttrace: Command, data: DataDir, command: list[str]) -> None:
+    fill(data, {"run": "s"})
+    program = (
+        f"import duckdb, sys; held = duckdb.connect({str(data.store)!r}); print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        arttrace(*command).says(str(data.store), f"process {holder.pid}", f"kill {holder.pid}")
+        holder.communicate()
+
+
+def test_a_store_that_is_none(arttrace: Command, data: DataDir) -> None:
+    data.root.mkdir()
+    data.store.write_bytes(b"not a database" * 1000)
+    arttrace("ls").says(f"the store {data.store} cannot be opened", "move it away")
+
+
+def test_queries_that_cannot_be_run(arttrace: Command, data: DataDir) -> None:
+    fill(data, {"run": "s"})
+    arttrace("sql", "SELECT nothing FROM nowhere").says("the query failed", "nowhere")
+    arttrace("sql", "DROP TABLE spans").says("only one query that reads")
+
+
+def test_nothing_to_score(arttrace: Command, data: DataDir) -> None:
+    fill(data, {"x": "s", "y": "t"})
+    arttrace("score", "--judge", "m").says("nothing to compare", "same `scenario`")
+    arttrace("score", "--judge", "m", "--group", "none").says("group 'none' holds no trajectory")
+    arttrace("score").says("Missing option '--judge'", code=2)
+
+
+def test_training_without_rewards(arttrace: Command, data: DataDir) -> None:
+    fill(data, {"x": "s", "y": "s"})
+    arttrace("train").says("nothing to train on", "2 no reward", "`arttrace score`", "arttrace.reward()")
+
+
+def test_training_on_runs_that_are_alone(arttrace: Command, data: DataDir) -> None:
+    fill(data, {"x": "s", "y": "t"}, {"x": 1.0})
+    arttrace("train").says("2 alone in its group", "several times")
+
+
+def test_training_on_runs_without_tokens(arttrace: Command, data: DataDir) -> None:
+    def bare(span: SpanRow) -> SpanRow:
+        dropped = (semconv.PROMPT_TOKEN_IDS, semconv.TOKEN_IDS, semconv.LOGPROBS)
+        return SpanRow(
+            **{
+                **{name: getattr(span, name) for name in span.__struct_fields__},
+                "attributes": {k: v for k, v in span.attributes.items() if not k.startswith(dropped)},
+            }
+        )
+
+    with Store.open(data, create=True) as store:
+        for id, value in (("x", 0.0), ("y", 1.0)):
+            store.append([bare(span) for span in research_run(id, scenario="s")])
+            store.append([Reward(id=id, trajectory_id=id, value=value)])
+    arttrace("train").says("no trainable token", "let the agent call the gateway of `arttrace serve`")
+
+
+def test_training_without_a_model(arttrace: Command, data: DataDir, tmp_path: Path) -> None:
+    fill(data, {"x": "s", "y": "s"}, {"x": 0.0, "y": 1.0})
+    arttrace("train").says("Which model to train is not known", "arttrace serve --base-model DIR")
+    arttrace("train", "--base-model", tmp_path / "none").says("does not exist", code=2)
+    arttrace("train", "--base-model", tmp_path).says("holds no config.json", "save_pretrained")
+
+
+def test_training_while_the_gateway_does_not_answer(arttrace: Command, data: DataDir, model: Path) -> None:
+    fill(data, {"x": "s", "y": "s"}, {"x": 0.0, "y": 1.0})
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    serving = {"url": url, "base_model": str(model), "policy": "policy", "pid": os.getpid(), "log": ""}
+    data.serving.write_text(json.dumps(serving))
+    arttrace("train").says(f"the gateway at {url} does not answer", "arttrace serve --base-model DIR")
+
+
+def test_equal_rewards_are_skipped_with_a_notice(arttrace: Command, data: DataDir, model: Path) -> None:
+    fill(data, {"x": "s", "y": "s"}, {"x": 0.5, "y": 0.5})
+    told = arttrace("train", "--base-model", model)
+    assert (told.code, told.err) == (0, "")
+    assert told.out.startswith("skipped: all rewards within each group are equal")
+    assert "harder ones" in told.out
+    assert json.loads(arttrace("train", "--base-model", model, "--json").out).keys() == {"skipped"}
+    assert not data.policies.exists()
+
+
+def test_serving_no_model(arttrace: Command, tmp_path: Path) -> None:
+    arttrace("serve", "--base-model", tmp_path / "none").says("no model directory", "save_pretrained")
+    arttrace("serve", "--base-model", tmp_path).says("holds no config.json")
+    (tmp_path / "config.json").write_text("{}")
+    arttrace("serve", "--base-model", tmp_path).says("does not describe a causal language model")
+    arttrace("serve").says("Missing option '--base-model'", code=2)
+
+
+def test_serving_on_a_taken_port(arttrace: Command, data: DataDir, model: Path, taken_port: int) -> None:
+    outcome = arttrace("serve", "--base-model", model, "--port", str(taken_port))
+    assert outcome.code == 1
+    assert f"error: port {taken_port} on 127.0.0.1 is taken" in outcome.err
+    assert "--port 0" in outcome.err
+    assert not data.serving.exists()
+
+
+def test_serving_to_others_asks_for_a_token(arttrace: Command, model: Path) -> None:
+    outcome = arttrace("serve", "--base-model", model, "--host", "0.0.0.0")
+    assert outcome.code == 1
+    assert "--api-key" in outcome.err
+
+
+def test_collecting_on_a_taken_port(arttrace: Command, taken_port: int) -> None:
+    arttrace("collect", "--port", str(taken_port)).says(str(taken_port), "--port")
+
+
+def test_a_demo_directory_of_another_seed(arttrace: Command, data: DataDir, tmp_path: Path) -> None:
+    data.root.mkdir()
+    (data.root / "demo.json").write_text(json.dumps({"seed": 1, "base_model": "built", "judge": "stand-in"}))
+    arttrace("demo", "--seed", "2", "--dir", data.root).says("holds a demo with seed 1, not 2", "another --dir")
+    assert not data.store.exists()
+    arttrace("demo", "--base-model", tmp_path).says("holds no config.json")
+    arttrace("demo", "--steps", "0").says("--steps", code=2)
+
+
+def test_a_program_that_is_not_there(arttrace: Command) -> None:
+    arttrace("run", "--", "no-such-program").says("there is no program 'no-such-program'", "arttrace run -- python")
+    arttrace("run").says("Missing argument", code=2)
+
+
+def test_a_command_that_is_not_there(arttrace: Command) -> None:
+    arttrace("trian").says("No such command 'trian'", code=2)
+
+
+def test_help_loads_nothing_heavy() -> None:
+    program = (
+        "import sys; from arttrace.commands import cli\n"
+        "for name in cli.list_commands(None): cli.get_command(None, name)\n"
+        "print([name for name in ('torch', 'transformers', 'trl', 'litellm', 'vllm') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_a_judge_that_would_be_asked_at_the_agents_address_is_told(
+    arttrace: Command, data: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(data, {"x": "s"})
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
+    assert "asked at $OPENAI_BASE_URL, http://127.0.0.1:8000/v1" in arttrace("score", "--judge", "openai/o3").err
+    assert "note" not in arttrace("score", "--judge", "openai/o3", "--judge-base-url", "http://127.0.0.1:1").err

@@ -1,0 +1,152 @@
+"""`arttrace run` against real programs: captured without a line changed, and otherwise as if run alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from chat_server import ChatServer, serve
+from spool import read_spans
+
+from arttrace import semconv
+
+ARTTRACE = [sys.executable, "-c", "from arttrace.commands import main; main()"]
+
+AGENT = """
+import sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from openai import OpenAI
+client = OpenAI()
+def ask(text):
+    answer = client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
+    return answer.choices[0].message.content
+if __name__ == "__main__":
+    print(ask("plan"))
+    with ThreadPoolExecutor(2) as pool:
+        print(sorted(pool.map(ask, ["left", "right"])))
+    print(sys.argv[1:], [p for p in sys.path if "bootstrap" in p])
+    sys.exit(7)
+"""
+
+
+def run(
+    directory: Path, server: ChatServer | None, *arguments: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "OPENAI_API_KEY": "sk-test-key-1234", "ARTTRACE_RAISE": "1", **environment}
+    env["OPENAI_BASE_URL"] = server.url if server else "http://127.0.0.1:9"
+    return subprocess.run(
+        [*ARTTRACE, "run", "--dir", str(directory / "data"), *arguments],
+        cwd=directory, env=env, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def server() -> Iterator[ChatServer]:
+    with serve() as running:
+        yield running
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Path:
+    path = tmp_path / "agent.py"
+    path.write_text(AGENT)
+    return path
+
+
+def test_a_whole_program_is_one_trajectory_and_its_exit_code_its_own(
+    tmp_path: Path, agent: Path, server: ChatServer
+) -> None:
+    done = run(tmp_path, server, "--project", "shop", "--", sys.executable, "agent.py", "--task", "3")
+    assert done.returncode == 7, done.stderr
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        "answer 0 to plan",
+        "['answer 0 to left', 'answer 0 to right']",
+        "['--task', '3'] []",
+    ]
+    spans = read_spans(tmp_path / "data")
+    (root,) = [span for span in spans if span.parent_span_id is None]
+    assert root.name == "invoke_agent agent"
+    assert root.attributes[semconv.ENTRY].endswith("agent.py")
+    assert root.attributes[semconv.PROJECT] == "shop"
+    assert json.loads(root.attributes[semconv.ENTRY_ARGUMENTS]) == {"argv": ["--task", "3"]}
+    assert root.attributes[semconv.TRAJECTORY_SPAN_COUNT] == 3
+    calls = [span for span in spans if span is not root]
+    assert {span.parent_span_id for span in calls} == {root.span_id}
+    planner, *workers = sorted(calls, key=lambda span: span.start_ns)
+    parent = planner.attributes[semconv.EXECUTION_ID]
+    assert parent == root.attributes[semconv.EXECUTION_ID]
+    assert {span.attributes[semconv.EXECUTION_PARENT_ID] for span in workers} == {parent}
+    assert len({span.attributes[semconv.EXECUTION_ID] for span in workers}) == 2
+
+
+def test_a_module_and_a_script_without_python_before_them(tmp_path: Path, agent: Path, server: ChatServer) -> None:
+    for arguments in (("-m", "agent"), ("agent.py",)):
+        assert run(tmp_path, server, *arguments).returncode == 7
+    roots = [span for span in read_spans(tmp_path / "data") if span.parent_span_id is None]
+    assert [root.name for root in roots] == ["invoke_agent agent"] * 2
+
+
+def test_a_programs_own_trajectories_are_not_wrapped(tmp_path: Path, agent: Path, server: ChatServer) -> None:
+    (tmp_path / "own.py").write_text(
+        textwrap.dedent(
+            """
+            import arttrace
+            from agent import ask
+            @arttrace.trajectory
+            def mine(text):
+                return ask(text)
+            mine("one")
+            mine("two")
+            """
+        )
+    )
+    assert run(tmp_path, server, "own.py").returncode == 0
+    spans = read_spans(tmp_path / "data")
+    assert sorted(span.name for span in spans) == ["chat m", "chat m", "invoke_agent mine", "invoke_agent mine"]
+
+
+def test_a_program_that_raises_leaves_a_trajectory_with_its_error(
+    tmp_path: Path, agent: Path, server: ChatServer
+) -> None:
+    (tmp_path / "fails.py").write_text("from agent import ask\nask('x')\nraise ValueError('no stock')\n")
+    done = run(tmp_path, server, "fails.py")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "ValueError: no stock"
+    (root,) = [span for span in read_spans(tmp_path / "data") if span.parent_span_id is None]
+    assert (root.status_code, root.status_message) == (2, "no stock")
+
+
+def test_the_sitecustomize_that_was_there_is_still_loaded(tmp_path: Path, server: ChatServer) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text("import sys\nsys.loaded_by_site = True\n")
+    (tmp_path / "look.py").write_text(
+        "import sys, sitecustomize\nprint(sys.loaded_by_site, sitecustomize.__file__)\nprint('openai' in sys.modules)\n"
+    )
+    done = run(tmp_path, server, "look.py", PYTHONPATH=str(site))
+    assert done.stdout.splitlines() == [f"True {site / 'sitecustomize.py'}", "False"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_signals_reach_the_program(tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(30)\n")
+    child = subprocess.Popen([*ARTTRACE, "run", "waits.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert int(child.stdout.readline()) == child.pid
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(10) == -signal.SIGTERM
+
+
+def test_a_program_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    done = run(tmp_path, None, "--", "no-such-program")
+    assert done.returncode == 1
+    assert "no-such-program" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,286 @@
+"""`arttrace score` on a real store, asking a stand-in judge over real HTTP."""
+
+from __future__ import annotations
+
+import errno
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arttrace import semconv
+from arttrace.commands import main
+from arttrace.journal import JournalWriter
+from arttrace.paths import DataDir
+from arttrace.records.record import encode_record
+from arttrace.records.span import SpanRow
+from arttrace.store import Store
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDir:
+    return DataDir(tmp_path / "data")
+
+
+@pytest.fixture
+def spool_run(data: DataDir) -> Callable[..., str]:
+    """Spools one run with one model call; returns the trajectory's id."""
+    count = 0
+
+    def spool(scenario: str | None, answer: str, *, whole: bool = True) -> str:
+        nonlocal count
+        count += 1
+        trajectory_id, trace_id, start = f"{count:032x}", f"{count:032x}", count * 1_000_000
+        shared = {semconv.TRAJECTORY_ID: trajectory_id}
+        root = SpanRow(
+            trace_id=trace_id,
+            span_id=f"{count:08x}00000001",
+            name="invoke_agent answer",
+            start_ns=start,
+            end_ns=start + 900,
+            attributes={
+                **shared,
+                semconv.OPERATION_NAME: semconv.OPERATION_INVOKE_AGENT,
+                semconv.AGENT_NAME: "answer",
+                semconv.ENTRY: "agent:answer",
+                semconv.ENTRY_ARGUMENTS: json.dumps({"run": count}),
+                semconv.ENTRY_RESULT: json.dumps(answer),
+                semconv.TRAJECTORY_SPAN_COUNT: 1 if whole else 2,
+                **({semconv.SCENARIO: scenario} if scenario else {}),
+            },
+        )
+        chat = SpanRow(
+            trace_id=trace_id,
+            span_id=f"{count:08x}00000002",
+            parent_span_id=root.span_id,
+            name="chat model",
+            kind=3,
+            start_ns=start + 1,
+            end_ns=start + 800,
+            attributes={
+                **shared,
+                semconv.OPERATION_NAME: semconv.OPERATION_CHAT,
+                semconv.INPUT_MESSAGES: json.dumps(
+                    [{"role": "user", "parts": [{"type": "text", "content": "What do two pears cost?"}]}]
+                ),
+                semconv.OUTPUT_MESSAGES: json.dumps(
+                    [{"role": "assistant", "parts": [{"type": "text", "content": answer}], "finish_reason": "stop"}]
+                ),
+            },
+        )
+        writer = JournalWriter(data.spool)
+        for span in (chat, root):
+            writer.append(encode_record(span))
+        writer.close()
+        return trajectory_id
+
+    return spool
+
+
+class Outcome:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def score(
+    data: DataDir, judge_server: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Outcome]:
+    """Runs the command as the shell would."""
+
+    def run(*arguments: str, url: str | None = None) -> Outcome:
+        base = ["--judge", "openai/stand-in", "--judge-base-url", url or judge_server.url, "--dir", str(data.root)]
+        monkeypatch.setattr(sys, "argv", ["arttrace", "score", *base, *arguments])
+        monkeypatch.setenv("COLUMNS", "120")
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return Outcome(code, *capsys.readouterr())
+
+    return run
+
+
+def test_groups_are_scored_stored_and_never_paid_for_twice(
+    data: DataDir, judge_server: Any, spool_run: Callable[..., str], score: Callable[..., Outcome]
+) -> None:
+    right, wrong = spool_run("pears", "6"), spool_run("pears", "9")
+    spool_run("plums", "6")
+    spool_run("plums", "6")
+    spool_run("alone", "6")
+    spool_run("pears", "6", whole=False)
+    first = score()
+    assert first.code == 0, first.err
+    assert len(judge_server.requests) == 2
+    assert "[2/2]" in first.err
+    [pears] = [line.split() for line in first.out.splitlines() if line.startswith("pears")]
+    assert pears == ["pears", "2", "0.500", "0.500", "0.00", "1.00", "110", "price", "not", "known"]
+    assert "2 of 2 groups scored now, 0 before; 1 single runs left out" in first.out
+    assert "1 incomplete runs left out" in first.out
+    with Store.open(data) as store:
+        given = {run.id: [(r.value, r.source) for r in run.rewards] for run in store.trajectories(groups=["pears"])}
+    assert given[right] == [(1.0, "judge")]
+    assert given[wrong] == [(0.0, "judge")]
+
+    again = score("--json")
+    assert len(judge_server.requests) == 2, "nothing is asked again"
+    document = json.loads(again.out)
+    assert {group["group"]: sorted(group["scores"].values()) for group in document["groups"]} == {
+        "pears": [0.0, 1.0],
+        "plums": [1.0, 1.0],
+    }
+    assert (document["scored_now"], document["singletons"], document["incomplete"], document["cost"]) == (0, 1, 1, None)
+
+    spool_run("pears", "7")
+    score()
+    assert len(judge_server.requests) == 3, "a group that grew is judged anew, the other is not"
+    score("--rubric", "Prefer plums.")
+    assert len(judge_server.requests) == 5, "another rubric is another judgement"
+
+
+def test_it_goes_on_where_it_was_stopped(
+    data: DataDir, judge_server: Any, spool_run: Callable[..., str], score: Callable[..., Outcome]
+) -> None:
+    for scenario in ("a", "b", "c"):
+        spool_run(scenario, "6")
+        spool_run(scenario, "9")
+    refused = judge_server.fails(401, "no more")
+    judge_server.script = [judge_server.good, refused, refused]
+    stopped = score()
+    assert stopped.code == 1
+    assert "1 of 3 groups are scored and stored" in stopped.err
+    assert "refuses" in stopped.err
+    done = score("--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["scored_now"] == 2
+    assert len(judge_server.requests) == 5
+
+
+def test_a_disk_that_fills_up_between_judgement_and_rewards_loses_no_reward(
+    data: DataDir,
+    spool_run: Callable[..., str],
+    score: Callable[..., Outcome],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right = spool_run("pears", "6")
+    spool_run("pears", "9")
+    Store.open(data).close()
+    append, appended = JournalWriter.append, 0
+
+    def filling_up(self: JournalWriter, payload: bytes) -> None:
+        nonlocal appended
+        appended += 1
+        if appended == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        append(self, payload)
+
+    monkeypatch.setattr(JournalWriter, "append", filling_up)
+    full = score()
+    assert full.code == 1
+    assert "No space left" in full.err
+    again = score()
+    assert again.code == 0, again.err
+    with Store.open(data) as store:
+        assert [reward.value for reward in store.trajectory(right).rewards][-1:] == [1.0]
+
+
+def test_a_group_that_fails_is_named_and_the_others_are_stored(
+    judge_server: Any, spool_run: Callable[..., str], score: Callable[..., Outcome]
+) -> None:
+    for scenario in ("a", "b"):
+        spool_run(scenario, "6")
+        spool_run(scenario, scenario)
+
+    def only_b(request: dict[str, Any]) -> tuple[int, Any]:
+        sent = request["messages"][1]["content"]
+        return (judge_server.says("no") if '"a"' in sent else judge_server.good)(request)
+
+    judge_server.script = [only_b] * 5
+    outcome = score()
+    assert outcome.code == 1
+    assert "not scored: a:" in outcome.out
+    assert "1 of 2 groups could not be scored" in outcome.err
+    assert "\nb " in outcome.out
+
+
+def test_one_group_and_a_rubric_from_a_file(
+    tmp_path: Path, judge_server: Any, spool_run: Callable[..., str], score: Callable[..., Outcome]
+) -> None:
+    rubric = tmp_path / "rubric.txt"
+    rubric.write_text("Only pears count.")
+    for scenario in ("a", "b"):
+        spool_run(scenario, "6")
+        spool_run(scenario, "9")
+    assert score("--group", "b", "--rubric", str(rubric)).code == 0
+    [request] = judge_server.requests
+    assert "Only pears count." in request["messages"][0]["content"]
+
+
+@pytest.mark.parametrize(
+    ("scenarios", "arguments", "cause", "mend"),
+    [
+        (None, (), "no store in", "arttrace run"),
+        (["a", "b", None], (), "nothing to compare: of 3 trajectories", "the same `scenario`"),
+        (["a"], ("--group", "b"), "group 'b' holds no trajectory", "arttrace ls"),
+        (["a", "a"], ("--rubric", " "), "the rubric is empty", ""),
+    ],
+)
+def test_nothing_to_score_is_told_with_the_mend(
+    spool_run: Callable[..., str],
+    score: Callable[..., Outcome],
+    judge_server: Any,
+    scenarios: list[str | None] | None,
+    arguments: tuple[str, ...],
+    cause: str,
+    mend: str,
+) -> None:
+    for scenario in scenarios or ():
+        spool_run(scenario, "6")
+    outcome = score(*arguments)
+    assert outcome.code != 0
+    assert cause in outcome.err
+    assert mend in outcome.err
+    assert judge_server.requests == []
+
+
+def test_no_judge_there(spool_run: Callable[..., str], score: Callable[..., Outcome]) -> None:
+    spool_run("a", "6")
+    spool_run("a", "9")
+    outcome = score(url="http://127.0.0.1:9/v1")
+    assert outcome.code == 1
+    assert "cannot be reached" in outcome.err
+    assert "--judge-base-url" in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_ctrl_c_keeps_what_is_scored(data: DataDir, judge_server: Any, spool_run: Callable[..., str]) -> None:
+    for scenario in ("a", "b", "c"):
+        spool_run(scenario, "6")
+        spool_run(scenario, "9")
+    released = threading.Event()
+
+    def never(request: dict[str, Any]) -> tuple[int, Any]:
+        released.wait(60)
+        return judge_server.good(request)
+
+    judge_server.script = [judge_server.good, never, never]
+    arguments = ["score", "--judge", "openai/stand-in", "--judge-base-url", judge_server.url, "--dir", str(data.root)]
+    command = [sys.executable, "-c", "from arttrace.commands import main; main()", *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("[1/3]")
+        process.send_signal(signal.SIGINT)
+        told = process.stderr.read()
+        assert process.wait(20) == 130
+    released.set()
+    assert "1 of 3 groups are scored and stored; run again to go on." in told
+    assert "Traceback" not in told
+    with Store.open(data) as store:
+        assert len([run for run in store.trajectories() if run.rewards]) == 2

@@ -1,0 +1,98 @@
+"""A judge behind real HTTP, for the tests of rewards and of the commands that ask one."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from arttrace.rewards.prompt import parse_prompt
+
+Script = Callable[[dict[str, Any]], tuple[int, Any]]
+
+
+@dataclass
+class JudgeServer:
+    """A chat completions server on a free port.
+
+    `script` holds how to answer the next requests; when it is empty, runs whose result is "6" get 1, others 0.
+    """
+
+    url: str = ""
+    script: list[Script] = field(default_factory=list)
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    keys: list[str | None] = field(default_factory=list)
+
+    def answer(self, request: dict[str, Any]) -> tuple[int, Any]:
+        self.requests.append(request)
+        return (self.script.pop(0) if self.script else self.good)(request)
+
+    @staticmethod
+    def scores(request: dict[str, Any]) -> list[dict[str, Any]]:
+        """The truthful scores of the runs in a request."""
+        runs = parse_prompt(request["messages"][1]["content"])
+        return [
+            {"trajectory_id": id, "explanation": f"it says {run['result']}", "score": float(run["result"] == "6")}
+            for id, run in runs.items()
+        ]
+
+    @classmethod
+    def good(cls, request: dict[str, Any]) -> tuple[int, Any]:
+        return cls.says(json.dumps({"scores": cls.scores(request)}))(request)
+
+    @staticmethod
+    def says(content: str | None) -> Script:
+        """An answer with this text, for 100 tokens read and 10 written."""
+        message = {"role": "assistant", "content": content}
+        answer = {
+            "id": "x",
+            "object": "chat.completion",
+            "created": 1,
+            "model": "stand-in",
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110},
+        }
+        return lambda _request: (200, answer)
+
+    @staticmethod
+    def fails(status: int, message: str, **extra: Any) -> Script:
+        return lambda _request: (status, {"error": {"message": message, "type": "error", **extra}})
+
+
+@pytest.fixture
+def judge_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[JudgeServer]:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("arttrace.rewards.judge.BACKOFF_S", 0.01)
+    server = JudgeServer()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            server.keys.append(self.headers.get("authorization"))
+            status, answer = server.answer(body)
+            data = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_args: Any) -> None:
+            pass
+
+    listener = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    listener.daemon_threads = True
+    server.url = f"http://127.0.0.1:{listener.server_port}/v1"
+    thread = threading.Thread(target=listener.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    yield server
+    listener.shutdown()
+    listener.server_close()

@@ -1,0 +1,166 @@
+"""`arttrace demo` as a user runs it: killed in one phase after another, started again, and better at its end.
+
+Everything is real but the model's size, the teacher and the judge, which are the demo's named stand-ins.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from arttrace.paths import DataDir
+from arttrace.store import Store
+from trainer.checkpoints import Checkpoints
+from trainer.demo import recipe
+from trainer.demo.state import DemoState
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
+
+DEMO = (sys.executable, "-u", "-c", "from arttrace.commands import main; main()", "demo")
+
+
+def state(data: DataDir) -> DemoState:
+
+    return msgspec.json.decode((data.root / "demo.json").read_bytes(), type=DemoState)
+
+
+def of_directory(data: DataDir) -> list[psutil.Process]:
+    """Every living process that works for the demo in this directory."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            env, line = process.environ(), process.cmdline()
+        except psutil.Error:
+            continue
+        if process.status() != psutil.STATUS_ZOMBIE and (
+            str(data.root) in line or env.get("ARTTRACE_DIR") == str(data.root)
+        ):
+            found.append(process)
+    return found
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str], within_s: float = 300.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, "the demo did not get there in time"
+        time.sleep(0.05)
+
+
+def gone(data: DataDir, within_s: float = 30.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while of_directory(data):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def assert_it_learned(data: DataDir) -> None:
+    success = state(data).held_out
+    assert 0.2 <= success["policy@0 sampled"].rate <= 0.6
+    assert 0.2 <= success["policy@0 greedy"].rate <= 0.6
+    assert success[f"policy@{recipe.STEPS} sampled"].rate >= 0.9
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", [2, 3])
+def test_the_demo_learns_from_further_seeds(seed: int, demo_cache: Path, tmp_path: Path) -> None:
+    data = DataDir(tmp_path / "run")
+    printed = subprocess.run([*DEMO, "--seed", str(seed), "--dir", str(data.root)], capture_output=True, text=True)
+    print(printed.stdout)
+    assert printed.returncode == 0, printed.stdout + printed.stderr
+    assert_it_learned(data)
+
+
+@pytest.mark.full
+def test_killed_again_and_again_it_finishes(demo_cache: Path, tmp_path: Path) -> None:
+    data, dice = DataDir(tmp_path / "run"), random.Random(7)
+    kills = 0
+    while True:
+        demo = subprocess.Popen([*DEMO, "--steps", "6", "--dir", str(data.root)], stdout=subprocess.PIPE, text=True)
+        try:
+            # Longer and longer, so that it gets through its longest phase in the end.
+            printed, _ = demo.communicate(timeout=dice.uniform(10, 60) + 4 * kills)
+        except subprocess.TimeoutExpired:
+            demo.kill()
+            demo.communicate()
+            kills += 1
+            assert gone(data)
+            continue
+        break
+    print(f"{kills} kills\n{printed}")
+    assert demo.returncode == 0
+    assert kills > 2
+    with Store.open(data) as store:
+        steps = store.policy_steps("policy")
+    assert [step.step for step in steps] == [1, 2, 3, 4, 5, 6]
+    times = Counter(run.trajectory_id for step in steps for run in step.consumed)
+    assert set(times.values()) == {1}
+
+
+def test_the_demo_learns_though_it_is_killed_in_its_phases(
+    demo_cache: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    data = DataDir(tmp_path_factory.mktemp("demo") / "run")
+    checkpoints = Checkpoints(data.policies, "policy")
+    command = [*DEMO, "--seed", "1", "--dir", str(data.root)]
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    built = recipe.base_model_path(1)
+    phases: list[tuple[str, Callable[[], bool], signal.Signals]] = [
+        ("serving comes up", lambda: (data.root / "logs" / "vllm.log").exists(), signal.SIGKILL),
+        ("first rollouts", lambda: len(state(data).held_out) == 2, signal.SIGKILL),
+        ("steps", lambda: (checkpoints.latest() or 0) >= 3, signal.SIGINT),
+    ]
+    if not built.exists():
+        phases.insert(0, ("demonstrations", lambda: any(data.spool.glob("*")), signal.SIGKILL))
+    for name, reached, how in phases:
+        demo = start()
+        wait_for(reached, demo)
+        demo.send_signal(how)
+        printed, _ = demo.communicate(timeout=60)
+        assert demo.returncode == (130 if how is signal.SIGINT else -how), f"{name}: {printed}"
+        assert gone(data), f"{name}: {[p.cmdline() for p in of_directory(data)]}"
+    assert "The same command goes on from here" in printed
+
+    demo = start()
+    printed, _ = demo.communicate(timeout=900)
+    print(printed)
+    assert demo.returncode == 0, printed
+    assert gone(data)
+
+    assert_it_learned(data)
+    assert (data.root / "report.md").read_text().count("policy@") >= 2
+
+    with Store.open(data) as store:
+        steps = store.policy_steps("policy")
+        assert [step.step for step in steps] == list(range(1, recipe.STEPS + 1))
+        times = Counter(run.trajectory_id for step in steps for run in step.consumed)
+        assert set(times.values()) == {1}
+        run = store.trajectory(steps[-1].consumed[0].trajectory_id)
+    assert [agent.name for agent in run.agents] == ["answer", "ask_checker", "ask_checker"]
+    assert {agent.parent_id for agent in run.agents[1:]} == {run.agents[0].id}
+    assert {reward.source for reward in run.rewards} == {"judge"}
+
+    shown = subprocess.run(
+        [*DEMO[:-1], "ls", "--json", "--limit", "5", "--dir", str(data.root)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert len(json.loads(shown.stdout)) == 5
+    assert Path(steps[0].base_model) == built

@@ -1,0 +1,181 @@
+"""Serving with a real vLLM: token truth, hot swap under load, death and return, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from tiny_model import make_adapter, make_base_model, reference_logprobs
+
+from arttrace.paths import DataDir
+from trainer.serving import Serving, start_serving
+
+pytestmark = pytest.mark.e2e
+
+MESSAGES = [{"role": "user", "content": "How much is 6 times 7?"}]
+
+
+@dataclass
+class Site:
+    serving: Serving
+    base_model: Path
+    adapters: dict[int, Path]
+
+    def publish(self, step: int) -> float:
+        return self.serving.client().publish(step, self.adapters[step]).max_logprob_change
+
+    def chat(self, model: str = "policy:latest", **more: Any) -> httpx.Response:
+        body = {"model": model, "messages": MESSAGES, "max_tokens": 8, **more}
+        return httpx.post(f"{self.serving.url}/v1/chat/completions", json=body, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    root = tmp_path_factory.mktemp("serving")
+    base_model = make_base_model(root / "base")
+    adapters = {step: make_adapter(base_model, root / f"policy@{step}", step) for step in range(1, 8)}
+    with start_serving(DataDir(root / "data"), base_model) as serving:
+        yield Site(serving, base_model, adapters)
+
+
+def _engine_group(serving: Serving) -> int:
+    """The process group of vLLM: that of the guard which is the server's child."""
+    children = subprocess.check_output(["ps", "-o", "pid=", "--ppid", str(serving.record.pid)], text=True).split()
+    assert len(children) == 1
+    return int(children[0])
+
+
+def _members(group: int) -> list[str]:
+    lines = subprocess.run(["ps", "-o", "pid=,stat=,args=", "-g", str(group)], capture_output=True, text=True).stdout
+    return [line for line in lines.splitlines() if " Z" not in line]
+
+
+def _policy_of(answer: httpx.Response) -> str:
+    return answer.headers["x-arttrace-policy-version"]
+
+
+def test_an_unchanged_client_gets_token_truth_that_a_reference_confirms(site: Site) -> None:
+    assert site.publish(1) > 0.01
+    with openai.OpenAI(base_url=f"{site.serving.url}/v1", api_key="arttrace") as client:
+        answer = client.chat.completions.create(model="policy:latest", messages=MESSAGES, max_tokens=12)
+    whole = answer.model_dump()
+    choice = whole["choices"][0]
+    logprobs = [entry["logprob"] for entry in choice["logprobs"]["content"]]
+    assert whole["model"] == "policy@1"
+    assert len(choice["token_ids"]) == len(logprobs) == answer.usage.completion_tokens
+    prompt = whole["prompt_token_ids"]
+    expected = reference_logprobs(site.base_model, site.adapters[1], prompt, choice["token_ids"])
+    assert logprobs == pytest.approx(expected, abs=1e-3)
+    base = site.chat("policy@0", max_tokens=12, seed=1).json()["choices"][0]
+    unadapted = reference_logprobs(site.base_model, None, prompt, base["token_ids"])
+    assert [entry["logprob"] for entry in base["logprobs"]["content"]] == pytest.approx(unadapted, abs=1e-3)
+
+
+def test_a_stream_carries_the_same_truth(site: Site) -> None:
+    prompt: list[int] = []
+    token_ids: list[int] = []
+    logprobs: list[float] = []
+    with openai.OpenAI(base_url=f"{site.serving.url}/v1", api_key="arttrace") as client:
+        stream = client.chat.completions.create(model="policy", messages=MESSAGES, max_tokens=12, stream=True)
+        for chunk in stream:
+            data = chunk.model_dump()
+            prompt = data.get("prompt_token_ids") or prompt
+            for choice in data["choices"]:
+                token_ids += choice.get("token_ids") or []
+                logprobs += [entry["logprob"] for entry in (choice["logprobs"] or {}).get("content") or []]
+    assert len(token_ids) == len(logprobs) > 0
+    step = site.serving.client().status().step
+    expected = reference_logprobs(site.base_model, site.adapters.get(step), prompt, token_ids)
+    assert logprobs == pytest.approx(expected, abs=1e-3)
+
+
+def test_completions_and_refusals(site: Site) -> None:
+    url = f"{site.serving.url}/v1/completions"
+    answer = httpx.post(url, json={"model": "policy", "prompt": "ab", "max_tokens": 3}, timeout=60).json()["choices"][0]
+    assert len(answer["token_ids"]) == len(answer["logprobs"]["token_logprobs"]) == 3
+    assert len(answer["prompt_token_ids"]) == 2
+    too_long = site.chat(max_tokens=10_000)
+    assert (too_long.status_code, too_long.json()["error"]["type"]) == (400, "BadRequestError")
+    assert site.chat("policy@99").status_code == 404
+
+
+async def test_swaps_under_load_fail_no_request_and_mix_no_policies(site: Site) -> None:
+    """Every answer's log-probabilities are those of the version in its header, rescored by the reference."""
+    before = site.serving.client().status().step
+    answers: list[tuple[str, Any]] = []
+    stop = asyncio.Event()
+
+    async with httpx.AsyncClient(base_url=site.serving.url, timeout=120) as http:
+
+        async def agent() -> None:
+            while not stop.is_set():
+                body = {"model": "policy:latest", "messages": MESSAGES, "max_tokens": 24}
+                answer = await http.post("/v1/chat/completions", json=body)
+                assert answer.status_code == 200, answer.text
+                assert answer.json()["model"] == _policy_of(answer)
+                answers.append((_policy_of(answer), answer.json()))
+
+        agents = [asyncio.create_task(agent()) for _ in range(16)]
+        for step in range(before + 1, before + 4):
+            await asyncio.sleep(0.5)
+            assert await asyncio.to_thread(site.publish, step) > 0
+        await asyncio.sleep(0.5)
+        stop.set()
+        await asyncio.gather(*agents)
+
+    versions = {version for version, _ in answers}
+    assert {f"policy@{step}" for step in range(before, before + 4)} <= versions
+    for version in versions:
+        for data in [data for stamped, data in answers if stamped == version][-6:]:
+            choice = data["choices"][0]
+            adapter = site.adapters[int(version.removeprefix("policy@"))]
+            expected = reference_logprobs(site.base_model, adapter, data["prompt_token_ids"], choice["token_ids"])
+            assert [entry["logprob"] for entry in choice["logprobs"]["content"]] == pytest.approx(expected, abs=1e-3)
+    async with asyncio.timeout(10):
+        while len(site.serving.client().status().requests) > 2:  # the base and the current one
+            await asyncio.sleep(0.1)
+
+
+def test_a_killed_vllm_comes_back_with_the_current_version(site: Site) -> None:
+    client = site.serving.client()
+    current = client.status().current
+    os.killpg(_engine_group(site.serving), signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while (answer := site.chat()).status_code == 200 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert answer.status_code == 503
+    assert int(answer.headers["retry-after"]) > 0
+    # A request finds the engine gone a moment before the supervisor, which looks several times a second, does.
+    deadline = time.monotonic() + 20
+    while (state := client.status().engine.state) == "ready" and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert state == "restarting"
+    deadline = time.monotonic() + 300
+    while (answer := site.chat()).status_code == 503 and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert (answer.status_code, _policy_of(answer)) == (200, current)
+    assert client.status().engine.restarts == 1
+    step = client.status().step + 1
+    assert site.publish(step) > 0
+    assert _policy_of(site.chat()) == f"policy@{step}"
+
+
+def test_vllm_ends_when_the_server_is_killed(site: Site) -> None:
+    """Last: it takes the server away."""
+    group = _engine_group(site.serving)
+    assert len(_members(group)) >= 2
+    os.kill(site.serving.record.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while _members(group) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert _members(group) == []

@@ -1,0 +1,175 @@
+"""The backend against commands that keep the protocol of `arttrace serve` and `arttrace train` without a model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import arttrace
+from arttrace.errors import JudgeError, ServingError, TrainingError
+from arttrace.loop import LocalBackend, TrainableModel, gather_trajectories
+from arttrace.store import Store
+
+COMMANDS = """
+import argparse, json, os, signal, sys, threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+parser = argparse.ArgumentParser()
+parser.add_argument("command")
+for name in ("--base-model", "--policy", "--port", "--dir", "--steps"):
+    parser.add_argument(name)
+parser.add_argument("--json", action="store_true")
+given = parser.parse_args()
+
+def serve():
+    if given.policy == "broken":
+        sys.exit("no g++ here")
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if self.path == "/arttrace/status" else 404)
+            self.send_header("content-length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+        def log_message(self, *_):
+            pass
+    server = HTTPServer(("127.0.0.1", int(given.port)), Handler)
+    record = json.dumps({"url": f"http://127.0.0.1:{server.server_port}", "policy": given.policy,
+                         "base_model": given.base_model, "pid": os.getpid(), "log": "x"})
+    path = Path(given.dir) / "serving.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(record)
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
+    print(record, flush=True)
+    print("chatter\\\\n" * 100_000)
+    server.serve_forever()
+    path.unlink()
+
+def train():
+    from arttrace.paths import DataDir
+    from arttrace.store import Store
+    with Store.open(DataDir(Path(given.dir))) as store:
+        rewarded = [one for one in store.trajectories(unconsumed_by=given.policy) if one.rewards]
+    print("working" * 30_000, file=sys.stderr)
+    if not rewarded:
+        sys.exit("error: no group has rewards")
+    for step in range(1, int(given.steps) + 1):
+        print(json.dumps({"version": f"{given.policy}@{step}", "adapter": "x", "metrics": {"runs": len(rewarded)}}))
+
+{"serve": serve, "train": train}[given.command]()
+"""
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> Iterator[LocalBackend]:
+    script = tmp_path / "commands.py"
+    script.write_text(COMMANDS.replace("\\\\", "\\"))
+    backend = LocalBackend(tmp_path / "data")
+    backend._command = (sys.executable, str(script))
+    yield backend
+    arttrace.shutdown()
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> TrainableModel:
+    return TrainableModel("policy", tmp_path / "base")
+
+
+@arttrace.trajectory
+async def rollout(answer: str) -> str:
+    return answer
+
+
+def test_the_loop_as_a_program_writes_it(backend: LocalBackend, model: TrainableModel, judge_server: Any) -> None:
+    async def loop() -> None:
+        async with backend:
+            await backend.register(model)
+            assert model.base_url
+            assert str(model.openai_client().base_url).rstrip("/") == model.base_url
+            assert model.inference_name == "policy:latest"
+            group = await gather_trajectories([rollout("6"), rollout("9")])
+            alone = await gather_trajectories([rollout("6")])
+            [judgement] = await backend.judge([group, alone], "openai/stand-in", {"api_base": judge_server.url})
+            assert sorted(judgement.scores.values()) == [0.0, 1.0]
+            steps = await backend.train(model, steps=2)
+            assert [(step.version, step.metrics) for step in steps] == [
+                ("policy@1", {"runs": 2}),
+                ("policy@2", {"runs": 2}),
+            ]
+            assert backend.data.serving.exists()
+        assert not backend.data.serving.exists(), "the gateway that the backend started is stopped"
+
+    asyncio.run(loop())
+
+
+def test_a_gateway_that_runs_is_used_and_left_running(backend: LocalBackend, model: TrainableModel) -> None:
+    async def loop() -> None:
+        async with backend:
+            await backend.register(model)
+            other = LocalBackend()
+            assert other.data == backend.data
+            other._command = ("/does/not/exist",)
+            again = TrainableModel("policy", model.base_model)
+            async with other:
+                await other.register(again)
+            assert again.base_url == model.base_url
+            assert backend.data.serving.exists()
+            with pytest.raises(ServingError, match="serves policy on"):
+                await other.register(TrainableModel("another", model.base_model))
+
+    asyncio.run(loop())
+
+
+def test_a_stale_serving_file_is_passed_over(backend: LocalBackend, model: TrainableModel) -> None:
+    backend.data.root.mkdir(parents=True)
+    backend.data.serving.write_text(
+        json.dumps({"url": "http://127.0.0.1:9", "policy": "policy", "base_model": str(model.base_model)})
+    )
+
+    async def loop() -> None:
+        async with backend:
+            await backend.register(model)
+            assert model.base_url != "http://127.0.0.1:9/v1"
+
+    asyncio.run(loop())
+
+
+def test_what_a_failed_command_said_is_told(backend: LocalBackend, model: TrainableModel) -> None:
+    async def loop() -> None:
+        async with backend:
+            with pytest.raises(ServingError, match=r"(?s)exit code 1.*no g\+\+ here"):
+                await backend.register(TrainableModel("broken", model.base_model))
+            await gather_trajectories([rollout("6"), rollout("9")])
+            with pytest.raises(TrainingError, match=r"(?s)exit code 1.*no group has rewards"):
+                await backend.train(model)
+
+    asyncio.run(loop())
+
+
+def test_what_was_judged_before_the_judge_gave_out_is_kept(backend: LocalBackend, judge_server: Any) -> None:
+    def refuse_later(request: dict[str, Any]) -> tuple[int, Any]:
+        time.sleep(0.5)  # the good answer is there by then
+        return judge_server.fails(401, "no more")(request)
+
+    judge_server.script = [judge_server.good, refuse_later, refuse_later]
+
+    async def loop() -> None:
+        groups = [await gather_trajectories([rollout("6"), rollout(str(n))]) for n in range(3)]
+        with pytest.raises(JudgeError):
+            await backend.judge(groups, "openai/stand-in", {"api_base": judge_server.url})
+
+    asyncio.run(loop())
+    with Store.open(backend.data) as store:
+        assert len([one for one in store.trajectories() if one.rewards]) == 2
+
+
+def test_a_model_that_is_not_served_cannot_be_called(model: TrainableModel) -> None:
+    with pytest.raises(ServingError, match="not served"):
+        model.openai_client()

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import arttrace
+from arttrace.errors import ArttraceError
+from arttrace.groups import group_trajectories
+from arttrace.loop import TrajectoryGroup, gather_trajectories, gather_trajectory_groups
+from arttrace.paths import DataDir
+from arttrace.store import Store
+
+
+@pytest.fixture(autouse=True)
+def data(tmp_path: Path) -> Iterator[DataDir]:
+    arttrace.init(dir=tmp_path)
+    yield DataDir(tmp_path)
+    arttrace.shutdown()
+
+
+@arttrace.trajectory(group="overruled")
+async def rollout(number: int) -> int:
+    await asyncio.sleep(0)
+    if number < 0:
+        raise ValueError(f"{number} is negative")
+    arttrace.reward(number / 10)
+    return number
+
+
+async def plain(number: int) -> int:
+    return number
+
+
+def test_rollouts_become_groups_that_the_store_knows(data: DataDir) -> None:
+    groups = [TrajectoryGroup((rollout(n + 10 * g) for n in range(3)), key=f"g{g}") for g in range(2)]
+    gathered = asyncio.run(gather_trajectory_groups(groups))
+    assert [group.results for group in gathered] == [[0, 1, 2], [10, 11, 12]]
+    assert [len(group.group.trajectories) for group in gathered] == [3, 3]
+    for group in gathered:
+        assert sorted(one.result for one in group.trajectories) == group.results
+        assert {r.value for one in group.trajectories for r in one.rewards} == {n / 10 for n in group.results}
+    with Store.open(data) as store:
+        stored = group_trajectories(store.trajectories())
+    assert [group.key for group in stored] == ["g0", "g1"], "`arttrace train` sees the same groups"
+    assert [group.group for group in gathered] == stored
+
+
+def test_an_exception_is_kept_and_ends_no_other() -> None:
+    group = asyncio.run(gather_trajectories([rollout(1), rollout(-5), rollout(2)]))
+    assert group.results == [1, None, 2]
+    [error] = group.exceptions
+    assert str(error) == "-5 is negative"
+    assert sorted(one.error or "" for one in group.trajectories) == ["", "", "ValueError: -5 is negative"]
+
+
+def test_no_more_run_at_a_time_than_asked() -> None:
+    running = most = 0
+
+    @arttrace.trajectory
+    async def counted() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.005)
+        running -= 1
+
+    groups = [TrajectoryGroup(counted() for _ in range(4)) for _ in range(3)]
+    gathered = asyncio.run(gather_trajectory_groups(groups, max_concurrency=3))
+    assert most == 3
+    assert len({group.key for group in gathered}) == 3, "groups without a key are apart"
+
+
+def test_rollouts_that_are_not_captured_are_counted() -> None:
+    group = asyncio.run(gather_trajectories([rollout(1), plain(2)]))
+    assert (group.results, group.uncaptured) == ([1, 2], 1)
+
+
+@pytest.mark.parametrize(
+    ("rollouts", "cause"),
+    [
+        (lambda: [], "nothing to run"),
+        (lambda: [plain(1)], "none was captured"),
+        (lambda: [rollout(-1), rollout(-2)], "All 2 rollouts raised; the first: ValueError: -1 is negative"),
+    ],
+)
+def test_loud_when_empty(rollouts: Any, cause: str) -> None:
+    async def run() -> None:
+        await gather_trajectories(rollouts())
+
+    with pytest.raises(ArttraceError, match=cause):
+        asyncio.run(run())

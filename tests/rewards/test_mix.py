@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from arttrace.records.reward import Reward
+from arttrace.records.trajectory import Trajectory
+from arttrace.rewards.mix import trajectory_reward
+
+
+def reward(id: str, value: float, source: str = "code", **given: object) -> Reward:
+    return Reward(id, "run", value, source=source, **given)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "expected"),
+    [
+        ((), None),
+        ((reward("a", 0.25),), 0.25),
+        ((reward("a", 0.25), reward("b", 0.5, name="style")), 0.75),
+        ((reward("j", 0.9, "judge"),), 0.9),
+        ((reward("a", 0.0), reward("j", 0.9, "judge")), 0.45),
+        ((reward("j", 0.2, "judge", time_ns=2), reward("i", 0.9, "judge", time_ns=1)), 0.2),
+        ((reward("a", 0.1), reward("b", 0.2), reward("c", 0.3)), 0.6),
+        ((reward("a", 1.0), reward("b", 5.0, agent_id="sub")), 1.0),
+        ((reward("b", 5.0, agent_id="sub"),), None),
+    ],
+)
+def test_what_a_run_is_worth(
+    make_run: Callable[..., Trajectory], rewards: tuple[Reward, ...], expected: float | None
+) -> None:
+    assert trajectory_reward(make_run("run", rewards=rewards)) == expected
+    assert trajectory_reward(make_run("run", rewards=rewards[::-1])) == expected
+
+
+def test_the_weight_of_the_judge(make_run: Callable[..., Trajectory]) -> None:
+    run = make_run("run", rewards=(reward("a", 1.0), reward("j", 0.0, "judge")))
+    assert trajectory_reward(run, judge_weight=0.25) == 0.75
+    with pytest.raises(ValueError, match="outside"):
+        trajectory_reward(run, judge_weight=1.5)

@@ -1,0 +1,25 @@
+"""What capture left in a data directory's spool, decoded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from arttrace.journal import list_segments, read_segment
+from arttrace.paths import DataDir
+from arttrace.records.record import Record, decode_record
+from arttrace.records.span import SpanRow
+
+
+def read_spool(root: Path) -> list[Record]:
+    """Every record in the spool of the data directory `root`, oldest segment first."""
+    records = []
+    for segment in list_segments(DataDir(root).spool):
+        reader = read_segment(segment.path)
+        records += [decode_record(payload) for _, payload in reader]
+        assert (reader.corrupt, reader.unreadable) == (0, "")
+    return records
+
+
+def read_spans(root: Path) -> list[SpanRow]:
+    """The spans among them."""
+    return [record for record in read_spool(root) if isinstance(record, SpanRow)]

@@ -1,0 +1,188 @@
+"""A stand-in for vLLM: the part of its HTTP that the gateway uses, over real sockets, misbehaving on order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+Request = dict[str, Any]
+
+
+class StandInEngine:
+    """One engine on a free port. The log-probabilities it gives depend on the bytes of the adapter it was given.
+
+    `drop` is how many of the next generations it hangs up on before answering; `held` makes generations wait until
+    `release` is set; `break_stream` ends a stream after its first chunk; `deaf` makes it ignore adapters' weights.
+    """
+
+    def __init__(self, base_model: str = "base") -> None:
+        self.base_model = base_model
+        self.adapters: dict[str, str] = {}
+        self.generations: list[Request] = []
+        self.log: list[tuple[str, str]] = []
+        self.drop = 0
+        self.deaf = False
+        self.break_stream = False
+        self.held = False
+        self.release = asyncio.Event()
+        self.hung_up = asyncio.Event()
+        self.connections = 0
+        self.url = ""
+        self._weights: dict[str, bytes] = {}
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def __aenter__(self) -> StandInEngine:
+        self._server = await asyncio.start_server(self._connection, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for writer in self._writers:
+            writer.close()
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._writers.add(writer)
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                _method, path, _ = head.split(b" ", 2)
+                length = next(
+                    (
+                        int(line.split(b":")[1])
+                        for line in head.lower().split(b"\r\n")
+                        if line.startswith(b"content-len")
+                    ),
+                    0,
+                )
+                body = json.loads(await reader.readexactly(length)) if length else {}
+                if not await self._answer(path.decode(), body, reader, writer):
+                    return
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+    async def _answer(
+        self, path: str, body: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
+        routes: dict[str, Callable[[Request], tuple[int, Any]]] = {
+            "/health": lambda _: (200, "ok"),
+            "/v1/models": lambda _: (200, self._models()),
+            "/v1/load_lora_adapter": self._load,
+            "/v1/unload_lora_adapter": self._unload,
+        }
+        if path in routes:
+            _reply(writer, *routes[path](body))
+        elif "allowed_token_ids" in body:
+            _reply(writer, 200, self._probe(body))
+        else:
+            self.generations.append(body)
+            if self.drop:
+                self.drop -= 1
+                return False
+            if body.get("stream"):
+                return await self._stream(body, writer)
+            if self.held:
+                gone = asyncio.create_task(reader.read(1))
+                released = asyncio.create_task(self.release.wait())
+                await asyncio.wait((gone, released), return_when=asyncio.FIRST_COMPLETED)
+                if gone.done():
+                    self.hung_up.set()
+                    released.cancel()
+                    return False
+                gone.cancel()
+                await asyncio.wait((gone,))
+            if body["model"] != self.base_model and body["model"] not in self.adapters:
+                _reply(writer, 404, {"error": {"message": "unloaded while it was needed"}})
+            else:
+                _reply(writer, 200, {"model": body["model"], "choices": []})
+        await writer.drain()
+        return True
+
+    async def _stream(self, body: Request, writer: asyncio.StreamWriter) -> bool:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+        _chunk(writer, b'data: {"n": 1}\n\n')
+        await writer.drain()
+        if self.break_stream:
+            return False
+        await self.release.wait()
+        _chunk(writer, b"data: [DONE]\n\n")
+        _chunk(writer, b"")
+        await writer.drain()
+        return True
+
+    def _models(self) -> Any:
+        return {
+            "data": [{"id": self.base_model, "root": "/base"}]
+            + [{"id": n, "root": p} for n, p in self.adapters.items()]
+        }
+
+    def _load(self, body: Request) -> tuple[int, Any]:
+        name, path = body["lora_name"], body["lora_path"]
+        self.log.append(("load", name))
+        weights = (Path(path) / "adapter_model.safetensors").read_bytes()
+        if b"refuse me" in weights:
+            return 400, {"error": {"message": "LoRA rank 64 is greater than max_lora_rank 32."}}
+        self.adapters[name] = path
+        self._weights[name] = weights[weights.index(b"}}") + 2 :]
+        return 200, "Success"
+
+    def _unload(self, body: Request) -> tuple[int, Any]:
+        self.log.append(("unload", body["lora_name"]))
+        del self.adapters[body["lora_name"]]
+        return 200, "Success"
+
+    def _probe(self, body: Request) -> Any:
+        weights = b"" if self.deaf else self._weights.get(body["model"], b"")
+        shift = hashlib.sha256(weights).digest()[0] / 256 if weights.strip(b"\0") else 0.0
+        logprobs = {"token_logprobs": [-1.0 - shift]}
+        return {"choices": [{"index": index, "logprobs": logprobs} for index in range(len(body["prompt"]))]}
+
+
+@contextlib.contextmanager
+def engine_in_a_thread(base_model: str = "base") -> Iterator[StandInEngine]:
+    """The stand-in engine on a loop of its own, for tests that are not asynchronous."""
+    loop = asyncio.new_event_loop()
+    engine = StandInEngine(base_model)
+    loop.run_until_complete(engine.__aenter__())
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield engine
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.run_until_complete(engine.__aexit__())
+        loop.close()
+
+
+def write_adapter(directory: Path, values: bytes) -> Path:
+    """An adapter directory whose only tensor holds `values` (padded to whole floats); all zero changes nothing."""
+    directory.mkdir(parents=True)
+    data = values + b"\0" * (-len(values) % 4)
+    entry = {"dtype": "F32", "shape": [len(data) // 4], "data_offsets": [0, len(data)]}
+    header = json.dumps({"__metadata__": {"format": "pt"}, "model.layers.0.q_proj.lora_B.weight": entry}).encode()
+    weights = len(header).to_bytes(8, "little") + header + data
+    (directory / "adapter_model.safetensors").write_bytes(weights)
+    (directory / "adapter_config.json").write_text('{"r": 8}')
+    return directory
+
+
+def _reply(writer: asyncio.StreamWriter, status: int, answer: Any) -> None:
+    content = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
+    kind = "text/plain" if isinstance(answer, str) else "application/json"
+    writer.write(
+        f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {len(content)}\r\n\r\n".encode() + content
+    )
+
+
+def _chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
+    writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")

@@ -1,0 +1,82 @@
+"""A random tiny Qwen3 with tokenizer and chat template, and random LoRA adapters for it, made on the spot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+VOCABULARY = 320
+_SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+_TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] or '' }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def make_base_model(directory: Path, seed: int = 0) -> Path:
+    """Two layers, hidden size 64, one token per byte."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+    letters = [*_SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(models.BPE(vocab={letter: id for id, letter in enumerate(letters)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        additional_special_tokens=_SPECIAL,
+    )
+    fast.chat_template = _TEMPLATE
+    fast.save_pretrained(directory)
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        max_position_embeddings=512,
+        initializer_range=0.2,
+        tie_word_embeddings=True,
+        eos_token_id=2,
+        pad_token_id=0,
+        bos_token_id=None,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(directory)
+    return directory
+
+
+def make_adapter(base_model: Path, directory: Path, seed: int) -> Path:
+    """A LoRA of rank 8 whose second factor is random instead of zero, so that it changes the model."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import Qwen3ForCausalLM
+
+    torch.manual_seed(seed)
+    base = Qwen3ForCausalLM.from_pretrained(base_model)
+    tuned = get_peft_model(base, LoraConfig(r=8, lora_alpha=16, target_modules=["q_proj", "v_proj", "down_proj"]))
+    with torch.no_grad():
+        for name, parameter in tuned.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0.0, 0.3)
+    tuned.save_pretrained(directory)
+    return directory
+
+
+def reference_logprobs(base_model: Path, adapter: Path | None, prompt: list[int], sampled: list[int]) -> list[float]:
+    """Log-probabilities of `sampled` after `prompt`, by transformers and PEFT in float32."""
+    import torch
+    from peft import PeftModel
+    from transformers import Qwen3ForCausalLM
+
+    model = Qwen3ForCausalLM.from_pretrained(base_model, dtype=torch.float32)
+    if adapter is not None:
+        model = PeftModel.from_pretrained(model, adapter)
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + sampled])).logits[0, len(prompt) - 1 : -1]
+    picked = torch.log_softmax(logits, -1).gather(1, torch.tensor(sampled)[:, None])
+    return [float(value) for value in picked[:, 0]]

@@ -1,0 +1,81 @@
+"""`arttrace train` with a real store and real checkpoints; the learner stands in, since its own tests hold it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+from simulated_agent import research_run
+
+from arttrace.errors import TrainingError
+from arttrace.paths import DataDir
+from arttrace.records.policy import Consumed, PolicyStep
+from arttrace.records.record import Record
+from arttrace.records.reward import Reward
+from arttrace.store import Store
+from trainer.checkpoints import Checkpoints
+from trainer.commands.train import command
+from trainer.learner.interface import Sample, StepMetrics
+from trainer.serving.report import ServingFile
+
+
+class StandInLearner:
+    def __init__(self, *_: object) -> None: ...
+
+    def step(self, samples: Sequence[Sample], *, current_version: str | None = None) -> StepMetrics:
+        return StepMetrics(trajectories=len(samples))
+
+    def save(self, directory: Path) -> None: ...
+
+    def load(self, directory: Path) -> None: ...
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataDir:
+    monkeypatch.setattr("trainer.learner.trl.TrlLearner", StandInLearner)
+    monkeypatch.setattr("trainer.commands.train.read_model", lambda _: None)
+    data = DataDir(tmp_path)
+    fill(data, "s")
+    return data
+
+
+def fill(data: DataDir, *scenarios: str) -> None:
+    records: list[Record] = []
+    for id, scenario, value in ((f"{s}-{n}", s, float(n)) for s in scenarios for n in range(2)):
+        records += [*research_run(id, scenario=scenario), Reward(id=f"r-{id}", trajectory_id=id, value=value)]
+    with Store.open(data, create=True) as store:
+        store.append(records)
+
+
+def train(data: DataDir, *arguments: str) -> Result:
+    return CliRunner().invoke(command, ["--dir", str(data.root), "--base-model", str(data.root), "--json", *arguments])
+
+
+def test_what_a_killed_step_consumed_is_not_trained_on_a_second_time(data: DataDir) -> None:
+    consumed = (Consumed("s-0", "r"), Consumed("s-1", "r"))
+    Checkpoints(data.policies, "policy").write(
+        1, lambda directory: None, PolicyStep("policy", 1, "", consumed=consumed)
+    )  # and killed before it was recorded in the store
+    again = train(data)
+    assert isinstance(again.exception, TrainingError)
+    fill(data, "later")
+    done = train(data)
+    assert json.loads(done.stdout)["version"] == "policy@2"
+    with Store.open(data) as store:
+        trained = [one.trajectory_id for step in store.policy_steps("policy") for one in step.consumed]
+    assert sorted(trained) == ["later-0", "later-1", "s-0", "s-1"]
+
+
+def test_a_policy_is_not_published_under_the_name_of_another_that_is_served(data: DataDir) -> None:
+    data.serving.write_bytes(
+        msgspec.json.encode(ServingFile("http://127.0.0.1:9", str(data.root), "other", os.getpid(), ""))
+    )
+    refused = train(data, "--policy", "mine")
+    assert isinstance(refused.exception, TrainingError)
+    assert "'other'" in refused.exception.message
+    assert Checkpoints(data.policies, "mine").latest() is None

@@ -1,0 +1,32 @@
+"""A gateway behind real HTTP in front of the stand-in engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+from gateway_site import Site, serving
+from stand_in_engine import StandInEngine
+
+from trainer.gateway.app import Gateway
+from trainer.gateway.policies import Policies
+from trainer.gateway.publish import Publisher
+from trainer.gateway.upstream import Upstream
+from trainer.serving.engine import EngineAddress
+from trainer.serving.model import Probe
+
+
+@pytest.fixture
+async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Site]:
+    """Parametrised indirectly it is the API key that the gateway asks for."""
+    async with StandInEngine() as engine:
+        policies = Policies("policy", "base")
+        publisher = Publisher(policies, Probe([[3, 1], [4, 1]], 5))
+        gateway = Gateway(policies, publisher, api_key=getattr(request, "param", None))
+        gateway.upstream = Upstream(EngineAddress(engine.url, "engine-key"))
+        await publisher.adopt(gateway.upstream)
+        async with serving(gateway) as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
+            yield Site(engine, gateway, http, tmp_path)
+        await gateway.upstream.close()

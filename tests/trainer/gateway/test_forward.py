@@ -1,0 +1,167 @@
+"""Requests through the gateway: what reaches the engine, what comes back, and what happens when the engine fails."""
+
+import asyncio
+import json
+
+import httpx
+import msgspec
+import pytest
+from gateway_site import Site
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.gateway import app
+from trainer.gateway.errors import Refusal
+from trainer.gateway.policies import Policies
+
+Json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.text(), Json, max_size=5), st.booleans())
+def test_everything_but_our_fields_is_forwarded_as_it_came(fields: dict[str, object], chat: bool) -> None:
+    request = {**fields, "model": "policy"}
+    version, patched = app.patch_request(json.dumps(request).encode(), Policies("policy", "base"), chat=chat)
+    forwarded = json.loads(patched)
+    assert version.name == "policy@0"
+    assert forwarded.pop("model") == "base"
+    assert forwarded.pop("return_token_ids") is True
+    asked = request.get("logprobs")
+    assert forwarded.pop("logprobs") == ((True if chat else 0) if asked is None or asked is False else asked)
+    assert forwarded == {
+        name: v for name, v in request.items() if name not in ("model", "return_token_ids", "logprobs")
+    }
+
+
+def test_numbers_are_forwarded_byte_for_byte() -> None:
+    body = b'{"model":"policy","seed":12345678901234567890123,"temperature":1.0000000000000000001,"logprobs":5}'
+    _, patched = app.patch_request(body, Policies("policy", "base"), chat=False)
+    assert b'"seed":12345678901234567890123' in patched
+    assert b'"temperature":1.0000000000000000001' in patched
+    assert b'"logprobs":5' in patched
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"model": 3}', b"{}", b'{"model":"policy"} x', b"\xff{}"])
+def test_what_is_no_request_is_refused(body: bytes) -> None:
+    with pytest.raises(Refusal) as refused:
+        app.patch_request(body, Policies("policy", "base"), chat=True)
+    assert refused.value.status == 400
+
+
+@pytest.mark.parametrize("field", ["prompt_logprobs", "echo"])
+def test_what_would_kill_the_engine_is_refused(field: str) -> None:
+    policies = Policies("policy", "base")
+    for value in ("0", "true", "1"):
+        with pytest.raises(Refusal, match=field):
+            app.patch_request(f'{{"model":"policy","{field}":{value}}}'.encode(), policies, chat=False)
+    for value in ("null", "false"):
+        app.patch_request(f'{{"model":"policy","{field}":{value}}}'.encode(), policies, chat=False)
+
+
+@pytest.mark.parametrize("model", ["policy", "policy:latest", "lora:latest", "policy@0", "base"])
+async def test_every_name_of_the_base_model_is_answered_and_stamped(site: Site, model: str) -> None:
+    answer = await site.chat(model)
+    assert answer.status_code == 200
+    assert answer.headers["x-arttrace-policy-version"] == "policy@0"
+    assert site.engine.generations[-1]["model"] == "base"
+
+
+async def test_an_unknown_model_is_told_with_the_known_names(site: Site) -> None:
+    answer = await site.chat("gpt-4o")
+    assert answer.status_code == 404
+    assert answer.json()["error"]["type"] == "model_not_found"
+    assert "policy:latest" in answer.json()["error"]["message"]
+    names = [entry["id"] for entry in (await site.http.get("/v1/models")).json()["data"]]
+    assert names == ["policy", "policy:latest", "lora:latest", "policy@0", "base"]
+
+
+async def test_other_routes_are_refused_in_the_same_form(site: Site) -> None:
+    answer = await site.http.post("/v1/embeddings", json={})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, 404)
+
+
+async def test_a_body_beyond_the_bound_is_refused_whether_its_length_is_told_or_not(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "MAX_BODY_BYTES", 1000)
+
+    async def untold():
+        for _ in range(30):
+            yield b"x" * 100
+
+    for content in (b"x" * 1001, untold()):
+        answer = await site.http.post("/v1/chat/completions", content=content)
+        assert answer.status_code == 413
+    assert site.engine.generations == []
+
+
+@pytest.mark.parametrize("site", ["secret"], indirect=True)
+async def test_with_a_key_everything_asks_for_it(site: Site) -> None:
+    refused = [await site.chat(), await site.http.get("/v1/models"), await site.publish(1, site.directory)]
+    assert [answer.status_code for answer in refused] == [401, 401, 401]
+    site.http.headers["authorization"] = "Bearer secret"
+    assert (await site.chat()).status_code == 200
+
+
+async def test_a_stream_is_passed_on_as_it_comes(site: Site) -> None:
+    request = {"model": "policy", "messages": [], "stream": True}
+    async with asyncio.timeout(5), site.http.stream("POST", "/v1/chat/completions", json=request) as answer:
+        chunks = answer.aiter_raw()
+        assert await anext(chunks) == b'data: {"n": 1}\n\n'  # while the engine still waits
+        site.engine.release.set()
+        assert [chunk async for chunk in chunks] == [b"data: [DONE]\n\n"]
+    assert answer.headers["x-arttrace-policy-version"] == "policy@0"
+
+
+async def test_a_dropped_idle_connection_is_not_noticed(site: Site) -> None:
+    await site.chat()
+    site.engine.drop = 1
+    assert (await site.chat()).status_code == 200
+    assert len(site.engine.generations) == 3
+
+
+async def test_an_engine_that_hangs_up_again_gives_503_with_the_time_to_try_again(site: Site) -> None:
+    site.engine.drop = 2
+    answer = await site.chat()
+    assert answer.status_code == 503
+    assert int(answer.headers["retry-after"]) > 0
+    assert answer.json()["error"]["type"] == "engine_unavailable"
+
+
+async def test_without_an_engine_the_answer_is_503(site: Site) -> None:
+    upstream, site.gateway.upstream = site.gateway.upstream, None
+    assert (await site.chat()).status_code == 503
+    assert (await site.http.get("/health")).status_code == 503
+    assert (await site.publish(1, site.directory)).status_code == 503
+    site.gateway.upstream = upstream
+
+
+async def test_an_engine_that_is_not_there_gives_503(site: Site) -> None:
+    await site.engine.__aexit__()
+    assert (await site.chat()).status_code == 503
+
+
+async def test_a_stream_that_breaks_off_ends_with_an_error_event(site: Site) -> None:
+    site.engine.break_stream = True
+    answer = await site.chat(stream=True)
+    events = [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
+    assert json.loads(events[0]) == {"n": 1}
+    assert json.loads(events[-1])["error"]["code"] == 503
+    assert site.gateway.policies.current.requests == 0
+
+
+async def test_a_client_that_leaves_frees_the_engine(site: Site) -> None:
+    site.engine.held = True
+    with pytest.raises(httpx.ReadTimeout):
+        await site.http.post("/v1/chat/completions", json={"model": "policy", "messages": []}, timeout=0.2)
+    async with asyncio.timeout(5):
+        await site.engine.hung_up.wait()
+        while site.gateway.policies.current.requests:
+            await asyncio.sleep(0.01)
+
+
+async def test_answers_are_passed_through_unread(site: Site) -> None:
+    assert msgspec.json.decode((await site.chat()).content) == {"model": "base", "choices": []}

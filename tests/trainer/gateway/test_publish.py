@@ -1,0 +1,134 @@
+"""Publishing: the aliases move only to a version that was loaded and seen to change the model."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from gateway_site import Site
+from stand_in_engine import StandInEngine, write_adapter
+
+from arttrace.errors import ServingError
+from trainer.gateway.policies import Policies, Version
+from trainer.gateway.publish import Publisher, read_adapter
+from trainer.gateway.upstream import Upstream
+from trainer.serving.engine import EngineAddress
+from trainer.serving.model import Probe
+
+
+async def test_a_new_version_answers_the_next_call_and_the_old_one_is_unloaded(site: Site) -> None:
+    one, two = (write_adapter(site.directory / f"policy@{n}", b"w%d" % n) for n in (1, 2))
+    first = (await site.publish(1, one)).json()
+    assert (first["version"], first["previous"], first["already_served"]) == ("policy@1", "policy@0", False)
+    assert first["max_logprob_change"] > 0
+    answer = await site.chat("lora:latest")
+    assert answer.headers["x-arttrace-policy-version"] == "policy@1"
+    assert answer.json()["model"] == "policy@1"
+    assert (await site.publish(2, two)).status_code == 200
+    await site.until_unloaded("policy@1")
+    assert list(site.engine.adapters) == ["policy@2"]
+    assert (await site.chat("policy@1")).status_code == 404
+    assert (await site.chat("policy@0")).json()["model"] == "base"
+    status = (await site.http.get("/arttrace/status")).json()
+    assert (status["current"], status["step"]) == ("policy@2", 2)
+    assert status["requests"] == {"policy@0": 0, "policy@2": 0}
+
+
+async def test_a_request_under_way_ends_on_the_version_it_began_with(site: Site) -> None:
+    await site.publish(1, write_adapter(site.directory / "a", b"w1"))
+    site.engine.held = True
+    under_way = asyncio.create_task(site.chat())
+    while not site.engine.generations:
+        await asyncio.sleep(0.005)
+    await site.publish(2, write_adapter(site.directory / "b", b"w2"))
+    assert "policy@1" in site.engine.adapters
+    assert (await site.http.get("/arttrace/status")).json()["requests"]["policy@1"] == 1
+    site.engine.release.set()
+    answer = await under_way
+    assert answer.status_code == 200
+    assert answer.headers["x-arttrace-policy-version"] == "policy@1"
+    await site.until_unloaded("policy@1")
+
+
+async def test_an_engine_that_does_not_apply_the_adapter_is_found_out(site: Site) -> None:
+    site.engine.deaf = True
+    answer = await site.publish(1, write_adapter(site.directory / "a", b"w1"))
+    assert answer.status_code == 409
+    assert "the served policy did not change" in answer.json()["error"]["message"]
+    assert (await site.chat()).headers["x-arttrace-policy-version"] == "policy@0"
+    assert site.engine.adapters == {}
+
+
+async def test_equal_weights_are_told_and_accepted(site: Site) -> None:
+    zero = (await site.publish(1, write_adapter(site.directory / "a", b"\0\0\0\0"))).json()
+    assert (zero["unchanged_weights"], zero["max_logprob_change"]) == (True, 0.0)
+    await site.publish(2, write_adapter(site.directory / "b", b"w"))
+    same = (await site.publish(3, write_adapter(site.directory / "c", b"w"))).json()
+    assert (same["unchanged_weights"], same["version"]) == (True, "policy@3")
+
+
+async def test_publishing_again_what_is_served_changes_nothing(site: Site) -> None:
+    path = write_adapter(site.directory / "a", b"w1")
+    await site.publish(1, path)
+    again = await site.publish(1, path)
+    assert again.json()["already_served"]
+    assert site.engine.log == [("load", "policy@1")]
+
+
+async def test_a_name_is_never_given_to_other_weights(site: Site) -> None:
+    await site.publish(1, write_adapter(site.directory / "a", b"w1"))
+    other = write_adapter(site.directory / "other", b"w9")
+    assert "already served" in (await site.publish(1, other)).json()["error"]["message"]
+    await site.publish(2, write_adapter(site.directory / "b", b"w2"))
+    await site.until_unloaded("policy@1")
+    assert "other weights before" in (await site.publish(1, other)).json()["error"]["message"]
+    assert (await site.chat()).headers["x-arttrace-policy-version"] == "policy@2"
+
+
+async def test_a_version_that_cannot_be_loaded_leaves_the_old_one_serving(site: Site) -> None:
+    await site.publish(1, write_adapter(site.directory / "a", b"w1"))
+    refused = await site.publish(2, write_adapter(site.directory / "b", b"refuse me"))
+    assert refused.status_code == 409
+    assert "--max-lora-rank" in refused.json()["error"]["mend"]
+    missing = await site.publish(2, site.directory / "nowhere")
+    assert "is no adapter" in missing.json()["error"]["message"]
+    assert (await site.publish(0, site.directory / "a")).status_code == 409
+    assert (await site.chat()).headers["x-arttrace-policy-version"] == "policy@1"
+    assert (await site.publish(2, write_adapter(site.directory / "c", b"w2"))).status_code == 200
+
+
+async def test_an_order_that_is_none_is_refused(site: Site) -> None:
+    bad = await site.http.post("/arttrace/policies", json={"version": "x"})
+    from_a_web_page = await site.http.post("/arttrace/policies", content=b"{}", headers={"content-type": "text/plain"})
+    assert (bad.status_code, from_a_web_page.status_code) == (400, 415)
+
+
+async def test_a_fresh_engine_gets_the_current_version(tmp_path: Path) -> None:
+    path = write_adapter(tmp_path / "a", b"w7")
+    policies = Policies("policy", "base")
+    policies.switch(Version(7, "policy@7", "policy@7", path, read_adapter(path).digest))
+    async with StandInEngine() as engine:
+        upstream = Upstream(EngineAddress(engine.url))
+        publisher = Publisher(policies, Probe([[1, 2], [3]], 4))
+        await publisher.adopt(upstream)
+        assert engine.adapters == {"policy@7": str(path)}
+        await publisher.adopt(upstream)  # an engine that still holds it
+        assert engine.log == [("load", "policy@7")]
+        assert policies.current.probe != policies.base.probe
+        await upstream.close()
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-1], lambda data: data + b"x", lambda data: b"", lambda data: b"x" * 9]
+)
+def test_a_damaged_adapter_is_told(tmp_path: Path, damage) -> None:
+    path = write_adapter(tmp_path / "a", b"weights!")
+    weights = path / "adapter_model.safetensors"
+    weights.write_bytes(damage(weights.read_bytes()))
+    with pytest.raises(ServingError, match="damaged"):
+        read_adapter(path)
+
+
+def test_zero_adapters_have_no_digest(tmp_path: Path) -> None:
+    assert read_adapter(write_adapter(tmp_path / "a", b"\0" * 8)).digest == ""
+    digests = {read_adapter(write_adapter(tmp_path / f"{n}", b"%d" % n)).digest for n in range(3)}
+    assert len(digests) == 3

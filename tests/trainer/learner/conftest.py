@@ -1,0 +1,79 @@
+"""A tiny random Qwen3 on disk, and a maker of trajectories for it."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import trainer.learner  # noqa: F401  (sets how threads wait, before torch is loaded)
+
+torch = pytest.importorskip("torch")
+
+from arttrace.records.sequence import TokenSequence  # noqa: E402
+from trainer.learner.interface import Sample  # noqa: E402
+
+VOCABULARY = 48
+
+MakeSequence = Callable[..., TokenSequence]
+
+
+@pytest.fixture(scope="session")
+def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.set_num_threads(1)
+    torch.manual_seed(3)
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        tie_word_embeddings=True,
+        initializer_range=0.2,
+        max_position_embeddings=128,
+    )
+    directory = tmp_path_factory.mktemp("base")
+    Qwen3ForCausalLM(config).save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture
+def make_samples() -> Callable[[int], list[Sample]]:
+    """Trajectories of several sequences, unequal lengths, several turns each, advantages of both signs and zero."""
+
+    def make(seed: int) -> list[Sample]:
+        rng = random.Random(seed)
+
+        def sequence(trajectory: str, prefix: tuple[int, ...] = ()) -> TokenSequence:
+            ids, trained = [*prefix, rng.randrange(VOCABULARY)], [0] * (len(prefix) + 1)
+            for _ in range(rng.randint(1, 3)):
+                for flag, count in ((0, rng.randint(1, 6)), (1, rng.randint(1, 5))):
+                    ids += [rng.randrange(VOCABULARY) for _ in range(count)]
+                    trained += [flag] * count
+            tail = rng.randint(0, 3)
+            ids += [rng.randrange(VOCABULARY) for _ in range(tail)]
+            trained += [0] * tail
+            return TokenSequence(
+                trajectory_id=trajectory,
+                revision="r",
+                agent_id="root",
+                token_ids=tuple(ids),
+                trained=tuple(trained),
+                logprobs=tuple(rng.uniform(-6.0, -1.0) if flag else None for flag in trained),
+                versions=tuple(0 if flag else -1 for flag in trained),
+                policy_versions=("p@0",),
+                call_ids=("c",),
+            )
+
+        samples = []
+        for number, advantage in enumerate((0.75, -0.5, 0.25, 0.0, -0.5)):
+            first = sequence(f"t{number}")
+            forks = [sequence(f"t{number}", first.token_ids[:4]) for _ in range(number % 3)]
+            samples.append(Sample((first, *forks), advantage))
+        return samples
+
+    return make

@@ -1,0 +1,239 @@
+"""One optimisation step against a float64 reference that shares no code with the learner."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, TrainerCallback
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+
+from trainer.learner.config import LearnerConfig
+from trainer.learner.interface import Sample
+from trainer.learner.trl import TrlLearner
+
+LOW, HIGH, ALPHA, RANK, RATE = 0.2, 0.3, 16, 8, 1e-3
+
+
+@pytest.fixture(autouse=True)
+def double_norms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Qwen3's norms round to float32 even in a float64 model, which would hide errors below 1e-7."""
+
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+
+    monkeypatch.setattr(Qwen3RMSNorm, "forward", forward)
+
+
+class Gradients(TrainerCallback):  # type: ignore[misc]
+    """Keeps the gradients that the optimizer is about to use, and the weights before."""
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, torch.Tensor]] = []
+
+    def on_pre_optimizer_step(self, *_: Any, model: Any = None, **__: Any) -> None:
+        self.seen.append({n: p.grad.clone() for n, p in model.named_parameters() if p.requires_grad})
+
+
+def make_learner(base: Path, **changes: Any) -> tuple[TrlLearner, Gradients]:
+    settings: dict[str, Any] = {
+        "learning_rate": RATE,
+        "lora_rank": RANK,
+        "lora_alpha": ALPHA,
+        "epsilon_low": LOW,
+        "epsilon_high": HIGH,
+        "max_grad_norm": 1e9,
+        "max_logprob_difference": 1e9,
+        "dtype": "float64",
+    }
+    learner = TrlLearner(base, LearnerConfig(**(settings | changes)))
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        # A fresh LoRA has B = 0, which hides the gradient of A.
+        for name, parameter in learner.model.named_parameters():
+            if "lora_B" in name:
+                parameter.copy_(0.05 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    gradients = Gradients()
+    learner._trainer.add_callback(gradients)
+    return learner, gradients
+
+
+class Reference:
+    """Plain weights W + alpha/r B A through the plain model, one sequence at a time, losses token by token."""
+
+    def __init__(self, base: Path, adapter: dict[str, torch.Tensor]) -> None:
+        self.model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float64)
+        self.adapter = {n: p.detach().double().clone().requires_grad_() for n, p in adapter.items()}
+
+    def logps(self, ids: tuple[int, ...], *, adapted: bool) -> torch.Tensor:
+        weights = dict(self.model.named_parameters())
+        for name in [n for n in self.adapter if "lora_A" in n] if adapted else []:
+            target = name.removeprefix("base_model.model.").replace(".lora_A.default.weight", ".weight")
+            a, b = self.adapter[name], self.adapter[name.replace("lora_A", "lora_B")]
+            weights[target] = weights[target].detach() + (ALPHA / RANK) * (b @ a)
+        logits = torch.func.functional_call(self.model, weights, (torch.tensor([ids]),)).logits[0]
+        return torch.log_softmax(logits, dim=-1)
+
+    def loss(self, samples: list[Sample], kind: str, kl_weight: float) -> tuple[torch.Tensor, int, int]:
+        """The loss, the number of clipped targets and the number of targets whose advantage is not zero."""
+        total_tokens = sum(sum(q.trained) for s in samples for q in s.sequences)
+        loss, clipped, active = torch.zeros((), dtype=torch.float64), 0, 0
+        for sample in samples:
+            own = sum(sum(q.trained) for q in sample.sequences)
+            divisor = total_tokens if kind == "dapo" else own * len(samples)
+            for sequence in sample.sequences:
+                adapted = self.logps(sequence.token_ids, adapted=True)
+                plain = self.logps(sequence.token_ids, adapted=False).detach() if kl_weight else None
+                for t, trained in enumerate(sequence.trained):
+                    if not trained:
+                        continue
+                    logp = adapted[t - 1, sequence.token_ids[t]]
+                    old = sequence.logprobs[t]
+                    assert old is not None
+                    ratio = (logp - old).exp()
+                    held = min(max(ratio.item(), 1 - LOW), 1 + HIGH)
+                    surrogate = min(
+                        ratio * sample.advantage, torch.tensor(held * sample.advantage, dtype=torch.float64)
+                    )
+                    term = -surrogate
+                    if sample.advantage:
+                        active += 1
+                        clipped += not surrogate.requires_grad
+                    if plain is not None:
+                        d = plain[t - 1, sequence.token_ids[t]] - logp
+                        term = term + kl_weight * (d.exp() - d - 1)
+                    loss = loss + term / divisor
+        return loss, clipped, active
+
+    def entropy(self, samples: list[Sample]) -> float:
+        """The mean entropy of the targets whose advantage is not zero."""
+        found = []
+        for sequence in (q for s in samples if s.advantage for q in s.sequences):
+            logps = self.logps(sequence.token_ids, adapted=True).detach()
+            found += [float(-(p.exp() * p).sum()) for p, m in zip(logps, sequence.trained[1:], strict=False) if m]
+        return sum(found) / len(found)
+
+
+def near_policy(reference: Reference, samples: list[Sample], spread: float) -> list[Sample]:
+    """The samples as if sampled by a policy close to the current one, so that some ratios are clipped, some not."""
+    import msgspec
+
+    generator = torch.Generator().manual_seed(11)
+    moved = []
+    for sample in samples:
+        sequences = []
+        for sequence in sample.sequences:
+            logps = reference.logps(sequence.token_ids, adapted=True).detach()
+            noise = spread * torch.randn(len(sequence.token_ids), generator=generator, dtype=torch.float64)
+            captured = tuple(
+                float(logps[t - 1, sequence.token_ids[t]] + noise[t]) if trained else None
+                for t, trained in enumerate(sequence.trained)
+            )
+            sequences.append(msgspec.structs.replace(sequence, logprobs=captured))
+        moved.append(Sample(tuple(sequences), sample.advantage))
+    return moved
+
+
+def trainable(learner: TrlLearner) -> dict[str, torch.Tensor]:
+    return {n: p.detach().clone() for n, p in learner.model.named_parameters() if p.requires_grad}
+
+
+@pytest.mark.parametrize(
+    ("loss", "kl_weight", "micro_batch_tokens"),
+    [("dapo", 0.0, 10_000), ("dapo", 0.0, 40), ("dapo", 0.1, 60), ("grpo", 0.0, 60), ("grpo", 0.1, 10_000)],
+)
+def test_loss_gradients_and_weights_equal_the_reference(
+    base_model: Path,
+    make_samples: Callable[[int], list[Sample]],
+    loss: str,
+    kl_weight: float,
+    micro_batch_tokens: int,
+) -> None:
+    learner, gradients = make_learner(base_model, loss=loss, kl_weight=kl_weight, micro_batch_tokens=micro_batch_tokens)
+    before = trainable(learner)
+    reference = Reference(base_model, before)
+    samples = near_policy(reference, make_samples(1), 0.3)
+    assert {len(s.sequences) for s in samples} == {1, 2, 3}
+
+    metrics = learner.step(samples)
+    expected, clipped, active = reference.loss(samples, loss, kl_weight)
+    expected.backward()
+
+    assert metrics.loss == pytest.approx(expected.item(), abs=1e-12)
+    assert 0 < clipped < active
+    if not kl_weight:
+        assert metrics.clip_fraction == pytest.approx(clipped / active)
+    assert metrics.trained_tokens == sum(q.trained_tokens for s in samples for q in s.sequences)
+    if loss == "dapo" and not kl_weight:
+        assert metrics.entropy == pytest.approx(reference.entropy(samples))
+    (seen,) = gradients.seen
+    assert set(seen) == set(reference.adapter)
+    assert len(seen) == 2 * 2 * 7
+    for name, gradient in seen.items():
+        wanted = reference.adapter[name].grad
+        assert wanted is not None
+        assert wanted.abs().max() > 1e-6, name
+        torch.testing.assert_close(gradient, wanted, rtol=1e-8, atol=1e-12)
+    norm = math.sqrt(sum(float((p.grad**2).sum()) for p in reference.adapter.values() if p.grad is not None))
+    assert metrics.grad_norm == pytest.approx(norm)
+    # Adam's first step: both moments are bias-corrected to the gradient and its square.
+    for name, after in trainable(learner).items():
+        g = reference.adapter[name].grad
+        assert g is not None
+        torch.testing.assert_close(after, before[name] - RATE * g / (g.abs() + 1e-8), rtol=1e-7, atol=1e-9)
+
+
+def test_float32_stays_close_to_the_reference(base_model: Path, make_samples: Callable[[int], list[Sample]]) -> None:
+    learner, gradients = make_learner(base_model, dtype="float32")
+    reference = Reference(base_model, trainable(learner))
+    samples = near_policy(reference, make_samples(2), 0.3)
+    metrics = learner.step(samples)
+    expected, _, _ = reference.loss(samples, "dapo", 0.0)
+    expected.backward()
+    assert metrics.loss == pytest.approx(expected.item(), abs=1e-6)
+    for name, gradient in gradients.seen[0].items():
+        torch.testing.assert_close(gradient.double(), reference.adapter[name].grad, rtol=1e-3, atol=1e-6)
+
+
+def test_order_splits_and_tails_change_nothing(base_model: Path, make_samples: Callable[[int], list[Sample]]) -> None:
+    samples = make_samples(3)
+    results = []
+    for order, tokens in ((samples, 10_000), (samples[::-1], 10_000), (samples, 1), (samples[2:] + samples[:2], 45)):
+        learner, gradients = make_learner(base_model, micro_batch_tokens=tokens)
+        metrics = learner.step([Sample(s.sequences[::-1], s.advantage) for s in order])
+        results.append((metrics.loss, gradients.seen[0]))
+    for loss, seen in results[1:]:
+        assert loss == pytest.approx(results[0][0], abs=1e-13)
+        for name, gradient in seen.items():
+            torch.testing.assert_close(gradient, results[0][1][name], rtol=1e-9, atol=1e-14)
+
+
+def test_one_trajectory_counts_once_however_often_it_forked(
+    base_model: Path, make_samples: Callable[[int], list[Sample]]
+) -> None:
+    """Two trajectories of one sequence each, against the same two where one is written as two half-masked rows."""
+    import msgspec
+
+    plain = [make_samples(4)[0], make_samples(5)[1]]
+    plain = [Sample(s.sequences[:1], s.advantage) for s in plain]
+    sequence = plain[0].sequences[0]
+    middle = len(sequence.token_ids) // 2
+    halves = []
+    for part in (range(middle), range(middle, len(sequence.token_ids))):
+        mask = tuple(int(trained and t in part) for t, trained in enumerate(sequence.trained))
+        halves.append(msgspec.structs.replace(sequence, trained=mask))
+    assert all(half.trained_tokens for half in halves)
+    forked = [Sample(tuple(halves), plain[0].advantage), plain[1]]
+    for loss in ("dapo", "grpo"):
+        seen = []
+        for samples in (plain, forked):
+            learner, gradients = make_learner(base_model, loss=loss)
+            metrics = learner.step(samples)
+            seen.append((metrics.loss, metrics.trained_tokens, gradients.seen[0]))
+        assert seen[0][:2] == pytest.approx(seen[1][:2])
+        for name, gradient in seen[0][2].items():
+            torch.testing.assert_close(gradient, seen[1][2][name], rtol=1e-9, atol=1e-13)

@@ -1,0 +1,270 @@
+"""The engine as a whole: it goes on exactly, refuses what is unsound, leaves no litter, and learns."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from arttrace.errors import TrainingError
+from arttrace.records.sequence import TokenSequence
+from trainer.advantages import group_advantages
+from trainer.learner.config import LearnerConfig
+from trainer.learner.interface import Sample
+from trainer.learner.trl import TrlLearner
+
+LOOSE = LearnerConfig(learning_rate=1e-2, lora_rank=8, max_logprob_difference=1e9)
+
+
+def weights(learner: TrlLearner) -> dict[str, torch.Tensor]:
+    return {n: p.detach().clone() for n, p in learner.model.named_parameters() if p.requires_grad}
+
+
+def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(tensor, right[name]) for name, tensor in left.items())
+
+
+def changed(sequence: TokenSequence, position: int, **fields: Any) -> TokenSequence:
+    return msgspec.structs.replace(
+        sequence,
+        **{
+            name: tuple(value if t == position else old for t, old in enumerate(getattr(sequence, name)))
+            for name, value in fields.items()
+        },
+    )
+
+
+def test_two_steps_saved_and_loaded_and_two_more_are_four(
+    base_model: Path, tmp_path: Path, make_samples: Callable[[int], list[Sample]]
+) -> None:
+    straight = TrlLearner(base_model, LOOSE)
+    for seed in range(4):
+        straight.step(make_samples(seed))
+
+    first = TrlLearner(base_model, LOOSE)
+    for seed in range(2):
+        first.step(make_samples(seed))
+    first.save(tmp_path)
+    del first
+    second = TrlLearner(base_model, msgspec.structs.replace(LOOSE, seed=99))
+    second.load(tmp_path)
+    for seed in range(2, 4):
+        second.step(make_samples(seed))
+
+    assert second.steps == straight.steps == 4
+    assert same(weights(second), weights(straight))
+
+
+def test_saved_adapter_is_what_peft_and_vllm_load(
+    base_model: Path, tmp_path: Path, make_samples: Callable[[int], list[Sample]]
+) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    learner = TrlLearner(base_model, LOOSE)
+    learner.step(make_samples(0))
+    learner.save(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "trainer_state.pt",
+    ]
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert (config["peft_type"], config["r"], config["bias"], config["modules_to_save"]) == ("LORA", 8, "none", None)
+    loaded = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base_model), tmp_path)
+    ids = torch.tensor([[1, 2, 3, 4]])
+    with torch.no_grad(), learner.model.disable_adapter():
+        plain = learner.model(ids).logits
+    with torch.no_grad():
+        assert torch.equal(loaded(ids).logits, learner.model(ids).logits)
+        assert not torch.allclose(loaded(ids).logits, plain, atol=1e-4)
+
+
+def test_a_state_of_another_shape_is_refused(base_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="cannot be read"):
+        TrlLearner(base_model, LOOSE).load(tmp_path)
+    TrlLearner(base_model, LOOSE).save(tmp_path)
+    with pytest.raises(TrainingError, match="does not fit"):
+        TrlLearner(base_model, msgspec.structs.replace(LOOSE, lora_rank=16)).load(tmp_path)
+
+
+def test_equal_rewards_everywhere_skip_the_step(base_model: Path, make_samples: Callable[[int], list[Sample]]) -> None:
+    learner = TrlLearner(base_model, LOOSE)
+    learner.step(make_samples(0))
+    before = weights(learner)
+    metrics = learner.step([Sample(s.sequences, 0.0) for s in make_samples(1)])
+    assert metrics.skipped
+    assert metrics.trained_tokens > 0
+    assert metrics.forwarded_tokens == 0
+    assert same(before, weights(learner))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda s: Sample((), s.advantage), "nothing to train on"),
+        (lambda s: Sample((changed(s.sequences[0], 0, trained=1, logprobs=-1.0),), 1.0), "first token"),
+        (lambda s: Sample((changed(s.sequences[0], 5, trained=1, logprobs=None),), 1.0), "no finite log-prob"),
+        (lambda s: Sample((changed(s.sequences[0], 5, trained=1, logprobs=math.nan),), 1.0), "no finite log-prob"),
+        (lambda s: Sample((changed(s.sequences[0], 1, token_ids=48),), 1.0), "vocabulary of 48"),
+        (lambda s: Sample(s.sequences, math.inf), "advantage is not a finite"),
+    ],
+)
+def test_unsound_input_is_an_error_with_its_cause(
+    base_model: Path,
+    make_samples: Callable[[int], list[Sample]],
+    damage: Callable[[Sample], Sample],
+    message: str,
+) -> None:
+    learner = TrlLearner(base_model, LOOSE)
+    before = weights(learner)
+    with pytest.raises(TrainingError, match=message):
+        learner.step([damage(make_samples(0)[0])])
+    assert same(before, weights(learner))
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_loss_that_is_no_number_changes_nothing(
+    base_model: Path, make_samples: Callable[[int], list[Sample]], epochs: int
+) -> None:
+    learner = TrlLearner(base_model, msgspec.structs.replace(LOOSE, epochs=epochs))
+    learner.step(make_samples(0))
+    before, optimizer = weights(learner), learner._snapshot()["optimizer"]
+    sample = make_samples(1)[1]
+    position = sample.sequences[0].trained.index(1)
+    # A ratio of exp(2000) overflows; with a negative advantage nothing clips it.
+    broken = Sample((changed(sample.sequences[0], position, logprobs=-2000.0),), -1.0)
+    with pytest.raises(TrainingError, match="not a finite number"):
+        learner.step([*make_samples(1), broken])
+    assert same(before, weights(learner))
+    for key, state in learner._snapshot()["optimizer"]["state"].items():
+        assert all(
+            torch.equal(torch.as_tensor(v), torch.as_tensor(optimizer["state"][key][k])) for k, v in state.items()
+        )
+    assert not learner.step(make_samples(2)).skipped
+
+
+def sampled(learner: TrlLearner, prompt: list[int], count: int, length: int, generator: Any) -> list[TokenSequence]:
+    """`count` continuations of one prompt, sampled from the learner's own policy at temperature 1."""
+    ids = torch.tensor([prompt] * count)
+    logps = []
+    with torch.no_grad():
+        for _ in range(length):
+            step = torch.log_softmax(learner.model(ids).logits[:, -1], dim=-1)
+            token = torch.multinomial(step.exp(), 1, generator=generator)
+            logps.append(step.gather(1, token))
+            ids = torch.cat([ids, token], dim=1)
+    captured = torch.cat(logps, dim=1).tolist()
+    head = len(prompt)
+    return [
+        TokenSequence(
+            trajectory_id=str(i),
+            revision="r",
+            agent_id="root",
+            token_ids=tuple(row),
+            trained=(0,) * head + (1,) * length,
+            logprobs=(None,) * head + tuple(captured[i]),
+            versions=(-1,) * head + (0,) * length,
+            policy_versions=(f"p@{learner.steps}",),
+            call_ids=("c",),
+        )
+        for i, row in enumerate(ids.tolist())
+    ]
+
+
+def test_stale_log_probabilities_are_refused_only_for_the_current_version(base_model: Path) -> None:
+    learner = TrlLearner(base_model, msgspec.structs.replace(LOOSE, max_logprob_difference=None))
+    sequences = sampled(learner, [1, 2, 3], 4, 6, torch.Generator().manual_seed(0))
+    samples = [Sample((q,), (-1.0) ** i) for i, q in enumerate(sequences)]
+    metrics = learner.step(samples, current_version="p@0")
+    assert metrics.logprob_difference_max < 1e-5
+    assert metrics.ratio_mean == pytest.approx(1.0, abs=1e-5)
+    before = weights(learner)
+    # The same samples again: one step of 1e-2 moved the policy away from what they were sampled with.
+    with pytest.raises(TrainingError, match=r"bound is 0\.01"):
+        learner.step(samples, current_version="p@0")
+    assert same(before, weights(learner))
+    assert learner.step(samples, current_version="p@1").logprob_difference_max > 0.01
+
+
+def test_a_random_model_learns_a_simple_reward(base_model: Path) -> None:
+    """Reward: the share of even tokens among six."""
+    learner = TrlLearner(base_model, msgspec.structs.replace(LOOSE, max_logprob_difference=1e-3))
+    generator = torch.Generator().manual_seed(1)
+    means = []
+    for step in range(25):
+        samples, rewards = [], []
+        for prompt in ([1, 2], [3, 4, 5], [7, 9], [40, 11, 30, 8]):
+            sequences = sampled(learner, prompt, 8, 6, generator)
+            group = [sum(t % 2 == 0 for t in q.token_ids[len(prompt) :]) / 6 for q in sequences]
+            samples += [Sample((q,), a) for q, a in zip(sequences, group_advantages(group), strict=True)]
+            rewards += group
+        learner.step(samples, current_version=f"p@{step}")
+        means.append(sum(rewards) / len(rewards))
+    assert means[0] < 0.65
+    assert sum(means[-3:]) / 3 > 0.9, means
+
+
+def test_the_learning_rate_falls_to_a_tenth_where_the_config_says_so(
+    base_model: Path, make_samples: Callable[[int], list[Sample]]
+) -> None:
+    moves = []
+    for decay in (None, (0, 1)):
+        learner = TrlLearner(base_model, LearnerConfig(learning_rate=1e-3, decay=decay))
+        learner.step(make_samples(0))
+        before = weights(learner)
+        learner.step(make_samples(1))
+        after = weights(learner)
+        moves.append(torch.cat([(after[name] - before[name]).flatten() for name in sorted(before)]).double())
+    constant, fallen = moves
+    assert torch.allclose(fallen, constant / 10, rtol=1e-3, atol=1e-8)
+    assert [LearnerConfig(learning_rate=1.0, decay=(2, 4)).learning_rate_at(n) for n in (0, 2, 3, 4, 9)] == (
+        pytest.approx([1.0, 1.0, 0.55, 0.1, 0.1])
+    )
+
+
+def test_config_is_checked(base_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="rank 7"):
+        TrlLearner(base_model, LearnerConfig(lora_rank=7))
+    with pytest.raises(TrainingError, match="decay"):
+        TrlLearner(base_model, LearnerConfig(decay=(4, 4)))
+    with pytest.raises(TrainingError, match="holds no model"):
+        TrlLearner(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(TrainingError, match="cannot be loaded"):
+        TrlLearner(tmp_path)
+
+
+QUIET = """
+import sys
+from pathlib import Path
+from trainer.learner.trl import TrlLearner
+from trainer.learner.config import LearnerConfig
+from trainer.learner.interface import Sample
+from arttrace.records.sequence import TokenSequence
+
+q = TokenSequence("t", "r", "a", (1, 2, 3), (0, 1, 1), (None, -1.0, -1.0), (-1, 0, 0), ("p@0",), ("c",))
+learner = TrlLearner(Path(sys.argv[1]), LearnerConfig(lora_rank=8))
+learner.step([Sample((q,), 1.0)])
+learner.save(Path(sys.argv[2]))
+assert "vllm" not in sys.modules
+"""
+
+
+def test_nothing_is_printed_or_left_in_the_working_directory(base_model: Path, tmp_path: Path) -> None:
+    work, out = tmp_path / "work", tmp_path / "out"
+    work.mkdir()
+    out.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", QUIET, str(base_model), str(out)], cwd=work, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert list(work.iterdir()) == []

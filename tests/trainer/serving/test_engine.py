@@ -1,0 +1,123 @@
+"""How vLLM is called, and what its death is explained by."""
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arttrace.errors import ServingError
+from trainer.serving.engine import EngineOptions, VllmProcess, engine_command, engine_environment, explain_death
+from trainer.serving.model import ModelShape, kv_cache_gib, make_probe, read_model
+
+CONFIG = {"vocab_size": 100, "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}
+SHAPE = ModelShape("base", 100, 512, 2 * 4 * 2 * 4 * 16, has_chat_template=False)
+
+
+def model(directory: Path, **more: object) -> Path:
+    directory.mkdir(exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(CONFIG | more))
+    return directory
+
+
+def options(**more: object) -> EngineOptions:
+    return EngineOptions(Path("/models/base"), SHAPE, **more)  # type: ignore[arg-type]
+
+
+def value(command: list[str], flag: str) -> str:
+    return command[command.index(flag) + 1]
+
+
+def test_a_model_directory_is_read(tmp_path: Path) -> None:
+    shape = read_model(model(tmp_path / "tiny", max_position_embeddings=512))
+    assert shape == ModelShape("tiny", 100, 512, 2 * 4 * 2 * 4 * 16, has_chat_template=False)
+    (tmp_path / "tiny" / "chat_template.jinja").write_text("x")
+    grouped = read_model(model(tmp_path / "tiny", num_key_value_heads=1, head_dim=32))
+    assert (grouped.has_chat_template, grouped.kv_bytes_per_token) == (True, 2 * 4 * 2 * 1 * 32)
+    assert read_model(model(tmp_path / "multi", text_config=CONFIG | {"vocab_size": 7})).vocab_size == 7
+
+
+def test_what_is_no_model_directory_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ServingError, match="no model directory"):
+        read_model(tmp_path / "nowhere")
+    with pytest.raises(ServingError, match=r"no config\.json"):
+        read_model(tmp_path)
+    for broken in ("{", "[]", '{"vocab_size": 3}', json.dumps(CONFIG | {"num_attention_heads": 0})):
+        (tmp_path / "config.json").write_text(broken)
+        with pytest.raises(ServingError, match="does not describe"):
+            read_model(tmp_path)
+
+
+@given(st.integers(1, 200_000), st.integers(2, 10_000))
+def test_the_probe_fits_every_model(vocabulary: int, positions: int) -> None:
+    probe = make_probe(ModelShape("m", vocabulary, positions, 1, has_chat_template=False))
+    assert all(1 <= len(prompt) < positions for prompt in probe.prompts)
+    assert all(0 <= id < vocabulary for prompt in [*probe.prompts, [probe.token]] for id in prompt)
+    if vocabulary >= 200:
+        assert len({prompt[0] for prompt in probe.prompts}) == len(probe.prompts) == 8
+
+
+@given(st.integers(1, 10**7), st.integers(1, 10**6))
+def test_the_cache_is_whole_gib_within_bounds(per_token: int, length: int) -> None:
+    assert kv_cache_gib(ModelShape("m", 1, length, per_token, has_chat_template=False), length) in (1, 2, 3, 4)
+
+
+def test_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = engine_command(options(extra=("--max-lora-rank=64",)), 1234, "arttrace-ab", cpu=True)
+    assert command[command.index("--served-model-name") + 1 :][:2] == ["base", "arttrace-ab"]
+    assert value(command, "--host") == "127.0.0.1"
+    assert value(command, "--max-model-len") == "512"
+    assert value(command, "--tool-call-parser") == "hermes"
+    assert command[-1] == "--max-lora-rank=64"
+    sampling = json.loads(value(command, "--override-generation-config"))
+    assert (sampling["temperature"], sampling["top_p"], sampling["top_k"]) == (1.0, 1.0, -1)
+    assert "float32" in command
+    assert "float32" not in engine_command(options(), 1, "m", cpu=False)
+    assert value(engine_command(options(max_model_len=99), 1, "m", cpu=False), "--max-model-len") == "99"
+
+
+def test_the_key_is_in_the_environment_and_nowhere_a_neighbour_sees_it() -> None:
+    environment = engine_environment(options(), {"PATH": "/bin", "OMP_NUM_THREADS": "7"}, "geheim", cpu=True)
+    assert environment["VLLM_API_KEY"] == "geheim"
+    assert environment["PATH"] == "/bin"
+    assert environment["OMP_NUM_THREADS"] == "7"  # the user's own choice wins
+    assert environment["VLLM_CPU_KVCACHE_SPACE"] == "1"
+    assert not any("geheim" in word for word in engine_command(options(), 1, "m", cpu=True))
+    assert "VLLM_CPU_KVCACHE_SPACE" not in engine_environment(options(), {}, "k", cpu=False)
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "cause", "mend"),
+    [
+        (1, "/usr/bin/python: No module named vllm", "not installed", "requirements/"),
+        (1, "torch._inductor.exc.InvalidCxxCompiler: No working C++ compiler found in config", "g++", "apt-get"),
+        (1, "ValueError: No available memory for the cache blocks. Try increasing", "out of memory", "max-model-len"),
+        (1, "ERROR torch.OutOfMemoryError: CUDA out of memory. Tried to", "out of memory", "smaller"),
+        (1, "ValueError: BertModel does not support LoRA yet.", "LoRA adapters", "causal language model"),
+        (1, "Model architectures ['FooBar'] are not supported for now.", "FooBar", "causal language model"),
+        (2, "api_server.py: error: unrecognized arguments: --nope", "--nope", "--vllm-arg"),
+        (137, "loading weights", "ran out of memory", "Free memory"),
+        (1, "one\nERROR 11-20 something odd happened\ntwo", "something odd happened", "whole log"),
+        (1, "", "exit code 1", "whole log"),
+    ],
+)
+def test_a_death_is_explained(code: int, log: str, cause: str, mend: str) -> None:
+    error = explain_death(code, f"\x1b[36m(APIServer)\x1b[0m INFO starting\n{log}\n", Path("/logs/vllm.log"))
+    assert cause in error.message
+    assert mend in (error.mend or "")
+    assert "/logs/vllm.log" in (error.mend or "")
+
+
+def test_what_is_missing_is_told_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.serving.engine.serves_on_cpu", lambda: True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(ServingError, match=r"g\+\+"):
+        VllmProcess(options(), tmp_path / "vllm.log")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ServingError, match="not installed"):
+        VllmProcess(options(), tmp_path / "vllm.log")

@@ -1,0 +1,142 @@
+"""`arttrace serve` as a process, before an engine that is already there: serving.json, refusals, the end of it all."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from stand_in_engine import StandInEngine, engine_in_a_thread, write_adapter
+
+from arttrace.errors import ServingError
+from arttrace.paths import DataDir
+from trainer.serving import GatewayClient, Serving, find_serving, start_serving
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[StandInEngine]:
+    with engine_in_a_thread() as engine:
+        yield engine
+
+
+@pytest.fixture
+def base_model(tmp_path: Path) -> Path:
+    (tmp_path / "base").mkdir()
+    config = {"vocab_size": 100, "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}
+    (tmp_path / "base" / "config.json").write_text(json.dumps(config))
+    return tmp_path / "base"
+
+
+@pytest.fixture
+def served(tmp_path: Path, base_model: Path, engine: StandInEngine) -> Iterator[Serving]:
+    with start_serving(DataDir(tmp_path / "data"), base_model, options=["--vllm-url", engine.url]) as serving:
+        yield serving
+
+
+def arttrace(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from arttrace.commands import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **(env or {})})
+
+
+def test_it_serves_publishes_and_leaves_nothing(served: Serving, tmp_path: Path, base_model: Path) -> None:
+    data = DataDir(tmp_path / "data")
+    record = find_serving(data)
+    assert record is not None
+    assert (record.policy, record.base_model, record.url) == ("policy", str(base_model), served.url)
+    client = served.client()
+    report = client.publish(1, write_adapter(tmp_path / "policy@1", b"w1"))
+    assert (report.version, client.status().step) == ("policy@1", 1)
+    with pytest.raises(ServingError, match="is no adapter"):
+        client.publish(2, tmp_path / "nowhere")
+    assert served.client_environment["OPENAI_BASE_URL"] == f"{served.url}/v1"
+
+    second = arttrace("serve", "--base-model", str(base_model), "--dir", str(data.root), "--port", "0")
+    assert second.returncode == 1
+    assert f"already served at {served.url}" in second.stderr
+    with pytest.raises(ServingError, match="already served"):
+        start_serving(data, base_model)
+
+    os.kill(record.pid, signal.SIGTERM)
+    deadline = time.monotonic() + 10
+    while data.serving.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert find_serving(data) is None
+    assert not data.serving.exists()
+    with pytest.raises(ServingError, match="does not answer"):
+        client.status()
+
+
+def test_a_killed_server_is_no_obstacle_and_the_newest_version_comes_back(
+    tmp_path: Path, base_model: Path, engine: StandInEngine
+) -> None:
+    data = DataDir(tmp_path / "data")
+    for step in (1, 2, 10):
+        version = write_adapter(data.policies / "policy" / f"policy@{step}", b"w%d" % step)
+        if step != 10:  # half written: without its manifest
+            (version / "manifest.json").write_text("{}")
+    options = ["--vllm-url", engine.url]
+    with start_serving(data, base_model, options=options) as first:
+        os.kill(first.record.pid, signal.SIGKILL)
+        time.sleep(0.1)
+        assert data.serving.exists()
+        assert find_serving(data) is None
+    with start_serving(data, base_model, options=options) as again:
+        assert again.client().status().current == "policy@2"
+
+
+def test_ctrl_c_ends_it_cleanly(served: Serving, tmp_path: Path) -> None:
+    os.kill(served.record.pid, signal.SIGINT)
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            served.check()
+        except ServingError:
+            break
+        time.sleep(0.02)
+    assert not (tmp_path / "data" / "serving.json").exists()
+    assert "Traceback" not in (tmp_path / "data" / "logs" / "serve.log").read_text()
+
+
+def test_a_taken_port_is_named(base_model: Path, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        told = arttrace("serve", "--base-model", str(base_model), "--dir", str(tmp_path / "d"), "--port", port)
+    assert told.returncode == 1
+    assert f"port {port} on 127.0.0.1 is taken" in told.stderr
+    assert "--port" in told.stderr
+
+
+def test_others_are_let_in_only_with_a_token(base_model: Path, tmp_path: Path) -> None:
+    told = arttrace(
+        "serve", "--base-model", str(base_model), "--dir", str(tmp_path / "d"), "--port", "0", "--host", "0.0.0.0"
+    )
+    assert told.returncode == 1
+    assert "--api-key" in told.stderr
+
+
+def test_a_missing_model_and_a_missing_engine_are_told(base_model: Path, tmp_path: Path) -> None:
+    told = arttrace("serve", "--base-model", str(tmp_path / "nowhere"), "--dir", str(tmp_path / "d"))
+    assert (told.returncode, "no model directory" in told.stderr) == (1, True)
+    data = DataDir(tmp_path / "d")
+    with engine_in_a_thread("another") as another, pytest.raises(ServingError, match="is not the expected engine"):
+        start_serving(data, base_model, options=["--vllm-url", another.url])
+
+
+def test_the_token_is_asked_for(base_model: Path, tmp_path: Path, engine: StandInEngine) -> None:
+    options = ["--vllm-url", engine.url, "--host", "0.0.0.0"]
+    with start_serving(DataDir(tmp_path / "d"), base_model, options=options, env={"ARTTRACE_API_KEY": "k"}) as serving:
+        assert serving.url.startswith("http://127.0.0.1:")
+        assert httpx.get(f"{serving.url}/v1/models").status_code == 401
+        with pytest.raises(ServingError, match="key"):
+            GatewayClient(serving.url).status()
+        assert GatewayClient(serving.url, api_key="k").status().step == 0

@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import pytest
+from simulated_agent import MARK, Run, message, prompt_tokens, research_run, result, tokens
+
+from arttrace.records.sequence import TokenReport, TokenSequence
+from arttrace.records.span import SpanRow
+from arttrace.records.tokens import encode_logprobs, encode_token_ids
+from arttrace.trajectories import build_trajectories, sequences
+
+
+def read(spans: list[SpanRow]) -> tuple[tuple[TokenSequence, ...], TokenReport]:
+    [trajectory] = build_trajectories(spans)
+    return sequences(trajectory)
+
+
+def targets(sequence: TokenSequence) -> list[int]:
+    return [token for token, trained in zip(sequence.token_ids, sequence.trained, strict=True) if trained]
+
+
+def test_a_conversation_is_one_sequence_and_only_sampled_tokens_are_targets() -> None:
+    run = Run()
+    history = [message("system", "s"), message("user", "u")]
+    first = run.chat("a", history, message("assistant", "one"), at=1, policy="policy@1")
+    history += [first, message("user", "more")]
+    second = run.chat("b", history, message("assistant", "two"), at=10, policy="policy@2", logprob=-1.5)
+    [sequence], report = read(run.end())
+    assert list(sequence.token_ids) == [*prompt_tokens(history), *tokens(second)]
+    assert targets(sequence) == [*tokens(first), *tokens(second)]
+    assert sequence.policy_versions == ("policy@1", "policy@2")
+    sampled = [t for t, trained in enumerate(sequence.trained) if trained]
+    assert [sequence.versions[t] for t in sampled] == [0] * len(tokens(first)) + [1] * len(tokens(second))
+    assert [sequence.logprobs[t] for t in sampled] == [-0.5] * len(tokens(first)) + [-1.5] * len(tokens(second))
+    assert all(
+        sequence.versions[t] == -1 and sequence.logprobs[t] is None
+        for t in range(len(sequence.token_ids))
+        if t not in sampled
+    )
+    assert sequence.call_ids == (run.span_id("a"), run.span_id("b"))
+    count = len(tokens(first)) + len(tokens(second))
+    assert report == TokenReport(calls=2, captured_tokens=count, trained_tokens=count)
+
+
+def test_a_fabricated_assistant_message_is_context() -> None:
+    run = Run()
+    history = [message("user", "u"), message("assistant", "an example by hand"), message("user", "now you")]
+    answer = run.chat("a", history, message("assistant", "mine"), at=1)
+    [sequence], _ = read(run.end())
+    assert targets(sequence) == tokens(answer)
+
+
+def test_of_a_fork_the_earliest_next_call_trains_the_shared_tokens() -> None:
+    run = Run()
+    start = [message("user", "u")]
+    shared = run.chat("a", start, message("assistant", "shared"), at=1)
+    late = run.chat("b", [*start, shared, message("user", "x")], message("assistant", "late"), at=20)
+    early = run.chat("c", [*start, shared, message("user", "y")], message("assistant", "early"), at=10)
+    (first, second), report = read(run.end())
+    assert targets(first) == [*tokens(shared), *tokens(early)]
+    assert targets(second) == tokens(late)
+    assert report.forks == 1
+
+
+def test_a_divergence_inside_a_sampled_answer_forks_a_new_sequence() -> None:
+    run = Run()
+    start = [message("user", "u")]
+    answer = run.chat("a", start, message("assistant", "one two three"), at=1)
+    edited = message("assistant", "one two")
+    again = run.chat("b", [*start, edited, message("user", "x")], message("assistant", "four"), at=10)
+    (first, second), _ = read(run.end())
+    assert targets(first) == tokens(answer)
+    assert targets(second) == tokens(again)
+
+
+def test_identical_prompt_and_answer_are_two_calls_both_trained() -> None:
+    run = Run()
+    start = [message("user", "u")]
+    for name, at in (("a", 1), ("b", 2)):
+        answer = run.chat(name, start, message("assistant", "same"), at=at)
+    run.chat("c", [*start, answer, message("user", "x")], message("assistant", "next"), at=10)
+    made, report = read(run.end())
+    assert len(made) == 2
+    assert report.trained_tokens == 2 * len(tokens(answer)) + len(tokens(message("assistant", "next")))
+    assert {sequence.call_ids for sequence in made} == {
+        (run.span_id("a"), run.span_id("c")),
+        (run.span_id("b"),),
+    }
+
+
+def test_choices_are_siblings_all_trained() -> None:
+    run = Run()
+    start = [message("user", "u")]
+    one, two = message("assistant", "one"), message("assistant", "two")
+    run.chat("a", start, one, two, at=1)
+    run.chat("b", [*start, two, message("user", "x")], message("assistant", "on"), at=10)
+    made, report = read(run.end())
+    assert sorted(map(targets, made)) == sorted([tokens(one), [*tokens(two), *tokens(message("assistant", "on"))]])
+    assert report.forks == 1
+
+
+def test_an_empty_generation_is_nobodys_parent() -> None:
+    run = Run()
+    start = [message("user", "u")]
+    run.chat("a", start, {"role": "assistant", "parts": []}, at=1, TOKEN_IDS=encode_token_ids([]), LOGPROBS="f4:")
+    answer = run.chat("b", start, message("assistant", "now"), at=2)
+    [sequence], report = read(run.end())
+    assert sequence.call_ids == (run.span_id("b"),)
+    assert targets(sequence) == tokens(answer)
+    assert report.quarantined_calls == 0
+
+
+def test_what_cannot_be_trained_on_is_counted_with_its_reason() -> None:
+    run = Run()
+    start = [message("user", "u")]
+    answer = message("assistant", "one two")
+    count = len(tokens(answer))
+    run.chat("no ids", start, answer, at=1, TOKEN_IDS=None, LOGPROBS=None, USAGE_OUTPUT_TOKENS=9)
+    run.chat("no prompt", start, answer, at=2, PROMPT_TOKEN_IDS=None)
+    run.chat("hole", start, answer, at=3, LOGPROBS=encode_logprobs([None] + [-1.0] * (count - 1)))
+    run.chat("short", start, answer, at=4, LOGPROBS=encode_logprobs([-1.0]))
+    run.chat("cut", start, answer, at=5, TRUNCATED=["gen_ai.input.messages"])
+    run.chat("garbage", start, answer, at=6, TOKEN_IDS="i4:!!")
+    run.chat("usage", start, answer, at=7, USAGE_OUTPUT_TOKENS=count + 1)
+    run.chat("failed", start, at=8, OUTPUT_MESSAGES=None)
+    run.spans[-1] = SpanRow(
+        **{f: getattr(run.spans[-1], f) for f in run.spans[-1].__struct_fields__} | {"status_code": 2}
+    )
+    made, report = read(run.end())
+    assert made == ()
+    assert report.reasons == {
+        "error": 1,
+        "log-probabilities missing": 2,
+        "no token ids": 3,
+        "token count differs from usage": 1,
+        "truncated": 1,
+    }
+    assert report.quarantined_calls == 8
+    assert report.trained_tokens == 0
+    assert report.captured_tokens == report.quarantined_tokens == 9 + 5 * count
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ({"REQUEST_TEMPERATURE": 0.0}, "not sampled at temperature 1"),
+        ({"REQUEST_TEMPERATURE": 0.7}, "not sampled at temperature 1"),
+        ({"REQUEST_TOP_P": 0.95}, "sampling was narrowed or shifted"),
+        ({"REQUEST_TOP_K": 20}, "sampling was narrowed or shifted"),
+        ({"REQUEST_PRESENCE_PENALTY": 0.5}, "sampling was narrowed or shifted"),
+        ({"REQUEST_FREQUENCY_PENALTY": -0.5}, "sampling was narrowed or shifted"),
+        ({"SAMPLING_SETTINGS": ["min_p"]}, "sampling was narrowed or shifted"),
+    ],
+)
+def test_what_was_sampled_from_another_distribution_than_its_log_probabilities_say_is_context(
+    setting: dict[str, object], reason: str
+) -> None:
+    run = Run()
+    start = [message("user", "u")]
+    other = run.chat("a", start, message("assistant", "elsewhere"), at=1, **setting)
+    answer = run.chat("b", [*start, other, message("user", "x")], message("assistant", "here"), at=10)
+    [sequence], report = read(run.end())
+    assert targets(sequence) == tokens(answer)
+    assert report.reasons == {reason: 1}
+    assert report.quarantined_tokens == len(tokens(other))
+
+
+def test_neutral_sampling_settings_are_trained_on() -> None:
+    run = Run()
+    neutral = {"REQUEST_TEMPERATURE": 1, "REQUEST_TOP_P": 1.0, "REQUEST_PRESENCE_PENALTY": 0}
+    for at, top_k in enumerate((-1, 0)):
+        run.chat(f"{at}", [message("user", f"{at}")], message("assistant", "a"), at=at, REQUEST_TOP_K=top_k, **neutral)
+    made, report = read(run.end())
+    assert (len(made), report.quarantined_calls) == (2, 0)
+
+
+def test_an_answer_without_a_prompt_is_set_aside_and_blocks_no_step() -> None:
+    run = Run()
+    run.chat("a", [message("user", "u")], message("assistant", "one"), at=1, PROMPT_TOKEN_IDS=encode_token_ids([]))
+    made, report = read(run.end())
+    assert made == ()
+    assert report.reasons == {"no token ids": 1}
+
+
+def test_the_tokens_of_a_cut_stream_are_kept() -> None:
+    run = Run()
+    run.chat("a", [message("user", "u")], message("assistant", "half a"), at=1, INTERRUPTED="closed")
+    [sequence], report = read(run.end())
+    assert targets(sequence) == tokens(message("assistant", "half a"))
+    assert report.quarantined_calls == 0
+
+
+def test_a_quarantined_call_between_two_others_becomes_context() -> None:
+    run = Run()
+    history = [message("user", "u")]
+    one = run.chat("a", history, message("assistant", "one"), at=1)
+    history += [one, message("user", "x")]
+    two = run.chat("b", history, message("assistant", "two"), at=10, LOGPROBS=None)
+    history += [two, message("user", "y")]
+    three = run.chat("c", history, message("assistant", "three"), at=20)
+    [sequence], report = read(run.end())
+    assert targets(sequence) == [*tokens(one), *tokens(three)]
+    assert report.quarantined_tokens == len(tokens(two))
+
+
+def test_sequences_never_span_two_agents() -> None:
+    run = Run()
+    start = [message("user", "u")]
+    first = run.chat("a", start, message("assistant", "one"), at=1)
+    sub = run.agent("sub", at=5, until=50)
+    run.chat("b", [*start, first, message("user", "x")], message("assistant", "two"), at=10, parent=sub)
+    made, _ = read(run.end())
+    assert [(sequence.agent_id, sequence.call_ids) for sequence in made] == [
+        (run.root_id, (run.span_id("a"),)),
+        (sub, (run.span_id("b"),)),
+    ]
+
+
+def test_parallel_sub_agents_give_a_sequence_each() -> None:
+    made, report = read(research_run())
+    assert [len(sequence.call_ids) for sequence in made] == [3, 2, 2]
+    assert report.forks == 0
+    assert report.trained_tokens == report.captured_tokens > 0
+    assert all(sequence.token_ids.count(MARK) >= 2 for sequence in made)
+
+
+def test_long_conversations_cost_little_more_than_their_length() -> None:
+    run = Run()
+    history = [message("user", "u")]
+    for turn in range(150):
+        history += [run.chat(f"t{turn}", history, message("assistant", f"a{turn}"), at=10 * turn), result("x", "y")]
+    [sequence], _ = read(run.end(at=10_000))
+    assert len(sequence.call_ids) == 150

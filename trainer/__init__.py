@@ -1,0 +1,1 @@
+"""trainer: what needs a model: learning, serving, and the loop between them."""

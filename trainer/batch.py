@@ -1,0 +1,95 @@
+"""Pure: scored groups become the samples of one step, and everything left out is counted with its reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from arttrace.records.group import Group
+from arttrace.records.policy import Consumed
+from arttrace.rewards.mix import trajectory_reward
+from arttrace.trajectories import sequences
+from trainer.advantages import Scale, group_advantages
+from trainer.learner.interface import Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one step trains on, and what it does not.
+
+    `samples` holds one entry per trajectory with trainable tokens. `consumed` names every trajectory whose reward
+    entered an advantage. `left_out` counts trajectories by the reason they were dropped (one that is alone in its
+    group needs company before a reward), `quarantined` calls by the reason their tokens are not trained. Rewards are
+    those of the consumed trajectories, group by group.
+    """
+
+    samples: tuple[Sample, ...] = ()
+    consumed: tuple[Consumed, ...] = ()
+    rewards: tuple[tuple[float, ...], ...] = ()
+    captured_tokens: int = 0
+    trained_tokens: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+    quarantined: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def equal_groups(self) -> int:
+        """Groups whose rewards are all equal: they teach nothing, and stay in the normaliser."""
+        return sum(1 for group in self.rewards if len(set(group)) == 1)
+
+    @property
+    def reward_mean(self) -> float:
+        """Mean reward over all consumed trajectories; 0.0 when there are none."""
+        values = [value for group in self.rewards for value in group]
+        return sum(values) / len(values) if values else 0.0
+
+    @property
+    def reward_spread(self) -> float:
+        """Mean over groups of (largest - smallest reward) within the group; 0.0 when there are none."""
+        return sum(max(g) - min(g) for g in self.rewards) / len(self.rewards) if self.rewards else 0.0
+
+
+def make_batch(groups: Sequence[Group], *, policy: str | None = None, scale: Scale = "none") -> Batch:
+    """Samples of every group with at least two complete, rewarded trajectories; targets are the tokens that a version
+    of `policy` sampled (None: whoever sampled them).
+
+    A trajectory without trainable tokens keeps its place in the group's baseline but is no sample; ARCHITECTURE's
+    rule is that one trajectory is one sample, so all its sequences share one advantage.
+    """
+    samples: list[Sample] = []
+    consumed: list[Consumed] = []
+    rewards: list[tuple[float, ...]] = []
+    left_out: Counter[str] = Counter()
+    quarantined: Counter[str] = Counter()
+    captured = trained = 0
+    for group in groups:
+        complete = [trajectory for trajectory in group.trajectories if not trajectory.incomplete]
+        rewarded = [(trajectory, trajectory_reward(trajectory)) for trajectory in complete]
+        scored = [(trajectory, reward) for trajectory, reward in rewarded if reward is not None]
+        left_out["incomplete"] += len(group.trajectories) - len(complete)
+        if len(complete) > 1:
+            left_out["no reward"] += len(complete) - len(scored)
+        if len(scored) < 2:
+            left_out["alone in its group"] += len(scored) if len(complete) > 1 else len(complete)
+            continue
+        values = tuple(reward for _, reward in scored)
+        rewards.append(values)
+        for (trajectory, _), advantage in zip(scored, group_advantages(values, scale=scale), strict=True):
+            consumed.append(Consumed(trajectory.id, trajectory.revision))
+            found, report = sequences(trajectory, policy=policy)
+            captured += report.captured_tokens
+            quarantined.update(report.reasons)
+            if report.trained_tokens == 0:
+                left_out["no trainable tokens"] += 1
+                continue
+            trained += report.trained_tokens
+            samples.append(Sample(sequences=found, advantage=advantage))
+    return Batch(
+        samples=tuple(samples),
+        consumed=tuple(consumed),
+        rewards=tuple(rewards),
+        captured_tokens=captured,
+        trained_tokens=trained,
+        left_out=dict(+left_out),
+        quarantined=dict(quarantined),
+    )

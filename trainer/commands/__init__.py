@@ -1,0 +1,1 @@
+"""The commands that need a model; the `arttrace` command finds them by entry point."""

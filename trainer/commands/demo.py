@@ -1,0 +1,56 @@
+"""`arttrace demo`: the whole loop, on a machine with no GPU."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import click
+
+from arttrace.paths import DataDir
+
+
+@click.command(short_help="Watch the whole loop on this machine.")
+@click.option("--seed", default=1, show_default=True, help="Seed of the base model, the scenarios and the sampling.")
+@click.option("--steps", type=click.IntRange(min=1), help="Optimisation steps.  [default: as many as the task needs]")
+@click.option(
+    "--judge", metavar="MODEL", help="A real judge by its litellm name, such as openai/o3.  [default: a stand-in]"
+)
+@click.option(
+    "--base-model",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Train this model instead of the tiny one built on the spot.",
+)
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where store, adapters and report go.  [default: ./arttrace-demo/seed-SEED]",
+)
+def command(seed: int, steps: int | None, judge: str | None, base_model: Path | None, directory: Path | None) -> None:
+    """Capture an agent, judge its runs, train a LoRA on them, serve it, and watch it get better.
+
+    Everything is real but the model's size and what is named a stand-in on screen. Takes some minutes on two CPU
+    cores. Ctrl-C stops it cleanly, a crash loses at most the step under way: the same command goes on.
+    """
+    from trainer.demo import recipe
+    from trainer.demo.pipeline import Settings, run_demo
+    from trainer.demo.screen import Screen
+    from trainer.serving.model import read_model
+
+    if base_model is not None:
+        read_model(base_model)
+    signal.signal(signal.SIGTERM, _interrupt)
+    data = DataDir.resolve(directory or Path("arttrace-demo") / f"seed-{seed}")
+    try:
+        run_demo(Settings(data, seed, steps or recipe.STEPS, judge, base_model), Screen())
+    except KeyboardInterrupt:
+        click.echo(
+            f"\nStopped; everything so far is saved in {data.root}. The same command goes on from here.", err=True
+        )
+        sys.exit(130)
+
+
+def _interrupt(_signal: int, _frame: object) -> None:
+    raise KeyboardInterrupt

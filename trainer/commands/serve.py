@@ -1,0 +1,99 @@
+"""`arttrace serve`: a base model and the newest version of a policy behind an OpenAI-compatible endpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from arttrace.commands.options import dir_option, json_option
+from arttrace.paths import DataDir
+
+
+@click.command(short_help="Serve a model and its policy's newest version.")
+@click.option(
+    "--base-model",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Directory of the base model, as save_pretrained writes it.",
+)
+@click.option("--policy", default="policy", show_default=True, help="Name of the policy, the model that is trained.")
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 takes any free port.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Any but the loopback needs --api-key.")
+@click.option(
+    "--api-key",
+    envvar="ARTTRACE_API_KEY",
+    help="Token that clients must send.  [default: $ARTTRACE_API_KEY, else none is asked for]",
+)
+@click.option("--max-model-len", type=click.IntRange(1), help="Longest context in tokens.  [default: from the model]")
+@click.option("--tool-call-parser", default="hermes", show_default=True, help="vLLM's parser for tool calls.")
+@click.option("--vllm-url", help="Use a vLLM that already runs instead of starting one.")
+@click.option(
+    "--vllm-arg", "vllm_args", multiple=True, help="Passed on to vLLM, as in --vllm-arg=--seed=1. Repeatable."
+)
+@dir_option
+@json_option
+def command(
+    base_model: Path,
+    policy: str,
+    port: int,
+    host: str,
+    api_key: str | None,
+    max_model_len: int | None,
+    tool_call_parser: str,
+    vllm_url: str | None,
+    vllm_args: tuple[str, ...],
+    data: DataDir,
+    as_json: bool,
+) -> None:
+    """Serve a base model and the newest version of its policy, until Ctrl-C.
+
+    Starts vLLM and, in front of it, an endpoint that speaks OpenAI's API. The model name `policy:latest` always means
+    the newest version; `arttrace train` swaps it without a failed request. Answers carry token ids and
+    log-probabilities, so that captured runs can be trained on.
+    """
+    # Checked before the import that takes a second.
+    from trainer.serving.model import read_model
+
+    base_model = base_model.absolute()
+    shape = read_model(base_model)
+
+    import msgspec
+
+    from trainer.gateway.policies import Policies
+    from trainer.serving.engine import EngineOptions
+    from trainer.serving.report import ServingFile
+    from trainer.serving.server import ServeOptions, serve
+
+    if not shape.has_chat_template:
+        click.secho(
+            f"note: {base_model} has no chat template, so chat completions will be refused", fg="yellow", err=True
+        )
+
+    def ready(record: ServingFile, policies: Policies) -> None:
+        if as_json:
+            click.echo(msgspec.json.encode(record))
+            return
+        click.echo(
+            f"\nReady: {policies.current.name} at {record.url}/v1\n\n"
+            f"  export OPENAI_BASE_URL={record.url}/v1\n"
+            f"  export OPENAI_API_KEY={'<your token>' if api_key else 'arttrace'}\n\n"
+            f"  models   {', '.join(policies.names())}\n"
+            f"  status   {record.url}/arttrace/status\n"
+            f"  log      {record.log}\n\n"
+            "Ctrl-C stops it."
+        )
+
+    serve(
+        ServeOptions(
+            data=data,
+            engine=EngineOptions(base_model, shape, max_model_len, tool_call_parser, vllm_args),
+            policy=policy,
+            host=host,
+            port=port,
+            api_key=api_key or None,
+            vllm_url=vllm_url,
+        ),
+        say=lambda line: click.echo(line, err=True),
+        ready=ready,
+    )

@@ -1,0 +1,184 @@
+"""The loop that turns scored groups into the next policy: batch, step, checkpoint, publish, record.
+
+Each phase leaves its mark on disk before the next begins, so that a process killed anywhere can be started again:
+a checkpoint that was not published or recorded is published and recorded first, and its manifest decides what was
+consumed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from arttrace.errors import TrainingError
+from arttrace.records.group import Group
+from arttrace.records.policy import PolicyStep
+from arttrace.store import Store
+from trainer.advantages import Scale
+from trainer.batch import Batch, make_batch
+from trainer.checkpoints import Checkpoints
+from trainer.learner.interface import Learner
+from trainer.serving import GatewayClient
+
+
+class Phase(StrEnum):
+    """Where the loop is; the order is that of one step."""
+
+    ROLLOUT = "rollout"
+    SCORE = "score"
+    BATCH = "batch"
+    STEP = "step"
+    CHECKPOINT = "checkpoint"
+    PUBLISH = "publish"
+    RECORD = "record"
+
+
+class Watch(Protocol):
+    """Told when a phase begins."""
+
+    def __call__(self, phase: Phase) -> None: ...
+
+
+class Clock:
+    """Seconds per phase: call it with a phase to end the running one and begin the next."""
+
+    def __init__(self, watch: Watch | None = None) -> None:
+        self.seconds: dict[Phase, float] = {}
+        self._watch = watch
+        self._running: tuple[Phase, float] | None = None
+
+    def __call__(self, phase: Phase) -> None:
+        self.stop()
+        self._running = (phase, time.perf_counter())
+        if self._watch:
+            self._watch(phase)
+
+    def stop(self) -> None:
+        """End the running phase, if any."""
+        if self._running:
+            phase, began = self._running
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - began
+            self._running = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One policy's loop: its store, learner, checkpoints, and the gateway that serves it (None: not served)."""
+
+    policy: str
+    base_model: str
+    store: Store
+    learner: Learner
+    checkpoints: Checkpoints
+    gateway: GatewayClient | None = None
+    scale: Scale = "none"
+
+    def resume(self) -> int:
+        """Take the newest checkpoint, finish what it left open, and return its step (0: none yet)."""
+        step = self.checkpoints.latest()
+        if step is None:
+            return 0
+        self.learner.load(self.checkpoints.path(step))
+        finish_open_step(self.store, self.checkpoints, self.gateway)
+        return step
+
+    def train(self, groups: Sequence[Group], clock: Clock | None = None) -> PolicyStep | None:
+        """One step on scored groups: the new version is on disk, served, and recorded when this returns.
+
+        None when the rewards of every group are equal: the step is skipped, and nothing changes or is consumed.
+        Raises TrainingError when there is nothing to train on; nothing is consumed then either.
+        """
+        clock = clock or Clock()
+        clock(Phase.BATCH)
+        batch = make_batch(groups, policy=self.policy, scale=self.scale)
+        require_trainable(batch)
+        clock(Phase.STEP)
+        last = self.checkpoints.latest() or 0
+        learned = self.learner.step(batch.samples, current_version=f"{self.policy}@{last}")
+        if learned.skipped:
+            clock.stop()
+            return None
+        clock(Phase.CHECKPOINT)
+        step = last + 1
+        manifest = PolicyStep(
+            policy=self.policy,
+            step=step,
+            adapter=str(self.checkpoints.path(step)),
+            consumed=batch.consumed,
+            metrics={
+                "groups": float(len(batch.rewards)),
+                "groups_equal": float(batch.equal_groups),
+                "reward_mean": batch.reward_mean,
+                "reward_spread": batch.reward_spread,
+                "tokens_captured": float(batch.captured_tokens),
+                "tokens_trained": float(batch.trained_tokens),
+                **learned.numbers(),
+            },
+            base_model=self.base_model,
+            time_ns=time.time_ns(),
+        )
+        self.checkpoints.write(step, self.learner.save, manifest)
+        clock(Phase.PUBLISH)
+        published = self.gateway.publish(step, self.checkpoints.path(step)) if self.gateway else None
+        clock(Phase.RECORD)
+        metrics = dict(manifest.metrics)
+        if published:
+            metrics["publish_logprob_change"] = published.max_logprob_change
+        clock.stop()
+        metrics |= {f"{phase.value}_s": seconds for phase, seconds in clock.seconds.items()}
+        done = msgspec.structs.replace(manifest, metrics=metrics)
+        self.store.append([done])
+        return done
+
+
+def finish_open_step(store: Store, checkpoints: Checkpoints, gateway: GatewayClient | None) -> None:
+    """Record and publish the checkpoints that a killed or failed step left unrecorded or unserved.
+
+    To be called before anyone asks the store what a policy was not trained on.
+    """
+    step = checkpoints.latest()
+    if step is None:
+        return
+    recorded = {done.step for done in store.policy_steps(checkpoints.policy)}
+    store.append([checkpoints.manifest(n) for n in checkpoints.steps() if n not in recorded])
+    if gateway and gateway.status().step != step:
+        gateway.publish(step, checkpoints.path(step))
+
+
+def require_trainable(batch: Batch) -> None:
+    """Raise TrainingError with the cause and the mend when a batch holds nothing to learn from."""
+    if not batch.consumed:
+        raise TrainingError(*_why_no_groups(batch.left_out))
+    if not batch.samples:
+        reasons = ", ".join(f"{n} calls: {why}" for why, n in sorted(batch.quarantined.items()))
+        raise TrainingError(
+            f"{len(batch.consumed)} rewarded trajectories, but no trainable token among them ({reasons or 'no call'}).",
+            "GRPO needs the sampled token ids and log-probabilities: let the agent call the gateway of "
+            "`arttrace serve`, which asks the engine for them.",
+        )
+
+
+_MENDS = {
+    "no reward": "Score them with `arttrace score`, or reward them in code with arttrace.reward().",
+    "alone in its group": "Run each scenario several times: GRPO compares runs of the same task.",
+    "incomplete": "An incomplete run was killed or is still going; `arttrace ls` names them.",
+}
+"""What to do about trajectories that were left out, by the reason; what comes first is told first."""
+
+
+def _why_no_groups(left_out: Mapping[str, int]) -> tuple[str, str]:
+    if not left_out:
+        return (
+            "There is nothing new to train on: no trajectory that this policy has not been trained on.",
+            "Run the agent again, score the runs, and train then.",
+        )
+    counts = ", ".join(f"{left_out[reason]} {reason}" for reason in _MENDS if reason in left_out)
+    return (
+        f"There is nothing to train on. Trajectories left out: {counts}.",
+        " ".join(mend for reason, mend in _MENDS.items() if reason in left_out),
+    )

@@ -1,0 +1,332 @@
+"""The demo from end to end: demonstrations, base model, serving, rollouts, judging, training, and two evaluations.
+
+Every phase leaves its result on disk (the cached model, the store, the checkpoints, demo.json) and looks there first,
+so that a demo killed anywhere goes on where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from arttrace.errors import JudgeError, ServingError
+from arttrace.groups import group_trajectories
+from arttrace.paths import DataDir
+from arttrace.records.group import Group
+from arttrace.records.reward import Judgement
+from arttrace.rewards import judgement_key, score_groups, to_store
+from arttrace.rewards.judge import load_litellm
+from arttrace.store import Store
+from trainer.checkpoints import Checkpoints
+from trainer.daemon import Clock, Loop, Phase
+from trainer.demo import recipe, stand_in, stand_in_judge
+from trainer.demo.report import markdown
+from trainer.demo.scenarios import Scenario, draw, load_world, truth
+from trainer.demo.screen import Screen
+from trainer.demo.state import DemoState, Success, load_state
+from trainer.demo.teacher import Teacher
+from trainer.learner.interface import Learner
+from trainer.rollouts import RolloutJob, RolloutResult, RolloutWorkers
+from trainer.serving import Serving, start_serving
+
+POLICY = "policy"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options of `arttrace demo`. `judge` None is the stand-in; `base_model` None is the one built on the spot."""
+
+    data: DataDir
+    seed: int
+    steps: int
+    judge: str | None = None
+    base_model: Path | None = None
+
+
+def run_demo(settings: Settings, screen: Screen) -> None:
+    """Run the demo, or what a killed one left of it. Children are stopped however this ends."""
+    with ExitStack() as stack:
+        _Demo(settings, screen, stack).run()
+
+
+def prepare_base_model(settings: Settings, screen: Screen) -> Path:
+    """The directory of the demo's tiny base model, which is built and cached when it is not there yet."""
+    with ExitStack() as stack:
+        return _Demo(settings, screen, stack).base_model()
+
+
+class _Demo:
+    """One run of the demo. Its methods are the phases, in order."""
+
+    def __init__(self, settings: Settings, screen: Screen, stack: ExitStack) -> None:
+        self._settings, self._screen, self._stack = settings, screen, stack
+        self._data = settings.data
+        self._world = load_world()
+        self._file = self._data.root / "demo.json"
+        wanted = DemoState(settings.seed, str(settings.base_model or "built"), settings.judge or "stand-in")
+        self._state, self._resumed = load_state(self._file, wanted)
+        self._state.save(self._file)
+        self._store = stack.enter_context(Store.open(self._data, create=True))
+
+    def run(self) -> None:
+        """All of it."""
+        self._began = time.perf_counter()
+        self._introduce()
+        base_model = self._settings.base_model or self.base_model()
+        serving, learner = self._serve(base_model)
+        self._judge_params = self._judge()
+        workers = self._stack.enter_context(self._workers(serving.client_environment))
+        loop = Loop(
+            policy=POLICY,
+            base_model=str(base_model),
+            store=self._store,
+            learner=learner,
+            checkpoints=Checkpoints(self._data.policies, POLICY),
+            gateway=serving.client(),
+            scale=recipe.ADVANTAGE_SCALE,
+        )
+        step = loop.resume()
+        if step == 0:
+            self._evaluate(workers, f"{POLICY}@0")
+        self._train(loop, workers, step)
+        if trained := loop.checkpoints.latest():
+            self._evaluate(workers, f"{POLICY}@{trained}")
+        self._close(base_model)
+
+    # --- phases --------------------------------------------------------------------------------------------
+
+    def _introduce(self) -> None:
+        settings = self._settings
+        notes = [
+            "The whole loop on this machine: capture an agent, judge its runs, train a LoRA on them, serve it, repeat.",
+        ]
+        if settings.base_model is None:
+            notes.append(
+                "No weights are shipped: a tiny base model is built here, from captured demonstrations of a [bold]"
+                "stand-in[/] for a\nteacher, a script that errs on purpose. A real user passes --base-model DIR."
+            )
+        if settings.judge is None:
+            notes.append(
+                "The judge is a [bold]stand-in[/]: a script that follows RULER's protocol and sees trajectories only. "
+                "A real one:\n--judge openai/o3, or any other model that litellm knows."
+            )
+        notes.append(f"The agent is [bold]{recipe.AGENT.name}[/] in {recipe.AGENT.parent}, unmodified `openai` code.")
+        if self._resumed:
+            notes.append(f"[bold]Resuming[/] what an earlier run left in {self._data.root}.")
+        self._screen.title(f"arttrace demo, seed {settings.seed}", notes)
+
+    def base_model(self) -> Path:
+        """The cached base model of the seed, or one built now from demonstrations."""
+        path = recipe.base_model_path(self._settings.seed)
+        if (path / "config.json").exists():
+            self._screen.line("base model", f"cached in {path}")
+            return path
+        from trainer.demo.base_model import build_base_model
+        from trainer.demo.demonstrations import demonstrations
+
+        wanted = draw(self._world, recipe.DEMONSTRATIONS, f"demonstrations {self._settings.seed}", held=False)
+        with self._screen.phase("demonstrations") as phase:
+            jobs = [_job(scenario, group=f"demonstrations/{n}") for n, scenario in enumerate(wanted)]
+            teacher = Teacher(self._settings.seed)
+            with stand_in.serve(lambda body: teacher.reply(body["messages"], body["tools"]), "stand-in-teacher") as url:
+                env = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "stand-in"}
+                with self._workers(env) as workers:
+                    self._run_missing(workers, jobs, phase.update)
+            examples = demonstrations(
+                self._store.trajectories(groups=[_group(job) for job in jobs], complete_only=True)
+            )
+            phase.result = f"{len(jobs)} runs of the agent under the stand-in teacher, {len(examples)} calls captured"
+        with self._screen.phase("base model") as phase:
+            built = build_base_model(examples, self._settings.seed, path, progress=phase.update)
+            phase.result = f"{built.parameters / 1e6:.2f} M parameters, {built.steps} steps from scratch, in {path}"
+        return path
+
+    def _serve(self, base_model: Path) -> tuple[Serving, Learner]:
+        """Start vLLM and, while it compiles, load the learner."""
+        with self._screen.phase("vLLM and gateway") as phase, ThreadPoolExecutor(1) as pool:
+            loading = pool.submit(_load_learner, base_model, self._settings.seed, self._settings.steps)
+            pool.submit(load_litellm)
+            serving = self._stack.enter_context(
+                start_serving(
+                    self._data,
+                    base_model,
+                    policy=POLICY,
+                    options=recipe.SERVE_OPTIONS if self._settings.base_model is None else (),
+                    on_progress=lambda line, _: phase.update(line),
+                )
+            )
+            phase.update("loading the learner")
+            learner = loading.result()
+            phase.result = f"serving {POLICY}@0 at {serving.url}/v1"
+        return serving, learner
+
+    def _judge(self) -> dict[str, Any]:
+        if self._settings.judge is not None:
+            return {}
+        url = self._stack.enter_context(stand_in.serve(stand_in_judge.reply, stand_in_judge.NAME))
+        return {"api_base": url, "api_key": "stand-in"}
+
+    def _train(self, loop: Loop, workers: RolloutWorkers, done: int) -> None:
+        if done >= self._settings.steps:
+            return
+        self._screen.steps_head()
+        for past in self._store.policy_steps(POLICY):
+            self._screen.step(past)
+        rounds = 2 * self._settings.steps
+        pool = draw(self._world, recipe.GROUPS * rounds, f"training {self._settings.seed}", held=False)
+        while done < self._settings.steps and (number := done + self._state.skipped + 1) <= rounds:
+            with self._screen.status(f"step {done + 1}") as status:
+                clock = Clock(watch=lambda phase: status(phase.value))
+                clock(Phase.ROLLOUT)
+                groups = self._rollouts(workers, number, pool[(number - 1) * recipe.GROUPS : number * recipe.GROUPS])
+                clock(Phase.SCORE)
+                made = loop.train(self._score(groups), clock)
+            if made is None:
+                self._state.skipped += 1
+                self._state.save(self._file)
+                self._screen.line("", f"round {number}: all rewards within each group are equal, nothing to learn")
+            else:
+                done = made.step
+                self._screen.step(made)
+
+    def _rollouts(self, workers: RolloutWorkers, number: int, scenarios: Sequence[Scenario]) -> list[Group]:
+        jobs = [
+            _job(scenario, group=f"round-{number:04d}/{scenario.name}")
+            for scenario in scenarios
+            for _ in range(recipe.GROUP_SIZE)
+        ]
+        self._run_missing(workers, jobs)
+        return self._groups({_group(job) for job in jobs})
+
+    def _score(self, groups: Sequence[Group]) -> list[Group]:
+        judge = self._settings.judge or f"openai/{stand_in_judge.NAME}"
+        due = [group for group in groups if self._store.judgement(judgement_key(group, judge)) is None]
+
+        def keep(_: Group, judgement: Judgement) -> None:
+            self._store.append(to_store(judgement))
+
+        outcomes = asyncio.run(score_groups(due, judge, self._judge_params, on_judged=keep))
+        failed = [outcome for outcome in outcomes if isinstance(outcome, JudgeError)]
+        if failed:
+            raise failed[0]
+        return self._groups({group.key for group in groups})
+
+    def _evaluate(self, workers: RolloutWorkers, version: str) -> None:
+        """Held-out success of the version that is served now, by ground truth, sampled and greedy."""
+        scenarios = draw(self._world, recipe.HELD_OUT, f"held out {self._settings.seed}", held=True)
+        for mode, temperature in (("sampled", 1.0), ("greedy", 0.0)):
+            label = f"{version} {mode}"
+            if label in self._state.held_out:
+                continue
+            with self._screen.phase(f"held-out, {mode}") as phase:
+                began = time.perf_counter()
+                jobs = [
+                    _job(scenario, group=f"held-out/{version}/{mode}/{scenario.name}", temperature=temperature)
+                    for scenario in scenarios
+                ]
+                results = workers.run(jobs)
+                _complain_if_all_failed(results)
+                right = sum(
+                    result.result == truth(self._world, scenario)
+                    for result, scenario in zip(results, scenarios, strict=True)
+                )
+                success = Success(right, len(jobs), time.perf_counter() - began)
+                phase.result = f"{version}: {right} of {len(jobs)} right ({100 * success.rate:.1f} %)"
+            self._state.held_out[label] = success
+            self._state.save(self._file)
+
+    def _close(self, base_model: Path) -> None:
+        self._store.ingest_spool()
+        steps = self._store.policy_steps(POLICY)
+        report = self._data.root / "report.md"
+        facts = [
+            ("store", str(self._data.store)),
+            ("adapters", str(self._data.policies / POLICY)),
+            ("base model", str(base_model)),
+            ("report", str(report)),
+            ("this run took", f"{time.perf_counter() - self._began:.0f} s"),
+        ]
+        report.write_text(markdown(steps, self._state.held_out, facts), encoding="utf-8")
+        option = f"--dir {self._data.root}"
+        trained = steps[-1].consumed[:1] if steps else ()  # nothing to show when no round taught anything
+        show = [f"arttrace show {one.trajectory_id[:8]} {option}" for one in trained]
+        self._screen.closing(
+            self._state.held_out,
+            steps,
+            facts,
+            [
+                (f"arttrace ls {option} --limit 20", "what was captured"),
+                *((command, "one run as a tree: planner, sub-agents, tools, rewards") for command in show),
+                (f"arttrace serve --base-model {base_model} {option}", "serve the trained policy to your own code"),
+            ],
+        )
+
+    # --- helpers -------------------------------------------------------------------------------------------
+
+    def _workers(self, env: dict[str, str]) -> RolloutWorkers:
+        return RolloutWorkers(f"{recipe.AGENT}:answer", self._data, env=env, concurrency=recipe.CONCURRENCY)
+
+    def _groups(self, keys: set[str]) -> list[Group]:
+        return group_trajectories(self._store.trajectories(groups=sorted(keys), complete_only=True))
+
+    def _run_missing(self, workers: RolloutWorkers, jobs: Sequence[RolloutJob], update: Any = None) -> None:
+        """Run the jobs whose trajectories an earlier run did not leave in the store, and take in what comes of them."""
+        there: dict[str, int] = {}
+        if self._resumed:
+            for group in self._groups({_group(job) for job in jobs}):
+                there[group.key] = len(group.trajectories)
+        missing = []
+        for job in jobs:
+            if there.get(_group(job), 0) > 0:
+                there[_group(job)] -= 1
+            else:
+                missing.append(job)
+        if not missing:
+            return
+        done = 0
+
+        def count(_: RolloutResult) -> None:
+            nonlocal done
+            done += 1
+            if update is not None:
+                update(f"{done} of {len(missing)} runs")
+
+        _complain_if_all_failed(workers.run(missing, on_result=count))
+        self._store.ingest_spool()
+
+
+def _load_learner(base_model: Path, seed: int, steps: int) -> Learner:
+    from trainer.learner.config import LearnerConfig
+    from trainer.learner.trl import TrlLearner
+
+    config = LearnerConfig(
+        learning_rate=recipe.LEARNING_RATE,
+        decay=(steps // 2, steps) if steps > 1 else None,
+        lora_rank=recipe.LORA_RANK,
+        lora_alpha=recipe.LORA_ALPHA,
+        kl_weight=recipe.KL_WEIGHT,
+        seed=seed,
+    )
+    return TrlLearner(base_model, config)
+
+
+def _job(scenario: Scenario, *, group: str, temperature: float = 1.0) -> RolloutJob:
+    arguments = {"question": scenario.question, "day": scenario.day, "temperature": temperature}
+    return RolloutJob(arguments=arguments, scenario=scenario.name, group=group)
+
+
+def _group(job: RolloutJob) -> str:
+    assert job.group is not None
+    return job.group
+
+
+def _complain_if_all_failed(results: Sequence[RolloutResult]) -> None:
+    errors = [result.error for result in results if result.error]
+    if results and len(errors) == len(results):
+        raise ServingError(f"every run of the agent failed; the first with: {errors[0]}", "See logs/ in the directory.")

@@ -1,0 +1,49 @@
+"""The demo's numbers, in one place: how much of what, found by measurement, and where its parts lie."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from trainer.advantages import Scale
+from trainer.demo import scenarios
+
+AGENT = scenarios.MARKET / "agent.py"
+
+DEMONSTRATIONS = 600
+"""Runs of the agent under the stand-in teacher."""
+HELD_OUT = 120
+"""Scenarios that nothing is trained on; each is asked once sampled and once greedily, before and after."""
+STEPS = 40
+GROUPS = 8
+"""Scenarios per step."""
+GROUP_SIZE = 8
+"""Rollouts per scenario."""
+CONCURRENCY = 64
+"""Runs of the agent at once: one step's rollouts."""
+LEARNING_RATE = 2e-3
+LORA_RANK = 8
+LORA_ALPHA = 16
+KL_WEIGHT = 0.05
+"""Towards the base model: without it a model this small loses its form, or one habit while it mends another."""
+ADVANTAGE_SCALE: Scale = "std"
+SERVE_OPTIONS = ("--max-model-len=256", f"--vllm-arg=--max-lora-rank={LORA_RANK}")
+"""vLLM pads every adapter to the largest rank it accepts, which costs time on a CPU."""
+
+
+def base_model_path(seed: int) -> Path:
+    """Where the base model of a seed is cached: `$XDG_CACHE_HOME/arttrace/demo`, by the code that makes it."""
+    made_by = hashlib.blake2b(digest_size=6)
+    here = Path(__file__).parent
+    for source in (
+        here / "base_model.py",
+        here / "tokenizer.py",
+        here / "teacher.py",
+        AGENT,
+        AGENT.parent / "world.py",
+    ):
+        made_by.update(source.read_bytes())
+    made_by.update(str(DEMONSTRATIONS).encode())
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "arttrace" / "demo" / f"base-seed-{seed}-{made_by.hexdigest()}"

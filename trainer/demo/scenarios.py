@@ -1,0 +1,82 @@
+"""The demo's scenarios: what is asked of the agent in training and what is held out, and the right answers.
+
+The right answers are the demo's own knowledge, for its closing table; the judge never gets them. They come from the
+world of the example, which is loaded as a file: `examples/` is no package.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import random
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from types import ModuleType
+
+from arttrace.errors import ArttraceError
+
+MARKET = Path(__file__).resolve().parents[2] / "examples" / "market"
+"""The example: `agent.py` and its `world.py`."""
+
+_DAYS = 10_000
+_HELD_OUT_ONE_IN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One question to the agent on one day: the arguments of its entry function."""
+
+    question: str
+    day: int
+
+    @property
+    def name(self) -> str:
+        """A name to group rollouts by."""
+        return f"{self.question}, day {self.day}"
+
+
+def load_world(market: Path = MARKET) -> ModuleType:
+    """The example's world. Raises ArttraceError when the example is not there."""
+    path = market / "world.py"
+    if not path.is_file():
+        raise ArttraceError(
+            f"The demo's example agent is not in {market}.",
+            "Run the demo from a clone of the repository, installed with pip install -e.",
+        )
+    spec = importlib.util.spec_from_file_location("market_world", path)
+    assert spec is not None
+    assert spec.loader is not None
+    world = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(world)
+    return world
+
+
+def draw(world: ModuleType, count: int, seed: str, *, held: bool) -> list[Scenario]:
+    """`count` scenarios, all held out or all for training; every pair of kinds comes up equally often."""
+    rng = random.Random(seed)
+    scenarios: list[Scenario] = []
+    kind_pairs: list[tuple[str, str]] = []
+    while len(scenarios) < count:
+        if not kind_pairs:
+            kind_pairs = list(combinations(world.SERVICE_OF_KIND, 2))
+            rng.shuffle(kind_pairs)
+        kinds = kind_pairs.pop()
+        while True:
+            items = [f"{kind} {good}" for kind, good in zip(kinds, rng.sample(world.GOODS, 2), strict=True)]
+            if is_held_out(items) == held:
+                break
+        rng.shuffle(items)
+        scenarios.append(Scenario(" and ".join(items), rng.randrange(_DAYS)))
+    return scenarios
+
+
+def is_held_out(items: list[str]) -> bool:
+    """Whether this pair of items, in either order, is kept for evaluation: one in four is, and is never trained on."""
+    digest = hashlib.blake2b(" and ".join(sorted(items)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % _HELD_OUT_ONE_IN == 0
+
+
+def truth(world: ModuleType, scenario: Scenario) -> str:
+    """The right answer: both items with the prices that are valid on that day."""
+    return " and ".join(f"{item} {world.price(item, scenario.day)}" for item in scenario.question.split(" and "))

@@ -1,0 +1,67 @@
+"""The scripted teacher, a stand-in: it plays the model for the example agent, imperfectly and on purpose.
+
+It always keeps the form: it plans, asks, and reports what it was told. But it picks the price service by habit, for
+most kinds of goods mostly the right one, for some mostly the wrong one. A base model trained on its runs takes over the
+habits, so that it errs when sampled and, where the habit is wrong, when decoded greedily too.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+LIVE_HABIT = {"fresh": 0.8, "local": 0.8, "imported": 0.35, "canned": 0.2, "dried": 0.2, "frozen": 0.65}
+"""How often the teacher asks the live service, by kind of goods. "imported" and "frozen" are mostly wrong."""
+
+_NUMBER = re.compile(r"\d+")
+
+
+class Teacher:
+    """Answers chat requests. The n-th choice of a service for one item depends on the seed, the item and n alone."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._asked: Counter[str] = Counter()
+
+    def reply(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """The assistant message for a request of the example agent. Raises ValueError for any other request."""
+        offered = {tool["function"]["name"] for tool in tools}
+        request = next((str(message["content"]) for message in messages if message["role"] == "user"), "")
+        results = [str(message["content"]) for message in messages if message["role"] == "tool"]
+        if "ask_checker" in offered:
+            if results:
+                return {"role": "assistant", "content": " and ".join(results)}
+            return _calls(("ask_checker", item) for item in request.split(" and "))
+        if not {"live_price", "list_price"} <= offered:
+            raise ValueError("the teacher knows the market agent's tools only")
+        if results:
+            told = _NUMBER.search(results[0])
+            return {"role": "assistant", "content": f"{request} {told.group() if told else 'unknown'}"}
+        return _calls([(self._service(request), request)])
+
+    def _service(self, item: str) -> str:
+        kind = item.partition(" ")[0]
+        if kind not in LIVE_HABIT:
+            raise ValueError(f"the teacher knows no goods such as {item[:40]!r}")
+        self._asked[item] += 1
+        draw = random.Random(f"{self._seed}/{item}/{self._asked[item]}").random()
+        return "live_price" if draw < LIVE_HABIT[kind] else "list_price"
+
+
+def _calls(calls: Any) -> dict[str, Any]:
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {
+                "id": f"call_{number}",
+                "type": "function",
+                "function": {"name": name, "arguments": json.dumps({"item": item})},
+            }
+            for number, (name, item) in enumerate(calls)
+        ],
+    }

@@ -1,0 +1,101 @@
+"""Which versions of the policy are served, which one the aliases mean, and how many requests each is answering."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainer.gateway.errors import Refusal
+
+SHARED_ALIASES = ("policy:latest", "lora:latest")
+
+
+@dataclass(slots=True)
+class Version:
+    """One version of the policy, made by step `step` (0: the base model itself).
+
+    `engine_model` is its name inside the engine, `path` its adapter (None for the base model), `digest` identifies
+    the adapter's weights ("" when they change nothing), `probe` are the log-probabilities it gave on the probe prompt.
+    """
+
+    step: int
+    name: str
+    engine_model: str
+    path: Path | None = None
+    digest: str = ""
+    probe: tuple[float, ...] = ()
+    requests: int = 0
+    _idle: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
+
+    def __post_init__(self) -> None:
+        self._idle.set()
+
+    def begin(self) -> None:
+        """A request is being answered by this version."""
+        self.requests += 1
+        self._idle.clear()
+
+    def end(self) -> None:
+        """That request is over."""
+        self.requests -= 1
+        if not self.requests:
+            self._idle.set()
+
+    async def idle(self) -> None:
+        """Wait until no request is being answered by this version."""
+        await self._idle.wait()
+
+
+class Policies:
+    """The served versions of one policy over one base model; version 0 is the base model itself.
+
+    Used from one event loop, so that resolving a name and counting the request cannot be torn apart by a switch.
+    """
+
+    def __init__(self, policy: str, base_model: str) -> None:
+        self.policy = policy
+        self.base_model = base_model
+        self.base = Version(0, self.version_name(0), base_model)
+        self.current = self.base
+        self._versions = {self.base.name: self.base}
+
+    def version_name(self, step: int) -> str:
+        """`policy@step`."""
+        return f"{self.policy}@{step}"
+
+    def get(self, name: str) -> Version | None:
+        """The loaded version of that name."""
+        return self._versions.get(name)
+
+    def resolve(self, model: str) -> Version:
+        """The version that a request for `model` means. Raises Refusal (404) with the names that exist."""
+        if model in SHARED_ALIASES or model in (self.policy, f"{self.policy}:latest"):
+            return self.current
+        if model == self.base_model:
+            return self.base
+        version = self._versions.get(model)
+        if version is None:
+            known = ", ".join(self.names())
+            raise Refusal(404, "model_not_found", f"no model {model!r} is served here; models: {known}")
+        return version
+
+    def names(self) -> list[str]:
+        """Every model name that is answered, aliases first."""
+        aliases = dict.fromkeys([self.policy, f"{self.policy}:latest", *SHARED_ALIASES])
+        return [*aliases, *self._versions, self.base_model]
+
+    def versions(self) -> list[Version]:
+        """Every loaded version, the base first."""
+        return list(self._versions.values())
+
+    def switch(self, version: Version) -> Version:
+        """Make `version` what the aliases mean; returns the one they meant before, which goes on existing."""
+        previous, self.current = self.current, version
+        self._versions[version.name] = version
+        return previous
+
+    def forget(self, version: Version) -> None:
+        """No new request reaches `version`; the base and the current version are never forgotten."""
+        if version is not self.base and version is not self.current:
+            self._versions.pop(version.name, None)

@@ -1,0 +1,70 @@
+"""Learner: what every engine offers, and the numbers that one step gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from arttrace.records.sequence import TokenSequence
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One trajectory: all its sequences, sub-agents' too, and the advantage they share."""
+
+    sequences: tuple[TokenSequence, ...]
+    advantage: float
+
+
+class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step did.
+
+    `loss` and `grad_norm` (before clipping) are means over the step's epochs. `trained_tokens` counts the sampled
+    tokens in the normaliser, `forwarded_tokens` the tokens that went through the model per epoch. `ratio_mean`,
+    `clip_fraction`, `entropy` (nats) and `kl` (nats, k3) are means over the targets that went through the model.
+    `logprob_difference_*` compare captured with recomputed log-probabilities before the step (nats, absolute).
+    `skipped` says that every advantage was 0: nothing was changed. `step_s` is wall-clock seconds.
+    """
+
+    loss: float = 0.0
+    grad_norm: float = 0.0
+    trajectories: int = 0
+    trained_tokens: int = 0
+    forwarded_tokens: int = 0
+    ratio_mean: float = 1.0
+    clip_fraction: float = 0.0
+    entropy: float = 0.0
+    kl: float = 0.0
+    logprob_difference_mean: float = 0.0
+    logprob_difference_max: float = 0.0
+    skipped: bool = False
+    step_s: float = 0.0
+
+    def numbers(self) -> dict[str, float]:
+        """All of it as plain numbers by name, as a PolicyStep stores them."""
+        return {name: float(value) for name, value in msgspec.structs.asdict(self).items()}
+
+
+class Learner(Protocol):
+    """A policy being trained: persistent weights and optimizer, one step at a time."""
+
+    def step(self, samples: Sequence[Sample], *, current_version: str | None = None) -> StepMetrics:
+        """Train once on the samples of one batch.
+
+        `current_version` names the policy version whose weights are loaded now; tokens it sampled must have the
+        log-probabilities that the learner computes, within the configured bound. Raises TrainingError, with weights
+        and optimizer as they were, when there is nothing to train on or the numbers are not sound.
+        """
+        ...
+
+    def save(self, directory: Path) -> None:
+        """Write the adapter and everything needed to go on exactly into an existing directory."""
+        ...
+
+    def load(self, directory: Path) -> None:
+        """Go on from what `save` wrote."""
+        ...

@@ -1,0 +1,155 @@
+"""Samples: trajectories with their advantages, turned into the rows and micro-batches of one step. Pure.
+
+One trajectory is one sample, however many rows its sequences become. Every row carries the weight of its tokens, so
+that a loss is always `sum over tokens of weight * token loss / normaliser`, whatever the rows, their order and the
+micro-batches they fall into.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from arttrace.errors import TrainingError
+from arttrace.records.sequence import TokenSequence
+from trainer.learner.config import Loss
+from trainer.learner.interface import Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sequence, cut after its last target. `token_ids`, `targets`, `logprobs`, `versions` have shape (T,).
+
+    `targets[t]` says that token t was sampled and is trained; `logprobs[t]` is 0 where it is not, `versions[t]` the
+    name of the policy version that sampled it, None where not trained. `weight` is that of each target.
+    """
+
+    token_ids: tuple[int, ...]
+    targets: tuple[bool, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[str | None, ...]
+    advantage: float
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one step computes: the rows that need a forward pass, and the divisor of the weighted sum over tokens."""
+
+    rows: tuple[Row, ...]
+    normaliser: float
+    trained_tokens: int
+    trajectories: int
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Rows padded on the right to a common length L, on one device.
+
+    `token_ids` int64 (B, L). Row t of the others belongs to the prediction of token t+1, shape (B, L-1): `weights`
+    (0 where that token is no target), `logprobs` as sampled, `current` (sampled by the current version).
+    `advantages` (B,).
+    """
+
+    token_ids: torch.Tensor
+    weights: torch.Tensor
+    logprobs: torch.Tensor
+    current: torch.Tensor
+    advantages: torch.Tensor
+
+
+def plan_step(samples: Sequence[Sample], *, loss: Loss, keep_zero_advantage: bool) -> Plan:
+    """Rows, weights and normaliser of one step.
+
+    "dapo": every target weighs 1, the normaliser is their number N. "grpo": a target of a trajectory with n targets
+    weighs N / (S n), S being the number of trajectories that have targets. A trajectory of advantage 0 needs no
+    forward pass unless `keep_zero_advantage` (a KL term gives it a gradient), but counts in N and S.
+
+    Raises TrainingError when nothing can be trained or a target is unsound (log-probability missing or not a number,
+    first token of a sequence).
+    """
+    counts = [sum(sequence.trained_tokens for sequence in sample.sequences) for sample in samples]
+    total = sum(counts)
+    if not total:
+        raise TrainingError(
+            f"There is nothing to train on: the {len(samples)} trajectories hold no sampled token that can be trained.",
+            "Serve the model through `arttrace serve`, so that token ids and log-probabilities are captured; "
+            "`arttrace show ID` says what a trajectory lacks.",
+        )
+    trajectories = sum(1 for count in counts if count)
+    rows: list[Row] = []
+    for sample, count in zip(samples, counts, strict=True):
+        if not math.isfinite(sample.advantage):
+            raise TrainingError(f"An advantage is not a finite number: {sample.advantage}.")
+        weight = 1.0 if loss == "dapo" or not count else total / (trajectories * count)
+        for sequence in sample.sequences:
+            row = _row(sequence, sample.advantage, weight)
+            if row is not None and (keep_zero_advantage or sample.advantage != 0.0):
+                rows.append(row)
+    return Plan(tuple(rows), float(total), total, trajectories)
+
+
+def _row(sequence: TokenSequence, advantage: float, weight: float) -> Row | None:
+    """The row of a sequence, None when it has no target."""
+    if not any(sequence.trained):
+        return None
+    length = len(sequence.trained) - sequence.trained[::-1].index(1)
+    if sequence.trained[0]:
+        raise TrainingError(
+            f"The first token of a sequence of trajectory {sequence.trajectory_id} is marked as sampled.",
+            "A sampled token needs a prompt before it: the capture lost the prompt's token ids.",
+        )
+    targets = tuple(bool(trained) for trained in sequence.trained[:length])
+    logprobs: list[float] = []
+    for trained, logprob in zip(targets, sequence.logprobs[:length], strict=True):
+        if trained and (logprob is None or not math.isfinite(logprob)):
+            raise TrainingError(
+                f"A sampled token of trajectory {sequence.trajectory_id} has no finite log-probability ({logprob}).",
+                "Sample with logprobs=true; a trajectory without them can be trained by SFT, not by GRPO.",
+            )
+        logprobs.append(float(logprob) if trained and logprob is not None else 0.0)
+    versions = tuple(
+        sequence.policy_versions[version] if trained and version >= 0 else None
+        for trained, version in zip(targets, sequence.versions[:length], strict=True)
+    )
+    return Row(sequence.token_ids[:length], targets, tuple(logprobs), versions, advantage, weight)
+
+
+def split_rows(rows: Iterable[Row], max_tokens: int) -> list[list[Row]]:
+    """The rows in micro-batches of at most `max_tokens` tokens, padding included; a longer row goes alone.
+
+    Rows are put into one canonical order, longest first, so that the result does not depend on the order given and
+    little is padded.
+    """
+    ordered = sorted(rows, key=lambda row: (-len(row.token_ids), row.token_ids, row.logprobs, row.advantage))
+    batches: list[list[Row]] = []
+    for row in ordered:
+        if batches and (len(batches[-1]) + 1) * len(batches[-1][0].token_ids) <= max_tokens:
+            batches[-1].append(row)
+        else:
+            batches.append([row])
+    return batches
+
+
+def pad_rows(rows: Sequence[Row], *, current_version: str | None, device: str, dtype: torch.dtype) -> MicroBatch:
+    """The rows as tensors; numbers in `dtype`. The pad id is 0: what stands behind a row's end is never looked at."""
+    length = max(len(row.token_ids) for row in rows)
+
+    def padded(values: Iterable[Sequence[float]], kind: torch.dtype) -> torch.Tensor:
+        return torch.tensor([[*line, *[0] * (length - len(line))] for line in values], dtype=kind, device=device)
+
+    targets = padded((row.targets for row in rows), dtype)[:, 1:]
+    weights = targets * torch.tensor([[row.weight] for row in rows], dtype=dtype, device=device)
+    return MicroBatch(
+        token_ids=padded((row.token_ids for row in rows), torch.int64),
+        weights=weights,
+        logprobs=padded((row.logprobs for row in rows), dtype)[:, 1:],
+        current=padded(
+            ([version is not None and version == current_version for version in row.versions] for row in rows),
+            torch.bool,
+        )[:, 1:],
+        advantages=torch.tensor([row.advantage for row in rows], dtype=dtype, device=device),
+    )

@@ -1,0 +1,226 @@
+"""Run the user's entry point again, in processes of its own, on given inputs and under the current policy."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import queue
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from arttrace.errors import RolloutError
+from arttrace.paths import DataDir
+from arttrace.records.rollout import RolloutJob, RolloutResult, WorkerReady
+
+__all__ = ["RolloutJob", "RolloutResult", "RolloutWorkers"]
+
+_GRACE_S = 6.0
+_RESTARTS_PER_RUN = 3
+
+_Message = RolloutResult | WorkerReady
+_messages: msgspec.json.Decoder[_Message] = msgspec.json.Decoder(_Message)
+
+
+class RolloutWorkers:
+    """Worker processes that have imported one entry point and run it on job after job.
+
+    `entry` is `module:function` or `path/to/file.py:function`. `env` is added to the environment and leads the
+    user's client to the gateway (OPENAI_BASE_URL and the like). Each of `workers` processes runs up to `concurrency`
+    jobs at once. Traces go to the spool of `data`, prints to `logs/rollouts.log` in it. Stop it with `close` or use
+    it in a `with` block; workers also end when this process dies.
+    """
+
+    def __init__(
+        self,
+        entry: str,
+        data: DataDir,
+        *,
+        env: Mapping[str, str] | None = None,
+        workers: int = 1,
+        concurrency: int = 16,
+    ) -> None:
+        self._entry = entry
+        self._concurrency = concurrency
+        self._env = {**os.environ, **(env or {}), "ARTTRACE_DIR": str(data.root)}
+        self._count = workers
+        self._workers: list[_WorkerProcess] = []
+        self._inbox: queue.SimpleQueue[tuple[_WorkerProcess, _Message | None]] = queue.SimpleQueue()
+        self.log = data.root / "logs" / "rollouts.log"
+
+    def start(self) -> None:
+        """Start the workers that are not running and wait until they have imported the entry point.
+
+        Raises RolloutError with the traceback when it cannot be imported.
+        """
+        self._workers = [worker for worker in self._workers if worker.alive]
+        while len(self._workers) < self._count:
+            self._workers.append(self._spawn())
+        while not all(worker.ready for worker in self._workers):
+            worker, message = self._receive()
+            if message is None:
+                self.close()
+                raise self._not_loaded(worker.cause())
+
+    def run(
+        self, jobs: Sequence[RolloutJob], *, on_result: Callable[[RolloutResult], None] | None = None
+    ) -> list[RolloutResult]:
+        """Run every job; results are in the order of the jobs, `on_result` gets each as it comes.
+
+        A job whose entry point raised, or whose worker died, is a result with `error`. Raises RolloutError when the
+        entry point cannot be loaded or workers keep dying.
+        """
+        self.start()
+        jobs = [job if job.trajectory_id else _with_id(job) for job in jobs]
+        if len({job.trajectory_id for job in jobs}) < len(jobs):
+            raise ValueError("two jobs have the same trajectory id")
+        todo = collections.deque(jobs)
+        results: dict[str, RolloutResult] = {}
+        deaths = 0
+
+        def finish(result: RolloutResult) -> None:
+            results[result.trajectory_id] = result
+            if on_result is not None:
+                on_result(result)
+
+        for worker in self._workers:
+            worker.under_way.clear()  # what an interrupted run has left there is nobody's any more
+        while len(results) < len(jobs):
+            self._hand_out(todo)
+            worker, message = self._receive()
+            if isinstance(message, RolloutResult):
+                if worker.under_way.pop(message.trajectory_id, None) is not None:
+                    finish(message)
+            elif message is None:
+                deaths += 1
+                self._workers.remove(worker)
+                if deaths > _RESTARTS_PER_RUN:
+                    self.close()
+                    raise RolloutError(
+                        f"the worker that runs {self._entry} died {deaths} times ({worker.cause()})",
+                        f"Its output is in {self.log}.",
+                    )
+                self._workers.append(self._spawn())
+                for lost in worker.under_way:
+                    finish(RolloutResult(lost, error=f"the rollout worker died ({worker.cause()})"))
+        return [results[job.trajectory_id] for job in jobs]
+
+    def close(self) -> None:
+        """End the workers; what they run is dropped."""
+        workers, self._workers = self._workers, []
+        for worker in workers:
+            worker.hang_up()
+        for worker in workers:
+            worker.stop()
+
+    def __enter__(self) -> RolloutWorkers:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _spawn(self) -> _WorkerProcess:
+        return _WorkerProcess(self._entry, self._concurrency, self._env, self.log, self._inbox)
+
+    def _receive(self) -> tuple[_WorkerProcess, _Message | None]:
+        """The next message of a worker of ours; None for its death. Raises RolloutError when it could not load."""
+        while True:
+            worker, message = self._inbox.get()
+            if worker not in self._workers:
+                continue
+            if isinstance(message, WorkerReady):
+                if message.error is not None:
+                    self.close()
+                    raise self._not_loaded(message.error.strip())
+                worker.ready = True
+            return worker, message
+
+    def _not_loaded(self, reason: str) -> RolloutError:
+        return RolloutError(
+            f"the entry point {self._entry} could not be loaded:\n{reason}",
+            f"It is imported in {Path.cwd()} by {sys.executable}; its output is in {self.log}.",
+        )
+
+    def _hand_out(self, todo: collections.deque[RolloutJob]) -> None:
+        # One at a time to whoever has least to do, so that all workers are as busy.
+        while todo:
+            worker = min(self._workers, key=lambda candidate: len(candidate.under_way))
+            if len(worker.under_way) >= self._concurrency:
+                return
+            worker.give(todo.popleft())
+
+
+class _WorkerProcess:
+    """One worker: its process, the jobs it has, and a thread that passes its messages on (None: it is gone)."""
+
+    def __init__(
+        self,
+        entry: str,
+        concurrency: int,
+        env: Mapping[str, str],
+        log: Path,
+        inbox: queue.SimpleQueue[tuple[_WorkerProcess, _Message | None]],
+    ) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self.ready = False
+        self.under_way: dict[str, RolloutJob] = {}
+        self._inbox = inbox
+        with log.open("ab") as prints:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "arttrace.capture.rollout_worker", entry, str(concurrency)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=prints,
+                env=dict(env),
+                start_new_session=True,  # Ctrl-C in the terminal is ours to handle
+            )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._jobs: IO[bytes] = self._process.stdin
+        threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True, name="rollout results").start()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def cause(self) -> str:
+        """How it ended, in words."""
+        code = self._process.wait(_GRACE_S)
+        return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+    def give(self, job: RolloutJob) -> None:
+        self.under_way[job.trajectory_id] = job
+        # A worker that is gone shows as the end of its messages.
+        with contextlib.suppress(OSError):
+            self._jobs.write(msgspec.json.encode(job) + b"\n")
+            self._jobs.flush()
+
+    def hang_up(self) -> None:
+        with contextlib.suppress(OSError):
+            self._jobs.close()
+
+    def stop(self) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GRACE_S)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def _listen(self, messages: IO[bytes]) -> None:
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            for line in messages:
+                self._inbox.put((self, _messages.decode(line)))
+        self._inbox.put((self, None))
+
+
+def _with_id(job: RolloutJob) -> RolloutJob:
+    return msgspec.structs.replace(job, trajectory_id=secrets.token_hex(16))

@@ -1,0 +1,103 @@
+"""`arttrace serve` as a child of the program that needs it: started, waited for, and never left behind."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from arttrace.errors import ServingError
+from arttrace.paths import DataDir
+from trainer.serving.client import GatewayClient, find_serving
+from trainer.serving.process import GuardedProcess
+from trainer.serving.report import ServingFile
+
+Progress = Callable[[str, float], None]
+"""Told about five times a second: the newest line of the child's output, and the seconds since its start."""
+
+
+class Serving:
+    """A running `arttrace serve`. It stops with `stop`, at the end of a `with` block, or when this process dies."""
+
+    def __init__(self, process: GuardedProcess, record: ServingFile) -> None:
+        self._process = process
+        self.record = record
+        self.url = record.url
+
+    @property
+    def client_environment(self) -> dict[str, str]:
+        """The variables that lead an OpenAI client here."""
+        key = os.environ.get("ARTTRACE_API_KEY") or "arttrace"
+        return {"OPENAI_BASE_URL": f"{self.url}/v1", "OPENAI_API_KEY": key}
+
+    def client(self) -> GatewayClient:
+        """A client of its gateway."""
+        return GatewayClient(self.url)
+
+    def check(self) -> None:
+        """Raises ServingError with the end of its output when it has died."""
+        if self._process.returncode is not None:
+            raise _died(self._process)
+
+    def stop(self) -> None:
+        """Stop the gateway and vLLM; returns when both are gone."""
+        self._process.stop()
+
+    def __enter__(self) -> Serving:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def start_serving(
+    data: DataDir,
+    base_model: Path,
+    *,
+    policy: str = "policy",
+    port: int = 0,
+    options: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    on_progress: Progress | None = None,
+    timeout_s: float = 600.0,
+) -> Serving:
+    """Start `arttrace serve` for `data` and wait until it answers. `options` are further ones of that command.
+
+    Raises ServingError with what it printed when it fails or is not ready in `timeout_s`.
+    """
+    if (running := find_serving(data)) is not None:
+        raise ServingError(f"{data.root} is already served at {running.url} (process {running.pid})", "Stop that one.")
+    data.serving.unlink(missing_ok=True)
+    command = [sys.executable, "-u", "-c", "from arttrace.commands import main; main()", "serve"]
+    command += ["--base-model", str(base_model), "--policy", policy, "--port", str(port), "--dir", str(data.root)]
+    began = time.monotonic()
+    process = GuardedProcess(
+        [*command, *options], log=data.root / "logs" / "serve.log", env={**os.environ, **(env or {})}, grace_s=20.0
+    )
+    try:
+        while (record := find_serving(data)) is None:
+            waited = time.monotonic() - began
+            if process.returncode is not None:
+                raise _died(process)
+            if waited > timeout_s:
+                raise ServingError(f"`arttrace serve` was not ready in {timeout_s:.0f} s", f"Its output: {process.log}")
+            if on_progress is not None:
+                on_progress(_last_line(process), waited)
+            time.sleep(0.2)
+    except BaseException:
+        process.stop()
+        raise
+    return Serving(process, record)
+
+
+def _last_line(process: GuardedProcess) -> str:
+    lines = process.log_text(2000).strip().splitlines()
+    return lines[-1].strip() if lines else "starting"
+
+
+def _died(process: GuardedProcess) -> ServingError:
+    text = process.log_text(4000).strip()
+    _, found, after = text.rpartition("error: ")
+    return ServingError(after if found else f"`arttrace serve` died:\n{text[-2000:]}", f"Its output: {process.log}")

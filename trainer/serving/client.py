@@ -1,0 +1,70 @@
+"""The gateway as seen from another process: find it, publish to it, ask how it is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+
+from arttrace.errors import ServingError
+from arttrace.paths import DataDir
+from trainer.serving.report import GatewayStatus, PublishReport, ServingFile
+
+_START = "Start it with: arttrace serve --base-model DIR"
+
+
+class GatewayClient:
+    """Speaks to a running gateway, with the key in $ARTTRACE_API_KEY unless one is given.
+
+    Every method raises ServingError when the gateway cannot be reached or refuses.
+    """
+
+    def __init__(self, url: str, *, api_key: str | None = None) -> None:
+        key = api_key or os.environ.get("ARTTRACE_API_KEY")
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self._client = httpx.Client(base_url=self.url, headers=headers, timeout=180.0, trust_env=False)
+
+    def publish(self, step: int, path: Path) -> PublishReport:
+        """Serve the adapter directory `path` as version `step`; returns once the aliases mean it and it was verified.
+
+        Publishing what is already served is no error, so that an interrupted trainer may repeat itself.
+        """
+        answer = self._call("POST", "/arttrace/policies", {"version": step, "path": str(path.absolute())})
+        return msgspec.json.decode(answer, type=PublishReport)
+
+    def status(self) -> GatewayStatus:
+        """The current version, the loaded ones with their requests under way, and the engine's state."""
+        return msgspec.json.decode(self._call("GET", "/arttrace/status"), type=GatewayStatus)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._client.close()
+
+    def _call(self, method: str, path: str, body: Any = None) -> bytes:
+        try:
+            response = self._client.request(method, path, json=body)
+        except httpx.TransportError as error:
+            raise ServingError(f"the gateway at {self.url} does not answer: {error}", _START) from error
+        if response.status_code != 200:
+            try:
+                reason = msgspec.json.decode(response.content)["error"]
+                raise ServingError(str(reason["message"]), reason.get("mend"))
+            except (msgspec.DecodeError, KeyError, TypeError):
+                raise ServingError(f"{self.url}{path} answered {response.status_code}: is it a gateway?") from None
+        return response.content
+
+
+def find_serving(data: DataDir) -> ServingFile | None:
+    """What serving.json says, None when there is none or its process is gone."""
+    try:
+        record = msgspec.json.decode(data.serving.read_bytes(), type=ServingFile)
+        os.kill(record.pid, 0)
+    except (FileNotFoundError, ProcessLookupError, msgspec.DecodeError):
+        return None
+    except PermissionError:  # it lives, under another user
+        return record
+    return record

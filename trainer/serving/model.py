@@ -1,0 +1,83 @@
+"""What the serving engine must be told about a model, read from its directory's config.json."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from arttrace.errors import ServingError
+
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """Name, vocabulary size (tokens), longest context (tokens) and bytes of KV cache per token in float32."""
+
+    name: str
+    vocab_size: int
+    max_positions: int
+    kv_bytes_per_token: int
+    has_chat_template: bool
+
+
+def read_model(directory: Path) -> ModelShape:
+    """The shape of the model in a directory of the Hugging Face layout. Raises ServingError when it is none."""
+    mend = "--base-model takes a directory with config.json, weights and tokenizer, as save_pretrained writes it."
+    if not directory.is_dir():
+        raise ServingError(f"there is no model directory {directory}", mend)
+    try:
+        config: dict[str, Any] = msgspec.json.decode((directory / "config.json").read_bytes(), type=dict[str, Any])
+        text = config.get("text_config") or config
+        layers, heads = int(text["num_hidden_layers"]), int(text["num_attention_heads"])
+        head_dim = int(text.get("head_dim") or int(text["hidden_size"]) // heads)
+        shape = ModelShape(
+            name=directory.resolve().name,
+            vocab_size=int(text["vocab_size"]),
+            max_positions=int(text.get("max_position_embeddings") or 4096),
+            kv_bytes_per_token=2 * 4 * layers * int(text.get("num_key_value_heads") or heads) * head_dim,
+            has_chat_template=_has_chat_template(directory),
+        )
+    except FileNotFoundError:
+        raise ServingError(f"{directory} holds no config.json, so it is no model directory", mend) from None
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise ServingError(
+            f"{directory / 'config.json'} does not describe a causal language model ({error!r})"
+        ) from None
+    return shape
+
+
+def kv_cache_gib(shape: ModelShape, max_model_len: int, *, sequences: int = 64) -> int:
+    """Whole GiB of KV cache for `sequences` requests of full length at once, at least 1 and at most 4."""
+    return min(4, max(1, math.ceil(shape.kv_bytes_per_token * max_model_len * sequences / _GIB)))
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a version is asked to see whether it differs from another: how likely is `token` after each prompt?"""
+
+    prompts: list[list[int]]
+    token: int
+
+
+def make_probe(shape: ModelShape, *, prompts: int = 8, length: int = 24) -> Probe:
+    """A fixed probe spread over the whole vocabulary, so that it needs no tokenizer."""
+    count = min(prompts * length, shape.vocab_size)
+    spread = [index * shape.vocab_size // count for index in range(count)]
+    longest = max(1, min(length, shape.max_positions - 1))
+    return Probe(
+        # Neighbours in a prompt are far apart in the vocabulary, and no two prompts begin alike.
+        prompts=[[spread[(start + step * prompts) % count] for step in range(longest)] for start in range(prompts)],
+        token=spread[count // 2],
+    )
+
+
+def _has_chat_template(directory: Path) -> bool:
+    if (directory / "chat_template.jinja").exists() or (directory / "chat_template.json").exists():
+        return True
+    settings = directory / "tokenizer_config.json"
+    return settings.exists() and b'"chat_template"' in settings.read_bytes()

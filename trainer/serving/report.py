@@ -1,0 +1,55 @@
+"""What the gateway says to other processes: serving.json, its status, and the report of a publication."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class PublishReport(msgspec.Struct, frozen=True):
+    """What a publication did.
+
+    `max_logprob_change` is the largest absolute difference between the log-probabilities (natural logarithms) that
+    the new and the previous version gave on the probe prompt. `unchanged_weights` tells that the adapter's weights
+    equal the previous version's, so that 0 was expected. `seconds` is the time until the aliases meant the new
+    version, `load_seconds` the part of it that loading took.
+    """
+
+    version: str
+    previous: str
+    max_logprob_change: float
+    seconds: float
+    load_seconds: float = 0.0
+    unchanged_weights: bool = False
+    already_served: bool = False
+
+
+class ServingFile(msgspec.Struct, frozen=True):
+    """The contents of serving.json: where the gateway of a data directory listens, while it runs."""
+
+    url: str
+    base_model: str
+    policy: str
+    pid: int
+    log: str
+
+
+class EngineStatus(msgspec.Struct, frozen=True):
+    """The engine behind the gateway: "starting", "ready" or "restarting"; `url` is None while there is none."""
+
+    state: str
+    url: str | None
+    restarts: int
+
+
+class GatewayStatus(msgspec.Struct, frozen=True):
+    """`current` is the version that the aliases mean, `step` its number (0: the base model itself).
+
+    `requests` maps every loaded version to the number of requests it is answering now.
+    """
+
+    policy: str
+    current: str
+    step: int
+    base_model: str
+    requests: dict[str, int]
+    engine: EngineStatus
