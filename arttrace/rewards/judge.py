@@ -143,17 +143,22 @@ async def score_groups(
     """One judgement per group in their order, at most `max_concurrency` judge calls at a time.
 
     `on_judged` is called as soon as a group is judged, so that it can be stored at once. A group whose judgement fails
-    has its error in the result. Raises JudgeUnavailable, and stops asking, when the judge cannot be asked at all.
+    has its error in the result. When the judge cannot be asked at all, no further group is sent; the answers under way
+    are paid for, so they are waited for and handed to `on_judged`, and then JudgeUnavailable is raised.
     """
     judge = _Judge(judge_model, extra_litellm_params or {})
     slots = asyncio.Semaphore(max_concurrency)
+    unavailable: list[JudgeUnavailable] = []
 
     async def score(group: Group) -> Judgement | JudgeError:
         async with slots:
+            if unavailable:
+                return unavailable[0]
             try:
                 judgement = await _score_group(judge, group, rubric)
-            except JudgeUnavailable:
-                raise
+            except JudgeUnavailable as error:
+                unavailable.append(error)
+                return error
             except JudgeError as error:
                 return error
         assert judgement is not None
@@ -166,6 +171,8 @@ async def score_groups(
             scored = [tasks.create_task(score(group)) for group in groups]
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
+    if unavailable:
+        raise unavailable[0]
     return [task.result() for task in scored]
 
 

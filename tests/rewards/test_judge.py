@@ -8,6 +8,7 @@ import logging
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 import msgspec
@@ -286,6 +287,34 @@ def test_a_judge_that_is_gone_ends_the_round_and_keeps_what_was_judged(judge_ser
         )
     assert [judgement.group for judgement in stored] == ["g0"]
     assert len(judge_server.requests) == 2
+
+
+def test_an_answer_under_way_when_the_judge_is_gone_is_kept(judge_server: Any, make_run: Any) -> None:
+    refused = threading.Event()
+
+    def late(request: dict[str, Any]) -> tuple[int, Any]:
+        refused.wait(10)
+        time.sleep(0.2)  # the client has the other's refusal by then
+        return judge_server.good(request)
+
+    def refuse(request: dict[str, Any]) -> tuple[int, Any]:
+        refused.set()
+        return judge_server.fails(401, "no more")(request)
+
+    judge_server.script = [late, refuse]
+    stored: list[Judgement] = []
+    with pytest.raises(JudgeUnavailable):
+        asyncio.run(
+            score_groups(
+                groups_of(make_run, 4),
+                MODEL,
+                {"api_base": judge_server.url},
+                max_concurrency=2,
+                on_judged=lambda group, judgement: stored.append(judgement),
+            )
+        )
+    assert len(stored) == 1
+    assert len(judge_server.requests) == 2, "no further group is sent"
 
 
 def test_an_error_of_the_store_comes_out_as_it_is(judge_server: Any, make_run: Any) -> None:
