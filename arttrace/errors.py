@@ -19,6 +19,10 @@ class StoreError(ArttraceError):
     """The store is missing, locked by another process, damaged, or of a schema this version does not know."""
 
 
+class StoreInUse(StoreError):
+    """Another process holds the store's file."""
+
+
 class ServingError(ArttraceError):
     """The serving engine or the gateway did not start, died, or did not do what was asked."""
 

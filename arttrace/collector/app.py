@@ -13,13 +13,21 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from arttrace.collector.otlp import Export, MalformedRequest, parse_json, parse_protobuf
 from arttrace.collector.sink import Sink
+from arttrace.formats.otlp import Export, MalformedRequest, parse_json, protobuf_spans
+from arttrace.formats.otlp_check import check_protobuf
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 MAX_BODY_BYTES = 64 << 20
 """Bound on one request's body after decompression; the specification counts decompressed bytes."""
 _RETRY_AFTER_S = 2  # the stock exporter gives up on a batch when it does not fit its 10 s
+
+
+def parse_protobuf(body: bytes) -> Export:
+    """Reads a protobuf request. Raises MalformedRequest when it is none."""
+    checked = check_protobuf(body)
+    return Export(protobuf_spans(checked.body), checked.refused, checked.reason)
+
 
 _PARSERS: dict[str, Callable[[bytes], Export]] = {PROTOBUF: parse_protobuf, JSON: parse_json}
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import duckdb
 
-from arttrace.errors import StoreError
+from arttrace.errors import StoreError, StoreInUse
 from arttrace.records.policy import PolicyStep
 from arttrace.records.record import Record
 from arttrace.store import schema
@@ -55,12 +55,12 @@ def _connect(path: Path) -> duckdb.DuckDBPyConnection:
         time.sleep(0.05)
 
 
-def _locked(path: Path, error: duckdb.Error) -> StoreError:
+def _locked(path: Path, error: duckdb.Error) -> StoreInUse:
     holder = re.search(r"held in (.+?) \(PID (\d+)\)", str(error))
     if holder is None:
-        return StoreError(f"the store {path} is in use by another process", "Wait until it ends, then try again.")
+        return StoreInUse(f"the store {path} is in use by another process", "Wait until it ends, then try again.")
     program, pid = holder.groups()
-    return StoreError(
+    return StoreInUse(
         f"the store {path} is in use by process {pid} ({program})",
         f"Wait until it ends, or stop it with `kill {pid}`; then try again.",
     )

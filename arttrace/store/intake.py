@@ -12,8 +12,9 @@ from pathlib import Path
 import duckdb
 import msgspec
 
+from arttrace.formats.payload import decode_payload
 from arttrace.journal import Segment, list_segments, read_segment
-from arttrace.records.record import Record, decode_record
+from arttrace.records.record import Record
 from arttrace.store.database import write
 
 _log = logging.getLogger("arttrace")
@@ -38,7 +39,7 @@ def _take_segment(connection: duckdb.DuckDBPyConnection, segment: Segment, offse
         end, size = offset, 0
         for end, payload in reader:
             try:
-                batch.append(decode_record(payload))
+                batch.extend(decode_payload(payload))
             except (msgspec.DecodeError, UnicodeDecodeError):
                 unreadable += 1
             size += len(payload)

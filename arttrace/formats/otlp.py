@@ -1,7 +1,8 @@
-"""OTLP trace requests, as protobuf or JSON, become span rows; a span that is not valid is refused alone.
+"""OTLP trace requests, as protobuf or JSON, become span rows. Pure.
 
-Source: opentelemetry-proto `collector/trace/v1` and the OTLP specification (JSON: ids in hex, 64-bit numbers as text
-or number, bytes in base64). Pure.
+A protobuf request is checked and kept as it came (`check_protobuf`), and becomes rows later (`protobuf_spans`): rows are
+what costs. Source: opentelemetry-proto `collector/trace/v1` and the OTLP specification (JSON: ids in hex,
+64-bit numbers as text or number, bytes in base64).
 """
 
 from __future__ import annotations
@@ -11,14 +12,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from arttrace.records.span import Attributes, SpanEvent, SpanLink, SpanRow
 
-_DEPTH = 32
+_JSON_DEPTH = 32
 _LATEST_NS = (1 << 63) - 1
 
 
@@ -34,27 +34,23 @@ class MalformedRequest(ValueError):
     """The request as a whole cannot be read."""
 
 
-def parse_protobuf(body: bytes) -> Export:
-    """Reads a protobuf request. Raises MalformedRequest when it is none."""
-    try:
-        request = ExportTraceServiceRequest.FromString(body)
-    except DecodeError as error:
-        raise MalformedRequest("the body is no OTLP trace request in protobuf") from error
+# --- protobuf ----------------------------------------------------------------------------------------------
+
+
+def protobuf_spans(body: bytes) -> list[SpanRow]:
+    """The spans of a protobuf request that `check_protobuf` let pass. Raises DecodeError when it is none."""
     spans: list[SpanRow] = []
-    refused: list[str] = []
-    for resource_spans in request.resource_spans:
+    for resource_spans in ExportTraceServiceRequest.FromString(body).resource_spans:
         resource = _protobuf_attributes(resource_spans.resource.attributes)
         for scope_spans in resource_spans.scope_spans:
             scope = scope_spans.scope
-            for span in scope_spans.spans:
-                try:
-                    spans.append(_checked(_protobuf_span(span, resource, scope.name, scope.version)))
-                except ValueError as error:
-                    refused.append(str(error))
-    return Export(spans, len(refused), refused[0] if refused else "")
+            name, version = scope.name, scope.version
+            spans.extend(_protobuf_span(span, resource, name, version) for span in scope_spans.spans)
+    return spans
 
 
 def _protobuf_span(span: Span, resource: Attributes, scope_name: str, scope_version: str) -> SpanRow:
+    status = span.status
     return SpanRow(
         trace_id=span.trace_id.hex(),
         span_id=span.span_id.hex(),
@@ -63,8 +59,8 @@ def _protobuf_span(span: Span, resource: Attributes, scope_name: str, scope_vers
         start_ns=span.start_time_unix_nano,
         end_ns=span.end_time_unix_nano,
         kind=int(span.kind),
-        status_code=int(span.status.code),
-        status_message=span.status.message,
+        status_code=int(status.code),
+        status_message=status.message,
         attributes=_protobuf_attributes(span.attributes),
         events=[
             SpanEvent(event.name, event.time_unix_nano, _protobuf_attributes(event.attributes)) for event in span.events
@@ -80,33 +76,29 @@ def _protobuf_span(span: Span, resource: Attributes, scope_name: str, scope_vers
     )
 
 
-def _protobuf_attributes(pairs: Iterable[KeyValue], depth: int = 0) -> Attributes:
-    return {pair.key: _protobuf_value(pair.value, depth) for pair in pairs}
+def _protobuf_attributes(pairs: Iterable[KeyValue]) -> Attributes:
+    return {pair.key: _protobuf_value(pair.value) for pair in pairs}
 
 
-def _protobuf_value(value: AnyValue, depth: int) -> Any:
-    if depth > _DEPTH:
-        raise ValueError(f"an attribute is nested deeper than {_DEPTH} levels")
-    match value.WhichOneof("value"):
-        case "string_value":
-            return value.string_value
-        case "bool_value":
-            return value.bool_value
-        case "int_value":
-            return value.int_value
-        case "double_value":
-            return value.double_value
+def _protobuf_value(value: AnyValue) -> Any:
+    # Nesting is bounded by protobuf itself: a message of more than 100 levels does not parse.
+    match kind := value.WhichOneof("value"):
+        case None:
+            return None
         case "bytes_value":
             return base64.b64encode(value.bytes_value).decode("ascii")
         case "array_value":
-            return [_protobuf_value(item, depth + 1) for item in value.array_value.values]
+            return [_protobuf_value(item) for item in value.array_value.values]
         case "kvlist_value":
-            return _protobuf_attributes(value.kvlist_value.values, depth + 1)
-    return None
+            return _protobuf_attributes(value.kvlist_value.values)
+    return getattr(value, kind)
+
+
+# --- JSON --------------------------------------------------------------------------------------------------
 
 
 def parse_json(body: bytes) -> Export:
-    """Reads a JSON request. Raises MalformedRequest when it is none."""
+    """Reads a JSON request; a span that is not valid is refused alone. Raises MalformedRequest when it is none."""
     try:
         request = msgspec.json.decode(body)
         groups = [
@@ -123,7 +115,7 @@ def parse_json(body: bytes) -> Export:
         for span in members:
             try:
                 spans.append(_checked(_json_span(span, resource_spans, _object(scope_spans, "scope"))))
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, OverflowError) as error:
                 refused.append(str(error))
     return Export(spans, len(refused), refused[0] if refused else "")
 
@@ -161,8 +153,8 @@ def _json_attributes(holder: dict[str, Any], key: str = "attributes", depth: int
 
 
 def _json_value(value: dict[str, Any], depth: int) -> Any:
-    if depth > _DEPTH:
-        raise ValueError(f"an attribute is nested deeper than {_DEPTH} levels")
+    if depth > _JSON_DEPTH:
+        raise ValueError(f"an attribute is nested deeper than {_JSON_DEPTH} levels")
     for kind, item in value.items():
         match kind:
             case "stringValue" | "bytesValue":
