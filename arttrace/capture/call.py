@@ -66,6 +66,7 @@ class ModelCall:
         self.start_ns = time.time_ns()
         self._span: Span = recorder.start_span("chat", kind=SpanKind.CLIENT, parent=scope.span, start_ns=self.start_ns)
         _open_calls.add(self)
+        recorder.started(self._span, self._so_far)
 
     def sending(self, request: Any) -> None:
         """An HTTP request goes out: the first attempt, or a retry that forgets the one before."""
@@ -144,6 +145,11 @@ class ModelCall:
     def attempt(self) -> int:
         """The number of the attempt going on, from 1."""
         return self._attempts
+
+    def _so_far(self) -> dict[str, Any]:
+        """What is known of a call that has not ended."""
+        attributes = {semconv.OPERATION_NAME: semconv.OPERATION_CHAT, semconv.PROVIDER_NAME: self._provider}
+        return attributes | run_attributes(self._run) | execution_attributes(self._execution)
 
     def _decode(self, ending: Ending, failure: tuple[str, str] | None, end_ns: int) -> None:
         attributes: dict[str, Any] = {semconv.PROVIDER_NAME: self._provider}

@@ -6,13 +6,16 @@ with the operating system as soon as its job has run, and on the disk a second l
 
 from __future__ import annotations
 
+import contextvars
 import queue
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
@@ -28,8 +31,10 @@ from arttrace.records.record import Record, encode_record
 from arttrace.records.span import SpanEvent, SpanLink, SpanRow
 
 Job = Callable[[], None]
+SoFar = Callable[[], Mapping[str, Any]]
 
-_SYNC_INTERVAL_S = 1.0
+_SYNC_INTERVAL_S = 0.5  # half of what is promised: power may fail a second after a call ended
+_SHOWN_AFTER_S = 1.0
 _UNLIMITED = SpanLimits(
     max_attributes=SpanLimits.UNSET,
     max_events=SpanLimits.UNSET,
@@ -88,6 +93,19 @@ class Recorder:
         if self._worker is None or not self._worker.is_alive():
             self._start_worker()
 
+    def started(self, span: Span, so_far: SoFar) -> None:
+        """Say that a call or a root has begun. One that lasts over a second is spooled once as it is, without an end.
+
+        `so_far` is asked in the background for the attributes known by then. Nothing is to be said at the end.
+        """
+        self._open[span.get_span_context().span_id] = (time.monotonic() + _SHOWN_AFTER_S, span, so_far)
+        if self._idle:  # the worker waits for a job, and for nothing else
+            self.submit(_nothing)
+
+    def ended(self, span_id: int) -> None:
+        """Forget a span that has ended, if it was said to have begun."""
+        self._open.pop(span_id, None)
+
     def record(self, record: Record) -> None:
         """Append a record to the spool in the background."""
         self.submit(lambda: self.append(record))
@@ -125,6 +143,9 @@ class Recorder:
         # A dropped stream may be collected, and its call end, on this very thread while it starts the worker.
         self._starting = threading.RLock()
         self._is_starting = False
+        # By span id, in order of beginning; those that lasted, and so are in the spool, are not here any more.
+        self._open: dict[int, tuple[float, Span, SoFar]] = {}
+        self._idle = True
 
     def _start_worker(self) -> None:
         with self._starting:
@@ -133,7 +154,7 @@ class Recorder:
             self._is_starting = True
             try:
                 worker = threading.Thread(target=self._work, name="arttrace-recorder", daemon=True)
-                worker.start()
+                contextvars.Context().run(worker.start)  # no scope of the user's is inherited
             except RuntimeError:
                 self._worker = None
                 return
@@ -143,18 +164,43 @@ class Recorder:
             _flush_when_a_multiprocessing_child_ends(self)
 
     def _work(self) -> None:
-        jobs, dirty = self._jobs, False
+        sync_at: float | None = None
         while True:
-            try:
-                job, weight = jobs.get(timeout=_SYNC_INTERVAL_S if dirty else None)
-            except queue.Empty:
-                dirty = False
+            job, weight = self._next_job(sync_at)
+            if job is not None:
+                self._run(job, weight)
+                sync_at = time.monotonic() + _SYNC_INTERVAL_S if sync_at is None else sync_at
+            del job  # holds the bytes of a call
+            if self._show_open():
+                sync_at = time.monotonic() + _SYNC_INTERVAL_S if sync_at is None else sync_at
+            if sync_at is not None and time.monotonic() >= sync_at:
+                sync_at = None
                 with _spooling:
                     self._spool.sync()
-                continue
-            dirty = True
-            self._run(job, weight)
-            del job  # holds the bytes of a call
+
+    def _next_job(self, sync_at: float | None) -> tuple[Job | None, int]:
+        """The next job, or None when it is time for something else."""
+        self._idle = sync_at is None  # before the look at what has begun: `started` looks the other way round
+        shown_at = next((due for due, _, _ in list(self._open.values())), None)
+        times = [each for each in (sync_at, shown_at) if each is not None]
+        self._idle = not times
+        try:
+            return self._jobs.get(timeout=max(0.0, min(times) - time.monotonic()) if times else None)
+        except queue.Empty:
+            return None, 0
+
+    def _show_open(self) -> bool:
+        """Spool the calls and roots that have lasted; whether there were any."""
+        shown, now = False, time.monotonic()
+        for span_id, (due, span, so_far) in list(self._open.items()):
+            if due > now:
+                break
+            if self._open.pop(span_id, None) is not None:
+                with _background:
+                    shown = True
+                    row = span_row(cast("ReadableSpan", span))
+                    self.append(msgspec.structs.replace(row, attributes={**row.attributes, **so_far()}))
+        return shown
 
     def _drain(self) -> None:
         while True:
@@ -181,11 +227,13 @@ class _ToSpool(SpanProcessor):
         self._recorder = recorder
 
     def on_end(self, span: ReadableSpan) -> None:
+        if span.context is not None:
+            self._recorder.ended(span.context.span_id)
         self._recorder.append(span_row(span))
 
 
 def span_row(span: ReadableSpan) -> SpanRow:
-    """A finished SDK span as plain data."""
+    """An SDK span as plain data; one that has not ended has the end 0."""
     context = span.context
     if context is None:
         raise ValueError("a span without ids")
@@ -213,6 +261,10 @@ def span_row(span: ReadableSpan) -> SpanRow:
 
 def _plain(attributes: Any) -> dict[str, Any]:
     return {key: list(value) if isinstance(value, tuple) else value for key, value in (attributes or {}).items()}
+
+
+def _nothing() -> None:
+    """A job that only wakes the worker."""
 
 
 def _flush_when_a_multiprocessing_child_ends(recorder: Recorder) -> None:

@@ -102,6 +102,8 @@ class Scope:
             parent=parent.span if parent else None,
             start_ns=time.time_ns(),
         )
+        if self.is_root:
+            self.recorder.started(self.span, self._so_far)
 
     @property
     def id(self) -> str:
@@ -172,6 +174,12 @@ class Scope:
         self.run.ended_spans += 1
         self.recorder.submit(lambda: end_span(self.span, attributes, end_ns, failure))
 
+    def _so_far(self) -> dict[str, Any]:
+        """What is known of a run that has not ended; how many spans it makes is not."""
+        attributes = {**self._attributes, **run_attributes(self.run), **self._root_attributes()}
+        del attributes[semconv.TRAJECTORY_SPAN_COUNT]
+        return attributes
+
     def _root_attributes(self) -> dict[str, Any]:
         run = self.run
         attributes: dict[str, Any] = {
@@ -186,7 +194,7 @@ class Scope:
         if run.tags:
             attributes[semconv.TAGS] = [str(tag) for tag in run.tags]
         if run.metadata:
-            text, cut = json_object({str(key): value for key, value in run.metadata.items()}, MAX_CONTENT_BYTES)
+            text, cut = json_object({str(key): value for key, value in dict(run.metadata).items()}, MAX_CONTENT_BYTES)
             attributes[semconv.METADATA] = text
             if cut:
                 self._cut.append(semconv.METADATA)
