@@ -109,15 +109,14 @@ def _loop(
     serving: ServingFile | None,
     learning_rate: float | None,
 ) -> Loop:
-    from trainer.learner.config import LearnerConfig
-    from trainer.learner.trl import TrlLearner
+    from trainer.learner import LearnerConfig, make_learner
 
     config = LearnerConfig() if learning_rate is None else LearnerConfig(learning_rate=learning_rate)
     loop = Loop(
         policy=checkpoints.policy,
         base_model=str(base_model),
         store=store,
-        learner=TrlLearner(base_model, config),
+        learner=make_learner(base_model, config),
         checkpoints=checkpoints,
         gateway=GatewayClient(serving.url) if serving else None,
     )

@@ -302,8 +302,7 @@ class _Demo:
 
 
 def _load_learner(base_model: Path, seed: int, steps: int) -> Learner:
-    from trainer.learner.config import LearnerConfig
-    from trainer.learner.trl import TrlLearner
+    from trainer.learner import LearnerConfig, make_learner
 
     config = LearnerConfig(
         learning_rate=recipe.LEARNING_RATE,
@@ -313,7 +312,7 @@ def _load_learner(base_model: Path, seed: int, steps: int) -> Learner:
         kl_weight=recipe.KL_WEIGHT,
         seed=seed,
     )
-    return TrlLearner(base_model, config)
+    return make_learner(base_model, config)
 
 
 def _job(scenario: Scenario, *, group: str, temperature: float = 1.0) -> RolloutJob:

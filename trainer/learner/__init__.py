@@ -1,7 +1,30 @@
 """Token sequences in, adapter out: batches, loss, and one optimisation step at a time."""
 
 import os
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 # Read when torch is first loaded. Threads that spin while they wait make a step ten times slower on a machine whose
 # cores are shared with a serving engine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+from trainer.learner.config import LearnerConfig
+
+if TYPE_CHECKING:
+    from trainer.learner.base import BaseLearner
+
+__all__ = ["LearnerConfig", "make_learner"]
+
+
+def make_learner(base_model: Path, config: LearnerConfig) -> "BaseLearner":
+    """The learner of `config.engine`, on a base model in Hugging Face form. Imports torch: some seconds.
+
+    Raises TrainingError when the model cannot be loaded or trained by that engine, or the config makes no sense.
+    """
+    if config.engine == "trl":
+        from trainer.learner.trl import TrlLearner
+
+        return TrlLearner(base_model, config)
+    from trainer.learner.packed import PackedLearner
+
+    return PackedLearner(base_model, config)

@@ -15,7 +15,7 @@ import torch
 
 from arttrace.errors import TrainingError
 from arttrace.records.sequence import TokenSequence
-from trainer.learner.config import Loss
+from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample
 
 
@@ -24,7 +24,8 @@ class Row:
     """One sequence, cut after its last target. `token_ids`, `targets`, `logprobs`, `versions` have shape (T,).
 
     `targets[t]` says that token t was sampled and is trained; `logprobs[t]` is 0 where it is not, `versions[t]` the
-    name of the policy version that sampled it, None where not trained. `weight` is that of each target.
+    name of the policy version that sampled it, None where not trained. `weight` is that of each target, `trajectory`
+    the number of the sample that the row is of.
     """
 
     token_ids: tuple[int, ...]
@@ -33,16 +34,21 @@ class Row:
     versions: tuple[str | None, ...]
     advantage: float
     weight: float
+    trajectory: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one step computes: the rows that need a forward pass, and the divisor of the weighted sum over tokens."""
+    """What one step computes: the rows that need a forward pass, and the divisor of the weighted sum over tokens.
+
+    `trajectories` counts those with targets, `samples` all that were given.
+    """
 
     rows: tuple[Row, ...]
     normaliser: float
     trained_tokens: int
     trajectories: int
+    samples: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +67,12 @@ class MicroBatch:
     advantages: torch.Tensor
 
 
-def plan_step(samples: Sequence[Sample], *, loss: Loss, keep_zero_advantage: bool) -> Plan:
-    """Rows, weights and normaliser of one step.
+def plan_step(samples: Sequence[Sample], config: LearnerConfig) -> Plan:
+    """Rows, weights and normaliser of one optimizer step.
 
-    "dapo": every target weighs 1, the normaliser is their number N. "grpo": a target of a trajectory with n targets
-    weighs N / (S n), S being the number of trajectories that have targets. A trajectory of advantage 0 needs no
-    forward pass unless `keep_zero_advantage` (a KL term gives it a gradient), but counts in N and S.
+    With N targets in S trajectories that have any, n in the target's own: every target weighs 1 by the normaliser N
+    for "dapo" and "cispo"; N / (S n) by N for "grpo" and "gspo"; 1 by S times the configured length for "dr_grpo". A
+    trajectory of advantage 0 needs no forward pass unless a KL term gives it a gradient, but counts in N and S.
 
     Raises TrainingError when nothing can be trained or a target is unsound (log-probability missing or not a number,
     first token of a sequence).
@@ -81,18 +87,30 @@ def plan_step(samples: Sequence[Sample], *, loss: Loss, keep_zero_advantage: boo
         )
     trajectories = sum(1 for count in counts if count)
     rows: list[Row] = []
-    for sample, count in zip(samples, counts, strict=True):
+    for number, (sample, count) in enumerate(zip(samples, counts, strict=True)):
         if not math.isfinite(sample.advantage):
             raise TrainingError(f"An advantage is not a finite number: {sample.advantage}.")
-        weight = 1.0 if loss == "dapo" or not count else total / (trajectories * count)
+        by_trajectory = config.loss in ("grpo", "gspo") and count
+        weight = total / (trajectories * count) if by_trajectory else 1.0
         for sequence in sample.sequences:
-            row = _row(sequence, sample.advantage, weight)
-            if row is not None and (keep_zero_advantage or sample.advantage != 0.0):
+            row = _row(sequence, sample.advantage, weight, number)
+            if row is not None and (config.kl_weight > 0 or sample.advantage != 0.0):
                 rows.append(row)
-    return Plan(tuple(rows), float(total), total, trajectories)
+    normaliser = trajectories * config.dr_grpo_length if config.loss == "dr_grpo" else total
+    return Plan(tuple(rows), float(normaliser), total, trajectories, len(samples))
 
 
-def _row(sequence: TokenSequence, advantage: float, weight: float) -> Row | None:
+def share_out(samples: Sequence[Sample], minibatches: int) -> list[list[Sample]]:
+    """The samples in at most so many parts of nearly equal number, whatever the order given; none is empty."""
+    if minibatches == 1:
+        return [list(samples)]
+    trained = [sample for sample in samples if any(sequence.trained_tokens for sequence in sample.sequences)]
+    ordered = sorted(trained, key=lambda sample: ([q.token_ids for q in sample.sequences], sample.advantage))
+    parts = [ordered[first::minibatches] for first in range(minibatches)]
+    return [part for part in parts if part] or [list(samples)]
+
+
+def _row(sequence: TokenSequence, advantage: float, weight: float, trajectory: int) -> Row | None:
     """The row of a sequence, None when it has no target."""
     if not any(sequence.trained):
         return None
@@ -115,7 +133,7 @@ def _row(sequence: TokenSequence, advantage: float, weight: float) -> Row | None
         sequence.policy_versions[version] if trained and version >= 0 else None
         for trained, version in zip(targets, sequence.versions[:length], strict=True)
     )
-    return Row(sequence.token_ids[:length], targets, tuple(logprobs), versions, advantage, weight)
+    return Row(sequence.token_ids[:length], targets, tuple(logprobs), versions, advantage, weight, trajectory)
 
 
 def split_rows(rows: Iterable[Row], max_tokens: int) -> list[list[Row]]:

@@ -18,9 +18,8 @@ it would count the same ratio twice.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,50 +27,38 @@ import torch
 from torch.utils.data import DataLoader
 
 from arttrace.errors import TrainingError
+from trainer.learner.base import UNSOUND, Tally
 from trainer.learner.config import LearnerConfig
+from trainer.learner.policy_model import as_reference
 from trainer.learner.quiet import import_trl
 from trainer.learner.samples import MicroBatch
 
 _trl = import_trl()
 from datasets import Dataset  # noqa: E402
-from peft import LoraConfig  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
 from tokenizers.models import WordLevel  # noqa: E402
 from transformers import PreTrainedTokenizerFast, PrinterCallback, TrainerCallback  # noqa: E402
 from trl import GRPOConfig  # noqa: E402
 
-_UNSOUND = "The weights were left as they were. Lower the learning rate, or look at the last rewards and versions."
-
-
-@dataclass
-class Tally:
-    """Sums over targets, gathered while the micro-batches of one step pass by."""
-
-    loss: float = 0.0
-    grad_norm: float = 0.0
-    optimizer_steps: int = 0
-    targets: int = 0
-    ratio: float = 0.0
-    clipped: float = 0.0
-    entropy: float = 0.0
-    kl: float = 0.0
-    difference: float = 0.0
-    difference_max: float = 0.0
-    difference_max_current: float = 0.0
-    compared: int = 0
-
 
 class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-defined]
-    """One `run` is one step of the learner: `epochs` optimizer steps, each over all micro-batches."""
+    """One `optimise` is one optimizer step over all micro-batches of one minibatch."""
 
-    def __init__(self, model: Any, config: LearnerConfig, output_directory: Path) -> None:
-        """`model` is a plain causal LM; a LoRA is put on it. Nothing is written into `output_directory`."""
+    def __init__(
+        self,
+        model: Any,
+        optimizer: torch.optim.Optimizer,
+        config: LearnerConfig,
+        check: Callable[[Tally], None],
+        output_directory: Path,
+    ) -> None:
+        """`model` is a PEFT model, `check` is called before each optimizer step. Nothing is written into
+        `output_directory`."""
         self.learner_config = config
         self.tally = Tally()
         self._micro_batches: list[dict[str, torch.Tensor]] = []
         self._targets: torch.Tensor | None = None
         self._logps: torch.Tensor | None = None
-        targets = config.lora_targets
         super().__init__(
             model=model,
             reward_funcs=_no_reward,
@@ -79,24 +66,21 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
             # TRL insists on a data set and a tokenizer; neither is ever looked into.
             train_dataset=Dataset.from_dict({"prompt": ["", ""]}),
             processing_class=_blank_tokenizer(),
-            peft_config=LoraConfig(
-                r=config.lora_rank,
-                lora_alpha=config.lora_alpha,
-                target_modules=targets if isinstance(targets, str) else list(targets),
-                lora_dropout=0.0,
-                bias="none",
-                task_type="CAUSAL_LM",
-            ),
+            optimizers=(optimizer, None),
         )
+        if "ref" in self.model.peft_config:  # TRL's copy of the adapter as it was; our reference is not that
+            self.model.delete_adapter("ref")
         self.remove_callback(PrinterCallback)
-        self.add_callback(_BeforeOptimizerStep(self))
-        self.create_optimizer()
+        self.add_callback(_BeforeOptimizerStep(lambda: check(self.tally)))
 
-    def run(self, batches: Sequence[MicroBatch], normaliser: float) -> Tally:
-        """Take the optimizer steps for one batch. Raises TrainingError before a step whose numbers are not sound."""
-        self.tally = Tally()
-        self._micro_batches = [self._inputs(batch, normaliser) for batch in batches]
-        self.args.gradient_accumulation_steps = self.args.steps_per_generation = len(batches)
+    def prepare(self, batches: Sequence[MicroBatch], normaliser: float) -> list[dict[str, torch.Tensor]]:
+        """The micro-batches of one optimizer step under the names that TRL's loss reads."""
+        return [self._inputs(batch, normaliser) for batch in batches]
+
+    def optimise(self, micro_batches: list[dict[str, torch.Tensor]], tally: Tally) -> None:
+        """Take one optimizer step. Raises TrainingError before one whose numbers are not sound."""
+        self.tally, self._micro_batches = tally, micro_batches
+        self.args.gradient_accumulation_steps = self.args.steps_per_generation = len(micro_batches)
         # transformers collects garbage at the start of every run: a quarter of a second over all the objects that an
         # imported torch keeps alive, unless they are set aside.
         gc.freeze()
@@ -106,8 +90,6 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
             gc.unfreeze()
             self._micro_batches = []
             self._targets = self._logps = None
-            self.model.zero_grad(set_to_none=True)
-        return self.tally
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """The micro-batches of this run, in order; transformers iterates over them once per epoch."""
@@ -117,7 +99,7 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         return inputs
 
     def _inputs(self, batch: MicroBatch, normaliser: float) -> dict[str, torch.Tensor]:
-        """A micro-batch under the names that TRL's loss reads."""
+        """One micro-batch under those names."""
         prompt, completion = batch.token_ids[:, :1], batch.token_ids[:, 1:]
         inputs = {
             "prompt_ids": prompt,
@@ -132,7 +114,7 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         }
         if self.beta:
             self._targets = batch.weights > 0
-            with torch.no_grad(), self.model.disable_adapter():
+            with as_reference(self.model, self.learner_config):
                 inputs["ref_per_token_logps"], _ = self._score(batch.token_ids, self._targets)
         return inputs
 
@@ -140,7 +122,7 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         self._targets = inputs["tool_mask"] > 0
         loss: torch.Tensor = super()._compute_loss(model, inputs)
         if not torch.isfinite(loss):
-            raise TrainingError("The loss is not a finite number.", _UNSOUND)
+            raise TrainingError("The loss is not a finite number.", UNSOUND)
         self._count(inputs, float(loss.detach()))
         return loss
 
@@ -175,39 +157,23 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         assert self._targets is not None
         assert self._logps is not None
         tally, targets = self.tally, self._targets
-        difference = (self._logps - inputs["old_per_token_logps"])[targets]
-        ratio = difference.exp()
+        shift = self._logps - inputs["old_per_token_logps"]
+        if self.importance_sampling_level == "sequence":
+            shift = (shift * targets).sum(1, keepdim=True) / targets.sum(1, keepdim=True)
+        ratio = shift.exp().expand_as(targets)[targets]
         gains = inputs["advantages"].unsqueeze(1).expand_as(targets)[targets] > 0
-        low, high = 1 - self.epsilon_low, 1 + self.epsilon_high
+        low, high = self.learner_config.clip_range
         tally.loss += loss
-        tally.targets += difference.numel()
+        tally.targets += ratio.numel()
         tally.ratio += float(ratio.sum())
-        tally.clipped += int(torch.where(gains, ratio > high, ratio < low).sum())
+        if self.loss_type == "cispo":
+            tally.clipped += int((ratio > self.epsilon_high).sum())
+        else:
+            tally.clipped += int(torch.where(gains, ratio > high, ratio < low).sum())
         if self.beta:
             to_base = (inputs["ref_per_token_logps"] - self._logps)[targets]
             tally.kl += float((to_base.exp() - to_base - 1).sum())
-        if tally.optimizer_steps == 0:
-            gap = difference.abs()
-            tally.compared += gap.numel()
-            tally.difference += float(gap.sum())
-            tally.difference_max = max(tally.difference_max, float(gap.max()))
-            if (current := gap[inputs["current"][targets]]).numel():
-                tally.difference_max_current = max(tally.difference_max_current, float(current.max()))
-
-    def check_before_optimizer_step(self) -> None:
-        """Raises TrainingError when the gradients, or the agreement with the engine, are not sound."""
-        bound = self.learner_config.logprob_bound
-        if self.tally.optimizer_steps == 0 and not self.tally.difference_max_current <= bound:
-            raise TrainingError(
-                "The log-probabilities captured from the current policy version differ from the learner's by up to "
-                f"{self.tally.difference_max_current:.3g} nats; the bound is {bound:.3g}.",
-                "The engine serves other weights than the learner holds (a stale adapter, another base model, another "
-                "precision), or did not sample at temperature 1. Restart serving from the newest version; if the "
-                "precision differs on purpose, raise max_logprob_difference.",
-            )
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        if not all(torch.isfinite(gradient).all() for gradient in gradients):
-            raise TrainingError("A gradient is not a finite number.", _UNSOUND)
+        tally.compare(self._logps[targets], inputs["old_per_token_logps"][targets], inputs["current"][targets])
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Called by transformers after each optimizer step, and once more at the end of a run without `grad_norm`."""
@@ -218,11 +184,11 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
 
 
 class _BeforeOptimizerStep(TrainerCallback):  # type: ignore[misc]
-    def __init__(self, trainer: GivenTrajectoriesTrainer) -> None:
-        self._trainer = trainer
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check
 
     def on_pre_optimizer_step(self, *_args: Any, **_kwargs: Any) -> None:
-        self._trainer.check_before_optimizer_step()
+        self._check()
 
 
 @contextmanager
@@ -249,6 +215,7 @@ def _blank_tokenizer() -> Any:
 
 
 def _arguments(config: LearnerConfig, output_directory: Path) -> Any:
+    low, high = config.clip_range
     return GRPOConfig(
         output_dir=str(output_directory),
         use_cpu=config.device == "cpu",
@@ -264,13 +231,14 @@ def _arguments(config: LearnerConfig, output_directory: Path) -> Any:
         adam_epsilon=config.adam_epsilon,
         weight_decay=config.weight_decay,
         max_grad_norm=config.max_grad_norm,
-        num_train_epochs=config.epochs,
+        num_train_epochs=1,
         per_device_train_batch_size=2,
         num_generations=2,
-        # "dapo" with our own weights and normaliser is every token-weighted loss, see samples.py.
-        loss_type="dapo",
-        epsilon=config.epsilon_low,
-        epsilon_high=config.epsilon_high,
+        # "dapo" with our own weights and normaliser is every loss that clips the ratio, see samples.py.
+        loss_type="cispo" if config.loss == "cispo" else "dapo",
+        importance_sampling_level="sequence" if config.loss == "gspo" else "token",
+        epsilon=1 - low,
+        epsilon_high=config.cispo_max_ratio if config.loss == "cispo" else high - 1,
         beta=config.kl_weight,
         # TRL would multiply the KL term by the importance ratio; k3 is unbiased for on-policy samples without it.
         use_bias_correction_kl=False,

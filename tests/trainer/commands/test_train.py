@@ -37,7 +37,7 @@ class StandInLearner:
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataDir:
-    monkeypatch.setattr("trainer.learner.trl.TrlLearner", StandInLearner)
+    monkeypatch.setattr("trainer.learner.packed.PackedLearner", StandInLearner)
     monkeypatch.setattr("trainer.commands.train.read_model", lambda _: None)
     data = DataDir(tmp_path)
     fill(data, "s")

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, TrainerCallback
+from transformers import AutoModelForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
+from arttrace.errors import TrainingError
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample
+from trainer.learner.packed import PackedLearner
 from trainer.learner.trl import TrlLearner
 
 LOW, HIGH, ALPHA, RANK, RATE = 0.2, 0.3, 16, 8, 1e-3
@@ -29,17 +31,8 @@ def double_norms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Qwen3RMSNorm, "forward", forward)
 
 
-class Gradients(TrainerCallback):  # type: ignore[misc]
-    """Keeps the gradients that the optimizer is about to use, and the weights before."""
-
-    def __init__(self) -> None:
-        self.seen: list[dict[str, torch.Tensor]] = []
-
-    def on_pre_optimizer_step(self, *_: Any, model: Any = None, **__: Any) -> None:
-        self.seen.append({n: p.grad.clone() for n, p in model.named_parameters() if p.requires_grad})
-
-
-def make_learner(base: Path, **changes: Any) -> tuple[TrlLearner, Gradients]:
+def make_learner(base: Path, engine: str = "packed", **changes: Any) -> tuple[Any, list[dict[str, torch.Tensor]]]:
+    """A learner with a LoRA that moves the model, and the gradients that its optimizer is about to use."""
     settings: dict[str, Any] = {
         "learning_rate": RATE,
         "lora_rank": RANK,
@@ -50,16 +43,21 @@ def make_learner(base: Path, **changes: Any) -> tuple[TrlLearner, Gradients]:
         "max_logprob_difference": 1e9,
         "dtype": "float64",
     }
-    learner = TrlLearner(base, LearnerConfig(**(settings | changes)))
+    seen: list[dict[str, torch.Tensor]] = []
+
+    class Watched({"packed": PackedLearner, "trl": TrlLearner}[engine]):  # type: ignore[misc]
+        def check_before_optimizer_step(self, tally: Any) -> None:
+            super().check_before_optimizer_step(tally)
+            seen.append({n: p.grad.clone() for n, p in self.model.named_parameters() if p.requires_grad})
+
+    learner = Watched(base, LearnerConfig(**(settings | changes)))
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         # A fresh LoRA has B = 0, which hides the gradient of A.
         for name, parameter in learner.model.named_parameters():
             if "lora_B" in name:
                 parameter.copy_(0.05 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
-    gradients = Gradients()
-    learner._trainer.add_callback(gradients)
-    return learner, gradients
+    return learner, seen
 
 
 class Reference:
@@ -78,36 +76,55 @@ class Reference:
         logits = torch.func.functional_call(self.model, weights, (torch.tensor([ids]),)).logits[0]
         return torch.log_softmax(logits, dim=-1)
 
-    def loss(self, samples: list[Sample], kind: str, kl_weight: float) -> tuple[torch.Tensor, int, int]:
+    def loss(self, samples: list[Sample], config: LearnerConfig) -> tuple[torch.Tensor, int, int]:
         """The loss, the number of clipped targets and the number of targets whose advantage is not zero."""
-        total_tokens = sum(sum(q.trained) for s in samples for q in s.sequences)
+        total = sum(sum(q.trained) for s in samples for q in s.sequences)
         loss, clipped, active = torch.zeros((), dtype=torch.float64), 0, 0
         for sample in samples:
             own = sum(sum(q.trained) for q in sample.sequences)
-            divisor = total_tokens if kind == "dapo" else own * len(samples)
-            for sequence in sample.sequences:
-                adapted = self.logps(sequence.token_ids, adapted=True)
-                plain = self.logps(sequence.token_ids, adapted=False).detach() if kl_weight else None
-                for t, trained in enumerate(sequence.trained):
-                    if not trained:
-                        continue
-                    logp = adapted[t - 1, sequence.token_ids[t]]
-                    old = sequence.logprobs[t]
-                    assert old is not None
-                    ratio = (logp - old).exp()
-                    held = min(max(ratio.item(), 1 - LOW), 1 + HIGH)
-                    surrogate = min(
-                        ratio * sample.advantage, torch.tensor(held * sample.advantage, dtype=torch.float64)
-                    )
-                    term = -surrogate
-                    if sample.advantage:
-                        active += 1
-                        clipped += not surrogate.requires_grad
-                    if plain is not None:
-                        d = plain[t - 1, sequence.token_ids[t]] - logp
-                        term = term + kl_weight * (d.exp() - d - 1)
-                    loss = loss + term / divisor
+            divisor = {
+                "dapo": total,
+                "cispo": total,
+                "grpo": own * len(samples),
+                "gspo": own * len(samples),
+                "dr_grpo": len(samples) * config.dr_grpo_length,
+            }[config.loss]
+            targets = list(self.targets(sample, with_base=config.kl_weight > 0))
+            whole = torch.stack([logp - old for logp, old, _ in targets]).mean().exp()
+            for logp, captured, plain in targets:
+                weight, old = 1.0, captured
+                if config.importance != "clip":
+                    moved, old = math.exp(logp.item() - captured), logp.item()
+                    cap = config.importance_cap
+                    weight = min(moved, cap) if config.importance == "truncate" else float(1 / cap <= moved <= cap)
+                ratio = whole if config.loss == "gspo" else (logp - old).exp()
+                if config.loss == "cispo":
+                    surrogate = min(ratio.item(), config.cispo_max_ratio) * sample.advantage * logp
+                    stopped = ratio.item() > config.cispo_max_ratio
+                else:
+                    held = torch.tensor(min(max(ratio.item(), 1 - LOW), 1 + HIGH), dtype=torch.float64)
+                    surrogate = min(ratio * sample.advantage, held * sample.advantage)
+                    stopped = not surrogate.requires_grad
+                term = -weight * surrogate
+                if sample.advantage:
+                    active += 1
+                    clipped += stopped
+                if plain is not None:
+                    d = plain - logp
+                    term = term + config.kl_weight * (d.exp() - d - 1)
+                loss = loss + term / divisor
         return loss, clipped, active
+
+    def targets(self, sample: Sample, *, with_base: bool) -> Iterator[tuple[torch.Tensor, float, torch.Tensor | None]]:
+        """Of each target: log-probability, captured log-probability, and that under the base model if asked."""
+        for sequence in sample.sequences:
+            adapted = self.logps(sequence.token_ids, adapted=True)
+            plain = self.logps(sequence.token_ids, adapted=False).detach() if with_base else None
+            for t, trained in enumerate(sequence.trained):
+                captured, id = sequence.logprobs[t], sequence.token_ids[t]
+                if trained:
+                    assert captured is not None
+                    yield adapted[t - 1, id], captured, None if plain is None else plain[t - 1, id]
 
     def entropy(self, samples: list[Sample]) -> float:
         """The mean entropy of the targets whose advantage is not zero."""
@@ -138,39 +155,66 @@ def near_policy(reference: Reference, samples: list[Sample], spread: float) -> l
     return moved
 
 
-def trainable(learner: TrlLearner) -> dict[str, torch.Tensor]:
+def trainable(learner: Any) -> dict[str, torch.Tensor]:
     return {n: p.detach().clone() for n, p in learner.model.named_parameters() if p.requires_grad}
 
 
+CASES: list[dict[str, Any]] = [
+    {"loss": "dapo"},
+    {"loss": "dapo", "micro_batch_tokens": 40},
+    {"loss": "dapo", "kl_weight": 0.1, "micro_batch_tokens": 60},
+    {"loss": "grpo", "micro_batch_tokens": 60},
+    {"loss": "grpo", "kl_weight": 0.1},
+    {"loss": "dr_grpo", "dr_grpo_length": 7, "micro_batch_tokens": 60},
+    {"loss": "cispo", "cispo_max_ratio": 1.1, "micro_batch_tokens": 60},
+    {"loss": "gspo", "micro_batch_tokens": 30},
+    {"loss": "gspo", "kl_weight": 0.1},
+    {"loss": "dapo", "importance": "truncate", "importance_cap": 1.1, "micro_batch_tokens": 60},
+    {"loss": "dapo", "importance": "mask", "importance_cap": 1.2},
+    {"loss": "dapo", "gradient_checkpointing": True, "micro_batch_tokens": 60},
+]
+
+
+def computed_by(engine: str, case: dict[str, Any]) -> bool:
+    return engine == "packed" or not {"importance", "gradient_checkpointing"} & case.keys()
+
+
 @pytest.mark.parametrize(
-    ("loss", "kl_weight", "micro_batch_tokens"),
-    [("dapo", 0.0, 10_000), ("dapo", 0.0, 40), ("dapo", 0.1, 60), ("grpo", 0.0, 60), ("grpo", 0.1, 10_000)],
+    ("engine", "case"),
+    [
+        pytest.param(engine, case, id=f"{engine}-" + "-".join(map(str, case.values())))
+        for engine in ("packed", "trl")
+        for case in CASES
+        if computed_by(engine, case)
+    ],
 )
 def test_loss_gradients_and_weights_equal_the_reference(
-    base_model: Path,
-    make_samples: Callable[[int], list[Sample]],
-    loss: str,
-    kl_weight: float,
-    micro_batch_tokens: int,
+    base_model: Path, make_samples: Callable[[int], list[Sample]], engine: str, case: dict[str, Any]
 ) -> None:
-    learner, gradients = make_learner(base_model, loss=loss, kl_weight=kl_weight, micro_batch_tokens=micro_batch_tokens)
+    learner, gradients = make_learner(base_model, engine, **case)
+    config = learner.config
     before = trainable(learner)
     reference = Reference(base_model, before)
     samples = near_policy(reference, make_samples(1), 0.3)
     assert {len(s.sequences) for s in samples} == {1, 2, 3}
+    if engine == "trl" and config.loss == "gspo":
+        with pytest.raises(TrainingError, match="several rows"):
+            learner.step(samples)
+        samples = [Sample(s.sequences[:1], s.advantage) for s in samples]
 
     metrics = learner.step(samples)
-    expected, clipped, active = reference.loss(samples, loss, kl_weight)
+    expected, clipped, active = reference.loss(samples, config)
     expected.backward()
 
     assert metrics.loss == pytest.approx(expected.item(), abs=1e-12)
-    assert 0 < clipped < active
-    if not kl_weight:
+    if config.importance == "clip" and config.loss != "gspo":
+        assert 0 < clipped < active
+    if not config.kl_weight:
         assert metrics.clip_fraction == pytest.approx(clipped / active)
     assert metrics.trained_tokens == sum(q.trained_tokens for s in samples for q in s.sequences)
-    if loss == "dapo" and not kl_weight:
+    if config.loss == "dapo" and not config.kl_weight:
         assert metrics.entropy == pytest.approx(reference.entropy(samples))
-    (seen,) = gradients.seen
+    (seen,) = gradients
     assert set(seen) == set(reference.adapter)
     assert len(seen) == 2 * 2 * 7
     for name, gradient in seen.items():
@@ -187,15 +231,35 @@ def test_loss_gradients_and_weights_equal_the_reference(
         torch.testing.assert_close(after, before[name] - RATE * g / (g.abs() + 1e-8), rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.parametrize("loss", ["dapo", "grpo", "dr_grpo", "cispo"])
+def test_both_engines_take_the_same_way_over_epochs_and_minibatches(
+    base_model: Path, make_samples: Callable[[int], list[Sample]], loss: str
+) -> None:
+    ends, reports = [], []
+    for engine in ("packed", "trl"):
+        learner, gradients = make_learner(
+            base_model, engine, loss=loss, epochs=2, minibatches=2, kl_weight=0.05, micro_batch_tokens=50
+        )
+        samples = near_policy(Reference(base_model, trainable(learner)), make_samples(6), 0.2)
+        reports.append(learner.step(samples))
+        assert len(gradients) == 4
+        ends.append(trainable(learner))
+    for name, weight in ends[0].items():
+        torch.testing.assert_close(weight, ends[1][name], rtol=1e-7, atol=1e-9)
+    for number in ("loss", "grad_norm", "ratio_mean", "clip_fraction", "entropy", "kl", "logprob_difference_mean"):
+        assert getattr(reports[0], number) == pytest.approx(getattr(reports[1], number)), number
+    assert reports[0].forwarded_tokens < reports[1].forwarded_tokens
+
+
 def test_float32_stays_close_to_the_reference(base_model: Path, make_samples: Callable[[int], list[Sample]]) -> None:
     learner, gradients = make_learner(base_model, dtype="float32")
     reference = Reference(base_model, trainable(learner))
     samples = near_policy(reference, make_samples(2), 0.3)
     metrics = learner.step(samples)
-    expected, _, _ = reference.loss(samples, "dapo", 0.0)
+    expected, _, _ = reference.loss(samples, learner.config)
     expected.backward()
     assert metrics.loss == pytest.approx(expected.item(), abs=1e-6)
-    for name, gradient in gradients.seen[0].items():
+    for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradient.double(), reference.adapter[name].grad, rtol=1e-3, atol=1e-6)
 
 
@@ -205,7 +269,7 @@ def test_order_splits_and_tails_change_nothing(base_model: Path, make_samples: C
     for order, tokens in ((samples, 10_000), (samples[::-1], 10_000), (samples, 1), (samples[2:] + samples[:2], 45)):
         learner, gradients = make_learner(base_model, micro_batch_tokens=tokens)
         metrics = learner.step([Sample(s.sequences[::-1], s.advantage) for s in order])
-        results.append((metrics.loss, gradients.seen[0]))
+        results.append((metrics.loss, gradients[0]))
     for loss, seen in results[1:]:
         assert loss == pytest.approx(results[0][0], abs=1e-13)
         for name, gradient in seen.items():
@@ -233,7 +297,7 @@ def test_one_trajectory_counts_once_however_often_it_forked(
         for samples in (plain, forked):
             learner, gradients = make_learner(base_model, loss=loss)
             metrics = learner.step(samples)
-            seen.append((metrics.loss, metrics.trained_tokens, gradients.seen[0]))
+            seen.append((metrics.loss, metrics.trained_tokens, gradients[0]))
         assert seen[0][:2] == pytest.approx(seen[1][:2])
         for name, gradient in seen[0][2].items():
             torch.testing.assert_close(gradient, seen[1][2][name], rtol=1e-9, atol=1e-13)

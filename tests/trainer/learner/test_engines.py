@@ -1,7 +1,8 @@
-"""The engine as a whole: it goes on exactly, refuses what is unsound, leaves no litter, and learns."""
+"""Both engines as a whole: each goes on exactly, refuses what is unsound, leaves no litter, and learns."""
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import subprocess
@@ -17,14 +18,22 @@ import torch
 from arttrace.errors import TrainingError
 from arttrace.records.sequence import TokenSequence
 from trainer.advantages import group_advantages
+from trainer.learner.base import BaseLearner
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample
+from trainer.learner.packed import PackedLearner
 from trainer.learner.trl import TrlLearner
+
+
+@pytest.fixture(params=["packed", "trl"])
+def engine(request: pytest.FixtureRequest) -> type[BaseLearner]:
+    return {"packed": PackedLearner, "trl": TrlLearner}[request.param]
+
 
 LOOSE = LearnerConfig(learning_rate=1e-2, lora_rank=8, max_logprob_difference=1e9)
 
 
-def weights(learner: TrlLearner) -> dict[str, torch.Tensor]:
+def weights(learner: BaseLearner) -> dict[str, torch.Tensor]:
     return {n: p.detach().clone() for n, p in learner.model.named_parameters() if p.requires_grad}
 
 
@@ -43,18 +52,18 @@ def changed(sequence: TokenSequence, position: int, **fields: Any) -> TokenSeque
 
 
 def test_two_steps_saved_and_loaded_and_two_more_are_four(
-    base_model: Path, tmp_path: Path, make_samples: Callable[[int], list[Sample]]
+    engine: type[BaseLearner], base_model: Path, tmp_path: Path, make_samples: Callable[[int], list[Sample]]
 ) -> None:
-    straight = TrlLearner(base_model, LOOSE)
+    straight = engine(base_model, LOOSE)
     for seed in range(4):
         straight.step(make_samples(seed))
 
-    first = TrlLearner(base_model, LOOSE)
+    first = engine(base_model, LOOSE)
     for seed in range(2):
         first.step(make_samples(seed))
     first.save(tmp_path)
     del first
-    second = TrlLearner(base_model, msgspec.structs.replace(LOOSE, seed=99))
+    second = engine(base_model, msgspec.structs.replace(LOOSE, seed=99))
     second.load(tmp_path)
     for seed in range(2, 4):
         second.step(make_samples(seed))
@@ -64,12 +73,12 @@ def test_two_steps_saved_and_loaded_and_two_more_are_four(
 
 
 def test_saved_adapter_is_what_peft_and_vllm_load(
-    base_model: Path, tmp_path: Path, make_samples: Callable[[int], list[Sample]]
+    engine: type[BaseLearner], base_model: Path, tmp_path: Path, make_samples: Callable[[int], list[Sample]]
 ) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    learner = TrlLearner(base_model, LOOSE)
+    learner = engine(base_model, LOOSE)
     learner.step(make_samples(0))
     learner.save(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == [
@@ -88,16 +97,18 @@ def test_saved_adapter_is_what_peft_and_vllm_load(
         assert not torch.allclose(loaded(ids).logits, plain, atol=1e-4)
 
 
-def test_a_state_of_another_shape_is_refused(base_model: Path, tmp_path: Path) -> None:
+def test_a_state_of_another_shape_is_refused(engine: type[BaseLearner], base_model: Path, tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="cannot be read"):
-        TrlLearner(base_model, LOOSE).load(tmp_path)
-    TrlLearner(base_model, LOOSE).save(tmp_path)
+        engine(base_model, LOOSE).load(tmp_path)
+    engine(base_model, LOOSE).save(tmp_path)
     with pytest.raises(TrainingError, match="does not fit"):
-        TrlLearner(base_model, msgspec.structs.replace(LOOSE, lora_rank=16)).load(tmp_path)
+        engine(base_model, msgspec.structs.replace(LOOSE, lora_rank=16)).load(tmp_path)
 
 
-def test_equal_rewards_everywhere_skip_the_step(base_model: Path, make_samples: Callable[[int], list[Sample]]) -> None:
-    learner = TrlLearner(base_model, LOOSE)
+def test_equal_rewards_everywhere_skip_the_step(
+    engine: type[BaseLearner], base_model: Path, make_samples: Callable[[int], list[Sample]]
+) -> None:
+    learner = engine(base_model, LOOSE)
     learner.step(make_samples(0))
     before = weights(learner)
     metrics = learner.step([Sample(s.sequences, 0.0) for s in make_samples(1)])
@@ -119,12 +130,13 @@ def test_equal_rewards_everywhere_skip_the_step(base_model: Path, make_samples: 
     ],
 )
 def test_unsound_input_is_an_error_with_its_cause(
+    engine: type[BaseLearner],
     base_model: Path,
     make_samples: Callable[[int], list[Sample]],
     damage: Callable[[Sample], Sample],
     message: str,
 ) -> None:
-    learner = TrlLearner(base_model, LOOSE)
+    learner = engine(base_model, LOOSE)
     before = weights(learner)
     with pytest.raises(TrainingError, match=message):
         learner.step([damage(make_samples(0)[0])])
@@ -133,11 +145,11 @@ def test_unsound_input_is_an_error_with_its_cause(
 
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_a_loss_that_is_no_number_changes_nothing(
-    base_model: Path, make_samples: Callable[[int], list[Sample]], epochs: int
+    engine: type[BaseLearner], base_model: Path, make_samples: Callable[[int], list[Sample]], epochs: int
 ) -> None:
-    learner = TrlLearner(base_model, msgspec.structs.replace(LOOSE, epochs=epochs))
+    learner = engine(base_model, msgspec.structs.replace(LOOSE, epochs=epochs))
     learner.step(make_samples(0))
-    before, optimizer = weights(learner), learner._snapshot()["optimizer"]
+    before, optimizer = weights(learner), copy.deepcopy(learner.optimizer.state_dict())
     sample = make_samples(1)[1]
     position = sample.sequences[0].trained.index(1)
     # A ratio of exp(2000) overflows; with a negative advantage nothing clips it.
@@ -145,14 +157,14 @@ def test_a_loss_that_is_no_number_changes_nothing(
     with pytest.raises(TrainingError, match="not a finite number"):
         learner.step([*make_samples(1), broken])
     assert same(before, weights(learner))
-    for key, state in learner._snapshot()["optimizer"]["state"].items():
+    for key, state in learner.optimizer.state_dict()["state"].items():
         assert all(
             torch.equal(torch.as_tensor(v), torch.as_tensor(optimizer["state"][key][k])) for k, v in state.items()
         )
     assert not learner.step(make_samples(2)).skipped
 
 
-def sampled(learner: TrlLearner, prompt: list[int], count: int, length: int, generator: Any) -> list[TokenSequence]:
+def sampled(learner: BaseLearner, prompt: list[int], count: int, length: int, generator: Any) -> list[TokenSequence]:
     """`count` continuations of one prompt, sampled from the learner's own policy at temperature 1."""
     ids = torch.tensor([prompt] * count)
     logps = []
@@ -180,8 +192,10 @@ def sampled(learner: TrlLearner, prompt: list[int], count: int, length: int, gen
     ]
 
 
-def test_stale_log_probabilities_are_refused_only_for_the_current_version(base_model: Path) -> None:
-    learner = TrlLearner(base_model, msgspec.structs.replace(LOOSE, max_logprob_difference=None))
+def test_stale_log_probabilities_are_refused_only_for_the_current_version(
+    engine: type[BaseLearner], base_model: Path
+) -> None:
+    learner = engine(base_model, msgspec.structs.replace(LOOSE, max_logprob_difference=None))
     sequences = sampled(learner, [1, 2, 3], 4, 6, torch.Generator().manual_seed(0))
     samples = [Sample((q,), (-1.0) ** i) for i, q in enumerate(sequences)]
     metrics = learner.step(samples, current_version="p@0")
@@ -195,9 +209,9 @@ def test_stale_log_probabilities_are_refused_only_for_the_current_version(base_m
     assert learner.step(samples, current_version="p@1").logprob_difference_max > 0.01
 
 
-def test_a_random_model_learns_a_simple_reward(base_model: Path) -> None:
+def test_a_random_model_learns_a_simple_reward(engine: type[BaseLearner], base_model: Path) -> None:
     """Reward: the share of even tokens among six."""
-    learner = TrlLearner(base_model, msgspec.structs.replace(LOOSE, max_logprob_difference=1e-3))
+    learner = engine(base_model, msgspec.structs.replace(LOOSE, max_logprob_difference=1e-3))
     generator = torch.Generator().manual_seed(1)
     means = []
     for step in range(25):
@@ -214,11 +228,11 @@ def test_a_random_model_learns_a_simple_reward(base_model: Path) -> None:
 
 
 def test_the_learning_rate_falls_to_a_tenth_where_the_config_says_so(
-    base_model: Path, make_samples: Callable[[int], list[Sample]]
+    engine: type[BaseLearner], base_model: Path, make_samples: Callable[[int], list[Sample]]
 ) -> None:
     moves = []
     for decay in (None, (0, 1)):
-        learner = TrlLearner(base_model, LearnerConfig(learning_rate=1e-3, decay=decay))
+        learner = engine(base_model, LearnerConfig(learning_rate=1e-3, decay=decay))
         learner.step(make_samples(0))
         before = weights(learner)
         learner.step(make_samples(1))
@@ -231,40 +245,44 @@ def test_the_learning_rate_falls_to_a_tenth_where_the_config_says_so(
     )
 
 
-def test_config_is_checked(base_model: Path, tmp_path: Path) -> None:
+def test_config_is_checked(engine: type[BaseLearner], base_model: Path, tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="rank 7"):
-        TrlLearner(base_model, LearnerConfig(lora_rank=7))
+        engine(base_model, LearnerConfig(lora_rank=7))
     with pytest.raises(TrainingError, match="decay"):
-        TrlLearner(base_model, LearnerConfig(decay=(4, 4)))
+        engine(base_model, LearnerConfig(decay=(4, 4)))
     with pytest.raises(TrainingError, match="holds no model"):
-        TrlLearner(tmp_path)
+        engine(tmp_path)
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(TrainingError, match="cannot be loaded"):
-        TrlLearner(tmp_path)
+        engine(tmp_path)
 
 
 QUIET = """
 import sys
 from pathlib import Path
-from trainer.learner.trl import TrlLearner
-from trainer.learner.config import LearnerConfig
+from trainer.learner import LearnerConfig, make_learner
 from trainer.learner.interface import Sample
 from arttrace.records.sequence import TokenSequence
 
 q = TokenSequence("t", "r", "a", (1, 2, 3), (0, 1, 1), (None, -1.0, -1.0), (-1, 0, 0), ("p@0",), ("c",))
-learner = TrlLearner(Path(sys.argv[1]), LearnerConfig(lora_rank=8))
+learner = make_learner(Path(sys.argv[1]), LearnerConfig(lora_rank=8, engine=sys.argv[3]))
 learner.step([Sample((q,), 1.0)])
 learner.save(Path(sys.argv[2]))
 assert "vllm" not in sys.modules
 """
 
 
-def test_nothing_is_printed_or_left_in_the_working_directory(base_model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["packed", "trl"])
+def test_nothing_is_printed_or_left_in_the_working_directory(base_model: Path, tmp_path: Path, name: str) -> None:
     work, out = tmp_path / "work", tmp_path / "out"
     work.mkdir()
     out.mkdir()
     done = subprocess.run(
-        [sys.executable, "-c", QUIET, str(base_model), str(out)], cwd=work, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", QUIET, str(base_model), str(out), name],
+        cwd=work,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert list(work.iterdir()) == []

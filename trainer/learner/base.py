@@ -1,0 +1,147 @@
+"""BaseLearner: what every engine does around its own way of computing one optimizer step."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from arttrace.errors import TrainingError
+from trainer.learner.config import LearnerConfig
+from trainer.learner.interface import Sample, StepMetrics
+from trainer.learner.policy_model import trainable
+from trainer.learner.quiet import quiet
+from trainer.learner.samples import Plan, plan_step, share_out
+from trainer.learner.state import Snapshot, load_state, save_state
+
+UNSOUND = "The weights were left as they were. Lower the learning rate, or look at the last rewards and versions."
+
+
+@dataclass
+class Tally:
+    """Sums over targets and optimizer steps, gathered while the micro-batches of one step pass by."""
+
+    loss: float = 0.0
+    grad_norm: float = 0.0
+    optimizer_steps: int = 0
+    forwarded_tokens: int = 0
+    targets: int = 0
+    ratio: float = 0.0
+    clipped: float = 0.0
+    entropy: float = 0.0
+    kl: float = 0.0
+    difference: float = 0.0
+    difference_max: float = 0.0
+    difference_max_current: float = 0.0
+    compared: int = 0
+
+    def compare(self, logps: torch.Tensor, sampled: torch.Tensor, current: torch.Tensor) -> None:
+        """Note how far the captured log-probabilities are from the learner's; only before the first optimizer step."""
+        if self.optimizer_steps:
+            return
+        gap = (logps - sampled).abs()
+        self.compared += gap.numel()
+        self.difference += float(gap.sum())
+        self.difference_max = max(self.difference_max, float(gap.max()))
+        if (own := gap[current]).numel():
+            self.difference_max_current = max(self.difference_max_current, float(own.max()))
+
+
+class BaseLearner(ABC):
+    """One policy in training. `model` is the PEFT model, `steps` the number of steps that changed it."""
+
+    base_model: Path
+    config: LearnerConfig
+    model: Any
+    optimizer: torch.optim.Optimizer
+    steps: int
+
+    @abstractmethod
+    def _train(self, plans: Sequence[Plan], current_version: str | None) -> Tally:
+        """Take `epochs` times one optimizer step per plan. Raises TrainingError when the numbers are not sound."""
+
+    def step(self, samples: Sequence[Sample], *, current_version: str | None = None) -> StepMetrics:
+        """Train once on the samples: see `Learner.step`."""
+        started = time.perf_counter()
+        whole = plan_step(samples, self.config)
+        parts = share_out(samples, self.config.minibatches)
+        plans = [whole] if len(parts) == 1 else [plan_step(part, self.config) for part in parts]
+        plans = [plan for plan in plans if plan.rows]
+        if not plans:
+            return StepMetrics(
+                trajectories=whole.trajectories,
+                trained_tokens=whole.trained_tokens,
+                skipped=True,
+                step_s=time.perf_counter() - started,
+            )
+        self._check_vocabulary(whole)
+        # The learning rate is the config's, not a loaded optimizer's: it may be changed between runs.
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["initial_lr"] = self.config.learning_rate_at(self.steps)
+        before = Snapshot(self.model, self.optimizer) if len(plans) * self.config.epochs > 1 else None
+        try:
+            with quiet():
+                tally = self._train(plans, current_version)
+        except TrainingError:
+            if before is not None:
+                before.restore()
+            raise
+        finally:
+            self.model.zero_grad(set_to_none=True)
+        self.steps += 1
+        return _metrics(whole, tally, time.perf_counter() - started)
+
+    def save(self, directory: Path) -> None:
+        """Write the adapter, as vLLM and PEFT load it, and our state."""
+        save_state(directory, self.model, self.optimizer, self.steps, self.config)
+
+    def load(self, directory: Path) -> None:
+        """Go on from what `save` wrote. Raises TrainingError when it is missing, damaged or of another shape."""
+        self.steps = load_state(directory, self.model, self.optimizer, self.config)
+
+    def check_before_optimizer_step(self, tally: Tally) -> None:
+        """Raises TrainingError when the gradients, or the agreement with the engine that sampled, are not sound."""
+        bound = self.config.logprob_bound
+        if tally.optimizer_steps == 0 and not tally.difference_max_current <= bound:
+            raise TrainingError(
+                "The log-probabilities captured from the current policy version differ from the learner's by up to "
+                f"{tally.difference_max_current:.3g} nats; the bound is {bound:.3g}.",
+                "The engine serves other weights than the learner holds (a stale adapter, another base model, another "
+                "precision), or did not sample at temperature 1. Restart serving from the newest version; if the "
+                "precision differs on purpose, raise max_logprob_difference.",
+            )
+        gradients = [p.grad for p in trainable(self.model).values() if p.grad is not None]
+        if not all(torch.isfinite(gradient).all() for gradient in gradients):
+            raise TrainingError("A gradient is not a finite number.", UNSOUND)
+
+    def _check_vocabulary(self, plan: Plan) -> None:
+        size = self.model.get_input_embeddings().weight.shape[0]
+        largest = max(max(row.token_ids) for row in plan.rows)
+        if largest >= size or min(min(row.token_ids) for row in plan.rows) < 0:
+            raise TrainingError(
+                f"Token id {largest} is outside the base model's vocabulary of {size}.",
+                f"The trajectories were sampled by another model than {self.base_model}.",
+            )
+
+
+def _metrics(plan: Plan, tally: Tally, seconds: float) -> StepMetrics:
+    steps, targets = max(tally.optimizer_steps, 1), max(tally.targets, 1)
+    return StepMetrics(
+        loss=tally.loss / steps,
+        grad_norm=tally.grad_norm / steps,
+        trajectories=plan.trajectories,
+        trained_tokens=plan.trained_tokens,
+        forwarded_tokens=tally.forwarded_tokens,
+        ratio_mean=tally.ratio / targets,
+        clip_fraction=tally.clipped / targets,
+        entropy=tally.entropy / targets,
+        kl=tally.kl / targets,
+        logprob_difference_mean=tally.difference / max(tally.compared, 1),
+        logprob_difference_max=tally.difference_max,
+        step_s=seconds,
+    )

@@ -1,0 +1,136 @@
+"""Forests: rows that begin alike share the tokens of their common beginning, so that each is computed once. Pure.
+
+Rows in lexicographic order have this property: what a row shares with any row before it, it shares with the row right
+before it. So a run of sorted rows is a forest in depth-first order, and every row adds one block of tokens of its own
+behind the path that it continues. A block attends fully to that path and causally to itself; nothing is padded, and no
+mask is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from trainer.learner.samples import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The tokens that one row adds: packed positions `start` to `stop`, behind those of `path`, int64 of shape (P,).
+
+    P is also how many tokens come before the block in its row.
+    """
+
+    start: int
+    stop: int
+    path: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Forest:
+    """What goes through the model at once: N distinct tokens, and the M targets among them.
+
+    `token_ids` and `positions` (the place of a token in its row) int64 (N,). A prediction is a packed position and the
+    token that came next: `predict_at` and `predict_id` int64 (K,), each distinct one once, in order. The others have
+    shape (M,): `prediction` indexes the predictions, `trajectory` the step's trajectories; `advantages`, `weights` and
+    `logprobs` (as sampled) are floating, `current` says that the current version sampled the token.
+    """
+
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    blocks: tuple[Block, ...]
+    predict_at: torch.Tensor
+    predict_id: torch.Tensor
+    prediction: torch.Tensor
+    trajectory: torch.Tensor
+    advantages: torch.Tensor
+    weights: torch.Tensor
+    logprobs: torch.Tensor
+    current: torch.Tensor
+
+
+def shared_length(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many tokens two rows have in common from the start."""
+    limit = min(len(left), len(right))
+    low, high = 0, limit
+    while low < high:  # slices compare in C
+        middle = (low + high + 1) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def split_forests(rows: Iterable[Row], max_tokens: int) -> list[list[Row]]:
+    """The rows in lexicographic order, cut into runs of at most `max_tokens` distinct tokens each.
+
+    A row that is longer goes alone; where a run is cut, the next one computes the shared beginning again. The result
+    does not depend on the order given.
+    """
+    ordered = sorted(rows, key=lambda row: (row.token_ids, row.targets, row.logprobs, row.advantage))
+    runs: list[list[Row]] = []
+    room = 0
+    for row in ordered:
+        new = len(row.token_ids)
+        if runs:
+            new -= shared_length(runs[-1][-1].token_ids, row.token_ids)
+        if not runs or new > room:
+            runs.append([])
+            new, room = len(row.token_ids), max_tokens
+        runs[-1].append(row)
+        room -= new
+    return runs
+
+
+def plant(rows: Sequence[Row], *, current_version: str | None, device: str, dtype: torch.dtype) -> Forest:
+    """One run of sorted rows as a forest on `device`; floating numbers in `dtype`."""
+    token_ids: list[int] = []
+    positions: list[int] = []
+    blocks: list[Block] = []
+    path: list[int] = []
+    before: Sequence[int] = ()
+    predictions: dict[tuple[int, int], None] = {}
+    targets: list[tuple[tuple[int, int], Row, int]] = []
+    for row in rows:
+        shared = shared_length(before, row.token_ids)
+        start = len(token_ids)
+        token_ids += row.token_ids[shared:]
+        positions += range(shared, len(row.token_ids))
+        path[shared:] = range(start, len(token_ids))
+        if len(token_ids) > start:
+            blocks.append(Block(start, len(token_ids), torch.tensor(path[:shared], dtype=torch.int64, device=device)))
+        for place, is_target in enumerate(row.targets):
+            if is_target:
+                prediction = (path[place - 1], row.token_ids[place])
+                predictions[prediction] = None
+                targets.append((prediction, row, place))
+        before = row.token_ids
+    ordered = sorted(predictions)
+    index = {prediction: number for number, prediction in enumerate(ordered)}
+
+    def integers(values: Iterable[int]) -> torch.Tensor:
+        return torch.tensor(list(values), dtype=torch.int64, device=device)
+
+    def numbers(values: Iterable[float]) -> torch.Tensor:
+        return torch.tensor(list(values), dtype=dtype, device=device)
+
+    return Forest(
+        token_ids=integers(token_ids),
+        positions=integers(positions),
+        blocks=tuple(blocks),
+        predict_at=integers(at for at, _ in ordered),
+        predict_id=integers(id for _, id in ordered),
+        prediction=integers(index[prediction] for prediction, _, _ in targets),
+        trajectory=integers(row.trajectory for _, row, _ in targets),
+        advantages=numbers(row.advantage for _, row, _ in targets),
+        weights=numbers(row.weight for _, row, _ in targets),
+        logprobs=numbers(row.logprobs[place] for _, row, place in targets),
+        current=torch.tensor(
+            [row.versions[place] is not None and row.versions[place] == current_version for _, row, place in targets],
+            dtype=torch.bool,
+            device=device,
+        ),
+    )

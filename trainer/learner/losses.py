@@ -1,0 +1,80 @@
+"""Losses: the term of every target, so that a step's loss is `sum of weight * term / normaliser` in any layout. Pure.
+
+Terms are differentiable in the log-probabilities under the policy in training, `logps`; everything else is data. All
+tensors have shape (M,), one entry per target. Formulas: the papers named in config.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from trainer.learner.config import LearnerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What is known about the targets besides the policy in training.
+
+    `sampled`: log-probabilities as captured. `old`: where the importance ratio starts from, the captured ones or those
+    of the policy before the step. `reference`: under the KL term's reference, None without such a term.
+    `trajectory_shift`: for gspo, the mean of `logps - old` over all targets of the target's trajectory.
+    """
+
+    sampled: torch.Tensor
+    old: torch.Tensor
+    reference: torch.Tensor | None = None
+    trajectory_shift: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Per target: the loss term, the importance ratio, whether it was clipped, and the KL estimate (0 without)."""
+
+    loss: torch.Tensor
+    ratio: torch.Tensor
+    clipped: torch.Tensor
+    kl: torch.Tensor
+
+
+def loss_terms(config: LearnerConfig, logps: torch.Tensor, advantages: torch.Tensor, before: Before) -> Terms:
+    """The terms of one micro-batch, under `config.loss`, `config.importance` and `config.kl_weight`."""
+    shift = logps - before.old
+    if config.loss == "gspo":
+        assert before.trajectory_shift is not None
+        # One ratio per trajectory; each token carries its share of the ratio's gradient.
+        shift = before.trajectory_shift + logps - logps.detach()
+    ratio = shift.exp()
+    low, high = config.clip_range
+    if config.loss == "cispo":
+        held = ratio.detach().clamp(max=config.cispo_max_ratio)
+        loss = -held * advantages * logps
+        clipped = ratio.detach() > config.cispo_max_ratio
+    else:
+        loss = -torch.minimum(ratio * advantages, ratio.clamp(low, high) * advantages)
+        clipped = torch.where(advantages > 0, ratio.detach() > high, ratio.detach() < low)
+    if config.importance != "clip":
+        loss = loss * staleness_weight(config, before)
+    kl = torch.zeros_like(logps)
+    if before.reference is not None:
+        d = before.reference - logps
+        kl = d.exp() - d - 1
+        loss = loss + config.kl_weight * kl
+    return Terms(loss, ratio.detach(), clipped, kl.detach())
+
+
+def staleness_weight(config: LearnerConfig, before: Before) -> torch.Tensor:
+    """How much each target counts, by how far the policy had moved between sampling and this step."""
+    moved = (before.old - before.sampled).exp()
+    if config.importance == "truncate":
+        return moved.clamp(max=config.importance_cap)
+    kept = (moved <= config.importance_cap) & (moved >= 1 / config.importance_cap)
+    return kept.to(moved.dtype)
+
+
+def trajectory_means(values: torch.Tensor, trajectory: torch.Tensor, count: int) -> torch.Tensor:
+    """The mean of `values` (M,) over the targets of each of `count` trajectories, shape (count,); 0 without targets."""
+    sums = values.new_zeros(count).index_add_(0, trajectory, values)
+    sizes = values.new_zeros(count).index_add_(0, trajectory, torch.ones_like(values))
+    return sums / sizes.clamp(min=1)

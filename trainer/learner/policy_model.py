@@ -1,0 +1,104 @@
+"""The policy as a model: a base model from a directory with a LoRA on it, and the optimizer of the LoRA's weights."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from arttrace.errors import TrainingError
+from trainer.learner.config import LearnerConfig
+
+_REFERENCE = "reference"
+
+
+def load_policy(directory: Path, config: LearnerConfig, **kwargs: Any) -> Any:
+    """A PEFT model in training, its LoRA drawn from `config.seed`; equal for every engine. `kwargs` go to
+    `from_pretrained`.
+
+    Raises TrainingError when the directory holds no causal LM that transformers can load, or there is no such device.
+    """
+    from peft import LoraConfig, get_peft_model
+
+    base = _load_base(directory, config, **kwargs)
+    targets = config.lora_targets
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        model = get_peft_model(
+            base,
+            LoraConfig(
+                r=config.lora_rank,
+                lora_alpha=config.lora_alpha,
+                target_modules=targets if isinstance(targets, str) else list(targets),
+                lora_dropout=0.0,
+                bias="none",
+                task_type="CAUSAL_LM",
+            ),
+        )
+    if config.kl_weight and config.kl_reference is not None:
+        try:
+            model.load_adapter(config.kl_reference, adapter_name=_REFERENCE, is_trainable=False)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise TrainingError(
+                f"The reference adapter in {config.kl_reference} cannot be loaded: {error}",
+                "Name a directory that holds adapter_config.json of the same base model, such as a policy's version.",
+            ) from error
+        model.set_adapter("default")
+    return model.to(config.device) if not config.load_in_4bit else model
+
+
+def _load_base(directory: Path, config: LearnerConfig, **kwargs: Any) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    if not (directory / "config.json").is_file():
+        raise TrainingError(
+            f"{directory} holds no model: config.json is missing.", "Pass a Hugging Face model directory."
+        )
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise TrainingError("Device 'cuda' was asked for, but torch finds no CUDA device.", "Use --device cpu.")
+    if config.load_in_4bit:
+        from transformers import BitsAndBytesConfig
+
+        kwargs["quantization_config"] = BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=getattr(torch, config.dtype)
+        )
+    try:
+        return AutoModelForCausalLM.from_pretrained(
+            str(directory), dtype=getattr(torch, config.dtype), local_files_only=True, **kwargs
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise TrainingError(f"The base model in {directory} cannot be loaded: {error}") from error
+
+
+def trainable(model: Any) -> dict[str, torch.nn.Parameter]:
+    """The LoRA's parameters by name."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def make_optimizer(model: Any, config: LearnerConfig) -> torch.optim.AdamW:
+    """AdamW over the LoRA's parameters."""
+    return torch.optim.AdamW(
+        trainable(model).values(),
+        lr=config.learning_rate,
+        betas=config.adam_betas,
+        eps=config.adam_epsilon,
+        weight_decay=config.weight_decay,
+    )
+
+
+@contextlib.contextmanager
+def as_reference(model: Any, config: LearnerConfig) -> Iterator[None]:
+    """Inside the block the model is the KL term's reference, without gradients."""
+    with torch.no_grad():
+        if config.kl_reference is None:
+            with model.disable_adapter():
+                yield
+            return
+        model.set_adapter(_REFERENCE)
+        try:
+            yield
+        finally:
+            model.set_adapter("default")

@@ -1,0 +1,85 @@
+"""What a learner keeps on disk: the adapter as PEFT and vLLM load it, and beside it what is needed to go on exactly."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from arttrace.errors import TrainingError
+from trainer.learner.config import LearnerConfig
+from trainer.learner.policy_model import trainable
+from trainer.learner.quiet import quiet
+
+_STATE, _ADAPTER = "trainer_state.pt", "adapter_model.safetensors"
+
+
+def save_state(
+    directory: Path, model: Any, optimizer: torch.optim.Optimizer, steps: int, config: LearnerConfig
+) -> None:
+    """Write `adapter_config.json`, `adapter_model.safetensors` and the trainer's state into an existing directory."""
+    with quiet():
+        model.save_pretrained(str(directory), save_embedding_layers=False, selected_adapters=["default"])
+    # PEFT adds a model card that says nothing.
+    (directory / "README.md").unlink(missing_ok=True)
+    state = {
+        "optimizer": optimizer.state_dict(),
+        "steps": steps,
+        "config": msgspec.json.encode(config).decode(),
+        "rng": torch.get_rng_state(),
+    }
+    if config.device == "cuda":
+        state["cuda_rng"] = torch.cuda.get_rng_state()
+    torch.save(state, directory / _STATE)
+
+
+def load_state(directory: Path, model: Any, optimizer: torch.optim.Optimizer, config: LearnerConfig) -> int:
+    """Go on from what `save_state` wrote; returns the number of steps done.
+
+    Raises TrainingError when it is missing, damaged or of another shape.
+    """
+    from safetensors.torch import load_file
+
+    try:
+        state = torch.load(directory / _STATE, map_location=config.device, weights_only=True)
+        saved = load_file(str(directory / _ADAPTER), device=config.device)
+    except Exception as error:
+        raise TrainingError(
+            f"The trainer's state in {directory} cannot be read: {error}", "Continue from the version before it."
+        ) from error
+    weights = {name.replace(".default.", "."): p for name, p in trainable(model).items()}
+    if {name: p.shape for name, p in weights.items()} != {name: tensor.shape for name, tensor in saved.items()}:
+        raise TrainingError(
+            f"The adapter in {directory} does not fit: it was trained with another rank, other targets or another "
+            "base model.",
+            "Train on with the settings it was begun with, or begin a new policy.",
+        )
+    with torch.no_grad():
+        for name, parameter in weights.items():
+            parameter.copy_(saved[name])
+    optimizer.load_state_dict(state["optimizer"])
+    torch.set_rng_state(state["rng"].cpu())
+    if config.device == "cuda" and "cuda_rng" in state:
+        torch.cuda.set_rng_state(state["cuda_rng"].cpu())
+    steps: int = state["steps"]
+    return steps
+
+
+class Snapshot:
+    """Weights and optimizer as they are now, to come back to when a step turns out to be unsound."""
+
+    def __init__(self, model: Any, optimizer: torch.optim.Optimizer) -> None:
+        self._parameters = trainable(model)
+        self._optimizer = optimizer
+        self._weights = {name: p.detach().clone() for name, p in self._parameters.items()}
+        self._state = copy.deepcopy(optimizer.state_dict())
+
+    def restore(self) -> None:
+        """Make them so again."""
+        with torch.no_grad():
+            for name, parameter in self._parameters.items():
+                parameter.copy_(self._weights[name])
+        self._optimizer.load_state_dict(self._state)
