@@ -1,0 +1,211 @@
+"""Agent frameworks on top of the openai client, the real packages, with no code for any of them in the program.
+
+Each program runs twice against a scripted server in one process: bare, then as a trajectory. What the program gets and
+what the server gets is the same, and every call is recorded once, as it was on the wire.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_server import Asked, Call, Reply, Script, ScriptedServer, Sent, serve_script
+from spool import read_spans
+
+from arttrace import semconv
+from arttrace.records.span import SpanRow
+
+HERE = Path(__file__).parent
+
+
+@dataclass
+class Runs:
+    """What one program did: the results and requests of its bare and of its captured run, and the captured spans."""
+
+    bare: list[str]
+    captured: list[str]
+    bare_sent: list[Sent]
+    captured_sent: list[Sent]
+    spans: list[SpanRow]
+
+    def named(self, operation: str) -> list[SpanRow]:
+        return [span for span in self.spans if span.attributes[semconv.OPERATION_NAME] == operation]
+
+    @property
+    def calls(self) -> list[SpanRow]:
+        return sorted(self.named(semconv.OPERATION_CHAT), key=lambda span: span.start_ns)
+
+
+def environment(server: ScriptedServer, data: Path, **more: str) -> dict[str, str]:
+    """What a program is started with: where the server is, and nothing that calls home."""
+    return {
+        **os.environ,
+        "OPENAI_API_KEY": "sk-test-0123456789",
+        "OPENAI_BASE_URL": server.url,
+        "OPENAI_API_BASE": server.url,
+        "OPENAI_AGENTS_DISABLE_TRACING": "1",
+        "LANGSMITH_TRACING": "false",
+        "ARTTRACE_DIR": str(data),
+        "ARTTRACE_RAISE": "1",
+        **more,
+    }
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return out.splitlines()[-1]
+
+
+def run_twice(program: str, script: Script, data: Path, **more: str) -> Runs:
+    with serve_script(script) as server:
+        command = [sys.executable, str(HERE / "twice.py"), program]
+        env = environment(server, data, **more)
+        process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        bare, captured = json.loads(finish(process))
+        half = len(server.sent) // 2
+        assert len(server.sent) == 2 * half > 0
+        return Runs(bare, captured, server.sent[:half], server.sent[half:], read_spans(data))
+
+
+def texts(attribute: Any) -> list[str]:
+    """Every text, tool call and tool result of the messages but the system's, in order."""
+    out = []
+    for message in json.loads(attribute) if isinstance(attribute, str) else attribute:
+        if message["role"] in ("system", "developer"):
+            continue
+        for part in message["parts"]:
+            if part["type"] == "tool_call":
+                arguments = part["arguments"]
+                out.append(f"{part['name']} {arguments if isinstance(arguments, str) else json.dumps(arguments)}")
+            else:
+                out.append(str(part.get("content", part.get("response"))))
+    return out
+
+
+def wire_texts(request: dict[str, Any]) -> list[str]:
+    """The same of a request body of either API."""
+    out = []
+    items = request.get("messages") or request["input"]
+    for item in [{"role": "user", "content": items}] if isinstance(items, str) else items:
+        if item.get("role") in ("system", "developer"):
+            continue
+        if item.get("type") == "function_call":
+            out.append(f"{item['name']} {item['arguments']}")
+            continue
+        content = item.get("content", item.get("output"))
+        out += [part["text"] for part in content] if isinstance(content, list) else [content] if content else []
+        out += [f"{c['function']['name']} {c['function']['arguments']}" for c in item.get("tool_calls") or ()]
+    return out
+
+
+def check(runs: Runs) -> None:
+    """What holds for every framework."""
+    assert runs.captured == runs.bare
+    bodies = [Counter(sent.body for sent in half) for half in (runs.bare_sent, runs.captured_sent)]
+    assert bodies[0] == bodies[1], "the wire is unchanged"
+    names = [sorted({*sent.headers}) for sent in (*runs.bare_sent, *runs.captured_sent)]
+    assert names[0] == names[len(names) // 2]
+    roots = [span for span in runs.spans if semconv.ENTRY in span.attributes]
+    assert len(roots) == 1
+    (root,) = roots
+    assert {span.attributes[semconv.TRAJECTORY_ID] for span in runs.spans} == {root.attributes[semconv.TRAJECTORY_ID]}
+    assert root.attributes[semconv.TRAJECTORY_SPAN_COUNT] == len(runs.spans) - 1
+    wire = Counter(tuple(wire_texts(sent.json)) for sent in runs.captured_sent)
+    captured = Counter(tuple(texts(call.attributes[semconv.INPUT_MESSAGES])) for call in runs.calls)
+    assert captured == wire, "every call once, as it was on the wire"
+    for call in runs.calls:
+        assert call.attributes[semconv.OUTPUT_MESSAGES]
+        assert semconv.REQUEST_STREAM in call.attributes or call.attributes[semconv.USAGE_INPUT_TOKENS] == 9
+        assert call.attributes[semconv.REQUEST_MODEL] == "gpt-4o"
+
+
+def order_desk(asked: Asked) -> Reply:
+    """The front desk hands over; the specialist uses its tool, then answers."""
+    if asked.system.startswith("You dispatch."):
+        return Reply(calls=(Call("transfer_to_refunds", {}, "call_handoff"),))
+    if "refunded" not in " ".join(asked.results):
+        order = int(asked.users[0].split()[-1])
+        return Reply(calls=(Call("refund", {"order": order}, f"call_{order}"),))
+    return Reply("Done, " + asked.results[-1])
+
+
+@pytest.mark.parametrize("api", ["chat"])
+def test_openai_agents_sdk(api: str, tmp_path: Path) -> None:
+    runs = run_twice("openai_agents", order_desk, tmp_path, API=api)
+    check(runs)
+    assert runs.bare[:2] == ["Done, refunded 3", "Refunds"]
+    assert len(runs.calls) == 6
+
+
+def writing(asked: Asked) -> Reply:
+    if asked.system.startswith("You review."):
+        return Reply("Fine: " + asked.users[-1])
+    if not asked.results:
+        return Reply(calls=(Call("look_up", {"word": "tea"}, "call_tea"), Call("look_up", {"word": "pot"}, "call_pot")))
+    return Reply(" and ".join(asked.results))
+
+
+def test_langgraph(tmp_path: Path) -> None:
+    runs = run_twice("langgraph_agent", writing, tmp_path)
+    check(runs)
+    assert len(runs.calls) == 4
+    *_, first, second = runs.calls
+    assert first.attributes[semconv.INPUT_MESSAGES] == second.attributes[semconv.INPUT_MESSAGES]
+    assert first.attributes[semconv.EXECUTION_ID] != second.attributes[semconv.EXECUTION_ID], "told apart"
+
+
+def weather(asked: Asked) -> Reply:
+    city = asked.users[0].split()[-1]
+    if not asked.results:
+        return Reply(calls=(Call("weather", {"city": city}, f"call_{city}"),))
+    return Reply(calls=(Call("final_result", {"name": city, "degrees": int(asked.results[0])}, f"call_end_{city}"),))
+
+
+def test_pydantic_ai(tmp_path: Path) -> None:
+    runs = run_twice("pydantic_ai_agent", weather, tmp_path)
+    check(runs)
+    assert runs.bare == ["name='Rome' degrees=4", "name='Athens' degrees=6"]
+    executions: dict[str, set[str]] = {}
+    for call in runs.calls:
+        city = texts(call.attributes[semconv.INPUT_MESSAGES])[0]
+        executions.setdefault(city, set()).add(call.attributes[semconv.EXECUTION_ID])
+    rome, athens = executions.values()
+    assert not rome & athens, "two runs at once are told apart"
+
+
+def doubling(asked: Asked) -> Reply:
+    if "helper" in asked.tools:
+        if not asked.results and len(asked.users) == 1:
+            return Reply(calls=(Call("helper", {"task": "Double 21"}, "call_helper"),))
+        return Reply(calls=(Call("final_answer", {"answer": "42"}, "call_final"),))
+    if "42" not in asked.users[-1] + "".join(asked.results):
+        return Reply(calls=(Call("double", {"number": 21}, "call_double"),))
+    return Reply(calls=(Call("final_answer", {"answer": "It is 42"}, "call_helped"),))
+
+
+def test_smolagents(tmp_path: Path) -> None:
+    runs = run_twice("smolagents_agent", doubling, tmp_path)
+    check(runs)
+    assert len(runs.calls) == 4
+    assert runs.bare == ["42"]
+
+
+def surveying(asked: Asked) -> Reply:
+    if not asked.results:
+        return Reply(calls=(Call("area", {"width": 3, "height": 4}, "call_area"),))
+    return Reply("It is " + asked.results[0])
+
+
+def test_autogen(tmp_path: Path) -> None:
+    runs = run_twice("autogen_agent", surveying, tmp_path)
+    check(runs)
+    assert len(runs.calls) == 2
+    assert runs.bare[-1].strip() == "It is 12"
