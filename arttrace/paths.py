@@ -24,6 +24,11 @@ class DataDir:
         return self.root / "spool"
 
     @property
+    def outbox(self) -> Path:
+        """Journals written by captured processes that ship to a collector, until it has acknowledged them."""
+        return self.root / "outbox"
+
+    @property
     def journal(self) -> Path:
         """The journal of the process that owns the store: everything enters the store through it."""
         return self.root / "journal"
@@ -32,6 +37,11 @@ class DataDir:
     def store(self) -> Path:
         """The DuckDB file."""
         return self.root / "store.duckdb"
+
+    @property
+    def owner(self) -> Path:
+        """A JSON file that says which process owns the store for long, and where it answers for it."""
+        return self.root / "owner.json"
 
     @property
     def policies(self) -> Path:

@@ -18,13 +18,20 @@ from arttrace.capture.scope import RunOverrides, Scope, record_reward
 _guard = Guard("the public functions")
 
 
-def init(*, project: str | None = None, dir: str | Path | None = None) -> None:
-    """Set what the environment does not: the project's name (ARTTRACE_PROJECT) and the data directory (ARTTRACE_DIR).
+def init(
+    *,
+    project: str | None = None,
+    dir: str | Path | None = None,
+    endpoint: str | None = None,
+    api_key: str | None = None,
+) -> None:
+    """Set what the environment does not: the project's name (ARTTRACE_PROJECT), the data directory (ARTTRACE_DIR), and
+    the base URL of a collector to ship to (ARTTRACE_ENDPOINT) with its bearer token (ARTTRACE_API_KEY).
 
     Optional: the first decorated run does it too. A later call with other values closes the spool of the one before.
     """
     with _guard:
-        runtime.configure(project, dir, renew=True)
+        runtime.configure(project, dir, endpoint=endpoint, api_key=api_key, renew=True)
         hooks.install()
 
 

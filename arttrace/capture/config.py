@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from arttrace.capture.guard import logger
@@ -24,16 +24,29 @@ MAX_SPOOL_BYTES = 4 << 30
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How this process captures. `content` False keeps names, times, usage and counts, and drops what was said."""
+    """How this process captures. `content` False keeps names, times, usage and counts, and drops what was said.
+
+    With an `endpoint` (the base URL of a collector) records are shipped there, with `api_key` as bearer token.
+    """
 
     data: DataDir
     project: str = "default"
     content: bool = True
     disabled: bool = False
+    endpoint: str | None = None
+    api_key: str | None = field(default=None, repr=False)
 
     @classmethod
-    def resolve(cls, *, project: str | None = None, dir: str | Path | None = None) -> Settings:
-        """What was given, else ARTTRACE_PROJECT, ARTTRACE_DIR, ARTTRACE_CAPTURE_CONTENT and ARTTRACE_DISABLED."""
+    def resolve(
+        cls,
+        *,
+        project: str | None = None,
+        dir: str | Path | None = None,
+        endpoint: str | None = None,
+        api_key: str | None = None,
+    ) -> Settings:
+        """What was given, else ARTTRACE_PROJECT, ARTTRACE_DIR, ARTTRACE_ENDPOINT, ARTTRACE_API_KEY,
+        ARTTRACE_CAPTURE_CONTENT and ARTTRACE_DISABLED."""
         content = os.environ.get("ARTTRACE_CAPTURE_CONTENT", "full").strip().lower()
         if content not in ("full", "off"):
             logger.warning("arttrace: ARTTRACE_CAPTURE_CONTENT=%s is neither full nor off; content is off", content)
@@ -42,4 +55,6 @@ class Settings:
             project=project or os.environ.get("ARTTRACE_PROJECT") or "default",
             content=content == "full",
             disabled=os.environ.get("ARTTRACE_DISABLED", "").strip().lower() in ("1", "true", "yes"),
+            endpoint=endpoint or os.environ.get("ARTTRACE_ENDPOINT") or None,
+            api_key=api_key or os.environ.get("ARTTRACE_API_KEY") or None,
         )

@@ -26,13 +26,20 @@ def recorder() -> Recorder:
     return _recorder if _recorder is not None else configure()
 
 
-def configure(project: str | None = None, dir: str | Path | None = None, *, renew: bool = False) -> Recorder:
+def configure(
+    project: str | None = None,
+    dir: str | Path | None = None,
+    *,
+    endpoint: str | None = None,
+    api_key: str | None = None,
+    renew: bool = False,
+) -> Recorder:
     """Make the recorder, or with `renew` put one with other settings in its place."""
     global _recorder
     with _lock:
         if _recorder is not None and not renew:
             return _recorder
-        settings = Settings.resolve(project=project, dir=dir)
+        settings = Settings.resolve(project=project, dir=dir, endpoint=endpoint, api_key=api_key)
         if _recorder is not None:
             if _recorder.settings == settings:
                 return _recorder
