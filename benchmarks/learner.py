@@ -1,0 +1,238 @@
+"""One GRPO step in four layouts: a row per call, padded rows, packed rows, and the packed prefix tree.
+
+Every layout computes the same loss on the same trajectories with a random 4-layer Qwen3 and a LoRA of rank 16, on one
+CPU thread and in a process of its own; the gradients are compared at the end. Two cases: groups of the tau-bench
+airline runs (`--tau-bench FILE`; token ids are made from the words, since no tokenizer is shipped), and a synthetic
+group of 8 with a shared beginning, many turns and forks.
+
+    python benchmarks/learner.py [--tau-bench tau-bench-gpt-4o-airline.json.gz] [--tasks 1]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import random
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from arttrace.records.sequence import TokenSequence
+from trainer.advantages import group_advantages
+from trainer.learner.config import LearnerConfig
+from trainer.learner.interface import Sample
+
+VOCABULARY = 8192
+BUDGET = 16384
+"""Tokens that go through the model at once, in every layout."""
+LAYOUTS = {
+    "row per call": "TRL engine, every call a padded row of its own",
+    "padded": "TRL engine, calls merged into sequences, rows padded",
+    "packed": "packed engine, merged sequences end to end, nothing shared",
+    "tree": "packed engine as it is: the prefix tree",
+}
+Call = tuple[tuple[int, ...], tuple[int, ...]]
+"""Prompt ids and sampled ids of one model call."""
+
+
+def synthetic(group: int = 8, prefix: int = 2048, turns: tuple[int, int] = (10, 20), seed: int = 0) -> list[list[Call]]:
+    """Runs with a shared beginning; each turn samples 20 to 60 tokens and reads 20 to 80; one in four forks once."""
+    rng = random.Random(seed)
+
+    def ids(count: int) -> tuple[int, ...]:
+        return tuple(rng.randrange(VOCABULARY) for _ in range(count))
+
+    shared = ids(prefix)
+    runs = []
+    for number in range(group):
+        history, calls = shared + ids(30), []
+        for turn in range(rng.randint(*turns)):
+            if number % 4 == 0 and turn == 5:  # the history's middle was rewritten
+                history = history[: prefix + 200] + ids(60)
+            sampled = ids(rng.randint(20, 60))
+            calls.append((history, sampled))
+            history = history + sampled + ids(rng.randint(20, 80))
+        runs.append(calls)
+    return runs
+
+
+def tau_bench(path: Path, tasks: int) -> list[list[list[Call]]]:
+    """The four runs of each of the first tasks whose rewards differ, as calls over words and marks."""
+    groups: dict[Any, list[dict[str, Any]]] = {}
+    for run in json.loads(gzip.decompress(path.read_bytes())):
+        groups.setdefault(run["task_id"], []).append(run)
+    unequal = [runs for runs in groups.values() if len({run["reward"] for run in runs}) > 1]
+    return [[_calls(run["traj"]) for run in runs] for runs in unequal[:tasks]]
+
+
+def _calls(messages: list[dict[str, Any]]) -> list[Call]:
+    history: tuple[int, ...] = ()
+    calls = []
+    for message in messages:
+        said = {key: message[key] for key in ("content", "tool_calls", "name") if message.get(key)}
+        words = re.findall(r"\w{1,6}|\s|[^\w\s]", json.dumps(said))
+        ids = tuple(3 + int.from_bytes(word.encode(), "big") % (VOCABULARY - 3) for word in words if word != " ")
+        if message["role"] == "assistant":
+            calls.append(((*history, 1), (*ids, 2)))
+        history = (*history, 1 if message["role"] == "assistant" else 0, *ids, 2)
+    return calls
+
+
+def samples_of(runs: list[list[Call]], *, merged: bool, seed: int = 1) -> list[Sample]:
+    """One sample per run; its calls as rows of their own, or merged where one continues the other."""
+    rng = random.Random(seed)
+    advantages = group_advantages([float(number % 2) for number in range(len(runs))])
+    samples = []
+    for number, (calls, advantage) in enumerate(zip(runs, advantages, strict=True)):
+        rows: list[tuple[list[int], list[int], list[float | None]]] = []
+        for prompt, sampled in calls:
+            logprobs = [rng.uniform(-10.0, -8.0) for _ in sampled]
+            if not (merged and rows and prompt[: len(rows[-1][0])] == tuple(rows[-1][0])):
+                rows.append(([], [], []))
+            ids, trained, captured = rows[-1]
+            context = prompt[len(ids) :]
+            ids += [*context, *sampled]
+            trained += [0] * len(context) + [1] * len(sampled)
+            captured += [*[None] * len(context), *logprobs]
+        sequences = tuple(
+            TokenSequence(
+                trajectory_id=str(number),
+                revision="r",
+                agent_id="root",
+                token_ids=tuple(ids),
+                trained=tuple(trained),
+                logprobs=tuple(captured),
+                versions=tuple(0 if flag else -1 for flag in trained),
+                policy_versions=("policy@0",),
+                call_ids=("c",),
+            )
+            for ids, trained, captured in rows
+        )
+        samples.append(Sample(sequences, advantage))
+    return samples
+
+
+def measure(layout: str, runs: list[list[Call]], base: Path, gradients: Path) -> dict[str, float]:
+    """One step in this process; the gradients go to a file."""
+    import torch
+
+    from trainer.learner import forest, make_learner
+
+    torch.set_num_threads(1)
+    if layout == "packed":
+        forest.shared_length = lambda left, right: 0
+    config = LearnerConfig(
+        engine="packed" if layout in ("packed", "tree") else "trl",
+        micro_batch_tokens=BUDGET,
+        max_logprob_difference=1e9,
+        max_grad_norm=1e9,
+    )
+    make_learner(base, config).step(samples_of(synthetic(2, 32, (2, 3)), merged=True))  # loads what is loaded lazily
+    learner = make_learner(base, config)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in learner.model.named_parameters():
+            if "lora_B" in name:  # zero at first, which hides the gradient of A
+                parameter.normal_(0, 0.02)
+    samples = samples_of(runs, merged=layout != "row per call")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    started = time.perf_counter()
+    metrics = learner.step(samples)
+    seconds = time.perf_counter() - started
+    state, beta = learner.optimizer.state, config.adam_betas[0]
+    torch.save(
+        {n: state[p]["exp_avg"] / (1 - beta) for n, p in learner.model.named_parameters() if p in state}, gradients
+    )
+    return {
+        "trained": metrics.trained_tokens,
+        "forwarded": metrics.forwarded_tokens,
+        "tokens_per_s": metrics.trained_tokens / seconds,
+        "peak_mib": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024,
+        "loss": metrics.loss,
+    }
+
+
+def make_base(directory: Path) -> Path:
+    """A random Qwen3 of 4 layers, hidden size 256."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=256,
+        intermediate_size=768,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        max_position_embeddings=32768,
+        tie_word_embeddings=True,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(directory)
+    return directory
+
+
+def worst_difference(left: Path, right: Path) -> float:
+    """The largest difference of two sets of gradients, relative to the largest gradient of each weight."""
+    import torch
+
+    one, other = torch.load(left), torch.load(right)
+    return max(float((one[name] - other[name]).abs().max() / one[name].abs().max().clamp(min=1e-12)) for name in one)
+
+
+def compare(title: str, arguments: list[str], base: Path, scratch: Path) -> None:
+    """Every layout in a process of its own, one after the other, and the table."""
+    print(f"\n{title}")
+    print(f"{'layout':<14}{'trained':>9}{'forwarded':>11}{'tokens/s':>10}{'speed-up':>10}{'peak MiB':>10}  gradients")
+    first: dict[str, float] = {}
+    for layout in LAYOUTS:
+        gradients = scratch / f"{layout}.pt"
+        command = [sys.executable, __file__, "--layout", layout, "--base", str(base), "--gradients", str(gradients)]
+        done = subprocess.run([*command, *arguments], check=True, capture_output=True, text=True)
+        found = json.loads(done.stdout)
+        first = first or found
+        apart = worst_difference(scratch / "row per call.pt", gradients)
+        print(
+            f"{layout:<14}{found['trained']:>9.0f}{found['forwarded']:>11.0f}{found['tokens_per_s']:>10.0f}"
+            f"{found['tokens_per_s'] / first['tokens_per_s']:>9.1f}x{found['peak_mib']:>10.0f}"
+            f"  within {apart:.0e} of the first row",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Runs all layouts; with --layout, one of them, printing its figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tau-bench", type=Path, metavar="FILE", help="tau-bench-gpt-4o-airline.json.gz")
+    parser.add_argument("--tasks", type=int, default=1, help="how many groups of it (default 1)")
+    parser.add_argument("--group", type=int, default=8, help="runs of the synthetic group (default 8)")
+    parser.add_argument("--prefix", type=int, default=2048, help="tokens that they share (default 2048)")
+    parser.add_argument("--layout", choices=LAYOUTS, help=argparse.SUPPRESS)
+    parser.add_argument("--base", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--gradients", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    case = ["--tasks", str(given.tasks), "--group", str(given.group), "--prefix", str(given.prefix)]
+    if given.layout:
+        groups = tau_bench(given.tau_bench, given.tasks) if given.tau_bench else [synthetic(given.group, given.prefix)]
+        runs = [run for group in groups for run in group]
+        print(json.dumps(measure(given.layout, runs, given.base, given.gradients)))
+        return
+    for layout, meaning in LAYOUTS.items():
+        print(f"{layout:<14}{meaning}")
+    with tempfile.TemporaryDirectory() as scratch:
+        base = make_base(Path(scratch) / "base")
+        compare(f"synthetic group of {given.group}, {given.prefix} tokens shared", case, base, Path(scratch))
+        if given.tau_bench:
+            title = f"tau-bench airline, {given.tasks} group(s) of 4 runs"
+            compare(title, [*case, "--tau-bench", str(given.tau_bench)], base, Path(scratch))
+
+
+if __name__ == "__main__":
+    main()
