@@ -18,7 +18,7 @@ import msgspec
 from arttrace.errors import TrainingError
 from arttrace.records.group import Group
 from arttrace.records.policy import PolicyStep
-from arttrace.store import Store
+from arttrace.store import AnyStore
 from trainer.advantages import Scale
 from trainer.batch import Batch, make_batch
 from trainer.checkpoints import Checkpoints
@@ -72,7 +72,7 @@ class Loop:
 
     policy: str
     base_model: str
-    store: Store
+    store: AnyStore
     learner: Learner
     checkpoints: Checkpoints
     gateway: GatewayClient | None = None
@@ -136,7 +136,7 @@ class Loop:
         return done
 
 
-def finish_open_step(store: Store, checkpoints: Checkpoints, gateway: GatewayClient | None) -> None:
+def finish_open_step(store: AnyStore, checkpoints: Checkpoints, gateway: GatewayClient | None) -> None:
     """Record and publish the checkpoints that a killed or failed step left unrecorded or unserved.
 
     To be called before anyone asks the store what a policy was not trained on.

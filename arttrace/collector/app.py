@@ -1,118 +1,138 @@
-"""The collector's HTTP side: OTLP in, an answer only when the spans are durable in the spool."""
+"""The collector's HTTP side. `POST /v1/traces` is answered here without a framework; the query API lies behind."""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
 
 import msgspec
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
-from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
+from arttrace.collector import metrics
+from arttrace.collector.answers import JSON, PROTOBUF, RETRY_AFTER_S, Answer, Refused, failure
+from arttrace.collector.bodies import MAX_BODY_BYTES, Budget
+from arttrace.collector.guard import Guard, Headers
 from arttrace.collector.sink import Sink
-from arttrace.formats.otlp import Export, MalformedRequest, parse_json, protobuf_spans
-from arttrace.formats.otlp_check import check_protobuf
+from arttrace.collector.traces import Traces, failed
 
-PROTOBUF, JSON = "application/x-protobuf", "application/json"
-MAX_BODY_BYTES = 64 << 20
-"""Bound on one request's body after decompression; the specification counts decompressed bytes."""
-_RETRY_AFTER_S = 2  # the stock exporter gives up on a batch when it does not fit its 10 s
+IN_FLIGHT_BYTES = 256 << 20
 
-
-def parse_protobuf(body: bytes) -> Export:
-    """Reads a protobuf request. Raises MalformedRequest when it is none."""
-    checked = check_protobuf(body)
-    return Export(protobuf_spans(checked.body), checked.refused, checked.reason)
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-_PARSERS: dict[str, Callable[[bytes], Export]] = {PROTOBUF: parse_protobuf, JSON: parse_json}
+class OwnerApp:
+    """The query API behind its guard: what a process serves that owns the store for long."""
 
+    def __init__(self, api: App, guard: Guard) -> None:
+        self._api = api
+        self._guard = guard
 
-class _Refused(Exception):
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-def create_app(sink: Sink, *, max_body_bytes: int = MAX_BODY_BYTES) -> Starlette:
-    """The application: `POST /v1/traces` and `GET /health`."""
-
-    async def traces(request: Request) -> Response:
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
         try:
-            parse = _PARSERS.get(kind)
-            if parse is None:
-                raise _Refused(415, f"send {PROTOBUF} or {JSON}, not {kind or 'a body without a content type'}")
-            body = await _body(request, max_body_bytes)
-            export = await run_in_threadpool(_take, parse, body, sink)
-        except _Refused as refused:
-            return _error(kind, refused.status, str(refused))
-        except MalformedRequest as error:
-            return _error(kind, 400, str(error))
-        except OSError as error:
-            return _error(kind, 503, f"the spool cannot be written: {error.strerror or error}")
-        return _success(kind, export)
-
-    async def health(_: Request) -> Response:
-        return JSONResponse({"status": "ok", "directory": str(sink.data.root), "acknowledged_spans": sink.acknowledged})
-
-    return Starlette(routes=[Route("/v1/traces", traces, methods=["POST"]), Route("/health", health, methods=["GET"])])
-
-
-def _take(parse: Callable[[bytes], Export], body: bytes, sink: Sink) -> Export:
-    export = parse(body)
-    sink.take(export.spans)
-    return export
-
-
-async def _body(request: Request, limit: int) -> bytes:
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in ("identity", "", "gzip"):
-        raise _Refused(415, f"content encoding {encoding!r} is not understood: send gzip or none")
-    unpack = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS) if encoding == "gzip" else None
-    body = bytearray()
-    async for chunk in request.stream():
-        if unpack is None:
-            body += chunk
+            headers = self._guard.headers(scope["headers"])
+            self._guard.check(scope["path"], headers)
+            answer = await self.answer(scope, headers, receive)
+        except Refused as refused:
+            answer = failure(JSON, refused.status, str(refused))
+        if answer is None:
+            await self._api(scope, receive, send)
         else:
-            try:
-                body += unpack.decompress(chunk, limit + 1 - len(body))
-            except zlib.error as error:
-                raise _Refused(400, f"the body is no gzip: {error}") from error
-        if len(body) > limit:
-            raise _Refused(413, f"the body is over {limit} bytes after decompression: send smaller batches")
-    if unpack is not None and not unpack.eof:
-        raise _Refused(400, "the gzip body ends too early")
-    return bytes(body)
+            await _send(send, answer)
+
+    async def answer(self, scope: Scope, headers: Headers, receive: Receive) -> Answer | None:
+        """The answer to a request that is not the API's, None for the API's."""
+        if scope["path"] in ("/health", "/ready"):
+            return Answer(200, JSON, b'{"status":"ok"}')
+        return None
 
 
-def _success(kind: str, export: Export) -> Response:
-    if kind == JSON:
-        partial = {"rejectedSpans": str(export.refused), "errorMessage": export.reason} if export.refused else None
-        return JSONResponse({"partialSuccess": partial} if partial else {})
-    answer = ExportTraceServiceResponse()
-    if export.refused:
-        answer.partial_success.rejected_spans = export.refused
-        answer.partial_success.error_message = export.reason
-    return Response(answer.SerializeToString(), media_type=PROTOBUF)
+class CollectorApp(OwnerApp):
+    """The collector: traces in, and the API while it owns the store."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        api: App,
+        guard: Guard,
+        *,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        in_flight_bytes: int = IN_FLIGHT_BYTES,
+    ) -> None:
+        super().__init__(api, guard)
+        self._sink = sink
+        self._max_body_bytes = max_body_bytes
+        self.budget = Budget(in_flight_bytes)
+        self.traces = Traces(sink, self.budget, max_body_bytes)
+        self.answers: Counter[int] = Counter()
+
+    async def answer(self, scope: Scope, headers: Headers, receive: Receive) -> Answer | None:
+        """Traces, health, readiness and metrics."""
+        match scope["path"]:
+            case "/v1/traces":
+                answer = await self._traces(scope, headers, receive)
+                self.answers[answer.status] += 1
+                return answer
+            case "/health":
+                return _json(200, {"status": "ok", "acknowledged_spans": self._sink.acknowledged})
+            case "/ready":
+                trouble = self._sink.trouble
+                return _json(503 if trouble else 200, {"status": trouble or "ok"})
+            case "/metrics":
+                return Answer(200, metrics.KIND, metrics.render(self._sink, self.budget, self.answers))
+        return None
+
+    async def _traces(self, scope: Scope, headers: Headers, receive: Receive) -> Answer:
+        kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")
+        if scope["method"] != "POST":
+            return failure(JSON, 405, "traces are sent with POST")
+        if kind not in (PROTOBUF, JSON):
+            return failure(JSON, 415, f"send {PROTOBUF} or {JSON}, not {kind[:80] or 'a body without a content type'}")
+        encoding = headers.get(b"content-encoding", b"").strip().lower().decode("latin-1")
+        held = 0
+        try:
+            body = b""
+            chunks: list[bytes] = []
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return failure(kind, 400, "the request was not sent to its end")
+                chunk = message.get("body", b"")
+                if held + len(chunk) > self._max_body_bytes:
+                    limit = self._max_body_bytes
+                    return failure(kind, 413, f"the body is over {limit} bytes: send smaller batches")
+                self.budget.take(len(chunk))
+                held += len(chunk)
+                chunks.append(chunk)
+                if not message.get("more_body"):
+                    break
+            body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            chunks.clear()
+            return await self.traces.take(body, kind, encoding)
+        except Refused as refused:
+            return failed(kind, refused)
+        finally:
+            self.budget.give_back(held)
 
 
-def _error(kind: str, status: int, message: str) -> Response:
-    """An error with a google.rpc.Status body, as the specification asks (only its field 2, `message`, is set)."""
-    headers = {"retry-after": str(_RETRY_AFTER_S)} if status == 503 else {}
-    if kind == PROTOBUF:
-        text = message.encode()[:1000]
-        return Response(b"\x12" + _varint(len(text)) + text, status, headers, media_type=PROTOBUF)
-    return Response(msgspec.json.encode({"message": message}), status, headers, media_type=JSON)
+def _json(status: int, value: dict[str, Any]) -> Answer:
+    return Answer(status, JSON, msgspec.json.encode(value))
 
 
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])
+async def _send(send: Send, answer: Answer) -> None:
+    headers = [
+        (b"content-type", answer.kind.encode()),
+        (b"content-length", str(len(answer.body)).encode()),
+        (b"x-arttrace-collector", b"1"),
+    ]
+    if answer.status == 503:
+        headers.append((b"retry-after", str(RETRY_AFTER_S).encode()))
+    elif answer.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})

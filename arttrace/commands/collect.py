@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import click
 
-from arttrace.collector.server import serve
+from arttrace.collector.server import HOST, serve
 from arttrace.commands.options import dir_option
+from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir
 
 
 @click.command("collect", short_help="Receive spans of any OpenTelemetry SDK.")
 @click.option("--port", type=click.IntRange(0, 65535), default=4318, show_default=True, help="0 takes a free port.")
+@click.option("--host", default=HOST, show_default=True, help="Listen on this address; any but loopback needs a key.")
+@click.option(
+    "--api-key-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Senders must know the key in this file.  [default: $ARTTRACE_API_KEY, else no key]",
+)
 @dir_option
-def command(port: int, data: DataDir) -> None:
-    """Receive spans over OTLP/HTTP (protobuf or JSON) on 127.0.0.1, until Ctrl-C.
+def command(port: int, host: str, api_key_file: Path | None, data: DataDir) -> None:
+    """Receive spans over OTLP/HTTP (protobuf or JSON, gzip or zstd), until Ctrl-C.
 
     Not needed for agents that arttrace captures itself: those write to the data directory directly. For any other
     OpenTelemetry SDK set OTEL_EXPORTER_OTLP_ENDPOINT to the address printed. A span is acknowledged when it is on
-    the disk; `arttrace ls` shows it from then on.
+    the disk. While the collector runs it owns the store, and every other command asks it.
     """
 
     def ready(url: str) -> None:
         click.echo(f"collecting on {url} (POST /v1/traces) into {data.root}; stop with Ctrl-C")
 
-    serve(data, port, ready)
+    serve(data, port, ready, host=host, api_key=_api_key(api_key_file))
+
+
+def _api_key(file: Path | None) -> str | None:
+    if file is None:
+        return os.environ.get("ARTTRACE_API_KEY") or None
+    key = file.read_text(encoding="utf-8").strip()
+    if not key:
+        raise ArttraceError(f"the key file {file} is empty", "Put a long random key into it.")
+    return key

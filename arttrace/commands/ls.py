@@ -9,7 +9,7 @@ from arttrace.commands.options import dir_option, json_option
 from arttrace.paths import DataDir
 from arttrace.records.trajectory import Trajectory
 from arttrace.rewards.mix import trajectory_reward
-from arttrace.store import Store, TrajectorySummary
+from arttrace.store import TrajectorySummary, open_store
 from arttrace.views import terminal
 
 
@@ -24,7 +24,7 @@ def command(group: str | None, limit: int, as_json: bool, data: DataDir) -> None
     The column "tokens" reads trained/captured: how many of the sampled tokens a policy can be trained on.
     `arttrace show ID` shows one of them.
     """
-    with Store.open(data) as store:
+    with open_store(data) as store:
         summaries = store.summaries(limit=limit, group=group)
     if as_json:
         click.echo(msgspec.json.encode([{**msgspec.to_builtins(s), "reward": _reward(s)} for s in summaries]))

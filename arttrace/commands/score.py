@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from arttrace.collector.server import hold_store
 from arttrace.commands.options import dir_option, json_option
 from arttrace.errors import JudgeError, StoreError
 from arttrace.groups import group_trajectories
@@ -23,7 +24,7 @@ from arttrace.paths import DataDir
 from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
 from arttrace.rewards import DEFAULT_RUBRIC, judgement_key, score_groups, to_store
-from arttrace.store import Store
+from arttrace.store import AnyStore
 
 _NO_GROUP_MEND = (
     "A group comes about when an entry point runs more than once on the same scenario: give runs the same `scenario` "
@@ -63,7 +64,7 @@ def command(
         click.echo(
             f"note: the judge is asked at $OPENAI_BASE_URL, {elsewhere}; unset it to ask OpenAI itself", err=True
         )
-    with Store.open(data) as store:
+    with hold_store(data) as store:
         plan = _plan(store, judge, words, group)
         total, done = len(plan.due), 0
 
@@ -110,7 +111,7 @@ def _rubric(given: str | None) -> str:
     return words
 
 
-def _plan(store: Store, judge: str, rubric: str, key: str | None) -> _Plan:
+def _plan(store: AnyStore, judge: str, rubric: str, key: str | None) -> _Plan:
     trajectories = store.trajectories(groups=None if key is None else [key])
     complete = [trajectory for trajectory in trajectories if not trajectory.incomplete]
     groups = group_trajectories(complete)

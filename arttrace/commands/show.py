@@ -8,7 +8,7 @@ import msgspec
 from arttrace.commands.options import dir_option, json_option
 from arttrace.paths import DataDir
 from arttrace.rewards.mix import trajectory_reward
-from arttrace.store import Store
+from arttrace.store import open_store
 from arttrace.trajectories import sequences
 from arttrace.views import terminal
 
@@ -23,7 +23,7 @@ def command(id: str, as_json: bool, data: DataDir) -> None:
     Its agents stand as a tree, each with its messages and tool calls in short; sub-agents stand under the tool call
     that started them. --json prints everything that was captured and reconstructed.
     """
-    with Store.open(data) as store:
+    with open_store(data) as store:
         trajectory = store.trajectory(id)
     token_sequences, report = sequences(trajectory)
     if as_json:

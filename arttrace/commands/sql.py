@@ -7,7 +7,7 @@ import msgspec
 
 from arttrace.commands.options import dir_option, json_option
 from arttrace.paths import DataDir
-from arttrace.store import Store
+from arttrace.store import open_store
 from arttrace.views import terminal
 
 
@@ -21,17 +21,22 @@ def command(query: str, as_json: bool, data: DataDir) -> None:
     \b
     Views:
       trajectories  one row per run: entry, scenario, group, calls, tokens, policy versions, rewards
-      calls         one row per model call: model, policy version, tokens, messages as JSON
+      groups        one row per group: trajectories, mean reward and its spread
+      agents        one row per recorded agent: name, entry, error
+      calls         one row per model call: model, policy version, tokens, answer as JSON
+      messages      one row per message of a call's input: position, role, message as JSON
+      tool_calls    one row per recorded tool call: name, arguments, result
       rewards       one row per reward: name, source, value, explanation
       policy_steps  one row per optimisation step: version, adapter, metrics as JSON
-      spans         every captured span, whole, in the column `document`
+      consumption   one row per trajectory that a step was trained on
+      spans         every captured span; what it does not share with others is in `document`
 
     \b
     Example:
       arttrace sql 'SELECT scenario, avg(value) FROM rewards
                     JOIN trajectories t ON t.id = trajectory_id GROUP BY scenario'
     """
-    with Store.open(data) as store:
+    with open_store(data) as store:
         columns, rows = store.sql(query)
     if as_json:
         named = [dict(zip(columns, row, strict=True)) for row in rows]

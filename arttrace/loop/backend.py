@@ -25,7 +25,7 @@ from arttrace.loop.model import TrainableModel, api_key
 from arttrace.records.reward import Judgement
 from arttrace.rewards import DEFAULT_RUBRIC, score_groups, to_store
 from arttrace.rewards.judge import DEFAULT_JUDGE
-from arttrace.store import Store
+from arttrace.store import open_store
 
 _COMMAND = (sys.executable, "-c", "from arttrace.commands import main; main()")
 _STOP_S = 30.0
@@ -134,7 +134,7 @@ class LocalBackend:
             self._server = None
 
     def _append(self, judged: Sequence[Judgement]) -> None:
-        with Store.open(self.data) as store:
+        with open_store(self.data) as store:
             for one in judged:
                 store.append(to_store(one))
 

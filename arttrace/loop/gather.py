@@ -16,7 +16,7 @@ from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir
 from arttrace.records.group import Group
 from arttrace.records.trajectory import Trajectory
-from arttrace.store import Store
+from arttrace.store import open_store
 
 
 class TrajectoryGroup:
@@ -72,10 +72,10 @@ async def gather_trajectory_groups(
     """Run the rollouts of all groups, at most `max_concurrency` at a time over all of them, and read them back.
 
     An exception of a rollout is kept in its group and ends no other. The runs are in the store afterwards, where
-    `arttrace ls`, `arttrace score` and `arttrace train` find them too. The process must not hold the store open.
+    `arttrace ls`, `arttrace score` and `arttrace train` find them too.
 
     Raises ArttraceError when every rollout raised (the first exception is its cause), and when nothing was captured;
-    StoreError when another process owns the store.
+    StoreError when the store cannot be opened or asked.
     """
     groups = list(groups)
     slots = asyncio.Semaphore(max_concurrency)
@@ -97,7 +97,7 @@ async def _run_one(rollout: Awaitable[Any], id: str, key: str, slots: asyncio.Se
 
 
 def _read_back(groups: Sequence[TrajectoryGroup], ids: Sequence[Sequence[str]], data: DataDir) -> None:
-    with Store.open(data, create=True) as store:
+    with open_store(data, create=True) as store:
         found = {one.id: one for one in store.trajectories(ids=[id for of_group in ids for id in of_group])}
     for group, of_group in zip(groups, ids, strict=True):
         captured = [found[id] for id in of_group if id in found]

@@ -1,24 +1,30 @@
+"""What the collector answers to a trace request, and what it keeps of it."""
+
 from __future__ import annotations
 
 import gzip
-import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
 from starlette.testclient import TestClient
 
-from arttrace.collector import app as app_module
-from arttrace.collector.app import JSON, PROTOBUF, create_app
+from arttrace.collector.answers import JSON, PROTOBUF
+from arttrace.collector.api import create_api
+from arttrace.collector.app import CollectorApp
+from arttrace.collector.guard import Guard
 from arttrace.collector.sink import Sink
-from arttrace.journal import list_segments, read_segment
+from arttrace.formats import otlp_check
+from arttrace.formats.payload import decode_payload
+from arttrace.journal import JournalWriter, list_segments, read_segment
 from arttrace.paths import DataDir
-from arttrace.records.record import decode_record
 from arttrace.records.span import SpanRow
 from arttrace.store import Store
 
@@ -36,8 +42,14 @@ def sink(data: DataDir) -> Iterator[Sink]:
 
 
 @pytest.fixture
-def client(sink: Sink) -> TestClient:
-    return TestClient(create_app(sink, max_body_bytes=100_000), raise_server_exceptions=False)
+def app(sink: Sink, data: DataDir) -> CollectorApp:
+    api = create_api(data, lambda: sink.store)
+    return CollectorApp(sink, api, Guard("token"), max_body_bytes=100_000, in_flight_bytes=250_000)
+
+
+@pytest.fixture
+def client(app: CollectorApp) -> TestClient:
+    return TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
 
 
 def request(*span_ids: bytes) -> ExportTraceServiceRequest:
@@ -62,6 +74,9 @@ def request(*span_ids: bytes) -> ExportTraceServiceRequest:
 EXPECTED = {"gen_ai.operation.name": "chat", "n": 2**53 + 1, "list": [0.5, True], "map": {"k": "/w=="}}
 
 
+HEADERS = {"content-type": PROTOBUF}
+
+
 def as_json(span_id: Any) -> dict[str, Any]:
     attributes = [
         {"key": "gen_ai.operation.name", "value": {"stringValue": "chat"}},
@@ -84,10 +99,8 @@ def as_json(span_id: Any) -> dict[str, Any]:
 
 def spooled(data: DataDir) -> list[SpanRow]:
     """What is durable now: in the spool, or already in the store."""
-    found = [
-        decode_record(payload) for segment in list_segments(data.spool) for _, payload in read_segment(segment.path)
-    ]
-    return [record for record in found if isinstance(record, SpanRow)]
+    payloads = [payload for segment in list_segments(data.spool) for _, payload in read_segment(segment.path)]
+    return [record for payload in payloads for record in decode_payload(payload) if isinstance(record, SpanRow)]
 
 
 def test_protobuf_and_json_give_the_same_rows(client: TestClient, data: DataDir, sink: Sink) -> None:
@@ -117,9 +130,13 @@ def test_protobuf_and_json_give_the_same_rows(client: TestClient, data: DataDir,
 def test_an_answer_comes_only_when_the_spans_are_in_the_spool(
     client: TestClient, data: DataDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Sink, "_load", lambda self: None)
+    synced: list[bool] = []
+    sync = JournalWriter.sync
+    monkeypatch.setattr(JournalWriter, "sync", lambda self: synced.append(True) or sync(self))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(Sink, "_load", lambda self: False)
     client.post("/v1/traces", content=request(b"\x02" * 8).SerializeToString(), headers={"content-type": PROTOBUF})
     assert [span.span_id for span in spooled(data)] == ["02" * 8]
+    assert synced
 
 
 def test_a_bad_span_is_refused_alone(client: TestClient, sink: Sink) -> None:
@@ -132,7 +149,60 @@ def test_a_bad_span_is_refused_alone(client: TestClient, sink: Sink) -> None:
     document["resourceSpans"][0]["scopeSpans"][0]["spans"] += [{"traceId": 5}, "no span", {"attributes": {"a": 1}}]
     answer = client.post("/v1/traces", json=document)
     assert answer.json()["partialSuccess"]["rejectedSpans"] == "3"
-    assert sink.acknowledged == 2
+    assert (sink.acknowledged, sink.refused) == (2, 5)
+
+
+def test_broken_text_is_refused_alone(client: TestClient, sink: Sink, data: DataDir) -> None:
+    body = request(b"\x02" * 8, b"\x03" * 8, b"\x04" * 8).SerializeToString()
+    broken = body.replace(b"chat m", b"ch\xfft m", 1)  # no UTF-8: protobuf does not parse the whole
+    answer = client.post("/v1/traces", content=broken, headers={"content-type": PROTOBUF})
+    partial = ExportTraceServiceResponse.FromString(answer.content).partial_success
+    assert (answer.status_code, partial.rejected_spans) == (200, 1)
+    assert "UTF-8" in partial.error_message
+    answer = client.post(
+        "/v1/traces", content=body.replace(b"svc", b"\xff\xff\xff"), headers={"content-type": PROTOBUF}
+    )
+    assert ExportTraceServiceResponse.FromString(answer.content).partial_success.rejected_spans == 3
+    sink.close()
+    with Store.open(data) as store:
+        assert sorted(row.span_id for row in store.spans("01" * 16)) == ["03" * 8, "04" * 8]
+
+
+def test_a_value_nested_beyond_what_protobuf_parses_is_refused_alone(
+    client: TestClient, sink: Sink, data: DataDir
+) -> None:
+    def with_value(depth: int, span_id: bytes) -> bytes:
+        value = otlp_check._nested(b"\x18\x01", *[1, 5] * depth)  # the number 1 in arrays in arrays
+        attribute = otlp_check._nested(otlp_check._nested(b"deep", 1) + otlp_check._nested(value, 2), 9)
+        span = request(span_id).resource_spans[0].scope_spans[0].spans[0].SerializeToString()
+        return otlp_check._nested(span + attribute, 2)
+
+    def send(*spans: bytes) -> int:
+        content = otlp_check._nested(b"".join(spans), 2, 1)
+        answer = client.post("/v1/traces", content=content, headers=HEADERS)
+        assert answer.status_code == 200
+        return int(ExportTraceServiceResponse.FromString(answer.content).partial_success.rejected_spans)
+
+    assert send(with_value(30, b"\x02" * 8)) == 0
+    assert send(with_value(60, b"\x03" * 8), with_value(1, b"\x04" * 8)) == 1
+    sink.close()
+    with Store.open(data) as store:
+        assert sorted(row.span_id for row in store.spans("01" * 16)) == ["02" * 8, "04" * 8]
+
+
+def test_spans_and_attributes_are_counted(client: TestClient, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otlp_check, "MAX_SPANS", 2)
+    body = request(*(bytes([n]) * 8 for n in range(1, 4))).SerializeToString()
+    assert client.post("/v1/traces", content=body, headers=HEADERS).status_code == 413
+    monkeypatch.setattr(otlp_check, "_COUNTED_FROM", 0)  # as a large body, which is not parsed to be counted
+    assert client.post("/v1/traces", content=body, headers=HEADERS).status_code == 413
+    monkeypatch.undo()
+    monkeypatch.setattr(otlp_check, "MAX_ATTRIBUTES", 4)
+    message = request(b"\x02" * 8, b"\x03" * 8)
+    message.resource_spans[0].scope_spans[0].spans[1].attributes.add(key="one more").value.bool_value = True
+    answer = client.post("/v1/traces", content=message.SerializeToString(), headers=HEADERS)
+    assert ExportTraceServiceResponse.FromString(answer.content).partial_success.rejected_spans == 1
+    assert sink.acknowledged == 1
 
 
 @pytest.mark.parametrize(
@@ -152,16 +222,45 @@ def test_encodings_and_content_types(client: TestClient, sink: Sink) -> None:
     assert client.post("/v1/traces", content=gzip.compress(body)[:-4], headers=headers).status_code == 400
     assert client.post("/v1/traces", content=b"no gzip", headers=headers).status_code == 400
     assert client.post("/v1/traces", content=body, headers={**headers, "content-encoding": "br"}).status_code == 415
+    zstd = {**headers, "content-encoding": "zstd"}
+    streamed = zstandard.ZstdCompressor().compressobj()
+    without_size = streamed.compress(body) + streamed.flush()
+    for packed in (zstandard.compress(body), without_size):
+        assert client.post("/v1/traces", content=packed, headers=zstd).status_code == 200
+        assert client.post("/v1/traces", content=packed[:-4], headers=zstd).status_code == 400
+    assert client.post("/v1/traces", content=b"no zstd", headers=zstd).status_code == 400
     assert client.post("/v1/traces", content=body, headers={"content-type": "text/plain"}).status_code == 415
-    assert sink.acknowledged == 1
+    assert client.get("/v1/traces").status_code == 405
+    assert sink.acknowledged == 3
 
 
-def test_the_bound_counts_decompressed_bytes(client: TestClient) -> None:
-    bomb = gzip.compress(b"\x00" * 50_000_000)
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_the_bound_counts_decompressed_bytes(client: TestClient, app: CollectorApp, encoding: str) -> None:
+    pack = gzip.compress if encoding == "gzip" else zstandard.compress
+    bomb = pack(b"\x00" * 50_000_000)
     assert len(bomb) < 100_000
-    headers = {"content-type": PROTOBUF, "content-encoding": "gzip"}
+    headers = {"content-type": PROTOBUF, "content-encoding": encoding}
     assert client.post("/v1/traces", content=bomb, headers=headers).status_code == 413
     assert client.post("/v1/traces", content=b"\x00" * 100_001, headers={"content-type": PROTOBUF}).status_code == 413
+    assert app.budget.used == 0
+
+
+def test_a_body_that_unpacks_to_hundreds_of_times_its_size_is_a_bomb(sink: Sink, data: DataDir) -> None:
+    client = TestClient(CollectorApp(sink, create_api(data, lambda: None), Guard("token")), base_url="http://localhost")
+    headers = {"content-type": PROTOBUF, "content-encoding": "zstd"}
+    answer = client.post("/v1/traces", content=zstandard.compress(b"\x00" * 50_000_000), headers=headers)
+    assert answer.status_code == 413
+    assert b"500 times" in answer.content
+
+
+def test_over_the_budget_of_bytes_in_flight_is_asked_to_wait(client: TestClient, app: CollectorApp) -> None:
+    app.budget.take(249_990)
+    body = request(b"\x02" * 8).SerializeToString()
+    answer = client.post("/v1/traces", content=body, headers=HEADERS)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+    app.budget.give_back(249_990)
+    assert client.post("/v1/traces", content=body, headers=HEADERS).status_code == 200
+    assert app.budget.used == 0
 
 
 def test_nesting_is_bounded(client: TestClient) -> None:
@@ -175,17 +274,74 @@ def test_nesting_is_bounded(client: TestClient) -> None:
     assert client.post("/v1/traces", content=deep[:90_000], headers={"content-type": JSON}).status_code == 400
 
 
-def test_a_full_disk_asks_to_try_again(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("call", ["append", "sync"])
+def test_a_full_disk_asks_to_try_again(
+    client: TestClient, sink: Sink, data: DataDir, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(app_module.Sink, "take", full)
+    with monkeypatch.context() as patch:
+        patch.setattr(JournalWriter, call, full)
+        body = request(b"\x02" * 8).SerializeToString()
+        answer = client.post("/v1/traces", content=body, headers=HEADERS)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+        assert b"No space left on device" in answer.content
+        assert client.get("/ready").status_code == 503
+    assert client.post("/v1/traces", content=body, headers=HEADERS).status_code == 200
+    assert sink.acknowledged == 1
+    sink.close()
+    with Store.open(data) as store:
+        assert len(store.spans("01" * 16)) == 1
+
+
+def test_health_and_metrics(client: TestClient, sink: Sink) -> None:
+    assert client.get("/health").json() == {"status": "ok", "acknowledged_spans": 0}
+    assert client.get("/nowhere").status_code == 404
+    client.post("/v1/traces", content=request(b"\x02" * 8, b"bad").SerializeToString(), headers=HEADERS)
+    client.post("/v1/traces", content=b"\xff", headers=HEADERS)
+    told = client.get("/metrics").text
+    for line in (
+        "arttrace_collector_spans_acknowledged_total 1",
+        "arttrace_collector_spans_refused_total 1",
+        'arttrace_collector_answers_total{status="200"} 1',
+        'arttrace_collector_answers_total{status="400"} 1',
+        "arttrace_collector_in_flight_bytes 0",
+    ):
+        assert line in told.splitlines()
+    deadline = time.monotonic() + 60
+    while client.get("/ready").status_code != 200 or "arttrace_collector_load_lag_seconds 0\n" not in told:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+        told = client.get("/metrics").text
+    assert "arttrace_collector_owns_store 1\n" in told
+    assert "arttrace_collector_spool_bytes" in told
+
+
+def test_a_host_of_another_name_is_no_friend(client: TestClient) -> None:
+    for path in ("/health", "/metrics", "/api/summaries", "/v1/traces"):
+        assert client.get(path, headers={"host": "evil.example:4318"}).status_code == 403
+    for host in ("localhost", "LOCALHOST:1", "127.0.0.1:4318", "[::1]:4318"):
+        assert client.get("/health", headers={"host": host}).status_code == 200
+    assert client.get("/health", headers={f"x-{n}": "y" for n in range(200)}).status_code == 431
+    assert client.get("/health", headers={"x": "y" * 40_000}).status_code == 431
+
+
+def test_with_a_key_nothing_is_taken_or_told_without_it(sink: Sink, data: DataDir) -> None:
+    app = CollectorApp(sink, create_api(data, lambda: sink.store), Guard("token", api_key="key"))
+    client = TestClient(app, base_url="http://collector.example")
     body = request(b"\x02" * 8).SerializeToString()
-    answer = client.post("/v1/traces", content=body, headers={"content-type": PROTOBUF})
-    assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
-    assert b"No space left on device" in answer.content
+    for bad in ({}, {"authorization": "Bearer nope"}, {"authorization": "Basic key"}, {"authorization": "key"}):
+        answer = client.post("/v1/traces", content=body, headers=HEADERS | bad)
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert client.get("/metrics", headers=bad).status_code == 401
+    key = {"authorization": "Bearer key"}
+    assert client.post("/v1/traces", content=body, headers=HEADERS | key).status_code == 200
+    assert client.get("/metrics", headers=key).status_code == 200
+    assert client.get("/health").status_code == 200
+    assert sink.acknowledged == 1
 
 
-def test_health(client: TestClient, data: DataDir) -> None:
-    assert client.get("/health").json() == {"status": "ok", "directory": str(data.root), "acknowledged_spans": 0}
-    assert json.dumps(client.get("/nowhere").status_code) == "404"
+def test_what_was_captured_is_told_to_the_token_alone(client: TestClient) -> None:
+    assert client.get("/api/summaries").status_code == 401
+    assert client.get("/api/summaries", headers={"authorization": "Bearer tokem"}).status_code == 401

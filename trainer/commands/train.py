@@ -8,13 +8,14 @@ from pathlib import Path
 
 import click
 
+from arttrace.collector.server import hold_store
 from arttrace.commands.options import dir_option, json_option
 from arttrace.errors import TrainingError
 from arttrace.groups import group_trajectories
 from arttrace.paths import DataDir
 from arttrace.records.group import Group
 from arttrace.records.policy import PolicyStep
-from arttrace.store import Store
+from arttrace.store import AnyStore
 from trainer.batch import Batch, make_batch
 from trainer.checkpoints import Checkpoints
 from trainer.daemon import Loop, finish_open_step, require_trainable
@@ -54,7 +55,7 @@ def command(
     serving = find_serving(data)
     policy = policy or (serving.policy if serving else "policy")
     checkpoints = Checkpoints(data.policies, policy)
-    with Store.open(data) as store:
+    with hold_store(data) as store:
         if not dry_run:
             _require_served(serving, policy, base_model)
             finish_open_step(store, checkpoints, GatewayClient(serving.url) if serving else None)
@@ -103,7 +104,7 @@ def _require_served(serving: ServingFile | None, policy: str, base_model: Path |
 
 
 def _loop(
-    store: Store,
+    store: AnyStore,
     checkpoints: Checkpoints,
     base_model: Path,
     serving: ServingFile | None,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from arttrace.collector.server import hold_store
 from arttrace.errors import JudgeError, ServingError
 from arttrace.groups import group_trajectories
 from arttrace.paths import DataDir
@@ -22,7 +23,6 @@ from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
 from arttrace.rewards import judgement_key, score_groups, to_store
 from arttrace.rewards.judge import load_litellm
-from arttrace.store import Store
 from trainer.checkpoints import Checkpoints
 from trainer.daemon import Clock, Loop, Phase
 from trainer.demo import recipe, stand_in, stand_in_judge
@@ -72,7 +72,7 @@ class _Demo:
         wanted = DemoState(settings.seed, str(settings.base_model or "built"), settings.judge or "stand-in")
         self._state, self._resumed = load_state(self._file, wanted)
         self._state.save(self._file)
-        self._store = stack.enter_context(Store.open(self._data, create=True))
+        self._store = stack.enter_context(hold_store(self._data, create=True))
 
     def run(self) -> None:
         """All of it."""

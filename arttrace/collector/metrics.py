@@ -1,0 +1,45 @@
+"""The collector's numbers in Prometheus' text format."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from arttrace.collector.bodies import Budget
+from arttrace.collector.sink import Sink, directory_bytes
+
+KIND = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def render(sink: Sink, budget: Budget, answers: Mapping[int, int]) -> bytes:
+    """All of them. `answers` counts HTTP answers to trace requests by status."""
+    store = sink.data.store
+    log = store.with_name(store.name + ".wal")
+    lines: list[str] = []
+
+    def metric(name: str, kind: str, help: str, value: float, labels: str = "") -> None:
+        name = f"arttrace_collector_{name}"
+        if not labels or f"# TYPE {name} {kind}" not in lines:
+            lines.extend((f"# HELP {name} {help}", f"# TYPE {name} {kind}"))
+        lines.append(f"{name}{labels} {value:g}" if isinstance(value, float) else f"{name}{labels} {value}")
+
+    metric("spans_acknowledged_total", "counter", "Spans that are durable.", sink.acknowledged)
+    metric("spans_refused_total", "counter", "Spans that were not valid.", sink.refused)
+    for status, count in sorted(Counter(answers).items()):
+        metric("answers_total", "counter", "Answers to trace requests.", count, f'{{status="{status}"}}')
+    metric("in_flight_bytes", "gauge", "Bytes of requests not answered yet.", budget.used)
+    metric("in_flight_limit_bytes", "gauge", "The bound on them.", budget.limit)
+    metric("spool_bytes", "gauge", "Bytes of journal not yet in the store.", directory_bytes(sink.data.spool))
+    metric("store_bytes", "gauge", "Size of the store's file and log.", sum(_size(path) for path in (store, log)))
+    metric("load_lag_seconds", "gauge", "Age of the oldest span not yet in the store.", sink.load_lag_s)
+    metric("owns_store", "gauge", "1 while this process owns the store.", int(sink.store is not None))
+    metric("ready", "gauge", "1 when nothing is in the way.", int(not sink.trouble))
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _size(path: Path) -> int:
+    try:
+        return int(path.stat().st_size)
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,305 @@
+"""RemoteStore: the store of a data directory that another process owns, asked over HTTP; and AnyStore, what both are.
+
+Every operation is idempotent, so one that was cut off by its owner's death is asked again of the next owner, which may
+be this process itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+import httpx
+import msgspec
+
+from arttrace.errors import StoreError
+from arttrace.formats.payload import encode_records
+from arttrace.paths import DataDir
+from arttrace.records.policy import PolicyStep
+from arttrace.records.record import Record
+from arttrace.records.reward import Judgement
+from arttrace.records.span import SpanRow
+from arttrace.records.trajectory import Trajectory
+from arttrace.store.operations import OPERATIONS
+from arttrace.store.store import Store
+from arttrace.store.summary import TrajectorySummary
+
+MSGPACK, JSON_LINES = "application/msgpack", "application/x-ndjson"
+
+_ATTEMPTS = 4
+_POST_BYTES = 8 << 20
+_TIMEOUT = httpx.Timeout(600.0, connect=5.0)
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Who owns a store, as `owner.json` says: where it answers, its process and the token to ask with."""
+
+    url: str
+    pid: int
+    token: str
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """The body of the API's errors."""
+
+    message: str
+    mend: str | None = None
+
+
+class OwnerGone(StoreError):
+    """The process that owned the store does not answer any more."""
+
+
+class AnyStore(Protocol):
+    """What `Store` and `RemoteStore` have in common; see there for what each method does."""
+
+    @property
+    def data(self) -> DataDir: ...
+    def __enter__(self) -> AnyStore: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def close(self) -> None: ...
+    def append(self, records: Iterable[Record]) -> None: ...
+    def ingest_spool(self) -> int: ...
+    def summaries(
+        self,
+        *,
+        limit: int | None = None,
+        group: str | None = None,
+        entry: str | None = None,
+        since_ns: int | None = None,
+    ) -> list[TrajectorySummary]: ...
+    def trajectory(self, id_or_prefix: str) -> Trajectory: ...
+    def trajectories(
+        self,
+        *,
+        group: str | None = None,
+        groups: Sequence[str] | None = None,
+        ids: Sequence[str] | None = None,
+        entry: str | None = None,
+        unconsumed_by: str | None = None,
+        complete_only: bool = False,
+    ) -> list[Trajectory]: ...
+    def spans(self, trajectory_id: str) -> list[SpanRow]: ...
+    def judgement(self, key: str) -> Judgement | None: ...
+    def policy_steps(self, policy: str) -> list[PolicyStep]: ...
+    def sql(self, query: str) -> tuple[list[str], list[tuple[Any, ...]]]: ...
+
+
+class Asking:
+    """Asks one owner. Threads may share it."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        self.url = url
+        headers = {"accept": MSGPACK} | ({"authorization": f"Bearer {token}"} if token else {})
+        self._client = httpx.Client(
+            base_url=url, headers=headers, timeout=_TIMEOUT, trust_env=False, verify=url.startswith("https:")
+        )
+
+    def ask(self, name: str, arguments: dict[str, Any]) -> Any:
+        """The result of an operation. Raises OwnerGone when nobody answers, StoreError when it was refused."""
+        operation = OPERATIONS[name]
+        body = msgspec.msgpack.encode(operation.arguments(**arguments))
+        return operation.decode(self._post(f"/api/{name}", body, MSGPACK))
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Returns when the records are in the owner's store."""
+        for body in _chunks(records):
+            self._post("/api/records", body, JSON_LINES)
+
+    def directory(self) -> str:
+        """The data directory of the one that answers. Raises OwnerGone when it does not answer as an owner does."""
+        return str(msgspec.msgpack.decode(self._send("GET", "/api/owner"))["directory"])
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _post(self, path: str, body: bytes, kind: str) -> bytes:
+        return self._send("POST", path, content=body, headers={"content-type": kind})
+
+    def _send(self, method: str, path: str, **content: Any) -> bytes:
+        try:
+            answer = self._client.request(method, path, **content)
+        except (httpx.TransportError, OSError) as error:
+            raise OwnerGone(f"the owner of the store at {self.url} does not answer: {error}") from error
+        if answer.status_code == httpx.codes.OK:
+            return answer.content
+        if answer.status_code == httpx.codes.UNAUTHORIZED:
+            raise StoreError(
+                f"the collector at {self.url} asks for a key",
+                "Set ARTTRACE_API_KEY to its key, or pass the data directory of a collector on this machine with "
+                "--dir.",
+            )
+        try:
+            failure = msgspec.json.decode(answer.content, type=Failure)
+        except msgspec.DecodeError:
+            failure = Failure(f"{self.url} answered {answer.status_code} to {path}")
+        if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+            raise OwnerGone(failure.message, failure.mend)
+        raise StoreError(failure.message, failure.mend)
+
+
+class RemoteStore:
+    """A store that another process owns, with the methods of `Store`; threads may share it.
+
+    When the owner ends, `reopen` finds the next one, or opens the store here; None: the owner is elsewhere, and its
+    end is an error.
+    """
+
+    def __init__(self, data: DataDir, asking: Asking, reopen: Callable[[], Asking | Store] | None) -> None:
+        self.data = data
+        self._reopen = reopen
+        self._backend: Asking | Store = asking
+
+    def __enter__(self) -> RemoteStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connection; the owner goes on."""
+        self._backend.close()
+
+    def append(self, records: Iterable[Record]) -> None:
+        """Stores records: durable in the owner's journal first, then in the tables."""
+        given = list(records)
+        self._retried(lambda backend: backend.append(given))
+
+    def ingest_spool(self) -> int:
+        """Lets the owner take in what captured processes wrote meanwhile. Returns how many records were new."""
+        return int(self._call("ingest_spool"))
+
+    def summaries(
+        self,
+        *,
+        limit: int | None = None,
+        group: str | None = None,
+        entry: str | None = None,
+        since_ns: int | None = None,
+    ) -> list[TrajectorySummary]:
+        """As Store.summaries."""
+        found: list[TrajectorySummary] = self._call(
+            "summaries", limit=limit, group=group, entry=entry, since_ns=since_ns
+        )
+        return found
+
+    def trajectory(self, id_or_prefix: str) -> Trajectory:
+        """As Store.trajectory."""
+        found: Trajectory = self._call("trajectory", id_or_prefix=id_or_prefix)
+        return found
+
+    def trajectories(
+        self,
+        *,
+        group: str | None = None,
+        groups: Sequence[str] | None = None,
+        ids: Sequence[str] | None = None,
+        entry: str | None = None,
+        unconsumed_by: str | None = None,
+        complete_only: bool = False,
+    ) -> list[Trajectory]:
+        """As Store.trajectories."""
+        found: list[Trajectory] = self._call(
+            "trajectories",
+            group=group,
+            groups=groups,
+            ids=ids,
+            entry=entry,
+            unconsumed_by=unconsumed_by,
+            complete_only=complete_only,
+        )
+        return found
+
+    def spans(self, trajectory_id: str) -> list[SpanRow]:
+        """As Store.spans."""
+        found: list[SpanRow] = self._call("spans", trajectory_id=trajectory_id)
+        return found
+
+    def judgement(self, key: str) -> Judgement | None:
+        """As Store.judgement."""
+        found: Judgement | None = self._call("judgement", key=key)
+        return found
+
+    def policy_steps(self, policy: str) -> list[PolicyStep]:
+        """As Store.policy_steps."""
+        found: list[PolicyStep] = self._call("policy_steps", policy=policy)
+        return found
+
+    def sql(self, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """As Store.sql."""
+        found: tuple[list[str], list[tuple[Any, ...]]] = self._call("sql", query=query)
+        return found
+
+    def _call(self, name: str, **arguments: Any) -> Any:
+        def run(backend: Asking | Store) -> Any:
+            return backend.ask(name, arguments) if isinstance(backend, Asking) else getattr(backend, name)(**arguments)
+
+        return self._retried(run)
+
+    def _retried(self, run: Callable[[Asking | Store], Any]) -> Any:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return run(self._backend)
+            except OwnerGone:
+                if self._reopen is None or attempt == _ATTEMPTS:
+                    raise
+            self._backend.close()
+            self._backend = self._reopen()
+        raise AssertionError
+
+
+def read_owner(data: DataDir) -> Owner | None:
+    """What `owner.json` says, if its process lives."""
+    try:
+        owner = msgspec.json.decode(data.owner.read_bytes(), type=Owner)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return owner if _alive(owner.pid) else None
+
+
+def write_owner(data: DataDir, owner: Owner) -> None:
+    """Puts `owner.json` in place, readable by this user only."""
+    fd, path = tempfile.mkstemp(dir=data.root, prefix=".owner-")  # made with mode 0600
+    with os.fdopen(fd, "wb") as file:
+        file.write(msgspec.json.encode(owner))
+    Path(path).replace(data.owner)
+
+
+def remove_owner(data: DataDir, owner: Owner) -> None:
+    """Removes `owner.json`, unless it is another's by now."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        if msgspec.json.decode(data.owner.read_bytes(), type=Owner) == owner:
+            data.owner.unlink()
+
+
+def _alive(pid: int) -> bool:
+    if os.name != "posix":
+        return True  # it is asked all the same
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _chunks(records: Sequence[Record]) -> Iterator[bytes]:
+    body = bytearray()
+    for record in records:
+        body += encode_records([record])
+        if len(body) >= _POST_BYTES:
+            yield bytes(body)
+            body.clear()
+    if body:
+        yield bytes(body)
