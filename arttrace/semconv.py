@@ -88,6 +88,7 @@ PROMPT_TOKEN_IDS: Final = "arttrace.prompt_token_ids"
 TOKEN_IDS: Final = "arttrace.token_ids"
 LOGPROBS: Final = "arttrace.logprobs"
 POLICY_VERSION: Final = "arttrace.policy.version"  # "name@N"
+ROUTED_FROM: Final = "arttrace.routed.from"  # the model the program asked for, where a route sent the call to a policy
 
 SAMPLING_SETTINGS: Final = "arttrace.request.sampling_settings"  # names of further request fields that change sampling
 ATTEMPTS: Final = "arttrace.attempts"  # HTTP attempts of one call, when more than one
@@ -95,6 +96,9 @@ INTERRUPTED: Final = "arttrace.interrupted"  # why a stream or a run ended early
 TRUNCATED: Final = "arttrace.truncated"  # names of the attributes whose value was cut to a bound
 
 REWARD_PREFIX: Final = "arttrace.reward."
+REWARD_ID: Final = "arttrace.reward.id"
+REWARD_SOURCE: Final = "arttrace.reward.source"
+REWARD_AGENT_ID: Final = "arttrace.reward.agent_id"
 EVALUATION_EVENT: Final = "gen_ai.evaluation.result"
 EVALUATION_NAME: Final = "gen_ai.evaluation.name"
 EVALUATION_SCORE: Final = "gen_ai.evaluation.score.value"

@@ -15,22 +15,22 @@ import msgspec
 from arttrace.formats.payload import decode_payload
 from arttrace.journal import Segment, list_segments, read_segment
 from arttrace.records.record import Record
-from arttrace.store.database import write
+from arttrace.store.writer import Writer
 
 _log = logging.getLogger("arttrace")
 
-_BATCH_BYTES = 32 << 20
+_BATCH_BYTES = 8 << 20
 
 
-def take_in(connection: duckdb.DuckDBPyConnection, directory: Path) -> int:
+def take_in(connection: duckdb.DuckDBPyConnection, writer: Writer, directory: Path) -> int:
     """Reads what is new in a journal's segments. Returns how many records were new to the store. Raises duckdb.Error
     when the store cannot be written; what was not stored is read again next time."""
     segments = list_segments(directory)
     known = dict(connection.execute('SELECT name, "offset" FROM ingested_segments').fetchall())
-    return sum(_take_segment(connection, segment, known.get(segment.name, 0)) for segment in segments)
+    return sum(_take_segment(connection, writer, segment, known.get(segment.name, 0)) for segment in segments)
 
 
-def _take_segment(connection: duckdb.DuckDBPyConnection, segment: Segment, offset: int) -> int:
+def _take_segment(connection: duckdb.DuckDBPyConnection, writer: Writer, segment: Segment, offset: int) -> int:
     try:
         finished = segment.finished()  # asked before reading: nothing can be appended after a yes
         reader = read_segment(segment.path, offset)
@@ -44,10 +44,10 @@ def _take_segment(connection: duckdb.DuckDBPyConnection, segment: Segment, offse
                 unreadable += 1
             size += len(payload)
             if size >= _BATCH_BYTES:
-                new += write(connection, batch, {segment.name: end})
+                new += writer.write(batch, {segment.name: end})
                 batch, size = [], 0
         if end > offset:
-            new += write(connection, batch, {segment.name: end})
+            new += writer.write(batch, {segment.name: end})
     except FileNotFoundError:  # sealed under its other name meanwhile, or taken by the store's former owner
         return 0
     damaged = reader.unreadable or reader.corrupt or unreadable

@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 
 from arttrace import groups, semconv
+from arttrace.formats.evaluations import is_reward_span
+from arttrace.formats.foreign import normalise
 from arttrace.records.policy import PolicyStep
 from arttrace.records.record import Record, encode_record
 from arttrace.records.reward import Judgement, Reward
@@ -30,26 +32,36 @@ def _table(table: str, /, **columns: str) -> Table:
     return Table(table, {**columns, "content_hash": "VARCHAR", "document": "VARCHAR"})
 
 
-SPANS = _table(
-    "span_records",
-    trace_id="VARCHAR",
-    span_id="VARCHAR",
-    parent_span_id="VARCHAR",
-    trajectory_id="VARCHAR",
-    operation="VARCHAR",
-    name="VARCHAR",
-    start_ns="BIGINT",
-    end_ns="BIGINT",
-    error="VARCHAR",
-    entry="VARCHAR",
-    scenario="VARCHAR",
-    group_key="VARCHAR",
-    project="VARCHAR",
-    model="VARCHAR",
-    policy_version="VARCHAR",
-    input_tokens="BIGINT",
-    output_tokens="BIGINT",
-)
+SPANS: dict[str, str] = {
+    "trace_id": "VARCHAR",
+    "span_id": "VARCHAR",
+    "parent_span_id": "VARCHAR",
+    "trajectory_id": "VARCHAR",
+    "operation": "VARCHAR",
+    "name": "VARCHAR",
+    "start_ns": "BIGINT",
+    "end_ns": "BIGINT",
+    "error": "VARCHAR",
+    "entry": "VARCHAR",
+    "scenario": "VARCHAR",
+    "group_key": "VARCHAR",
+    "project": "VARCHAR",
+    "model": "VARCHAR",
+    "policy_version": "VARCHAR",
+    "input_tokens": "BIGINT",
+    "output_tokens": "BIGINT",
+    "prompt": "BIGINT",
+    "prompt_form": "TINYINT",
+    "prompt_tokens": "BIGINT",
+    "tools": "BIGINT",
+    "instructions": "BIGINT",
+    "origin": "BIGINT",
+    "bytes": "BIGINT",
+    "content_hash": "BIGINT",
+    "document": "VARCHAR",
+}
+"""The columns of `span_records`; those up to `output_tokens` come from `span_columns`."""
+
 REWARDS = _table(
     "reward_records",
     id="VARCHAR",
@@ -79,11 +91,16 @@ POLICY_STEPS = _table(
 
 Row = tuple[Any, ...]
 
+EVALUATE = "evaluate"
+"""The operation under which a span stands that only carries a reward: no part of the trajectory."""
+
 
 def rows_by_table(records: Iterable[Record]) -> dict[str, tuple[Table, dict[str, tuple[Row, Record]]]]:
-    """Rows of a batch by table name and content hash, so that a record twice in the batch is one row."""
+    """Rows of all records but spans by table name and content hash, so that a record twice in a batch is one row."""
     found: dict[str, tuple[Table, dict[str, tuple[Row, Record]]]] = {}
     for record in records:
+        if isinstance(record, SpanRow):
+            continue
         digest = hashlib.blake2b(_canonical.encode(record), digest_size=16).hexdigest()
         table, values = _row(record)
         _, rows = found.setdefault(table.name, (table, {}))
@@ -91,10 +108,8 @@ def rows_by_table(records: Iterable[Record]) -> dict[str, tuple[Table, dict[str,
     return found
 
 
-def _row(record: Record) -> tuple[Table, Row]:
+def _row(record: Reward | Judgement | PolicyStep) -> tuple[Table, Row]:
     match record:
-        case SpanRow():
-            return SPANS, _span(record)
         case Reward():
             return REWARDS, (
                 record.id,
@@ -122,33 +137,37 @@ def _row(record: Record) -> tuple[Table, Row]:
             return POLICY_STEPS, (record.policy, record.step, record.adapter, record.base_model, record.time_ns)
 
 
-def _span(span: SpanRow) -> Row:
+def span_columns(raw: SpanRow) -> Row:
+    """What queries need of a span, in the order of SPANS; a foreign span's under the names of the conventions."""
+    span = normalise(raw)
     attributes = span.attributes
-    kind = operation(span) or None
-    entry = text(attributes.get(semconv.ENTRY))
-    scenario, group = text(attributes.get(semconv.SCENARIO)), text(attributes.get(semconv.GROUP))
-    key = None
-    if kind == semconv.OPERATION_INVOKE_AGENT and (entry or scenario or group):
-        arguments = from_json(attributes.get(semconv.ENTRY_ARGUMENTS))
-        key = groups.key_of(group=group, scenario=scenario, entry=entry or "", arguments=arguments)
+    get = attributes.get
+    kind = EVALUATE if is_reward_span(span) else operation(span) or None
+    entry = scenario = key = project = None
+    if kind == semconv.OPERATION_INVOKE_AGENT:
+        entry, scenario, project = text(get(semconv.ENTRY)), text(get(semconv.SCENARIO)), text(get(semconv.PROJECT))
+        group = text(get(semconv.GROUP))
+        if entry or scenario or group:
+            arguments = from_json(get(semconv.ENTRY_ARGUMENTS))
+            key = groups.key_of(group=group, scenario=scenario, entry=entry or "", arguments=arguments)
     return (
         span.trace_id,
         span.span_id,
         span.parent_span_id,
-        text(attributes.get(semconv.TRAJECTORY_ID)) or (span.trace_id if kind else None),
+        text(get(semconv.TRAJECTORY_ID)) or (span.trace_id if kind else None),
         kind,
         span.name,
         span.start_ns,
         span.end_ns,
-        span_error(span),
+        span_error(span) if span.status_code else None,
         entry,
         scenario,
         key,
-        text(attributes.get(semconv.PROJECT)),
-        text(attributes.get(semconv.RESPONSE_MODEL)) or text(attributes.get(semconv.REQUEST_MODEL)),
-        text(attributes.get(semconv.POLICY_VERSION)),
-        _count(attributes.get(semconv.USAGE_INPUT_TOKENS)),
-        _count(attributes.get(semconv.USAGE_OUTPUT_TOKENS)),
+        project,
+        text(get(semconv.RESPONSE_MODEL)) or text(get(semconv.REQUEST_MODEL)),
+        text(get(semconv.POLICY_VERSION)),
+        _count(get(semconv.USAGE_INPUT_TOKENS)),
+        _count(get(semconv.USAGE_OUTPUT_TOKENS)),
     )
 
 

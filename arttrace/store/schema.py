@@ -1,15 +1,17 @@
 """The tables and views of the store, and its version.
 
-Tables are append-only and hold every record whole, as the JSON document it came as, beside the columns that queries
-need; `content_hash` (of the whole record) keeps a record that is delivered twice from being stored twice. There are
-no keys and no indexes: they cost DuckDB most of its ingest rate. Views are what people and programs read with SQL.
+Tables are append-only and hold every record losslessly. What many spans repeat is stored once: the texts of input
+messages, tool definitions, system instructions and origins lie in `texts`; the input of a call is a row of `prompts`
+that names the prompt it extends and the messages added, and its prompt token ids a row of `token_prompts` likewise,
+so that a turn costs what is new in it. `document` is the rest of a span as JSON. There are no keys and no indexes:
+they cost DuckDB most of its ingest rate. Views are what people and programs read with SQL.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 TABLES: Final = """
 CREATE TABLE arttrace_schema (version INTEGER NOT NULL);
@@ -19,7 +21,18 @@ CREATE TABLE span_records (
     operation VARCHAR, name VARCHAR NOT NULL, start_ns BIGINT NOT NULL, end_ns BIGINT NOT NULL, error VARCHAR,
     entry VARCHAR, scenario VARCHAR, group_key VARCHAR, project VARCHAR,   -- of an entry's span only
     model VARCHAR, policy_version VARCHAR, input_tokens BIGINT, output_tokens BIGINT,   -- of a call only
-    content_hash VARCHAR NOT NULL, document VARCHAR NOT NULL
+    prompt BIGINT, prompt_form TINYINT,     -- prompts.id, and how its messages stood on the span
+    prompt_tokens BIGINT,                   -- token_prompts.id
+    tools BIGINT, instructions BIGINT, origin BIGINT,   -- texts.id; origin: resource and instrumentation scope
+    bytes BIGINT NOT NULL,                  -- of the whole span as JSON
+    content_hash BIGINT NOT NULL, document VARCHAR NOT NULL
+);
+CREATE TABLE texts (id BIGINT NOT NULL, hash BLOB NOT NULL, text VARCHAR NOT NULL);
+CREATE TABLE prompts (              -- the messages of `parent`, then `messages` (texts.id)
+    id BIGINT NOT NULL, trace_id VARCHAR NOT NULL, parent BIGINT, messages BIGINT[] NOT NULL
+);
+CREATE TABLE token_prompts (        -- the first `keep` characters of `parent`, then `tail`
+    id BIGINT NOT NULL, trace_id VARCHAR NOT NULL, parent BIGINT, keep BIGINT NOT NULL, tail VARCHAR NOT NULL
 );
 CREATE TABLE reward_records (
     id VARCHAR NOT NULL, trajectory_id VARCHAR NOT NULL, agent_id VARCHAR, name VARCHAR NOT NULL,
@@ -41,21 +54,49 @@ CREATE TABLE consumption (          -- what policy steps were trained on; can be
 CREATE TABLE ingested_segments (    -- how far each journal segment was taken in, written with its records
     name VARCHAR NOT NULL, "offset" BIGINT NOT NULL
 );
+CREATE TABLE summaries (            -- made when first asked for, gone when a span or reward of the trajectory comes
+    trajectory_id VARCHAR NOT NULL, version VARCHAR NOT NULL, document VARCHAR NOT NULL
+);
 """
 
 VIEWS: Final = """
 CREATE VIEW spans AS
     SELECT * EXCLUDE (document), document::JSON AS document FROM span_records
     QUALIFY row_number() OVER (
-        PARTITION BY trace_id, span_id ORDER BY end_ns > 0 DESC, length(document) DESC, content_hash DESC) = 1;
+        PARTITION BY trace_id, span_id ORDER BY end_ns > 0 DESC, bytes DESC, content_hash DESC) = 1;
 
 CREATE VIEW calls AS
     SELECT trajectory_id, trace_id, span_id, parent_span_id, make_timestamp_ns(start_ns) AS started,
         (end_ns - start_ns) / 1e9 AS seconds, model, policy_version, input_tokens, output_tokens, error,
-        document->'attributes'->'gen_ai.response.finish_reasons' AS finish_reasons,
-        document->'attributes'->>'gen_ai.input.messages' AS input_messages,
+        document->'attributes'->'gen_ai.response.finish_reasons' AS finish_reasons, prompt,
         document->'attributes'->>'gen_ai.output.messages' AS output_messages
     FROM spans WHERE operation = 'chat';
+
+CREATE VIEW messages AS
+    WITH RECURSIVE chain(prompt, above, messages) AS (
+        SELECT id, parent, messages FROM prompts
+        UNION ALL
+        SELECT c.prompt, p.parent, list_concat(p.messages, c.messages) FROM chain c JOIN prompts p ON p.id = c.above
+    )
+    SELECT s.trajectory_id, s.span_id, m.position, t.text::JSON->>'role' AS role, t.text::JSON AS message, m.id
+    FROM spans s JOIN chain c ON c.prompt = s.prompt AND c.above IS NULL,
+        (SELECT unnest(c.messages) AS id, generate_subscripts(c.messages, 1) AS position) m
+        JOIN texts t ON t.id = m.id
+    WHERE s.operation = 'chat';
+
+CREATE VIEW tool_calls AS
+    SELECT trajectory_id, trace_id, span_id, parent_span_id, make_timestamp_ns(start_ns) AS started,
+        (end_ns - start_ns) / 1e9 AS seconds, document->'attributes'->>'gen_ai.tool.name' AS name,
+        document->'attributes'->>'gen_ai.tool.call.id' AS id,
+        document->'attributes'->>'gen_ai.tool.call.arguments' AS arguments,
+        document->'attributes'->>'gen_ai.tool.call.result' AS result, error
+    FROM spans WHERE operation = 'execute_tool';
+
+CREATE VIEW agents AS
+    SELECT trajectory_id, trace_id, span_id, parent_span_id, make_timestamp_ns(start_ns) AS started,
+        (end_ns - start_ns) / 1e9 AS seconds,
+        coalesce(document->'attributes'->>'gen_ai.agent.name', name) AS name, entry, error
+    FROM spans WHERE operation = 'invoke_agent';
 
 CREATE VIEW rewards AS
     SELECT trajectory_id, agent_id, name, source, value, explanation, judgement_id, id,
@@ -80,6 +121,11 @@ CREATE VIEW trajectories AS
         GROUP BY trajectory_id
     ) r USING (trajectory_id)
     WHERE s.trajectory_id IS NOT NULL GROUP BY s.trajectory_id;
+
+CREATE VIEW groups AS
+    SELECT coalesce("group", id) AS key, count(*) AS trajectories, sum(calls)::BIGINT AS calls,
+        min(started) AS started, avg(reward) AS mean_reward, stddev_pop(reward) AS spread
+    FROM (SELECT *, list_sum(map_values(rewards)) AS reward FROM trajectories) GROUP BY 1;
 
 CREATE VIEW policy_steps AS
     SELECT policy, step, policy || '@' || step AS version, make_timestamp_ns(time_ns) AS finished, adapter, base_model,

@@ -5,6 +5,7 @@ Only one process at a time can own a store. Whoever opens it takes in the spool 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ import duckdb
 import msgspec
 
 from arttrace.errors import StoreError
+from arttrace.formats.evaluations import is_reward_span
+from arttrace.formats.foreign import normalise
 from arttrace.groups import group_key
 from arttrace.journal import JournalWriter, list_segments
 from arttrace.paths import DataDir
@@ -25,7 +28,10 @@ from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store.database import connect
 from arttrace.store.intake import take_in
-from arttrace.store.summary import TrajectorySummary, summarise
+from arttrace.store.reading import read_spans
+from arttrace.store.rows import EVALUATE
+from arttrace.store.summary import SUMMARY_VERSION, TrajectorySummary, summarise
+from arttrace.store.writer import Writer
 from arttrace.trajectories import build_trajectories
 
 _READING = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.RELATION}
@@ -34,6 +40,10 @@ _span = msgspec.json.Decoder(SpanRow)
 _reward = msgspec.json.Decoder(Reward)
 _judgement = msgspec.json.Decoder(Judgement)
 _policy_step = msgspec.json.Decoder(PolicyStep)
+_summary = msgspec.json.Decoder(TrajectorySummary)
+
+_OF_RUNS = f"operation IS DISTINCT FROM '{EVALUATE}'"
+_BUILT_AT_ONCE = 200
 
 
 class Store:
@@ -42,6 +52,7 @@ class Store:
     def __init__(self, data: DataDir, connection: duckdb.DuckDBPyConnection) -> None:
         self.data = data
         self._connection = connection
+        self._writer = Writer(connection)
         self._lock = threading.RLock()
         self._closed = False
         self._journal = JournalWriter(data.journal, fsync_interval_s=None)
@@ -122,11 +133,12 @@ class Store:
     def _take_in(self, directory: Path) -> int:
         with self._lock:
             try:
-                return take_in(self._connection, directory)
+                return take_in(self._connection, self._writer, directory)
             except (duckdb.Error, OSError) as error:
                 # A commit that failed for a full disk invalidates the whole DuckDB instance until it is reopened.
                 self._connection.close()
                 self._connection = connect(self.data.store)
+                self._writer = Writer(self._connection)
                 raise StoreError(
                     f"the store {self.data.store} could not be written: {error}",
                     f"Free disk space. Nothing is lost: what was not stored is still in {directory}.",
@@ -141,17 +153,26 @@ class Store:
         group: str | None = None,
         entry: str | None = None,
         since_ns: int | None = None,
+        unconsumed_by: str | None = None,
+        complete_only: bool = False,
     ) -> list[TrajectorySummary]:
-        """One line per trajectory, the newest first, filtered by group key, entry or earliest start."""
-        ids = self._ids(groups=None if group is None else [group], entry=entry, since_ns=since_ns, limit=limit)
-        return [summarise(trajectory) for trajectory in reversed(self._build(ids))]
+        """One line per trajectory, the newest first, filtered by group key, entry or earliest start; `unconsumed_by`
+        names a policy that must not have trained on it. Made once and kept until a span or a reward of the
+        trajectory comes."""
+        ids = self._ids(
+            groups=None if group is None else [group],
+            entry=entry,
+            since_ns=since_ns,
+            unconsumed_by=unconsumed_by,
+            limit=None if complete_only else limit,
+        )
+        found = [one for one in self._summaries(ids) if not (complete_only and one.incomplete)]
+        return found[::-1][:limit]
 
     def trajectory(self, id_or_prefix: str) -> Trajectory:
         """The trajectory with this id, or the only one whose id begins so. Raises StoreError for none or several."""
-        ids = self._column(
-            "SELECT DISTINCT trajectory_id FROM span_records WHERE starts_with(trajectory_id, ?) ORDER BY 1",
-            [id_or_prefix],
-        )
+        query = "SELECT DISTINCT trajectory_id FROM span_records WHERE starts_with(trajectory_id, ?)"
+        ids = self._column(f"{query} AND {_OF_RUNS} ORDER BY 1", [id_or_prefix])
         if id_or_prefix in ids:
             ids = [id_or_prefix]
         if len(ids) > 1:
@@ -190,7 +211,8 @@ class Store:
         ]
 
     def spans(self, trajectory_id: str) -> list[SpanRow]:
-        """Every stored version of the spans that name this trajectory, and of their traces' unnamed ones."""
+        """Every stored version of the spans that name this trajectory, and of their traces' other ones, as they
+        came."""
         return self._spans([trajectory_id])
 
     def judgement(self, key: str) -> Judgement | None:
@@ -208,22 +230,24 @@ class Store:
     def sql(self, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Column names and rows of a query over the views `trajectories`, `calls`, `rewards`, `policy_steps` and
         `spans`. Raises StoreError when DuckDB refuses it, or when it is not one that only reads."""
-        with self._lock:
-            try:
-                statements = self._connection.extract_statements(query)
-                if len(statements) != 1 or statements[0].type not in _READING:
-                    raise StoreError("only one query that reads is run here", "Records enter through the journal.")
-                result = self._connection.execute(query)
-                columns = [(column[0], str(column[1])) for column in result.description or ()]
-                zoned = [name for name, type in columns if type == "TIMESTAMP WITH TIME ZONE"]
-                if zoned:  # DuckDB would need the package pytz to hand these over
-                    casts = ", ".join(f"{(name := _quoted(column))}::TIMESTAMP AS {name}" for column in zoned)
-                    result = self._connection.execute(
-                        f"SELECT * REPLACE ({casts}) FROM ({query.strip().rstrip(';')})"  # noqa: S608
-                    )
-                return [name for name, _ in columns], result.fetchall()
-            except duckdb.Error as error:
-                raise StoreError(f"the query failed: {error}") from error
+        connection = self._reading()
+        try:
+            statements = connection.extract_statements(query)
+            if len(statements) != 1 or statements[0].type not in _READING:
+                raise StoreError("only one query that reads is run here", "Records enter through the journal.")
+            result = connection.execute(query)
+            columns = [(column[0], str(column[1])) for column in result.description or ()]
+            zoned = [name for name, type in columns if type == "TIMESTAMP WITH TIME ZONE"]
+            if zoned:  # DuckDB would need the package pytz to hand these over
+                casts = ", ".join(f"{(name := _quoted(column))}::TIMESTAMP AS {name}" for column in zoned)
+                result = connection.execute(
+                    f"SELECT * REPLACE ({casts}) FROM ({query.strip().rstrip(';')})"  # noqa: S608
+                )
+            return [name for name, _ in columns], result.fetchall()
+        except duckdb.Error as error:
+            raise StoreError(f"the query failed: {error}") from error
+        finally:
+            connection.close()
 
     def _ids(
         self,
@@ -235,7 +259,7 @@ class Store:
         limit: int | None = None,
     ) -> list[str]:
         """Ids that may hold what was asked for, the newest last."""
-        query = "SELECT trajectory_id FROM span_records WHERE trajectory_id IS NOT NULL"
+        query = f"SELECT trajectory_id FROM span_records WHERE trajectory_id IS NOT NULL AND {_OF_RUNS}"  # noqa: S608
         values: list[Any] = []
         conditions: list[tuple[str, Any]] = []
         if unconsumed_by is not None:
@@ -257,21 +281,42 @@ class Store:
             values.append(limit)
         return self._column(query, values)[::-1]
 
+    def _summaries(self, ids: Sequence[str]) -> list[TrajectorySummary]:
+        """Summaries in the order of the ids: those that are kept, the others made now and kept from now on."""
+        with self._lock:  # so that no span comes between building a summary and keeping it
+            query = """SELECT trajectory_id, document FROM summaries
+                WHERE version = ? AND trajectory_id IN (SELECT unnest(?::VARCHAR[]))"""
+            rows = self._connection.execute(query, [SUMMARY_VERSION, list(ids)]).fetchall()
+            found = {id: _summary.decode(document) for id, document in rows}
+            missing = [id for id in ids if id not in found]
+            for start in range(0, len(missing), _BUILT_AT_ONCE):
+                made = [summarise(one) for one in self._build(missing[start : start + _BUILT_AT_ONCE])]
+                found.update((one.id, one) for one in made)
+                self._writer.keep_summaries(made)
+        return [found[id] for id in ids if id in found]
+
     def _build(self, ids: Sequence[str]) -> list[Trajectory]:
         if not ids:
             return []
         query = "SELECT document FROM reward_records WHERE trajectory_id IN (SELECT unnest(?::VARCHAR[]))"
         rewards = [_reward.decode(document) for document in self._column(query, [list(ids)])]
-        return build_trajectories(self._spans(ids), rewards, ids=frozenset(ids))
+        spans = [normalise(span) for span in self._spans(ids) if not is_reward_span(span)]
+        return build_trajectories(spans, rewards, ids=frozenset(ids))
 
     def _spans(self, ids: Sequence[str]) -> list[SpanRow]:
-        query = """SELECT document FROM span_records WHERE trace_id IN (
+        where = """trace_id IN (
             SELECT trace_id FROM span_records WHERE trajectory_id IN (SELECT unnest(?::VARCHAR[])))"""
-        return [_span.decode(document) for document in self._column(query, [list(ids)])]
+        with contextlib.closing(self._reading()) as connection:
+            return read_spans(connection, where, [list(ids)])
 
     def _column(self, query: str, values: Sequence[Any]) -> list[Any]:
+        with contextlib.closing(self._reading()) as connection:
+            return [value for (value,) in connection.execute(query, values).fetchall()]
+
+    def _reading(self) -> duckdb.DuckDBPyConnection:
+        """A connection of its own, so that readers wait neither for each other nor for the writer."""
         with self._lock:
-            return [value for (value,) in self._connection.execute(query, values).fetchall()]
+            return self._connection.cursor()
 
 
 def _quoted(name: str) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
+from importlib.metadata import version
+
 import msgspec
 
 from arttrace.groups import group_key
@@ -30,6 +33,10 @@ class TrajectorySummary(msgspec.Struct, frozen=True):
     rewards: tuple[Reward, ...]
     error: str | None
     incomplete: str
+
+
+SUMMARY_VERSION = f"{version('arttrace')} {zlib.crc32(' '.join(TrajectorySummary.__struct_fields__).encode()):08x}"
+"""Summaries kept by another version of arttrace are made again: it may have read the spans in another way."""
 
 
 def summarise(trajectory: Trajectory) -> TrajectorySummary:

@@ -1,0 +1,54 @@
+"""Evaluation results on spans, of whatever SDK, become rewards; and back. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from arttrace import semconv
+from arttrace.records.reward import Reward
+from arttrace.records.span import SpanEvent, SpanRow
+
+_SPAN_PREFIX = "evaluate "
+
+
+def is_reward_span(span: SpanRow) -> bool:
+    """Whether a span only carries a reward of ours over OTLP, and is no part of the run."""
+    return span.name.startswith(_SPAN_PREFIX) and any(semconv.REWARD_ID in event.attributes for event in span.events)
+
+
+def rewards_of(span: SpanRow) -> Iterator[Reward]:
+    """The rewards in a span's `gen_ai.evaluation.result` events. One without a number is none.
+
+    Its id is the one given, else a hash of the span's ids and the event's place, so that a span delivered twice is
+    rewarded once.
+    """
+    for index, event in enumerate(span.events):
+        value = event.attributes.get(semconv.EVALUATION_SCORE)
+        if event.name != semconv.EVALUATION_EVENT or isinstance(value, bool) or not isinstance(value, (int, float)):
+            continue
+        if math.isfinite(value):
+            yield _reward(span, event, index, float(value))
+
+
+def _reward(span: SpanRow, event: SpanEvent, index: int, value: float) -> Reward:
+    place = f"{span.trace_id}/{span.span_id}/{index}".encode()
+    label, explanation = (
+        _text(event.attributes.get(name)) for name in (semconv.EVALUATION_LABEL, semconv.EVALUATION_EXPLANATION)
+    )
+    return Reward(
+        id=_text(event.attributes.get(semconv.REWARD_ID)) or hashlib.blake2b(place, digest_size=16).hexdigest(),
+        trajectory_id=_text(span.attributes.get(semconv.TRAJECTORY_ID)) or span.trace_id,
+        value=value,
+        name=_text(event.attributes.get(semconv.EVALUATION_NAME)) or "reward",
+        source=_text(event.attributes.get(semconv.REWARD_SOURCE)) or "code",
+        agent_id=_text(event.attributes.get(semconv.REWARD_AGENT_ID)) or None,
+        explanation=explanation or label,
+        time_ns=event.time_ns,
+    )
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

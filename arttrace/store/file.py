@@ -1,0 +1,66 @@
+"""The DuckDB file as a whole: made, and replaced by another at once, while nobody else can open it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from arttrace.errors import StoreError, StoreInUse
+from arttrace.journal import lock
+from arttrace.store import schema
+
+# The default of 16 MB stalls ingest with a checkpoint every few thousand spans.
+SETTINGS: dict[str, Any] = {"checkpoint_threshold": "256MB"}
+_OPENING_PATIENCE_S = 30.0
+
+
+@contextlib.contextmanager
+def opening(path: Path) -> Iterator[None]:
+    """Nobody else opens the store meanwhile: for as long as it is opened, or its file is replaced by another."""
+    fd = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        deadline = time.monotonic() + _OPENING_PATIENCE_S
+        while not lock.acquire(fd):
+            if time.monotonic() > deadline:
+                raise StoreInUse(
+                    f"another process is opening or rewriting the store {path}", "Wait until it is done; try again."
+                )
+            time.sleep(0.02)
+        yield
+    finally:
+        os.close(fd)
+
+
+def replace(path: Path, by: Path) -> None:
+    """Puts a closed store in the place of another closed one, at once and durably. Call it inside `opening`."""
+    for one in (path, by):
+        if one.with_name(one.name + ".wal").exists():
+            raise StoreError(f"the store {one} was not closed cleanly: it is left as it is", "Open it, then try again.")
+    fd = os.open(by, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    by.replace(path)
+
+
+def create(path: Path) -> duckdb.DuckDBPyConnection:
+    """A new, empty store in a file that nobody else knows of."""
+    for leftover in (path, path.with_name(path.name + ".wal")):
+        leftover.unlink(missing_ok=True)
+    connection = duckdb.connect(str(path), config=SETTINGS)
+    make(connection)
+    return connection
+
+
+def make(connection: duckdb.DuckDBPyConnection) -> None:
+    """Tables and views of this version in an empty file."""
+    connection.execute(f"BEGIN; {schema.TABLES} {schema.VIEWS}")
+    connection.execute("INSERT INTO arttrace_schema VALUES (?)", [schema.VERSION])
+    connection.execute("COMMIT")

@@ -1,0 +1,64 @@
+"""A store of an older schema becomes one of this version: copied into a new file, checked, put in its place.
+
+Until the new file is whole and takes the old one's name, the old one is what it was.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+
+from arttrace.errors import StoreError
+from arttrace.records.record import decode_record
+from arttrace.store.file import create, replace
+from arttrace.store.writer import Writer
+
+FROM = (1,)
+"""The schema versions that are understood beside this one."""
+
+_ROWS = 5_000
+_RECORDS = ("span_records", "reward_records", "judgement_records", "policy_step_records")
+
+
+def to_current(old: duckdb.DuckDBPyConnection, path: Path) -> None:
+    """Replaces the file of an open store of version 1, which is closed. Raises StoreError when something is missing
+    in the copy; the store is then as it was."""
+    target = path.with_name(path.name + ".new")
+    new = create(target)
+    try:
+        writer = Writer(new)
+        for table in _RECORDS:
+            rows = old.execute(f"SELECT document FROM {table} ORDER BY rowid")  # noqa: S608
+            while batch := rows.fetchmany(_ROWS):
+                writer.write([decode_record(document) for (document,) in batch])
+        _copy(old, new, "ingested_segments")
+        _compare(old, new, path)
+        new.execute("CHECKPOINT")
+    except BaseException:
+        new.close()
+        target.unlink(missing_ok=True)
+        raise
+    new.close()
+    old.execute("CHECKPOINT")
+    old.close()
+    replace(path, target)
+
+
+def _copy(old: duckdb.DuckDBPyConnection, new: duckdb.DuckDBPyConnection, table: str) -> None:
+    for row in old.execute(f"SELECT * FROM {table}").fetchall():  # noqa: S608
+        new.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608
+
+
+def _compare(old: duckdb.DuckDBPyConnection, new: duckdb.DuckDBPyConnection, path: Path) -> None:
+    for table, key in {
+        **dict.fromkeys(_RECORDS, "content_hash"),
+        "consumption": "(policy, step, trajectory_id)",
+    }.items():
+        query = f"SELECT count(DISTINCT {key}) FROM {table}"  # noqa: S608
+        [(before,)], [(after,)] = (one.execute(query).fetchall() for one in (old, new))
+        if after < before:
+            raise StoreError(
+                f"the store {path} could not be brought to this version: {before - after} rows of {table} are missing",
+                "It is left as it was. Please report this.",
+            )

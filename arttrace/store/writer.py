@@ -1,0 +1,300 @@
+"""Writer: batches of records into the tables, each batch one transaction, each record once.
+
+What spans share is stored once (see schema.py). The writer remembers the texts and inputs it stored last; losing that
+memory costs space and look-ups, never content.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import duckdb
+import msgspec
+import pyarrow as pa
+
+from arttrace import semconv
+from arttrace.formats.evaluations import rewards_of
+from arttrace.records.policy import PolicyStep
+from arttrace.records.record import Record
+from arttrace.records.reward import Reward
+from arttrace.records.span import SpanRow
+from arttrace.store.prefixes import Recent, extension, split
+from arttrace.store.rows import SPANS, Row, rows_by_table, span_columns
+from arttrace.store.summary import SUMMARY_VERSION, TrajectorySummary
+
+_CONSUMPTION = {"policy": "VARCHAR", "step": "BIGINT", "trajectory_id": "VARCHAR", "revision": "VARCHAR"}
+_SEGMENTS = {"name": "VARCHAR", '"offset"': "BIGINT"}
+_TEXTS = {"id": "BIGINT", "hash": "BLOB", "text": "VARCHAR"}
+_PROMPTS = {"id": "BIGINT", "trace_id": "VARCHAR", "parent": "BIGINT", "messages": "BIGINT[]"}
+_TOKEN_PROMPTS = {"id": "BIGINT", "trace_id": "VARCHAR", "parent": "BIGINT", "keep": "BIGINT", "tail": "VARCHAR"}
+_SUMMARIES = {"trajectory_id": "VARCHAR", "version": "VARCHAR", "document": "VARCHAR"}
+_ARROW = {
+    "VARCHAR": pa.string(),
+    "BIGINT": pa.int64(),
+    "TINYINT": pa.int8(),
+    "DOUBLE": pa.float64(),
+    "BLOB": pa.binary(),
+    "BIGINT[]": pa.list_(pa.int64()),
+}
+
+_KNOWN_TEXTS = 200_000
+_TOKEN_TAIL = 4  # the last four characters of base64 may change when more follows
+_SHARED = (semconv.INPUT_MESSAGES, semconv.PROMPT_TOKEN_IDS, semconv.TOOL_DEFINITIONS, semconv.SYSTEM_INSTRUCTIONS)
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Parts(msgspec.Struct):
+    """A span taken apart: what it may share with others, and the rest as JSON."""
+
+    span: SpanRow
+    shared: dict[str, Any]
+    origin: bytes
+    document: bytes
+    size: int
+    digest: int
+
+
+def _apart(span: SpanRow) -> _Parts:
+    attributes = span.attributes
+    shared = {
+        name: value
+        for name in _SHARED
+        if (value := attributes.get(name)) is not None and (isinstance(value, str) or name == semconv.INPUT_MESSAGES)
+    }
+    rest = {name: value for name, value in attributes.items() if name not in shared} if shared else attributes
+    origin = b""
+    if span.resource or span.scope_name or span.scope_version:
+        origin = _encode({k: v for k in _ORIGIN if (v := getattr(span, k))})
+    bare = msgspec.structs.replace(span, attributes=rest, resource={}, scope_name="", scope_version="")
+    document = _encode(bare)
+    digest, size = hashlib.blake2b(document, digest_size=8), len(document) + len(origin)
+    for value in (origin, *shared.values()):
+        data = value.encode() if isinstance(value, str) else value if isinstance(value, bytes) else _encode(value)
+        digest.update(b"\0" + data)
+        size += len(data)
+    return _Parts(span, shared, origin, document, size, int.from_bytes(digest.digest(), "little", signed=True))
+
+
+_ORIGIN = ("resource", "scope_name", "scope_version")
+
+
+class Writer:
+    """Writes through one connection. After a failed commit make a new one with the new connection."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+        self._forget()
+
+    def _forget(self) -> None:
+        self._texts: dict[bytes, int] = {}
+        self._recent, self._recent_tokens = Recent(), Recent()
+        self._last_id = 0
+        for table in ("texts", "prompts", "token_prompts"):
+            [(last,)] = self._connection.execute(f"SELECT coalesce(max(id), 0) FROM {table}").fetchall()  # noqa: S608
+            self._last_id = max(self._last_id, last)
+
+    def write(self, records: Sequence[Record], offsets: Mapping[str, int] | None = None) -> int:
+        """Stores the records that are not there yet, and how far the segments they came from were read, in one
+        transaction. Returns how many records were new. Raises duckdb.Error; then nothing was stored, unless the
+        commit itself failed (a full disk), after which the connection is to be closed and opened anew."""
+        self._connection.execute("BEGIN")
+        try:
+            fresh = self._new_spans([record for record in records if isinstance(record, SpanRow)])
+            rewards = [reward for parts in fresh for reward in rewards_of(parts.span)] if fresh else []
+            self._store_spans(fresh)
+            new = len(fresh) + self._store_others([*records, *rewards], derived={reward.id for reward in rewards})
+            if offsets:
+                self._connection.execute(
+                    "DELETE FROM ingested_segments WHERE name IN (SELECT unnest(?::VARCHAR[]))", [list(offsets)]
+                )
+                self._insert("ingested_segments", _SEGMENTS, list(offsets.items()))
+            self._connection.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(duckdb.Error):
+                self._connection.execute("ROLLBACK")
+                self._forget()
+            raise
+        return new
+
+    # --- spans ---------------------------------------------------------------------------------------------
+
+    def _new_spans(self, spans: Sequence[SpanRow]) -> list[_Parts]:
+        if not spans:
+            return []
+        parts = {(p.digest, p.span.trace_id, p.span.span_id): p for p in map(_apart, spans)}
+        known = self._among(
+            "SELECT content_hash, trace_id, span_id FROM span_records WHERE content_hash IN (SELECT item FROM {given})",
+            pa.array([key[0] for key in parts], pa.int64()),
+        )
+        for key in known:
+            parts.pop(key, None)
+        return list(parts.values())
+
+    def _store_spans(self, fresh: Sequence[_Parts]) -> None:
+        if not fresh:
+            return
+        inputs = [self._input(parts) for parts in fresh]
+        wanted: set[str] = set()
+        for parts, (_, _, added) in zip(fresh, inputs, strict=True):
+            wanted.update(added or ())
+            wanted.update(parts.shared[name] for name in _WHOLE if name in parts.shared)
+            if parts.origin:
+                wanted.add(parts.origin.decode())
+        ids = self._text_ids(wanted)
+
+        rows: list[Row] = []
+        prompts: list[Row] = []
+        tokens: list[Row] = []
+        for parts, (prompt, form, added) in zip(fresh, inputs, strict=True):
+            shared, trace_id = parts.shared, parts.span.trace_id
+            if added is not None and prompt is not None:
+                prompts.append((prompt[0], trace_id, prompt[1], [ids[text] for text in added]))
+            token_ids = shared.get(semconv.PROMPT_TOKEN_IDS)
+            instructions, tools = (shared.get(name) for name in _WHOLE)
+            rows.append(
+                (
+                    *span_columns(parts.span),
+                    prompt[0] if prompt else None,
+                    form,
+                    self._tokens(trace_id, token_ids, tokens) if token_ids is not None else None,
+                    ids[tools] if tools is not None else None,
+                    ids[instructions] if instructions is not None else None,
+                    ids[parts.origin.decode()] if parts.origin else None,
+                    parts.size,
+                    parts.digest,
+                    parts.document.decode(),
+                )
+            )
+        self._outdate_traces({parts.span.trace_id for parts in fresh}, {row[3] for row in rows if row[3]})
+        self._insert("prompts", _PROMPTS, prompts)
+        self._insert("token_prompts", _TOKEN_PROMPTS, tokens)
+        self._insert("span_records", SPANS, rows)
+
+    def _input(self, parts: _Parts) -> tuple[tuple[int, int | None] | None, int | None, list[str] | None]:
+        """Where a call's input is stored: ((id, the id it extends), form, the messages to add; None when it is there).
+
+        An input that cannot be made again exactly from its messages goes back into the document.
+        """
+        value = parts.shared.get(semconv.INPUT_MESSAGES)
+        if value is None:
+            return None, None, None
+        trace_id = parts.span.trace_id
+        if isinstance(value, str) and (held := self._recent.longest(trace_id, value, 1)) is not None:
+            earlier, form, above = held
+            added = extension(value, earlier, form)
+            if added == []:
+                return (above, None), form, None
+            if added:
+                id = self._next_id()
+                self._recent.remember(trace_id, value, form, id)
+                return (id, above), form, added
+        taken = split(value)
+        if taken is None:
+            parts.document = _with_attribute(parts.document, semconv.INPUT_MESSAGES, value)
+            return None, None, None
+        messages, form = taken
+        id = self._next_id()
+        if isinstance(value, str):
+            self._recent.remember(trace_id, value, form, id)
+        return (id, None), form, messages
+
+    def _tokens(self, trace_id: str, text: str, rows: list[Row]) -> int:
+        held = self._recent_tokens.longest(trace_id, text, _TOKEN_TAIL)
+        if held is not None and held[0] == text:
+            return held[2]
+        id = self._next_id()
+        keep = max(len(held[0]) - _TOKEN_TAIL, 0) if held else 0
+        rows.append((id, trace_id, held[2] if held and keep else None, keep, text[keep:]))
+        self._recent_tokens.remember(trace_id, text, 0, id)
+        return id
+
+    def _text_ids(self, texts: Iterable[str]) -> dict[str, int]:
+        """The id of every text, new ones stored."""
+        hashes = {text: hashlib.blake2b(text.encode(), digest_size=16).digest() for text in texts}
+        unknown = [digest for digest in set(hashes.values()) if digest not in self._texts]
+        if len(self._texts) > _KNOWN_TEXTS:
+            self._texts = {digest: self._texts[digest] for digest in hashes.values() if digest in self._texts}
+        if unknown:
+            query = "SELECT hash, id FROM texts WHERE hash IN (SELECT item FROM {given})"
+            self._texts.update(self._among(query, pa.array(unknown, pa.binary())))
+        rows: list[Row] = []
+        for text, digest in hashes.items():
+            if digest not in self._texts:
+                self._texts[digest] = self._next_id()
+                rows.append((self._texts[digest], digest, text))
+        self._insert("texts", _TEXTS, rows)
+        return {text: self._texts[digest] for text, digest in hashes.items()}
+
+    def _next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def keep_summaries(self, summaries: Sequence[TrajectorySummary]) -> None:
+        """Keeps summaries just made of what is stored. One that cannot be kept is made again when it is asked for."""
+        rows = [(one.id, SUMMARY_VERSION, _encode(one).decode()) for one in summaries]
+        with contextlib.suppress(duckdb.IOException):
+            self._insert("summaries", _SUMMARIES, rows)
+
+    # --- everything else -----------------------------------------------------------------------------------
+
+    def _store_others(self, records: Sequence[Record], derived: set[str]) -> int:
+        """Returns how many were new, those derived from spans not counted."""
+        new = 0
+        for table, rows in rows_by_table(records).values():
+            query = f"SELECT content_hash FROM {table.name} WHERE content_hash IN (SELECT unnest(?::VARCHAR[]))"  # noqa: S608
+            known = {digest for (digest,) in self._connection.execute(query, [list(rows)]).fetchall()}
+            fresh = [row for digest, row in rows.items() if digest not in known]
+            self._insert(table.name, table.columns, [row for row, _ in fresh])
+            steps = [record for _, record in fresh if isinstance(record, PolicyStep)]
+            consumed = [(s.policy, s.step, item.trajectory_id, item.revision) for s in steps for item in s.consumed]
+            self._insert("consumption", _CONSUMPTION, consumed)
+            self._outdate({record.trajectory_id for _, record in fresh if isinstance(record, Reward)})
+            new += sum(1 for _, record in fresh if not (isinstance(record, Reward) and record.id in derived))
+        return new
+
+    def _outdate_traces(self, traces: set[str], named: set[str]) -> None:
+        """A span may change every trajectory that has a part in its trace."""
+        if self._connection.execute("SELECT 1 FROM summaries LIMIT 1").fetchone() is None:
+            return
+        query = "SELECT DISTINCT trajectory_id FROM span_records WHERE trace_id IN (SELECT unnest(?::VARCHAR[]))"
+        found = self._connection.execute(query, [list(traces)]).fetchall()
+        self._outdate(named | {id for (id,) in found if id})
+
+    def _outdate(self, trajectory_ids: set[str]) -> None:
+        if trajectory_ids:
+            query = "DELETE FROM summaries WHERE trajectory_id IN (SELECT unnest(?::VARCHAR[]))"
+            self._connection.execute(query, [list(trajectory_ids)])
+
+    def _insert(self, table: str, columns: Mapping[str, str], rows: Sequence[Row]) -> None:
+        if not rows:
+            return
+        types = [_ARROW[type] for type in columns.values()]
+        arrays = [pa.array(column, type) for column, type in zip(zip(*rows, strict=True), types, strict=True)]
+        names = ", ".join(f'"{name}"' if name == "group" else name for name in columns)
+        given = pa.table(arrays, names=[str(number) for number in range(len(arrays))])
+        self._with(f"INSERT INTO {table} ({names}) SELECT * FROM {{given}}", given)  # noqa: S608
+
+    def _among(self, query: str, items: pa.Array) -> list[tuple[Any, ...]]:
+        return self._with(query, pa.table({"item": items}))
+
+    def _with(self, query: str, given: pa.Table) -> list[tuple[Any, ...]]:
+        self._connection.register("_given", given)
+        try:
+            rows: list[tuple[Any, ...]] = self._connection.execute(query.format(given="_given")).fetchall()
+            return rows
+        finally:
+            self._connection.unregister("_given")
+
+
+_WHOLE = (semconv.SYSTEM_INSTRUCTIONS, semconv.TOOL_DEFINITIONS)
+
+
+def _with_attribute(document: bytes, name: str, value: Any) -> bytes:
+    """A span's JSON with an attribute put back."""
+    held = msgspec.json.decode(document)
+    held.setdefault("attributes", {})[name] = value
+    return _encode(held)

@@ -1,0 +1,31 @@
+"""Made `version-1.duckdb.gz` with the code of schema version 1 (commit 06f01fc); kept to show what is in it."""
+
+import gzip
+import sys
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1] / "support"))
+
+from simulated_agent import research_run  # noqa: E402
+
+from arttrace.paths import DataDir  # noqa: E402
+from arttrace.records.policy import Consumed, PolicyStep  # noqa: E402
+from arttrace.records.reward import Judgement, Reward  # noqa: E402
+from arttrace.store import Store  # noqa: E402
+
+with tempfile.TemporaryDirectory() as folder:
+    data = DataDir(Path(folder))
+    with Store.open(data, create=True) as store:
+        spans = research_run("a", "s") + research_run("b", "s") + research_run("half", "t")[:-1]
+        store.append(spans)
+        store.append([msgspec.structs.replace(spans[0], attributes={})])  # a second version of a stored span
+        reward = Reward(id="r", trajectory_id="a", value=0.25, name="ruler", source="judge", time_ns=2)
+        store.append([reward, msgspec.structs.replace(reward, value=1.0, time_ns=1)])
+        store.append([Judgement(id="j", key="k", group="s", judge="m", rubric_hash="h", scores={"a": 0.25})])
+        revision = store.trajectory("a").revision
+        store.append([PolicyStep("policy", 1, "adapter", consumed=(Consumed("a", revision),), metrics={"loss": 0.5})])
+    (HERE / "version-1.duckdb.gz").write_bytes(gzip.compress(data.store.read_bytes(), mtime=0))

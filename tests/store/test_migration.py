@@ -1,0 +1,83 @@
+"""A store of schema version 1 (data/version-1.duckdb.gz) becomes one of this version, or stays what it was."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from pathlib import Path
+
+import duckdb
+import pytest
+from simulated_agent import research_run
+
+from arttrace.paths import DataDir
+from arttrace.records.record import Record
+from arttrace.records.span import SpanRow
+from arttrace.store import Store
+from arttrace.store.schema import VERSION
+from arttrace.store.writer import Writer
+from arttrace.trajectories import build_trajectories
+
+FIXTURE = Path(__file__).parent / "data" / "version-1.duckdb.gz"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDir:
+    data = DataDir(tmp_path)
+    data.store.write_bytes(gzip.decompress(FIXTURE.read_bytes()))
+    return data
+
+
+def check(data: DataDir) -> None:
+    spans = research_run("a", "s") + research_run("b", "s") + research_run("half", "t")[:-1]
+    with Store.open(data) as store:
+        built = store.trajectories()
+        assert [t.calls for t in built] == [t.calls for t in build_trajectories(spans)]
+        assert [t.revision for t in built] == [t.revision for t in build_trajectories(spans)]
+        assert len(store.spans("a")) == len(research_run("a")) + 1
+        [reward] = store.trajectory("a").rewards
+        assert (reward.id, reward.value) == ("r", 0.25)
+        judgement = store.judgement("k")
+        assert judgement is not None
+        assert judgement.id == "j"
+        [step] = store.policy_steps("policy")
+        assert step.consumed[0].revision == store.trajectory("a").revision
+        assert sorted(t.id for t in store.trajectories(unconsumed_by="policy")) == ["b", "half"]
+        assert store.sql("SELECT version FROM arttrace_schema")[1] == [(VERSION,)]
+
+
+def test_version_1_is_brought_to_this_version(data: DataDir) -> None:
+    check(data)
+    assert sorted(path.name for path in data.root.iterdir() if path.is_file()) == ["store.duckdb", "store.duckdb.lock"]
+    check(data)
+
+
+def test_a_migration_that_dies_leaves_the_store_as_it_was(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    write = Writer.write
+
+    def dies(self: Writer, records: list[Record], *_: object) -> int:
+        if not isinstance(records[0], SpanRow):
+            shutil.copy(data.root / "store.duckdb.new", data.root / "store.duckdb.left")
+            raise Killed
+        return write(self, records)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Writer, "write", dies)
+        with pytest.raises(Killed):
+            Store.open(data)
+    with duckdb.connect(str(data.store), read_only=True) as connection:
+        assert connection.execute("SELECT version FROM arttrace_schema").fetchall() == [(1,)]
+    (data.root / "store.duckdb.left").rename(data.root / "store.duckdb.new")  # what a killed process leaves behind
+    check(data)
+
+
+def test_a_copy_that_lacks_something_is_not_taken(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Writer.write
+    with monkeypatch.context() as patch:
+        patch.setattr(Writer, "write", lambda self, records, *_: write(self, records[:3]))
+        with pytest.raises(Exception, match="rows of span_records are missing"):
+            Store.open(data)
+    check(data)

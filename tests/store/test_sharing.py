@@ -1,0 +1,164 @@
+"""What spans share is stored once, and every span comes out exactly as it went in."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from simulated_agent import Run, message, prompt_tokens, research_run, result
+
+from arttrace import semconv
+from arttrace.paths import DataDir
+from arttrace.records.record import encode_record
+from arttrace.records.span import SpanRow
+from arttrace.records.tokens import encode_token_ids
+from arttrace.store import Store
+from arttrace.trajectories import build_trajectories
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDir:
+    return DataDir(tmp_path / "data")
+
+
+TOOLS = json.dumps(
+    [{"type": "function", "function": {"name": f"tool_{i}", "description": "d" * 200}} for i in range(9)]
+)
+
+
+def long_run(turns: int, id: str = "long") -> list[SpanRow]:
+    """One agent whose history grows by an answer and a tool's result per call, as capture writes it."""
+    run, history = Run(id), [message("system", "You are thorough."), message("user", "start")]
+    for turn in range(turns):
+        asked = message("assistant", f"step {turn} " + "x" * 40, calls=((f"c{turn}", "look", "{}"),))
+        run.chat(
+            f"m{turn}",
+            history,
+            asked,
+            at=10 * turn,
+            INPUT_MESSAGES=msgspec.json.encode(history).decode(),
+            PROMPT_TOKEN_IDS=encode_token_ids(prompt_tokens(history)),
+            TOOL_DEFINITIONS=TOOLS,
+        )
+        history += [asked, result(f"c{turn}", f"page {turn}")]
+    spans = run.end(at=10 * turns)
+    return [msgspec.structs.replace(s, resource={"service.name": "svc", "host": "h" * 80}) for s in spans]
+
+
+def table(store: Store, query: str) -> list[tuple[Any, ...]]:
+    return store.sql(query)[1]
+
+
+def by_key(spans: list[SpanRow]) -> list[bytes]:
+    return sorted(msgspec.json.encode(span, order="sorted") for span in spans)
+
+
+def test_a_turn_is_stored_as_what_it_adds(data: DataDir) -> None:
+    def stored(turns: int) -> tuple[int, int]:
+        spans = long_run(turns, f"run of {turns}")
+        with Store.open(DataDir(data.root / str(turns)), create=True) as store:
+            store.append(spans)
+            assert by_key(store.spans(f"run of {turns}")) == by_key(spans)
+            assert store.trajectories() == build_trajectories(spans)
+            [(messages,)] = table(store, "SELECT sum(len(messages)) FROM prompts")
+            assert messages == 2 * turns  # two at the start, two more at each further call
+            [(texts, kept)] = table(store, "SELECT sum(length(text)), count(*) FROM texts")
+            assert kept == 2 * turns + 2  # and the tools, and the origin
+            [(tails,)] = table(store, "SELECT sum(length(tail)) FROM token_prompts")
+            [(rest,)] = table(store, "SELECT sum(length(document)) FROM span_records")
+        return int(texts + tails + rest), sum(len(encode_record(span)) for span in spans)
+
+    (short, raw_short), (long, raw_long) = stored(20), stored(80)
+    assert long < 4.1 * short  # linear in turns
+    assert raw_long > 8 * raw_short  # where what came in is quadratic
+    assert long < raw_long / 5
+
+
+def test_order_and_restarts_change_nothing(data: DataDir) -> None:
+    spans = long_run(12) + long_run(12, "other") + research_run("a", "s")
+    random.Random(3).shuffle(spans)
+    for start in range(0, len(spans), 9):
+        with Store.open(data, create=True) as store:
+            store.append(spans[start : start + 9])
+            store.append(spans[max(0, start - 3) : start + 2])  # delivered again
+    with Store.open(data) as store:
+        assert by_key([s for id in ("long", "other", "a") for s in store.spans(id)]) == by_key(spans)
+        assert store.trajectories() == build_trajectories(spans)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        '[{"role":"user","parts":[]},{"role":"user","parts":[]}]',
+        '[{"role": "user", "parts": []}, {"role": "user", "parts": []}]',
+        '[ {"role":"user","parts":[]} ,{"role":"tool","parts":[]}]',
+        '[\n{"role":"user"}\n]',
+        '[{"role":"user","parts":[{"type":"text","content":"a\\u0000b ünï \\ud83d\\ude00 ], ["}]}]',
+        "[1,2,[3,4],null]",
+        "[]",
+        "",
+        "no json",
+        '[{"role":"user"}',
+        [{"role": "user", "parts": [{"type": "text", "content": "a"}]}, {"role": "x", "n": 1.5}],
+        ["text", 1, None],
+        [],
+        {"role": "user"},
+        7,
+    ],
+)
+def test_input_messages_of_any_form_come_out_as_they_were(data: DataDir, value: Any) -> None:
+    longer = f'{value[:-1]},{{"role":"more"}}]' if isinstance(value, str) and value.endswith("]") else value
+    spans = [
+        SpanRow("1" * 32, f"{n:016x}", "chat", n, n + 1, attributes={"gen_ai.operation.name": "chat", **given})
+        for n, given in enumerate(
+            ({semconv.INPUT_MESSAGES: value}, {semconv.INPUT_MESSAGES: longer}, {semconv.INPUT_MESSAGES: value}, {}), 1
+        )
+    ]
+    with Store.open(data, create=True) as store:
+        for span in spans:
+            store.append([span])
+        assert store.spans("1" * 32) == spans
+
+
+def test_messages_are_rows_for_sql(data: DataDir) -> None:
+    with Store.open(data, create=True) as store:
+        store.append(long_run(3))
+        rows = table(
+            store, "SELECT position, role, message->'parts'->0->>'content' FROM messages ORDER BY span_id, position"
+        )
+        assert len(rows) == 2 + 4 + 6
+        assert sorted({(position, role) for position, role, _ in rows})[:3] == [
+            (1, "system"),
+            (2, "user"),
+            (3, "assistant"),
+        ]
+        assert table(store, "SELECT count(DISTINCT id) FROM messages") == [(6,)]
+        assert table(store, "SELECT count(*), any_value(name) FROM agents") == [(1, "planner")]
+        assert table(store, "SELECT trajectories, calls FROM groups") == [(1, 3)]
+
+
+def test_summaries_are_kept_and_never_stale(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, late = research_run("a", "s"), research_run("b", "s")
+    with Store.open(data, create=True) as store:
+        store.append(run + late[:-1])
+        first = store.summaries()
+        monkeypatch.setattr("arttrace.store.store.build_trajectories", lambda *_, **__: pytest.fail("built again"))
+        assert store.summaries() == first
+        assert store.summaries(limit=1) == first[:1]
+        monkeypatch.undo()
+        store.append(late[-1:])
+        assert [(s.id, s.incomplete) for s in store.summaries(complete_only=True)] == [("b", ""), ("a", "")]
+        unnamed = msgspec.structs.replace(run[0], span_id="f" * 16, attributes={"gen_ai.operation.name": "chat"})
+        before = {s.id: s.revision for s in store.summaries()}
+        store.append([unnamed])  # it names no trajectory, but stands under one
+        after = {s.id: s.revision for s in store.summaries()}
+        assert before["b"] == after["b"]
+        assert before["a"] != after["a"]
+    with Store.open(data) as store:
+        assert (
+            {s.id: s.revision for s in store.summaries()} == after == {t.id: t.revision for t in store.trajectories()}
+        )
