@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         update,
     )
     from arttrace.capture.decorators import agent, tool, trajectory
+    from arttrace.capture.routing import route
 
 __all__ = [
     "agent",
@@ -23,6 +24,7 @@ __all__ = [
     "init",
     "no_capture",
     "reward",
+    "route",
     "run_entry",
     "shutdown",
     "tool",
@@ -30,14 +32,15 @@ __all__ = [
     "update",
 ]
 
-_DECORATORS = {"agent", "tool", "trajectory"}
+_DECORATORS = "arttrace.capture.decorators"
+_MODULES = {"agent": _DECORATORS, "tool": _DECORATORS, "trajectory": _DECORATORS, "route": "arttrace.capture.routing"}
 
 
 def __getattr__(name: str) -> Any:
     # Loaded on first use: whoever imports only records or the store does not pay for capture.
     if name not in __all__:
         raise AttributeError(f"module 'arttrace' has no attribute {name!r}")
-    module = import_module("arttrace.capture.decorators" if name in _DECORATORS else "arttrace.capture.api")
+    module = import_module(_MODULES.get(name, "arttrace.capture.api"))
     value = globals()[name] = getattr(module, name)
     return value
 

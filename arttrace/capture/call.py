@@ -46,6 +46,7 @@ class ModelCall:
         self._recorder = recorder
         self._execution = execution
         self._provider = provider
+        self.routed_from: str | None = None
         self._attempts = 0
         self._request = b""
         self._server: tuple[str, int | None] | None = None
@@ -156,6 +157,8 @@ class ModelCall:
         attributes |= run_attributes(self._run) | execution_attributes(self._execution)
         if self._attempts > 1:
             attributes[semconv.ATTEMPTS] = self._attempts
+        if self.routed_from is not None:
+            attributes[semconv.ROUTED_FROM] = self.routed_from
         if self._server is not None:
             attributes[semconv.SERVER_ADDRESS] = self._server[0]
             if self._server[1] is not None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from arttrace.capture.ids import random_hex
 
 if TYPE_CHECKING:
+    from arttrace.capture.routing import Route
     from arttrace.capture.scope import RunOverrides, Scope
 
 
@@ -45,12 +46,13 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What a flow of control inherits: the innermost scope, the execution, and whether capture is switched off."""
+    """What a flow of control inherits: the innermost scope, the execution, its routes, and whether capture is off."""
 
     scope: Scope | None = None
     execution: Execution | None = None
     muted: bool = False
     overrides: RunOverrides | None = field(default=None)
+    routes: tuple[Route, ...] = ()
 
 
 EMPTY_FLOW = Flow()

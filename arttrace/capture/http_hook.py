@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
+from arttrace.capture import routing
 from arttrace.capture.call import ModelCall
 from arttrace.capture.guard import Guard
 from arttrace.wire import Ending
@@ -51,6 +52,7 @@ def _sync_send(send: Callable[..., Any], tap: type[Any]) -> Callable[..., Any]:
         call = _call_of(self)
         if call is None:
             return send(self, request, **kwargs)
+        request, call.routed_from = routing.apply(request, kwargs)
         with _sending:
             call.sending(request)
         response = send(self, request, **kwargs)
@@ -66,6 +68,7 @@ def _async_send(send: Callable[..., Any], tap: type[Any]) -> Callable[..., Any]:
         call = _call_of(self)
         if call is None:
             return await send(self, request, **kwargs)
+        request, call.routed_from = routing.apply(request, kwargs)
         with _sending:
             call.sending(request)
         response = await send(self, request, **kwargs)

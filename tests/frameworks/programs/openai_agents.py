@@ -1,4 +1,4 @@
-"""OpenAI Agents SDK: a front desk hands over to a specialist, who uses a function tool. Its default, the Responses API."""
+"""OpenAI Agents SDK: a front desk hands over to a specialist, who uses a function tool; by either API of openai's."""
 
 import asyncio
 import os

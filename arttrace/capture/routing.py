@@ -1,0 +1,216 @@
+"""Sends chosen model calls of an unmodified program to the policy being trained, and asks it for token ids.
+
+Applied to the HTTP request, below the model client: its address, the model in its body and its credentials are
+replaced, every other byte stays. The user's client and its settings are not touched, and each attempt is routed anew.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any
+
+from arttrace.capture import program
+from arttrace.capture.flow import current_flow, set_flow
+from arttrace.capture.guard import Guard, logger
+from arttrace.errors import ArttraceError
+from arttrace.wire.rewriting import read_model, with_flags, with_model
+
+ANY_MODEL = "*"
+_ENDPOINTS = ("/chat/completions", "/responses", "/completions")
+# What identifies the user to the server that the call was meant for.
+_KEY_HEADERS = (b"authorization", b"api-key", b"x-api-key")
+_PRIVATE_HEADERS = (*_KEY_HEADERS, b"cookie", b"openai-organization", b"openai-project")
+_ENTRY = re.compile(r"(?P<model>[^\[\]=]+)(?:\[(?P<agent>[^\]]+)\])?=(?P<to>.+?)@(?P<url>https?://[^,]+)")
+
+_routing = Guard("routing a call")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Which calls go where. `model` "*" means every model, `agent` None every agent."""
+
+    model: str
+    to: str
+    base_url: str
+    api_key: str | None = None
+    agent: str | None = None
+
+    def takes(self, model: str, agent: str | None) -> bool:
+        """Whether a call of this model by this agent is meant."""
+        return self.model in (ANY_MODEL, model) and self.agent in (None, agent)
+
+
+class Routing:
+    """What `arttrace.route` returns: the route holds until `remove()`, or for the length of a `with` block.
+
+    In a `with` block it holds for what the block calls, its tasks and threads included, and for nothing beside it.
+    """
+
+    def __init__(self, route: Route) -> None:
+        self.route = route
+        _routes.append(route)
+
+    def remove(self) -> None:
+        """Calls go where they were meant to go again. The second time does nothing."""
+        _routes[:] = [route for route in _routes if route is not self.route]
+
+    def __enter__(self) -> Routing:
+        self.remove()
+        flow = current_flow()
+        set_flow(replace(flow, routes=(*flow.routes, self.route)))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        flow = current_flow()
+        set_flow(replace(flow, routes=tuple(route for route in flow.routes if route is not self.route)))
+
+
+_routes: list[Route] = []
+_from_environment: tuple[str, list[Route]] = ("", [])
+_trainable: tuple[str, ...] | None = None
+
+
+def route(
+    model: str, *, to: str, base_url: str | None = None, api_key: str | None = None, agent: str | None = None
+) -> Routing:
+    """Send the calls of `model` to the model `to` of the OpenAI-compatible server at `base_url`.
+
+    Args:
+        model: The model's name as the program asks for it, or "*" for every model.
+        to: The name it is asked for instead: "policy:latest" at arttrace's gateway.
+        base_url: The server, "/v1" included; ARTTRACE_POLICY_URL by default.
+        api_key: Its key; ARTTRACE_POLICY_API_KEY by default. The program's own key is never sent to it.
+        agent: Only the calls that the agent of this name makes itself.
+
+    Of several routes for one call the latest counts. Raises ArttraceError where the server is not named.
+    """
+    address = base_url or os.environ.get("ARTTRACE_POLICY_URL", "")
+    if not address.startswith(("http://", "https://")):
+        raise ArttraceError(
+            f"the route of {model!r} names no server: {address!r}",
+            'Give it: arttrace.route(model, to="policy:latest", base_url="http://127.0.0.1:8000/v1")',
+        )
+    from arttrace.capture import hooks  # it installs the hook that calls `apply`
+
+    hooks.install()
+    key = api_key or os.environ.get("ARTTRACE_POLICY_API_KEY") or None
+    return Routing(Route(model, to, address.rstrip("/"), key, agent))
+
+
+def parse_routes(text: str) -> list[Route]:
+    """Routes as ARTTRACE_ROUTE has them: `model=policy@url`, `model[agent]=policy@url`, several with commas between.
+
+    Raises ArttraceError for anything else.
+    """
+    key = os.environ.get("ARTTRACE_POLICY_API_KEY") or None
+    found = []
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        match = _ENTRY.fullmatch(entry)
+        if match is None:
+            raise ArttraceError(
+                f"{entry!r} is no route", "Write model=policy@url: gpt-4o=policy:latest@http://127.0.0.1:8000/v1"
+            )
+        found.append(Route(match["model"], match["to"], match["url"].rstrip("/"), key, match["agent"]))
+    return found
+
+
+def set_trainable(base_urls: Iterable[str] | None) -> None:
+    """Name the servers whose answers are asked for token ids and log-probabilities; None: those of the environment."""
+    global _trainable
+    _trainable = None if base_urls is None else tuple(base_urls)
+
+
+def trainable_endpoints() -> tuple[str, ...]:
+    """Base URLs of the servers that give what training needs, as `init` or else ARTTRACE_TRAINABLE names them."""
+    if _trainable is not None:
+        return _trainable
+    return tuple(filter(None, (url.strip() for url in os.environ.get("ARTTRACE_TRAINABLE", "").split(","))))
+
+
+def apply(request: Any, options: dict[str, Any]) -> tuple[Any, str | None]:
+    """The request that goes out instead, and the model that the program asked for where a route changed it.
+
+    Args:
+        request: The `Request` of httpx or httpx2 that the model client made. It is not changed.
+        options: The keyword arguments of `send`; a routed call is sent without the HTTP client's own `auth`.
+    """
+    routes = [*_environment_routes(), *_routes, *current_flow().routes]
+    trainable = trainable_endpoints()
+    if not routes and not trainable:
+        return request, None
+    with _routing:
+        endpoint = next((path for path in _ENDPOINTS if request.url.path.endswith(path)), None)
+        if endpoint is None:
+            return request, None
+        body: bytes = request.content
+        if routes:
+            model, agent = read_model(body) or "", _agent()
+            chosen = next((route for route in reversed(routes) if route.takes(model, agent)), None)
+            if chosen is not None:
+                url = chosen.base_url + endpoint + _query(request.url)
+                routed = _rebuilt(request, url, _asking(with_model(body, chosen.to), endpoint), chosen)
+                options["auth"] = None
+                return routed, model
+        if any(str(request.url).startswith(base.rstrip("/") + "/") for base in trainable):
+            asking = _asking(body, endpoint)
+            return (request if asking == body else _rebuilt(request, request.url, asking)), None
+    return request, None
+
+
+def _agent() -> str | None:
+    """The name of the agent that the caller runs in."""
+    scope = current_flow().scope or program.scope()
+    while scope is not None and scope.kind == "tool":
+        scope = scope.parent
+    return None if scope is None else scope.name
+
+
+def _query(url: Any) -> str:
+    """The query of a call's address, without Azure's."""
+    kept = [item for item in url.query.decode("ascii").split("&") if item and not item.startswith("api-version=")]
+    return "?" + "&".join(kept) if kept else ""
+
+
+def _asking(body: bytes, endpoint: str) -> bytes:
+    """The body asking for what training needs, in the one API that gives it."""
+    return with_flags(body, "logprobs", "return_token_ids") if endpoint == "/chat/completions" else body
+
+
+def _rebuilt(request: Any, url: Any, body: bytes, route: Route | None = None) -> Any:
+    """The request with another address, body and, by a route, credentials; its headers in their order."""
+    headers: list[tuple[bytes, bytes]] = []
+    key = None if route is None or route.api_key is None else (b"Authorization", f"Bearer {route.api_key}".encode())
+    for name, value in request.headers.raw:
+        lower = name.lower()
+        if route is not None and lower in _PRIVATE_HEADERS:
+            if lower in _KEY_HEADERS and key is not None and key not in headers:
+                headers.append(key)
+        elif route is not None and lower == b"host":
+            headers.append((name, type(request.url)(url).netloc))
+        elif lower == b"content-length":
+            headers.append((name, str(len(body)).encode()))
+        else:
+            headers.append((name, value))
+    if key is not None and key not in headers:
+        headers.append(key)
+    return type(request)(request.method, url, headers=headers, content=body, extensions=request.extensions)
+
+
+def _environment_routes() -> list[Route]:
+    """The routes of ARTTRACE_ROUTE, read anew when it changes; one that cannot be read is logged and left out."""
+    global _from_environment
+    text = os.environ.get("ARTTRACE_ROUTE", "")
+    if text != _from_environment[0]:
+        try:
+            routes = parse_routes(text)
+        except ArttraceError as error:
+            logger.warning("arttrace: ARTTRACE_ROUTE routes nothing: %s", error)
+            routes = []
+        _from_environment = (text, routes)
+    return _from_environment[1]

@@ -1,0 +1,294 @@
+"""A routed call differs from the bare one in address, model, credentials and the wish for tokens: in no other byte."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import httpx2
+import openai
+import pytest
+from scripted_server import Asked, Reply, ScriptedServer, Sent, serve_script
+
+import arttrace
+from arttrace import semconv
+from arttrace.capture.routing import apply, parse_routes
+from arttrace.errors import ArttraceError
+from arttrace.records.span import SpanRow
+from arttrace.wire.rewriting import read_model, with_flags, with_model
+
+Spans = Callable[[], list[SpanRow]]
+KEY, POLICY_KEY = "sk-secret-0123456789", "policy-key-0123456789"
+MESSAGES: Any = [{"role": "user", "content": 'the "model": "gpt-4o", \u00e9 { ] \\'}]
+
+
+def answer(asked: Asked) -> Reply:
+    return Reply("fine")
+
+
+@pytest.fixture
+def vendor() -> Iterator[ScriptedServer]:
+    with serve_script(answer) as server:
+        yield server
+
+
+@pytest.fixture
+def policy() -> Iterator[ScriptedServer]:
+    with serve_script(answer) as server:
+        server.headers[semconv.POLICY_VERSION_HEADER] = "policy@4"
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ARTTRACE_ROUTE", "ARTTRACE_TRAINABLE", "ARTTRACE_POLICY_URL", "ARTTRACE_POLICY_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def client(server: ScriptedServer, **more: Any) -> openai.OpenAI:
+    return openai.OpenAI(base_url=server.url, api_key=KEY, organization="org-1", project="proj-1", **more)
+
+
+def azure(server: ScriptedServer) -> openai.AzureOpenAI:
+    return openai.AzureOpenAI(azure_endpoint=server.url.removesuffix("/v1"), api_key=KEY, api_version="2026-01-01")
+
+
+def to_policy(policy: ScriptedServer, **more: Any) -> Any:
+    return arttrace.route("gpt-4o", to="policy:latest", base_url=policy.url, api_key=POLICY_KEY, **more)
+
+
+def chat(c: Any, **more: Any) -> Any:
+    return c.chat.completions.create(model="gpt-4o", messages=MESSAGES, temperature=0.5, **more)
+
+
+PLAIN_HEADERS = {"openai-organization", "openai-project"}
+TOKENS = b',"logprobs":true,"return_token_ids":true}'
+
+
+def expected(bare: Sent, policy: ScriptedServer, *, tokens: bool = True) -> tuple[list[tuple[str, str]], bytes]:
+    """What the policy should get for what the vendor got: the headers in order, and the body."""
+    body = bare.body.replace(b'"model":"gpt-4o"', b'"model":"policy:latest"', 1)
+    if tokens:
+        body = body.removesuffix(b"}") + TOKENS
+    changed = {
+        "host": policy.url.removeprefix("http://").removesuffix("/v1"),
+        "content-length": str(len(body)),
+        "authorization": f"Bearer {POLICY_KEY}",
+    }
+    names = [("authorization" if name == "api-key" else name) for name in bare.headers]
+    headers = [(name, changed.get(name, bare.headers.get(name, ""))) for name in names if name not in PLAIN_HEADERS]
+    return headers, body
+
+
+def same_headers(sent: Sent, headers: list[tuple[str, str]]) -> bool:
+    unequal = {"idempotency-key", "x-stainless-idempotency-key"}
+    return [h for h in sent.headers.items() if h[0] not in unequal] == [h for h in headers if h[0] not in unequal]
+
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "plain": lambda c: chat(c).choices[0].message.content,
+    "stream": lambda c: [x.choices[0].delta.content for x in chat(c, stream=True, extra_query={"a": "b c"})],
+}
+
+
+@pytest.mark.parametrize("make", [client, azure], ids=["openai", "azure"])
+@pytest.mark.parametrize("name", ["plain", "stream"])
+def test_a_routed_call_differs_in_nothing_else(
+    name: str, make: Any, vendor: ScriptedServer, policy: ScriptedServer, spans: Spans
+) -> None:
+    bare = CALLS[name](make(vendor))
+    with arttrace.trajectory(name="root"), to_policy(policy):
+        user = make(vendor)
+        routed = CALLS[name](user)
+        assert str(user.base_url).startswith(vendor.url.removesuffix("/v1"))
+        assert user.api_key == KEY
+    assert routed == bare
+    assert len(vendor.sent) == len(policy.sent) == 1
+    headers, body = expected(vendor.sent[0], policy)
+    assert policy.sent[0].body == body
+    assert same_headers(policy.sent[0], headers)
+    assert KEY not in json.dumps(policy.sent[0].headers)
+    query = "&".join(q for q in vendor.sent[0].path.partition("?")[2].split("&") if "api-version" not in q)
+    assert policy.sent[0].path == "/v1/chat/completions" + ("?" + query if query else "")
+    assert bool(query) == (name == "stream")
+    (call,) = [span for span in spans() if span.name.startswith("chat")]
+    assert call.name == "chat policy:latest"
+    assert call.attributes[semconv.ROUTED_FROM] == "gpt-4o"
+    assert call.attributes[semconv.POLICY_VERSION] == "policy@4"
+    assert call.attributes[semconv.SERVER_PORT] == int(policy.url.split(":")[-1].removesuffix("/v1"))
+    assert semconv.TOKEN_IDS in call.attributes
+    assert semconv.PROMPT_TOKEN_IDS in call.attributes
+
+
+def test_async_and_retries(vendor: ScriptedServer, policy: ScriptedServer, spans: Spans) -> None:
+    async def run() -> Any:
+        async with openai.AsyncOpenAI(base_url=vendor.url, api_key=KEY, max_retries=2) as c:
+            return (await c.chat.completions.create(model="gpt-4o", messages=MESSAGES)).choices[0].message.content
+
+    policy.failures += [500, 429]
+    with arttrace.trajectory(name="root"), to_policy(policy):
+        assert asyncio.run(run()) == "fine"
+    assert not vendor.sent
+    assert len(policy.sent) == 3
+    assert len({sent.body for sent in policy.sent}) == 1
+    (call,) = [span for span in spans() if span.name.startswith("chat")]
+    assert call.attributes[semconv.ATTEMPTS] == 3
+
+
+def test_only_the_chosen_model_agent_and_recorded_calls(vendor: ScriptedServer, policy: ScriptedServer) -> None:
+    def ask(model: str) -> None:
+        client(vendor).chat.completions.create(model=model, messages=MESSAGES)
+
+    handle = to_policy(policy, agent="writer")
+    with arttrace.trajectory(name="root"):
+        ask("gpt-4o")
+        with arttrace.agent(name="writer"):
+            ask("gpt-4o-mini")
+            ask("gpt-4o")
+            with arttrace.tool(name="a tool of the writer's"):
+                ask("gpt-4o")
+            with arttrace.agent(name="reader"):
+                ask("gpt-4o")
+            with arttrace.no_capture():
+                ask("gpt-4o")
+        handle.remove()
+        with arttrace.agent(name="writer"):
+            ask("gpt-4o")
+    assert [sent.json["model"] for sent in policy.sent] == ["policy:latest"] * 2
+    assert [sent.json["model"] for sent in vendor.sent] == ["gpt-4o", "gpt-4o-mini", "gpt-4o", "gpt-4o", "gpt-4o"]
+
+
+def test_a_block_routes_its_own_threads_and_nothing_beside_it(vendor: ScriptedServer, policy: ScriptedServer) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def beside() -> None:
+        with arttrace.trajectory(name="beside"):
+            entered.wait(20)
+            chat(client(vendor))
+            leave.set()
+
+    other = threading.Thread(target=beside)
+    other.start()
+    with arttrace.trajectory(name="root"):
+        with to_policy(policy):
+            entered.set()
+            assert leave.wait(20)
+            inside = threading.Thread(target=lambda: chat(client(vendor)))
+            inside.start()
+            inside.join()
+        chat(client(vendor))
+    other.join()
+    assert (len(policy.sent), len(vendor.sent)) == (1, 2)
+
+
+def test_the_environment_routes_and_the_latest_route_counts(
+    vendor: ScriptedServer, policy: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARTTRACE_ROUTE", f"gpt-4o=market@12@{policy.url}")
+    with arttrace.trajectory(name="root"):
+        chat(client(vendor))
+        with to_policy(policy):
+            chat(client(vendor))
+        monkeypatch.setenv("ARTTRACE_ROUTE", "nonsense")
+        chat(client(vendor))
+    assert [sent.json["model"] for sent in policy.sent] == ["market@12", "policy:latest"]
+    assert "authorization" not in policy.sent[0].headers, "without a key of its own the policy is sent none"
+    assert len(vendor.sent) == 1
+
+
+def test_an_unreachable_policy_is_the_ordinary_connection_error(vendor: ScriptedServer) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+        with (
+            arttrace.trajectory(name="root"),
+            arttrace.route("*", to="p", base_url=url),
+            pytest.raises(openai.APIConnectionError),
+        ):
+            chat(client(vendor, max_retries=0))
+    assert not vendor.sent
+
+
+def test_the_http_clients_own_credentials_stay_at_home(vendor: ScriptedServer, policy: ScriptedServer) -> None:
+    http = openai.DefaultHttpxClient(auth=("user", "secret"), cookies={"session": "secret"})
+    with arttrace.trajectory(name="root"), to_policy(policy):
+        chat(openai.OpenAI(base_url=vendor.url, api_key=KEY, http_client=http))
+    assert policy.sent[0].headers["authorization"] == f"Bearer {POLICY_KEY}"
+    assert "cookie" not in policy.sent[0].headers
+
+
+def test_trainable_servers_are_asked_for_tokens_and_no_others(
+    vendor: ScriptedServer, policy: ScriptedServer, monkeypatch: pytest.MonkeyPatch, spans: Spans
+) -> None:
+    monkeypatch.setenv("ARTTRACE_TRAINABLE", f" http://elsewhere/v1, {policy.url}/")
+    with arttrace.trajectory(name="root"):
+        assert chat(client(vendor)).choices[0].logprobs is None
+        asked = chat(client(policy))
+        chat(client(policy), logprobs=False)
+    assert asked.choices[0].message.content == "fine"
+    assert policy.sent[0].body == vendor.sent[0].body.removesuffix(b"}") + TOKENS
+    assert policy.sent[0].headers["authorization"] == f"Bearer {KEY}"
+    assert policy.sent[1].json["logprobs"] is False, "what the user has set stays"
+    calls = sorted((span for span in spans() if span.name.startswith("chat")), key=lambda span: span.start_ns)
+    assert [semconv.TOKEN_IDS in call.attributes for call in calls] == [False, True, True]
+    assert semconv.ROUTED_FROM not in calls[1].attributes
+
+
+@pytest.mark.parametrize("module", [httpx, httpx2])
+def test_requests_of_both_http_libraries_are_rebuilt_and_not_changed(module: Any) -> None:
+    body = b'{ "model": "gpt-4o",  "logprobs": null, "x": 1.50 }'
+    headers = [(b"X-A", b"1"), (b"API-Key", b"secret"), (b"X-a", b"2")]
+    request = module.Request("POST", "http://vendor/v1/chat/completions", headers=headers, content=body)
+    options: dict[str, Any] = {"stream": True}
+    with arttrace.route("*", to="p", base_url="http://policy:1/v1", api_key="k"):
+        routed, model = apply(request, options)
+        answers = module.Request("GET", "http://vendor/v1/responses/r_1")
+        assert apply(answers, {}) == (answers, None)
+    assert (model, options) == ("gpt-4o", {"stream": True, "auth": None})
+    assert routed.content == b'{ "model": "p",  "logprobs": null, "x": 1.50 ,"return_token_ids":true}'
+    assert [item for item in routed.headers.raw if item[0] not in (b"Host", b"Content-Length")] == [
+        (b"X-A", b"1"),
+        (b"Authorization", b"Bearer k"),
+        (b"X-a", b"2"),
+    ]
+    assert (routed.url, routed.headers["host"]) == ("http://policy:1/v1/chat/completions", "policy:1")
+    assert (request.content, request.headers["api-key"], request.url.host) == (body, "secret", "vendor")
+
+
+def test_a_route_needs_a_server_and_a_form() -> None:
+    with pytest.raises(ArttraceError, match="names no server"):
+        arttrace.route("gpt-4o", to="policy:latest")
+    with pytest.raises(ArttraceError, match="is no route"):
+        parse_routes("gpt-4o=policy:latest")
+    (first, second) = parse_routes("gpt-4o=p:latest@http://h:1/v1/, Qwen/Q3[desk]=m@3@https://i/v1")
+    assert (first.model, first.to, first.base_url, first.agent) == ("gpt-4o", "p:latest", "http://h:1/v1", None)
+    assert (second.model, second.to, second.base_url, second.agent) == ("Qwen/Q3", "m@3", "https://i/v1", "desk")
+
+
+@pytest.mark.parametrize(
+    ("body", "model"),
+    [
+        (b'{"model":"a"}', "a"),
+        (b' { "x" : {"model": "no"}, "y": ["model", ":", "no"], "model" : "\\u00e9\\"b" , "n": 1.50e+2 } ', '\u00e9"b'),
+        (b'{"model": 3, "messages": [{"model": "no"}]}', None),
+        (b"[]", None),
+        (b'{"model"', None),
+    ],
+)
+def test_one_field_of_a_body_is_changed(body: bytes, model: str | None) -> None:
+    assert read_model(body) == model
+    changed = with_model(body, "\u00fc")
+    if model is None:
+        assert changed == body
+    else:
+        assert json.loads(changed) == {**json.loads(body), "model": "\u00fc"}
+        assert list(json.loads(changed)) == list(json.loads(body))
+    if body.strip().endswith(b"}"):
+        flagged = with_flags(body, "a", "b", "n" if b'"n"' in body else "a")
+        assert json.loads(flagged) == {**json.loads(body), "a": True, "b": True}
+        assert flagged.startswith(body.rstrip().removesuffix(b"}").rstrip())
