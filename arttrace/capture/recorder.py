@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from opentelemetry.context import Context
@@ -24,17 +24,22 @@ from opentelemetry.trace import Span, SpanKind, get_current_span, set_span_in_co
 
 from arttrace import semconv
 from arttrace.capture.config import MAX_SPOOL_BYTES, MAX_WAITING_BYTES, Settings
-from arttrace.capture.guard import Guard, failed, raise_background_failure
+from arttrace.capture.guard import Guard, failed, failures, logger, raise_background_failure
 from arttrace.capture.ids import SystemIds
 from arttrace.journal import JournalWriter
 from arttrace.records.record import Record, encode_record
 from arttrace.records.span import SpanEvent, SpanLink, SpanRow
+
+if TYPE_CHECKING:
+    from arttrace.capture.shipper import Shipper
 
 Job = Callable[[], None]
 SoFar = Callable[[], Mapping[str, Any]]
 
 _SYNC_INTERVAL_S = 0.5  # half of what is promised: power may fail a second after a call ended
 _SHOWN_AFTER_S = 1.0
+_SPOOL_SEGMENT_BYTES = 64 << 20
+_OUTBOX_SEGMENT_BYTES = 8 << 20
 _UNLIMITED = SpanLimits(
     max_attributes=SpanLimits.UNSET,
     max_events=SpanLimits.UNSET,
@@ -46,7 +51,19 @@ _UNLIMITED = SpanLimits(
     max_span_attribute_length=SpanLimits.UNSET,
 )
 _background = Guard("recording in the background", background=True)
-_spooling = Guard("writing to the spool", background=True)
+_SPOOLING = "writing to the spool"
+_spooling = Guard(_SPOOLING, background=True)
+_shipping = Guard("shipping to the collector", background=True)
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """Records that were spooled; that were not, for want of disk or memory; and, with an endpoint, those that this
+    process delivered to it, and those that it refused for good."""
+
+    recorded: int = 0
+    refused: int = 0
+    delivered: int = 0
+    rejected: int = 0
 
 
 class Recorder:
@@ -55,8 +72,17 @@ class Recorder:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.recorded = 0
+        self.refused = 0
+        self._refused_in_a_row = 0
+        self._removed = 0
+        self._shipper: Shipper | None = None
+        # What is shipped is nobody's else to take away, and each of its segments is read as a whole.
+        ships = settings.endpoint is not None
         self._spool = JournalWriter(
-            settings.data.spool, fsync_interval_s=_SYNC_INTERVAL_S, max_total_bytes=MAX_SPOOL_BYTES
+            settings.data.outbox if ships else settings.data.spool,
+            max_segment_bytes=_OUTBOX_SEGMENT_BYTES if ships else _SPOOL_SEGMENT_BYTES,
+            fsync_interval_s=_SYNC_INTERVAL_S,
+            max_total_bytes=MAX_SPOOL_BYTES,
         )
         provider = TracerProvider(
             sampler=ALWAYS_ON,
@@ -87,6 +113,7 @@ class Recorder:
                 full = self._waiting_bytes + weight > MAX_WAITING_BYTES
                 self._waiting_bytes += 0 if full else weight
             if full:
+                self.refused += 1
                 failed("keeping up with the calls", BufferError(f"over {MAX_WAITING_BYTES} bytes wait to be written"))
                 return
         self._jobs.put((job, weight))
@@ -112,9 +139,49 @@ class Recorder:
 
     def append(self, record: Record) -> None:
         """Append a record to the spool now; a spool that refuses is logged and counted."""
-        with _spooling:
-            self._spool.append(encode_record(record))
-            self.recorded += 1
+        try:
+            self._spool.append(_encoded(record))
+        except Exception as error:  # noqa: BLE001  the first rule
+            self._refuse(error)
+            return
+        self.recorded += 1
+        if self._refused_in_a_row:
+            logger.warning("arttrace: the spool takes records again; %d were refused and are lost", self._forget())
+        if self._spool.removed > self._removed:
+            gone, self._removed = self._spool.removed - self._removed, self._spool.removed
+            logger.warning("arttrace: %s was removed; up to %d records went with it", self._spool.directory, gone)
+        if self.settings.endpoint is not None:
+            with _shipping:
+                self.shipper().notify()
+
+    def _refuse(self, error: Exception) -> None:
+        self.refused += 1
+        self._refused_in_a_row += 1
+        if self._refused_in_a_row == 1 and failures[_SPOOLING]:  # the first time of all is logged there
+            logger.warning("arttrace: %s failed again: %s", _SPOOLING, error)
+        failed(_SPOOLING, error, background=True)
+
+    def _forget(self) -> int:
+        refused, self._refused_in_a_row = self._refused_in_a_row, 0
+        return refused
+
+    def shipper(self) -> Shipper:
+        """What ships to the endpoint of the settings. Raises ArttraceError when that is none."""
+        if self._shipper is None:
+            from arttrace.capture.shipper import Shipper  # 40 ms of http.client and ssl: not on the user's thread
+
+            self._shipper = Shipper(self.settings.data.outbox, self.settings.endpoint or "", self.settings.api_key)
+        return self._shipper
+
+    def counts(self) -> Counts:
+        """What became of this process's records so far."""
+        shipped = self._shipper.counts if self._shipper is not None else None
+        return Counts(
+            recorded=self.recorded,
+            refused=self.refused,
+            delivered=shipped.delivered if shipped else 0,
+            rejected=shipped.refused if shipped else 0,
+        )
 
     def flush(self, timeout_s: float | None = None) -> bool:
         """Return when everything submitted before is on the disk; False when that took longer than `timeout_s`."""
@@ -133,7 +200,27 @@ class Recorder:
         in_time = self.flush(timeout_s)
         with _spooling:
             self._spool.close()
+        if self._refused_in_a_row:
+            logger.warning("arttrace: %d records could not be written and are lost", self._forget())
         return in_time
+
+    def deliver(self, timeout_s: float | None, *, patient: bool = True) -> bool:
+        """Return True when what was closed is with the collector, or when there is none to ship to.
+
+        False when the time is over, or, without `patient`, when the collector takes nothing now: the rest stays in
+        the outbox, and the next process of this data directory, or `arttrace ship`, delivers it.
+        """
+        if self.settings.endpoint is None:
+            return True
+        with _shipping:
+            return self.shipper().drain(timeout_s, patient=patient)
+        return False
+
+    def retire(self) -> None:
+        """Close, and leave the shipping to the recorder that comes after this one."""
+        self.close()
+        if self._shipper is not None:
+            self._shipper.stop()
 
     def _start_worker_state(self) -> None:
         self._jobs: queue.SimpleQueue[tuple[Job, int]] = queue.SimpleQueue()
@@ -220,6 +307,9 @@ class Recorder:
     def after_fork_in_child(self) -> None:
         """Jobs waiting at the fork are the parent's; the child starts with none, and a thread of its own."""
         self._start_worker_state()
+        self.recorded = self.refused = self._refused_in_a_row = 0
+        if self._shipper is not None:
+            self._shipper.after_fork_in_child()
 
 
 class _ToSpool(SpanProcessor):
@@ -257,6 +347,21 @@ def span_row(span: ReadableSpan) -> SpanRow:
         resource=_plain(span.resource.attributes),
         scope_name=span.instrumentation_scope.name if span.instrumentation_scope else "",
     )
+
+
+def _encoded(record: Record) -> bytes:
+    try:
+        return encode_record(record)
+    except UnicodeEncodeError:  # half a surrogate pair, which a model may emit and UTF-8 cannot hold
+        return encode_record(msgspec.convert(_encodable(msgspec.to_builtins(record)), Record))
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    return [_encodable(item) for item in value] if isinstance(value, list) else value
 
 
 def _plain(attributes: Any) -> dict[str, Any]:

@@ -1,21 +1,24 @@
-"""The one recorder of this process: made on first use, flushed at exit, renewed in a forked child."""
+"""The one recorder of this process: made on first use, flushed and delivered at exit, renewed in a forked child."""
 
 from __future__ import annotations
 
 import atexit
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from arttrace.capture.config import Settings
 from arttrace.capture.guard import Guard
-from arttrace.capture.recorder import Recorder
+from arttrace.capture.recorder import Counts, Recorder
 
 _lock = threading.Lock()
 _recorder: Recorder | None = None
 _replaced: list[Recorder] = []  # their open scopes may still end
 _exiting = Guard("the flush at exit", background=True)
+
+_DELIVER_AT_EXIT_S = 5.0  # to a collector that answers; the rest stays in the outbox
 
 before_exit: list[Callable[[], None]] = []
 """Called before the last flush: what is still open ends here."""
@@ -43,7 +46,7 @@ def configure(
         if _recorder is not None:
             if _recorder.settings == settings:
                 return _recorder
-            _recorder.close()
+            _recorder.retire()
             _replaced.append(_recorder)
         else:
             atexit.register(_at_exit)
@@ -56,19 +59,44 @@ def started() -> bool:
     return _recorder is not None
 
 
+def shutdown(timeout_s: float | None) -> bool:
+    """Close the spool's segment and deliver it; False when that takes longer than `timeout_s`."""
+    end = None if timeout_s is None else time.monotonic() + timeout_s
+    closed = recorder().close(timeout_s)
+    return recorder().deliver(None if end is None else max(0.0, end - time.monotonic())) and closed
+
+
+def counts() -> Counts:
+    """What became of this process's records so far: spooled, refused for want of disk or memory, delivered."""
+    of_each = [each.counts() for each in _all()]
+    return Counts(
+        recorded=sum(each.recorded for each in of_each),
+        refused=sum(each.refused for each in of_each),
+        delivered=sum(each.delivered for each in of_each),
+        rejected=sum(each.rejected for each in of_each),
+    )
+
+
+def _all() -> list[Recorder]:
+    return [*_replaced, *([_recorder] if _recorder is not None else [])]
+
+
 def _at_exit() -> None:
     for finish in before_exit:
         with _exiting:
             finish()
-    for each in [*_replaced, *([_recorder] if _recorder is not None else [])]:
+    for each in _all():
         with _exiting:
             each.close(timeout_s=10.0)
+    if _recorder is not None:
+        with _exiting:
+            _recorder.deliver(_DELIVER_AT_EXIT_S, patient=False)
 
 
 def _after_fork_in_child() -> None:
     global _lock
     _lock = threading.Lock()
-    for each in [*_replaced, *([_recorder] if _recorder is not None else [])]:
+    for each in _all():
         each.after_fork_in_child()
 
 

@@ -17,6 +17,9 @@ from arttrace.journal.reader import OPEN_SUFFIX, SEALED_SUFFIX
 
 _datasync = getattr(os, "fdatasync", os.fsync)
 
+# How much a writer appends before it looks again at how much the directory holds: other processes write there too.
+_ROOM_BYTES = 32 << 20
+
 
 class JournalFull(OSError):
     """The journal's directory holds as much as it may; nothing was appended."""
@@ -31,7 +34,9 @@ class JournalWriter:
     What was appended is with the operating system when `append` returns, and so survives the death of the process;
     it is on the disk after `sync`, which `append` itself calls when the last one is `fsync_interval_s` seconds ago
     (0: every time, None: never). A segment is sealed at `max_segment_bytes`. `max_total_bytes` bounds the whole
-    directory. Threads may share a writer; a forked child goes on in a segment of its own.
+    directory, to within 32 MiB for each process that writes there. Threads may share a writer; a forked child goes on
+    in a segment of its own. A directory that is removed is made again; `removed` counts the payloads whose segment
+    was removed while it was being written, whether or not somebody had read them.
     """
 
     def __init__(
@@ -53,6 +58,8 @@ class JournalWriter:
         self._dirty = False
         self._last_sync = time.monotonic()
         self._room = 0
+        self._payloads = 0
+        self.removed = 0
         _writers.add(self)
 
     def append(self, payload: bytes) -> None:
@@ -65,10 +72,13 @@ class JournalWriter:
         with self._lock:
             if self._fd is not None and self._size + len(frame) > self._max_segment_bytes > 0:
                 self._seal()
+            if self._fd is not None and os.fstat(self._fd).st_nlink == 0:
+                self._forget_removed()
             self._make_room(len(frame))
             fd = self._open() if self._fd is None else self._fd
             self._write(fd, frame)
             self._dirty = True
+            self._payloads += 1
             interval = self._fsync_interval_s
             if interval is not None and time.monotonic() - self._last_sync >= interval:
                 self._sync()
@@ -84,19 +94,20 @@ class JournalWriter:
             self._seal()
 
     def _open(self) -> int:
-        self.directory.mkdir(parents=True, exist_ok=True)
+        _make_directory(self.directory)
         name = f"{time.time_ns():020d}-{os.getpid()}-{secrets.token_hex(4)}"
         path = self.directory / f"{name}{OPEN_SUFFIX}"
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
         try:
             lock.acquire(fd)
-            os.write(fd, HEADER)
+            if os.write(fd, HEADER) < len(HEADER):  # what came after half a header could not be read
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
             _sync_directory(self.directory)
         except BaseException:
             os.close(fd)
             path.unlink(missing_ok=True)
             raise
-        self._fd, self._path, self._size = fd, path, len(HEADER)
+        self._fd, self._path, self._size, self._payloads = fd, path, len(HEADER), 0
         return fd
 
     def _write(self, fd: int, frame: bytes) -> None:
@@ -118,11 +129,18 @@ class JournalWriter:
             self._fd = None
             os.close(fd)
 
+    def _forget_removed(self) -> None:
+        fd, self._fd, self._dirty = self._fd, None, False
+        if fd is not None:
+            os.close(fd)
+        self.removed += self._payloads
+
     def _make_room(self, wanted: int) -> None:
         if self._max_total_bytes is None or self._room >= wanted:
             return
-        self._room = self._max_total_bytes - _directory_bytes(self.directory)
-        if self._room < wanted:
+        room = self._max_total_bytes - _directory_bytes(self.directory)
+        self._room = min(room, max(wanted, _ROOM_BYTES))
+        if room < wanted:
             raise JournalFull(self.directory, self._max_total_bytes)
 
     def _sync(self) -> None:
@@ -170,6 +188,14 @@ def _directory_bytes(directory: Path) -> int:
             with contextlib.suppress(FileNotFoundError):
                 total += entry.stat().st_size
     return total
+
+
+def _make_directory(directory: Path) -> None:
+    if directory.is_dir():
+        return
+    _make_directory(directory.parent)
+    directory.mkdir(exist_ok=True)
+    _sync_directory(directory.parent)
 
 
 def _sync_directory(directory: Path) -> None:

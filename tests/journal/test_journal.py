@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -248,3 +249,77 @@ def test_sync_reaches_the_disk_call_and_only_when_needed(tmp_path: Path, monkeyp
     assert len(synced) == 1
     lazy.sync()
     assert len(synced) == 2
+
+
+def test_a_disk_that_is_full_at_half_a_header_costs_nothing_that_comes_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = JournalWriter(tmp_path, fsync_interval_s=None)
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:7]))
+    with pytest.raises(OSError, match="No space"):
+        writer.append(b"lost")
+    monkeypatch.setattr(os, "write", write)
+    writer.append(b"after")
+    assert contents(tmp_path) == [b"after"]
+
+
+def test_a_directory_removed_while_it_is_written_is_made_again_and_the_loss_is_known(tmp_path: Path) -> None:
+    directory = tmp_path / "deep" / "spool"
+    writer = JournalWriter(directory, fsync_interval_s=None)
+    writer.append(b"gone")
+    writer.append(b"gone too")
+    shutil.rmtree(tmp_path / "deep")
+    writer.append(b"kept")
+    assert contents(directory) == [b"kept"]
+    assert writer.removed == 2
+    writer.close()
+    assert contents(directory) == [b"kept"]
+
+
+def test_several_writers_share_one_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arttrace.journal.writer._ROOM_BYTES", 1000)
+    writers = [JournalWriter(tmp_path, fsync_interval_s=None, max_total_bytes=20_000) for _ in range(3)]
+    refused = 0
+    for _ in range(100):
+        for writer in writers:
+            try:
+                writer.append(bytes(200))
+            except JournalFull:
+                refused += 1
+    total = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert refused > 0
+    assert 20_000 - 1000 <= total <= 20_000 + 3 * 1000
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs the names of open files")
+def test_after_a_sync_a_power_failure_costs_nothing_that_came_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is stood in for by what had been synced of each file and each directory when the power went."""
+    safe_bytes: dict[int, bytes] = {}
+    safe_names: set[str] = set()
+    fsync = os.fsync
+
+    def data_is_safe(fd: int) -> None:
+        safe_bytes[os.fstat(fd).st_ino] = os.pread(fd, 1 << 20, 0)
+
+    def name_is_safe(fd: int) -> None:
+        safe_names.update(os.listdir(f"/proc/self/fd/{fd}"))
+        fsync(fd)
+
+    monkeypatch.setattr("arttrace.journal.writer._datasync", data_is_safe)
+    monkeypatch.setattr(os, "fsync", name_is_safe)
+    directory = tmp_path / "new" / "spool"
+    writer = JournalWriter(directory, fsync_interval_s=None, max_segment_bytes=120)
+    for i in range(10):
+        writer.append(f"before {i}".encode())
+    writer.sync()
+    writer.append(b"after")
+    on_disk = tmp_path / "on disk"
+    on_disk.mkdir()
+    assert {"new", "spool"} <= safe_names
+    for path in directory.iterdir():
+        if path.with_suffix(".open").name in safe_names:  # sealing renames; either name will do
+            (on_disk / path.name).write_bytes(safe_bytes.get(path.stat().st_ino, b""))
+    assert contents(on_disk) == [f"before {i}".encode() for i in range(10)]
