@@ -21,6 +21,10 @@ def make_learner(base_model: Path, config: LearnerConfig) -> "BaseLearner":
 
     Raises TrainingError when the model cannot be loaded or trained by that engine, or the config makes no sense.
     """
+    if config.loader == "unsloth":
+        from trainer.learner.quiet import import_unsloth
+
+        import_unsloth()
     if config.engine == "trl":
         from trainer.learner.trl import TrlLearner
 

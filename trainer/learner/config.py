@@ -9,6 +9,7 @@ import msgspec
 from arttrace.errors import TrainingError
 
 Engine = Literal["packed", "trl"]
+Loader = Literal["transformers", "unsloth"]
 Loss = Literal["dapo", "grpo", "dr_grpo", "cispo", "gspo"]
 Importance = Literal["clip", "truncate", "mask"]
 Dtype = Literal["float32", "bfloat16", "float64"]
@@ -25,6 +26,7 @@ class LearnerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     - `engine`: "packed" computes every distinct token of a batch once; "trl" feeds TRL's GRPOTrainer with padded rows.
       Both compute the same losses and gradients.
+    - `loader`: who loads the base model and puts the LoRA on it: transformers and PEFT, or Unsloth with its kernels.
     - `loss`: "dapo" is the mean over all sampled tokens of the batch (Yu et al. 2025, arXiv:2503.14476); "grpo" the
       mean over trajectories of the mean over each trajectory's tokens (Shao et al. 2024, arXiv:2402.03300); "dr_grpo"
       the sum over tokens by the number of trajectories times `dr_grpo_length` (Liu et al. 2025, arXiv:2503.20783);
@@ -52,6 +54,7 @@ class LearnerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     engine: Engine = "packed"
+    loader: Loader = "transformers"
     learning_rate: float = 5e-5
     warmup_steps: int = 0
     decay: tuple[int, int] | None = None

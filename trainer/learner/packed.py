@@ -44,7 +44,7 @@ class PackedLearner(BaseLearner):
         self.config = (config or LearnerConfig()).checked()
         self.steps = 0
         with quiet():
-            self.model = load_policy(base_model, self.config, attn_implementation=NAME)
+            self.model = load_policy(base_model, self.config, NAME)
         self.model.eval()  # no dropout
         causal = self.model.get_base_model()
         if self.config.gradient_checkpointing:

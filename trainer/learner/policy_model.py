@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,29 +17,26 @@ from trainer.learner.config import LearnerConfig
 _REFERENCE = "reference"
 
 
-def load_policy(directory: Path, config: LearnerConfig, **kwargs: Any) -> Any:
-    """A PEFT model in training, its LoRA drawn from `config.seed`; equal for every engine. `kwargs` go to
-    `from_pretrained`.
+def load_policy(directory: Path, config: LearnerConfig, attention: str | None = None) -> Any:
+    """A PEFT model in training, its LoRA drawn from `config.seed`; equal for every engine. `attention` names an
+    implementation registered with transformers.
 
-    Raises TrainingError when the directory holds no causal LM that transformers can load, or there is no such device.
+    Raises TrainingError when the directory holds no causal LM that can be loaded, or there is no such device.
     """
-    from peft import LoraConfig, get_peft_model
-
-    base = _load_base(directory, config, **kwargs)
-    targets = config.lora_targets
+    if not (directory / "config.json").is_file():
+        raise TrainingError(
+            f"{directory} holds no model: config.json is missing.", "Pass a Hugging Face model directory."
+        )
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise TrainingError("Device 'cuda' was asked for, but torch finds no CUDA device.", "Use --device cpu.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        model = get_peft_model(
-            base,
-            LoraConfig(
-                r=config.lora_rank,
-                lora_alpha=config.lora_alpha,
-                target_modules=targets if isinstance(targets, str) else list(targets),
-                lora_dropout=0.0,
-                bias="none",
-                task_type="CAUSAL_LM",
-            ),
-        )
+        try:
+            model = (_by_unsloth if config.loader == "unsloth" else _by_transformers)(directory, config)
+        except (OSError, ValueError, ImportError, NotImplementedError) as error:
+            raise TrainingError(f"The base model in {directory} cannot be loaded: {error}") from error
+    if attention is not None:
+        model.get_base_model().set_attn_implementation(attention)
     if config.kl_weight and config.kl_reference is not None:
         try:
             model.load_adapter(config.kl_reference, adapter_name=_REFERENCE, is_trainable=False)
@@ -47,30 +46,59 @@ def load_policy(directory: Path, config: LearnerConfig, **kwargs: Any) -> Any:
                 "Name a directory that holds adapter_config.json of the same base model, such as a policy's version.",
             ) from error
         model.set_adapter("default")
-    return model.to(config.device) if not config.load_in_4bit else model
+    return model
 
 
-def _load_base(directory: Path, config: LearnerConfig, **kwargs: Any) -> Any:
-    from transformers import AutoModelForCausalLM
+def _by_transformers(directory: Path, config: LearnerConfig) -> Any:
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
-    if not (directory / "config.json").is_file():
-        raise TrainingError(
-            f"{directory} holds no model: config.json is missing.", "Pass a Hugging Face model directory."
+    dtype = getattr(torch, config.dtype)
+    quantised = (
+        BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
+        if config.load_in_4bit
+        else None
+    )
+    base = AutoModelForCausalLM.from_pretrained(
+        str(directory), dtype=dtype, local_files_only=True, quantization_config=quantised, device_map=config.device
+    )
+    targets = config.lora_targets
+    return get_peft_model(
+        base,
+        LoraConfig(
+            r=config.lora_rank,
+            lora_alpha=config.lora_alpha,
+            target_modules=targets if isinstance(targets, str) else list(targets),
+            lora_dropout=0.0,
+            bias="none",
+            task_type="CAUSAL_LM",
+        ),
+    )
+
+
+def _by_unsloth(directory: Path, config: LearnerConfig) -> Any:
+    from unsloth import FastLanguageModel
+
+    length = json.loads((directory / "config.json").read_text()).get("max_position_embeddings", 4096)
+    targets = config.lora_targets
+    with contextlib.redirect_stdout(io.StringIO()):  # it greets
+        base, _ = FastLanguageModel.from_pretrained(
+            str(directory),
+            max_seq_length=length,
+            dtype=getattr(torch, config.dtype),
+            load_in_4bit=config.load_in_4bit,
+            local_files_only=True,
         )
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise TrainingError("Device 'cuda' was asked for, but torch finds no CUDA device.", "Use --device cpu.")
-    if config.load_in_4bit:
-        from transformers import BitsAndBytesConfig
-
-        kwargs["quantization_config"] = BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=getattr(torch, config.dtype)
+        return FastLanguageModel.get_peft_model(
+            base,
+            r=config.lora_rank,
+            lora_alpha=config.lora_alpha,
+            target_modules=targets if isinstance(targets, str) else list(targets),
+            lora_dropout=0.0,
+            bias="none",
+            use_gradient_checkpointing="unsloth" if config.gradient_checkpointing else False,
+            random_state=config.seed,
         )
-    try:
-        return AutoModelForCausalLM.from_pretrained(
-            str(directory), dtype=getattr(torch, config.dtype), local_files_only=True, **kwargs
-        )
-    except (OSError, ValueError, ImportError) as error:
-        raise TrainingError(f"The base model in {directory} cannot be loaded: {error}") from error
 
 
 def trainable(model: Any) -> dict[str, torch.nn.Parameter]:

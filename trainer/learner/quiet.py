@@ -6,9 +6,13 @@ import contextlib
 import importlib
 import logging
 import os
+import sys
+import tempfile
 import warnings
 from collections.abc import Iterator
 from types import ModuleType
+
+from arttrace.errors import TrainingError
 
 _NOISY = ("transformers", "trl", "peft", "accelerate", "datasets", "torchao")
 
@@ -50,3 +54,24 @@ def import_trl() -> ModuleType:
             return importlib.import_module("trl.trainer.grpo_trainer")
         finally:
             availability.is_vllm_available = original  # type: ignore[attr-defined]
+
+
+def import_unsloth() -> ModuleType:
+    """The module `unsloth`, which has to come before TRL, transformers and PEFT, since it changes them.
+
+    What it compiles goes to a temporary directory instead of the working directory. Raises TrainingError when it is not
+    installed, does not work on this machine, or comes too late.
+    """
+    for name in ("HF_HUB_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
+        os.environ.setdefault(name, "1")
+    os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", tempfile.mkdtemp(prefix="arttrace-unsloth-"))
+    if "trl" in sys.modules and "unsloth" not in sys.modules:
+        raise TrainingError("Unsloth has to be loaded before TRL, which this process has imported already.")
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(None):
+            warnings.simplefilter("ignore")
+            return importlib.import_module("unsloth")
+    except (ImportError, NotImplementedError, RuntimeError) as error:
+        raise TrainingError(
+            f"Unsloth cannot be used here: {error}", 'Install it (pip install unsloth), or use loader "transformers".'
+        ) from error

@@ -286,3 +286,39 @@ def test_nothing_is_printed_or_left_in_the_working_directory(base_model: Path, t
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert list(work.iterdir()) == []
+
+
+UNSLOTH = """
+import json, sys
+from pathlib import Path
+import msgspec
+from trainer.learner import LearnerConfig, make_learner
+from trainer.learner.interface import Sample
+from arttrace.records.sequence import TokenSequence
+
+base, samples, config = Path(sys.argv[1]), *(sys.stdin.read().split("|"))
+config = msgspec.json.decode(config, type=LearnerConfig)
+samples = [Sample(tuple(q), a) for q, a in msgspec.json.decode(samples, type=list[tuple[list[TokenSequence], float]])]
+found = []
+for engine in ("packed", "trl"):
+    learner = make_learner(base, msgspec.structs.replace(config, engine=engine, loader="unsloth"))
+    learner.step(samples)
+    found.append(learner.step(samples).grad_norm)
+print(json.dumps(found))
+"""
+
+
+def test_a_model_loaded_by_unsloth_is_trained_alike(
+    base_model: Path, tmp_path: Path, make_samples: Callable[[int], list[Sample]]
+) -> None:
+    samples = make_samples(0)
+    document = msgspec.json.encode([(s.sequences, s.advantage) for s in samples]) + b"|" + msgspec.json.encode(LOOSE)
+    done = subprocess.run(
+        [sys.executable, "-c", UNSLOTH, str(base_model)], input=document, cwd=tmp_path, capture_output=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    learner = PackedLearner(base_model, LOOSE)
+    learner.step(samples)
+    wanted = learner.step(samples).grad_norm
+    assert json.loads(done.stdout) == pytest.approx([wanted, wanted], rel=1e-5)
+    assert list(tmp_path.iterdir()) == []
