@@ -44,6 +44,10 @@ class Owner(msgspec.Struct, frozen=True):
     token: str
 
 
+class _Answering(msgspec.Struct, frozen=True):
+    directory: str
+
+
 class Failure(msgspec.Struct, frozen=True):
     """The body of the API's errors."""
 
@@ -74,6 +78,8 @@ class AnyStore(Protocol):
         group: str | None = None,
         entry: str | None = None,
         since_ns: int | None = None,
+        unconsumed_by: str | None = None,
+        complete_only: bool = False,
     ) -> list[TrajectorySummary]: ...
     def trajectory(self, id_or_prefix: str) -> Trajectory: ...
     def trajectories(
@@ -115,7 +121,10 @@ class Asking:
 
     def directory(self) -> str:
         """The data directory of the one that answers. Raises OwnerGone when it does not answer as an owner does."""
-        return str(msgspec.msgpack.decode(self._send("GET", "/api/owner"))["directory"])
+        try:
+            return msgspec.msgpack.decode(self._send("GET", "/api/owner"), type=_Answering).directory
+        except msgspec.DecodeError as error:
+            raise OwnerGone(f"what answers at {self.url} is no owner of a store") from error
 
     def close(self) -> None:
         """Close the connections."""
@@ -127,7 +136,7 @@ class Asking:
     def _send(self, method: str, path: str, **content: Any) -> bytes:
         try:
             answer = self._client.request(method, path, **content)
-        except (httpx.TransportError, OSError) as error:
+        except (httpx.TransportError, httpx.InvalidURL, OSError) as error:
             raise OwnerGone(f"the owner of the store at {self.url} does not answer: {error}") from error
         if answer.status_code == httpx.codes.OK:
             return answer.content
@@ -186,10 +195,18 @@ class RemoteStore:
         group: str | None = None,
         entry: str | None = None,
         since_ns: int | None = None,
+        unconsumed_by: str | None = None,
+        complete_only: bool = False,
     ) -> list[TrajectorySummary]:
         """As Store.summaries."""
         found: list[TrajectorySummary] = self._call(
-            "summaries", limit=limit, group=group, entry=entry, since_ns=since_ns
+            "summaries",
+            limit=limit,
+            group=group,
+            entry=entry,
+            since_ns=since_ns,
+            unconsumed_by=unconsumed_by,
+            complete_only=complete_only,
         )
         return found
 

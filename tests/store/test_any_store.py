@@ -1,0 +1,147 @@
+"""The store gives the same answers to its owner and to those that ask its owner."""
+
+from __future__ import annotations
+
+import datetime
+import inspect
+import uuid
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import msgspec
+import pytest
+from simulated_agent import T0, research_run
+
+from arttrace.collector.server import hold_store
+from arttrace.errors import StoreError
+from arttrace.journal import JournalWriter
+from arttrace.paths import DataDir
+from arttrace.records.policy import Consumed, PolicyStep
+from arttrace.records.record import encode_record
+from arttrace.records.reward import Judgement, Reward
+from arttrace.store import AnyStore, RemoteStore, Store, open_store
+from arttrace.store.operations import OPERATIONS
+from arttrace.trajectories import build_trajectories
+
+OWNERS_ALONE = {"open", "close", "append", "journal", "load"}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDir:
+    return DataDir(tmp_path / "data")
+
+
+@pytest.fixture(params=["owner", "asker"])
+def store(request: pytest.FixtureRequest, data: DataDir) -> Iterator[AnyStore]:
+    if request.param == "owner":
+        with open_store(data, create=True) as store:
+            assert isinstance(store, Store)
+            yield store
+        return
+    with hold_store(data, create=True), open_store(data) as store:
+        assert isinstance(store, RemoteStore)
+        yield store
+
+
+def test_both_have_the_same_methods() -> None:
+    public = {name for name, _ in inspect.getmembers(Store, callable) if not name.startswith("_")}
+    assert public - OWNERS_ALONE == set(OPERATIONS), "a new method of Store: ask for it in store/operations.py too"
+    for name in (*OPERATIONS, "append"):
+        for other in (RemoteStore, AnyStore):
+            assert inspect.signature(getattr(Store, name)) == inspect.signature(getattr(other, name)), name
+
+
+def test_what_went_in_comes_out(store: AnyStore) -> None:
+    spans = research_run("a", "s") + research_run("b", "s")
+    store.append(spans)
+    built = build_trajectories(spans)
+    assert store.trajectories() == built
+    assert store.trajectory("a") == built[0]
+    assert [one.id for one in store.summaries(limit=1)] == ["b"]
+    assert sorted(store.spans("a"), key=lambda span: span.span_id) == sorted(spans[:8], key=lambda span: span.span_id)
+    reward = Reward(id="r", trajectory_id="a", value=0.25, name="ruler", source="judge", time_ns=2)
+    judgement = Judgement(id="j", key="k", group="s", judge="m", rubric_hash="h", scores={"a": 0.25})
+    step = PolicyStep("policy", 1, "adapter", consumed=(Consumed("a", "rev"),), metrics={"loss": 0.5})
+    store.append(record for record in (reward, judgement, step))
+    assert store.trajectory("a").rewards == (reward,)
+    assert store.judgement("k") == judgement
+    assert store.judgement("other") is None
+    assert store.policy_steps("policy") == [step]
+    assert store.policy_steps("other") == []
+
+
+def test_selection(store: AnyStore) -> None:
+    store.append(research_run("a1", "s") + research_run("a2", "t") + research_run("b", "t")[:-1])
+    store.append([PolicyStep("p", 1, "x", consumed=(Consumed("a1", "r"),))])
+
+    def ids(**conditions: object) -> list[str]:
+        return sorted(t.id for t in store.trajectories(**conditions))  # type: ignore[arg-type]
+
+    assert ids() == ["a1", "a2", "b"]
+    assert ids(group="s") == ["a1"]
+    assert ids(groups=["s", "t"]) == ["a1", "a2"]
+    assert ids(entry="agent:run") == ["a1", "a2"]
+    assert ids(unconsumed_by="p") == ["a2", "b"]
+    assert ids(complete_only=True) == ["a1", "a2"]
+    assert ids(ids=("b", "nope")) == ["b"]
+    assert [one.id for one in store.summaries(since_ns=T0, group="s")] == ["a1"]
+
+
+def test_refusals_keep_their_words(store: AnyStore) -> None:
+    store.append(research_run("run-1") + research_run("run-2"))
+    with pytest.raises(StoreError, match="2 trajectories begin with 'run-'") as error:
+        store.trajectory("run-")
+    assert error.value.mend == "Give more of the id."
+    with pytest.raises(StoreError, match="only one query that reads"):
+        store.sql("DELETE FROM span_records")
+    with pytest.raises(StoreError, match="the query failed"):
+        store.sql("SELECT nothing FROM nowhere")
+    with pytest.raises(TypeError):
+        store.summaries(nothing=1)  # type: ignore[call-arg]
+
+
+def test_values_of_every_type_keep_it(store: AnyStore) -> None:
+    columns, [row] = store.sql(
+        """SELECT NULL AS n, true AS b, 2::HUGEINT ** 100 AS h, 170141183460469231731687303715884105727::HUGEINT AS g,
+        1.5::DOUBLE AS d, 2.50::DECIMAL(5, 2) AS e, 'ü' || chr(0) AS t, '\\xFF'::BLOB AS o, DATE '2026-01-02' AS a,
+        TIME '01:02:03.000004' AS i, TIMESTAMP '2026-01-02 03:04:05.000006' AS s, INTERVAL 90 MINUTE AS v,
+        '12345678-1234-5678-1234-567812345678'::UUID AS u, [1, NULL] AS l, {'k': [2.0]} AS c, MAP {1: 'x'} AS m,
+        [1, 2]::INTEGER[2] AS f"""
+    )
+    assert columns == list("nbhgdetoaisvulcmf")
+    expected = (
+        *(None, True, 2.0**100, 2**127 - 1, 1.5, Decimal("2.50"), "ü\0", b"\xff", datetime.date(2026, 1, 2)),
+        *(datetime.time(1, 2, 3, 4), datetime.datetime(2026, 1, 2, 3, 4, 5, 6), datetime.timedelta(minutes=90)),
+        *(uuid.UUID("12345678-1234-5678-1234-567812345678"), [1, None], {"k": [2.0]}, {1: "x"}, (1, 2)),
+    )
+    assert row == expected
+    assert [type(value) for value in row] == [type(value) for value in expected]
+
+
+def test_the_spool_is_taken_in_when_asked(store: AnyStore) -> None:
+    writer = JournalWriter(store.data.spool)
+    for span in research_run("a"):
+        writer.append(encode_record(span))
+    writer.sync()
+    assert store.ingest_spool() == 8
+    assert [one.id for one in store.summaries()] == ["a"]
+    writer.close()
+
+
+def test_messages_that_prompts_share_stay_shared(data: DataDir) -> None:
+    with hold_store(data, create=True) as owner, open_store(data) as asker:
+        owner.append(research_run("a"))
+        mine, theirs = owner.trajectory("a"), asker.trajectory("a")
+        distinct = [len({id(m) for c in one.calls for m in c.call.messages}) for one in (mine, theirs)]
+        assert distinct[0] == distinct[1]
+
+
+def test_records_larger_than_one_request_all_arrive(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arttrace.store.remote._POST_BYTES", 1000)
+    with hold_store(data, create=True) as owner, open_store(data) as asker:
+        rewards = [Reward(id=str(n), trajectory_id="t", value=float(n), explanation="x" * 300) for n in range(20)]
+        asker.append(rewards)
+        assert owner.sql("SELECT count(*) FROM rewards")[1] == [(20,)]
+        asker.append([msgspec.structs.replace(one) for one in rewards])
+        assert owner.sql("SELECT count(*) FROM rewards")[1] == [(20,)]

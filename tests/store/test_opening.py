@@ -1,0 +1,216 @@
+"""Whoever needs the store gets it, whatever other processes do with it at the same time."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from simulated_agent import research_run
+
+from arttrace.collector.server import hold_store
+from arttrace.errors import StoreError, StoreInUse
+from arttrace.paths import DataDir
+from arttrace.records.reward import Reward
+from arttrace.store import RemoteStore, Store, open_store
+from arttrace.store import opening as opening_module
+from arttrace.store.remote import Owner, write_owner
+
+HOLD = """
+import sys
+from pathlib import Path
+from arttrace.collector.server import hold_store
+from arttrace.paths import DataDir
+
+with hold_store(DataDir(Path(sys.argv[1])), create=True):
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+REWARD = """
+import sys
+from pathlib import Path
+from arttrace.paths import DataDir
+from arttrace.records.reward import Reward
+from arttrace.store import open_store
+sys.stdin.read()
+with open_store(DataDir(Path(sys.argv[1])), create=True) as store:
+    store.append([Reward(id=sys.argv[2], trajectory_id="t", value=1.0)])
+"""
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDir:
+    return DataDir(tmp_path / "data")
+
+
+def start(program: str, *arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+@contextmanager
+def holder(data: DataDir) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the store for long."""
+    child = start(HOLD, data.root)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def rewards(store: object) -> set[str]:
+    return {id for (id,) in store.sql("SELECT id FROM rewards")[1]}  # type: ignore[attr-defined]
+
+
+def reward(id: str) -> Reward:
+    return Reward(id=id, trajectory_id="t", value=1.0)
+
+
+def test_a_free_store_is_opened_and_nobody_is_told(data: DataDir) -> None:
+    with open_store(data, create=True) as store:
+        assert isinstance(store, Store)
+        assert not data.owner.exists()
+
+
+def test_an_owner_is_asked_and_its_file_is_private(data: DataDir) -> None:
+    with holder(data) as owner, open_store(data) as store:
+        assert isinstance(store, RemoteStore)
+        assert json.loads(data.owner.read_text())["pid"] == owner.pid
+        assert stat.S_IMODE(data.owner.stat().st_mode) == 0o600
+        owner.communicate()  # it ends in order
+        assert not data.owner.exists()
+        store.append([reward("late")])  # this process took over
+        assert rewards(store) == {"late"}
+
+
+def test_an_owner_that_is_killed_is_followed_by_the_one_that_asks(data: DataDir) -> None:
+    with holder(data) as owner, open_store(data) as store:
+        store.append([reward("before")])
+        owner.send_signal(signal.SIGKILL)
+        owner.wait()
+        assert data.owner.exists()  # stale
+        store.append([reward("after")])
+        assert rewards(store) == {"before", "after"}
+        with holder_refused(data):
+            pass
+    with open_store(data) as store:
+        assert rewards(store) == {"before", "after"}
+
+
+@contextmanager
+def holder_refused(data: DataDir) -> Iterator[None]:
+    """While this process holds the file after a takeover, it answers nobody; another sees it in use."""
+    patience, opening_module.PATIENCE_S = opening_module.PATIENCE_S, 0.0
+    try:
+        program = "import sys, duckdb\ntry: duckdb.connect(sys.argv[1])\nexcept duckdb.IOException: print('in use')"
+        told = subprocess.run([sys.executable, "-c", program, str(data.store)], capture_output=True, text=True)
+        assert told.stdout == "in use\n"
+        yield
+    finally:
+        opening_module.PATIENCE_S = patience
+
+
+def test_the_next_owner_is_asked_when_one_dies(data: DataDir) -> None:
+    with holder(data) as first, open_store(data) as store:
+        store.append([reward("one")])
+        first.kill()
+        first.wait()
+        with holder(data):
+            store.append([reward("two")])
+            assert rewards(store) == {"one", "two"}
+            assert isinstance(store, RemoteStore)
+
+
+def test_many_that_start_at_one_moment_all_get_it(data: DataDir) -> None:
+    children = [start(REWARD, data.root, n) for n in range(4)]
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.close()
+    assert [child.wait() for child in children] == [0] * 4
+    with open_store(data) as store:
+        assert rewards(store) == {"0", "1", "2", "3"}
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"url": 5}', '{"url": "http://127.0.0.1:1", "pid": 1}'])
+def test_a_broken_owner_file_is_ignored(data: DataDir, content: str) -> None:
+    Store.open(data, create=True).close()
+    data.owner.write_text(content)
+    with open_store(data) as store:
+        assert isinstance(store, Store)
+
+
+def test_a_stale_owner_file_is_ignored_whoever_has_its_pid_and_port_now(data: DataDir, tmp_path: Path) -> None:
+    Store.open(data, create=True).close()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"welcome to something else")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    foreign = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=foreign.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        for url in ("http://127.0.0.1:1", f"http://127.0.0.1:{foreign.server_port}"):
+            write_owner(data, Owner(url, os.getppid(), "token"))
+            with open_store(data) as store:
+                assert isinstance(store, Store)
+        other = DataDir(tmp_path / "other")
+        with hold_store(other, create=True):  # a directory copied while it was owned
+            data.owner.write_bytes(other.owner.read_bytes())
+            with open_store(data) as store:
+                assert isinstance(store, Store)
+    finally:
+        foreign.shutdown()
+        foreign.server_close()
+
+
+def test_one_that_holds_the_file_and_answers_nobody_is_named(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening_module, "PATIENCE_S", 0.0)
+    with holder(data) as owner:
+        data.owner.unlink()
+        with pytest.raises(StoreInUse, match=f"process {owner.pid}"):
+            open_store(data)
+
+
+def test_no_store_is_no_store(data: DataDir) -> None:
+    with pytest.raises(StoreError, match="no store in"):
+        open_store(data)
+    assert not data.root.exists()
+
+
+def test_spans_sent_to_an_endpoint_are_asked_there(
+    data: DataDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collected = DataDir(tmp_path / "collected")
+    monkeypatch.setenv("ARTTRACE_DIR", str(data.root))
+    with hold_store(collected, create=True) as there:
+        there.append(research_run("a"))
+        owner = json.loads(collected.owner.read_text())
+        monkeypatch.setenv("ARTTRACE_ENDPOINT", owner["url"])
+        with pytest.raises(StoreError, match="asks for a key") as error:
+            open_store(data)
+        assert "ARTTRACE_API_KEY" in (error.value.mend or "")
+        monkeypatch.setenv("ARTTRACE_API_KEY", owner["token"])
+        with open_store(data) as store:
+            assert [one.id for one in store.summaries()] == ["a"]
+    with pytest.raises(StoreError, match="does not answer") as error:
+        open_store(data)
+    assert "ARTTRACE_ENDPOINT" in (error.value.mend or "")
+    assert not data.root.exists()
