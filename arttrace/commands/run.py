@@ -23,8 +23,13 @@ from arttrace.paths import DataDir
 )
 @dir_option
 @click.option("--project", help="The project's name.  [default: $ARTTRACE_PROJECT or default]")
+@click.option(
+    "--policy",
+    metavar="URL|NAME",
+    help="Send every model call to this policy: the server's base URL, or a name at $ARTTRACE_POLICY_URL.",
+)
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
-def command(data: DataDir, project: str | None, program: tuple[str, ...]) -> None:
+def command(data: DataDir, project: str | None, policy: str | None, program: tuple[str, ...]) -> None:
     """Run a Python program and capture every model call it makes, with no line of it changed.
 
     \b
@@ -39,6 +44,8 @@ def command(data: DataDir, project: str | None, program: tuple[str, ...]) -> Non
     """
     arguments = _command_line(program)
     environment = {**os.environ, **_environment(data, project)}
+    if policy is not None:
+        environment["ARTTRACE_ROUTE"] = _route(policy)
     executable = shutil.which(arguments[0], path=environment.get("PATH"))
     if executable is None:
         raise ArttraceError(
@@ -56,6 +63,19 @@ def _command_line(program: tuple[str, ...]) -> list[str]:
     if program[0] in ("-m", "-c") or (program[0].endswith(".py") and not os.access(program[0], os.X_OK)):
         return [sys.executable, *program]
     return list(program)
+
+
+def _route(policy: str) -> str:
+    """The route of every model to a policy, as ARTTRACE_ROUTE has it."""
+    if policy.startswith(("http://", "https://")):
+        return f"*=policy:latest@{policy}"
+    url = os.environ.get("ARTTRACE_POLICY_URL")
+    if not url:
+        raise ArttraceError(
+            f"the policy {policy!r} has no server",
+            "Set ARTTRACE_POLICY_URL, or give the URL itself: arttrace run --policy http://127.0.0.1:8000/v1",
+        )
+    return f"*={policy}@{url}"
 
 
 def _environment(data: DataDir, project: str | None) -> dict[str, str]:

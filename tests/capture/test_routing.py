@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,10 +17,12 @@ import httpx2
 import openai
 import pytest
 from scripted_server import Asked, Reply, ScriptedServer, Sent, serve_script
+from spool import read_spans
 
 import arttrace
 from arttrace import semconv
 from arttrace.capture.routing import apply, parse_routes
+from arttrace.commands import run
 from arttrace.errors import ArttraceError
 from arttrace.records.span import SpanRow
 from arttrace.wire.rewriting import read_model, with_flags, with_model
@@ -126,13 +131,13 @@ def test_a_routed_call_differs_in_nothing_else(
 
 
 def test_async_and_retries(vendor: ScriptedServer, policy: ScriptedServer, spans: Spans) -> None:
-    async def run() -> Any:
+    async def ask() -> Any:
         async with openai.AsyncOpenAI(base_url=vendor.url, api_key=KEY, max_retries=2) as c:
             return (await c.chat.completions.create(model="gpt-4o", messages=MESSAGES)).choices[0].message.content
 
     policy.failures += [500, 429]
     with arttrace.trajectory(name="root"), to_policy(policy):
-        assert asyncio.run(run()) == "fine"
+        assert asyncio.run(ask()) == "fine"
     assert not vendor.sent
     assert len(policy.sent) == 3
     assert len({sent.body for sent in policy.sent}) == 1
@@ -292,3 +297,33 @@ def test_one_field_of_a_body_is_changed(body: bytes, model: str | None) -> None:
         flagged = with_flags(body, "a", "b", "n" if b'"n"' in body else "a")
         assert json.loads(flagged) == {**json.loads(body), "a": True, "b": True}
         assert flagged.startswith(body.rstrip().removesuffix(b"}").rstrip())
+
+
+@pytest.mark.parametrize("named", ["url", "name"])
+def test_arttrace_run_routes_an_unmodified_program(
+    named: str, vendor: ScriptedServer, policy: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "agent.py"
+    program.write_text(
+        "import openai\n"
+        f"client = openai.OpenAI(base_url={vendor.url!r}, api_key={KEY!r})\n"
+        "answer = client.chat.completions.create(model='gpt-4o', messages=[{'role': 'user', 'content': 'hi'}])\n"
+        "print(answer.choices[0].message.content)\n"
+    )
+    chosen = policy.url
+    if named == "name":
+        chosen = "market@3"
+        monkeypatch.setenv("ARTTRACE_POLICY_URL", policy.url)
+    start = "from arttrace.commands import main; main()"
+    command = [sys.executable, "-c", start, "run", "--dir", str(tmp_path / "d"), "--policy", chosen, "--"]
+    done = subprocess.run([*command, str(program)], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
+    assert not vendor.sent
+    assert policy.sent[0].json["model"] == ("policy:latest" if named == "url" else "market@3")
+    (call,) = [span for span in read_spans(tmp_path / "d") if span.name.startswith("chat")]
+    assert call.attributes[semconv.POLICY_VERSION] == "policy@4"
+
+
+def test_arttrace_run_refuses_a_policy_without_a_server() -> None:
+    with pytest.raises(ArttraceError, match="has no server"):
+        run.command.main(["--policy", "policy:latest", "--", "agent.py"], standalone_mode=False)
