@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from arttrace.capture import hooks, program, runtime
+from arttrace.capture import hooks, program, routing, runtime
+from arttrace.capture.config import ContentMode, Mask, Orphans, Settings
 from arttrace.capture.decorators import trajectory
 from arttrace.capture.flow import current_flow, set_flow
 from arttrace.capture.guard import Guard, logger
@@ -22,16 +23,48 @@ def init(
     *,
     project: str | None = None,
     dir: str | Path | None = None,
+    capture_content: ContentMode | None = None,
+    mask: Mask | None = None,
+    orphans: Orphans | None = None,
+    capture_http: bool | None = None,
+    trainable: Sequence[str] | None = None,
+    propagate: Sequence[str] | None = None,
     endpoint: str | None = None,
     api_key: str | None = None,
 ) -> None:
-    """Set what the environment does not: the project's name (ARTTRACE_PROJECT), the data directory (ARTTRACE_DIR), and
-    the base URL of a collector to ship to (ARTTRACE_ENDPOINT) with its bearer token (ARTTRACE_API_KEY).
+    """Set what the environment does not. Optional: the first decorated run does it too.
 
-    Optional: the first decorated run does it too. A later call with other values closes the spool of the one before.
+    Args:
+        project: The project's name. ARTTRACE_PROJECT; "default".
+        dir: The data directory. ARTTRACE_DIR; ".arttrace".
+        capture_content: "full", "redacted" (structure and lengths) or "off". ARTTRACE_CAPTURE_CONTENT; "full".
+        mask: A callable `(value, *, kind)` that returns the value masked: lists of structured messages, arguments,
+            results, metadata and errors, before they are written, in a thread of arttrace's. Where it raises, that
+            value is dropped and its span stays.
+        orphans: "record" calls outside any trajectory, or "ignore" them. ARTTRACE_ORPHANS; "record".
+        capture_http: Record model calls of plain HTTP clients too. ARTTRACE_CAPTURE_HTTP; False.
+        trainable: Base URLs of servers that are asked for token ids. ARTTRACE_TRAINABLE; none.
+        propagate: Hosts ("host" or "host:port") whose servers are told the trajectory, so that what they do joins it.
+            ARTTRACE_PROPAGATE; none.
+        endpoint: The base URL of a collector to ship to. ARTTRACE_ENDPOINT; none.
+        api_key: Its bearer token. ARTTRACE_API_KEY; none.
+
+    A later call with other values closes the spool of the one before.
     """
     with _guard:
-        runtime.configure(project, dir, endpoint=endpoint, api_key=api_key, renew=True)
+        settings = Settings.resolve(
+            project=project,
+            dir=dir,
+            capture_content=capture_content,
+            mask=mask,
+            orphans=orphans,
+            capture_http=capture_http,
+            trainable=trainable,
+            propagate=propagate,
+            endpoint=endpoint,
+            api_key=api_key,
+        )
+        runtime.configure(settings, renew=True)
         hooks.install()
 
 
@@ -86,8 +119,12 @@ def flush(timeout: float | None = None) -> bool:
 
 
 def shutdown(timeout: float | None = None) -> bool:
-    """Flush, and close the spool's segment so that the store may take it away. Capture goes on if it is used again."""
-    return runtime.recorder().close(timeout) if runtime.started() else True
+    """Flush, close the spool's segment so that the store may take it away, and, with an endpoint, deliver it.
+
+    False when that took longer than `timeout` seconds: what was not delivered stays on the disk, and the next process
+    or `arttrace ship` delivers it. Capture goes on if it is used again.
+    """
+    return runtime.shutdown(timeout) if runtime.started() else True
 
 
 def run_entry(

@@ -1,13 +1,38 @@
-"""Settings of capture: what `init` was given, else the environment, else defaults."""
+"""Settings of capture: what `init` was given, else the environment, else defaults.
+
+| `arttrace.init(...)` | environment | default | meaning |
+|---|---|---|---|
+| `project` | `ARTTRACE_PROJECT` | `default` | the project's name, on every run |
+| `dir` | `ARTTRACE_DIR` | `.arttrace` | the data directory |
+| `capture_content` | `ARTTRACE_CAPTURE_CONTENT` | `full` | `full`, `redacted` (structure and lengths only) or `off` |
+| `mask` | | none | a callable `(value, *, kind) -> value` over all content before it is written |
+| `orphans` | `ARTTRACE_ORPHANS` | `record` | calls outside any trajectory: `record` or `ignore`; counted either way |
+| `capture_http` | `ARTTRACE_CAPTURE_HTTP` | off | `1`: model calls of plain HTTP clients are recorded too |
+| `trainable` | `ARTTRACE_TRAINABLE` | none | base URLs whose answers are asked for token ids, with commas between |
+| `propagate` | `ARTTRACE_PROPAGATE` | none | hosts that are told the trajectory, with commas between (`host`, `host:port`) |
+| `endpoint` | `ARTTRACE_ENDPOINT` | none | base URL of a collector to ship to |
+| `api_key` | `ARTTRACE_API_KEY` | none | its bearer token |
+| `arttrace.route(...)` | `ARTTRACE_ROUTE` | none | calls sent to a policy: `model=policy:latest@url`, with commas between |
+| | `ARTTRACE_POLICY_URL`, `ARTTRACE_POLICY_API_KEY` | none | where routes lead that name no server, and the key |
+| | `ARTTRACE_DISABLED` | off | `1`: nothing is captured |
+| | `ARTTRACE_CONTEXT` | none | the trajectory that this process belongs to; set by the process that started it |
+| | `ARTTRACE_RAISE` | off | `1`: failures of arttrace are raised (its own tests) |
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
 from arttrace.capture.guard import logger
 from arttrace.paths import DataDir
+
+ContentMode = Literal["full", "redacted", "off"]
+Orphans = Literal["record", "ignore"]
+_T = TypeVar("_T", ContentMode, Orphans)
 
 MAX_CONTENT_BYTES = 8 << 20
 """One attribute of content (messages, arguments, a result) is cut to this many bytes of JSON, and marked."""
@@ -22,19 +47,36 @@ MAX_SPOOL_BYTES = 4 << 30
 """The spool never holds more than this; beyond it records are refused and counted."""
 
 
+class Mask(Protocol):
+    """The user's mask: gets a list of structured messages, or another value, and returns it masked, in a thread of ours.
+
+    `kind` is one of input_messages, output_messages, system_instructions, tool_definitions, arguments, result,
+    metadata, error. Where it raises, that value is dropped and the span stays.
+    """
+
+    def __call__(self, value: Any, /, *, kind: str) -> Any: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How this process captures. `content` False keeps names, times, usage and counts, and drops what was said.
-
-    With an `endpoint` (the base URL of a collector) records are shipped there, with `api_key` as bearer token.
-    """
+    """How this process captures; the table above says what each field means."""
 
     data: DataDir
     project: str = "default"
-    content: bool = True
+    capture_content: ContentMode = "full"
+    mask: Mask | None = field(default=None, repr=False)
+    orphans: Orphans = "record"
+    capture_http: bool = False
+    trainable: tuple[str, ...] = ()
+    propagate: tuple[str, ...] = ()
     disabled: bool = False
     endpoint: str | None = None
     api_key: str | None = field(default=None, repr=False)
+
+    @property
+    def content(self) -> bool:
+        """Whether anything of what was said is kept."""
+        return self.capture_content != "off"
 
     @classmethod
     def resolve(
@@ -42,19 +84,60 @@ class Settings:
         *,
         project: str | None = None,
         dir: str | Path | None = None,
+        capture_content: ContentMode | None = None,
+        mask: Mask | None = None,
+        orphans: Orphans | None = None,
+        capture_http: bool | None = None,
+        trainable: Sequence[str] | None = None,
+        propagate: Sequence[str] | None = None,
         endpoint: str | None = None,
         api_key: str | None = None,
     ) -> Settings:
-        """What was given, else ARTTRACE_PROJECT, ARTTRACE_DIR, ARTTRACE_ENDPOINT, ARTTRACE_API_KEY,
-        ARTTRACE_CAPTURE_CONTENT and ARTTRACE_DISABLED."""
-        content = os.environ.get("ARTTRACE_CAPTURE_CONTENT", "full").strip().lower()
-        if content not in ("full", "off"):
-            logger.warning("arttrace: ARTTRACE_CAPTURE_CONTENT=%s is neither full nor off; content is off", content)
+        """What was given, else what the environment says, else the defaults.
+
+        A word that is not known is logged, and the careful one is taken: content off, orphans ignored.
+        """
         return cls(
             data=DataDir.resolve(dir),
             project=project or os.environ.get("ARTTRACE_PROJECT") or "default",
-            content=content == "full",
-            disabled=os.environ.get("ARTTRACE_DISABLED", "").strip().lower() in ("1", "true", "yes"),
+            capture_content=content_mode(capture_content, "ARTTRACE_CAPTURE_CONTENT", default="full"),
+            mask=mask,
+            orphans=_word(orphans, "ARTTRACE_ORPHANS", get_args(Orphans), "record", "ignore"),
+            capture_http=_flag("ARTTRACE_CAPTURE_HTTP") if capture_http is None else capture_http,
+            trainable=_list(trainable, "ARTTRACE_TRAINABLE"),
+            propagate=_list(propagate, "ARTTRACE_PROPAGATE"),
+            disabled=_flag("ARTTRACE_DISABLED"),
             endpoint=endpoint or os.environ.get("ARTTRACE_ENDPOINT") or None,
             api_key=api_key or os.environ.get("ARTTRACE_API_KEY") or None,
         )
+
+
+def content_mode(given: str | None, variable: str = "", *, default: ContentMode) -> ContentMode:
+    """`given` as a mode, else the environment's, else `default`; off for a word that is no mode."""
+    return _word(given, variable, get_args(ContentMode), default, "off")
+
+
+def stricter(one: ContentMode, other: ContentMode | None) -> ContentMode:
+    """The mode that keeps less: code can narrow what the settings allow, and not widen it."""
+    modes = get_args(ContentMode)
+    return one if other is None else modes[max(modes.index(one), modes.index(other))]
+
+
+def _word(given: str | None, variable: str, words: tuple[_T, ...], default: _T, otherwise: _T) -> _T:
+    said = given or os.environ.get(variable, "").strip().lower()
+    if not said:
+        return default
+    if said not in words:
+        logger.warning("arttrace: %s is none of %s; %s is taken", f"{variable or 'it'}={said!r}", words, otherwise)
+        return otherwise
+    return words[words.index(said)]
+
+
+def _flag(variable: str) -> bool:
+    return os.environ.get(variable, "").strip().lower() in ("1", "true", "yes", "on")
+
+
+def _list(given: Sequence[str] | None, variable: str) -> tuple[str, ...]:
+    if given is not None:
+        return (given,) if isinstance(given, str) else tuple(given)
+    return tuple(filter(None, (item.strip() for item in os.environ.get(variable, "").split(","))))

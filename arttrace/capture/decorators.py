@@ -15,6 +15,7 @@ from typing import Any, TypeVar, overload
 import wrapt
 
 from arttrace.capture import hooks, program
+from arttrace.capture.config import ContentMode, content_mode
 from arttrace.capture.flow import current_flow
 from arttrace.capture.guard import Guard
 from arttrace.capture.scope import NoScope, Scope, ScopeKind, open_scope
@@ -60,6 +61,7 @@ class ScopeDecorator:
         tags: Sequence[str] = (),
         metadata: Mapping[str, Any] | None = None,
         trajectory_id: str | None = None,
+        capture_content: ContentMode | None = None,
     ) -> None:
         self._kind: ScopeKind = kind
         self._name = name
@@ -68,6 +70,7 @@ class ScopeDecorator:
         self._tags = tuple(tags)
         self._metadata = dict(metadata or {})
         self._trajectory_id = trajectory_id
+        self._capture_content = None if capture_content is None else content_mode(capture_content, default="full")
         hooks.install()
 
     def __call__(self, fn: F) -> F:
@@ -115,6 +118,7 @@ class ScopeDecorator:
                 tags=self._tags,
                 metadata=self._metadata,
                 trajectory_id=self._trajectory_id,
+                capture_content=self._capture_content,
                 outside=program.scope,
             )
         return None
@@ -208,6 +212,7 @@ def trajectory(
     tags: Sequence[str] = (),
     metadata: Mapping[str, Any] | None = None,
     trajectory_id: str | None = None,
+    capture_content: ContentMode | None = None,
 ) -> ScopeDecorator: ...
 def trajectory(
     fn: Callable[..., Any] | None = None,
@@ -219,6 +224,7 @@ def trajectory(
     tags: Sequence[str] = (),
     metadata: Mapping[str, Any] | None = None,
     trajectory_id: str | None = None,
+    capture_content: ContentMode | None = None,
 ) -> Any:
     """Record everything one run does: `@trajectory`, `@trajectory(...)` or `with trajectory(...) as run:`.
 
@@ -229,8 +235,9 @@ def trajectory(
         tags: Free words. `update` adds more while the run goes on.
         metadata: Free JSON values by name; `update` adds more.
         trajectory_id: The run's id, for a run that was announced before it started; random by default.
+        capture_content: "full", "redacted" or "off" for all that the run does, where that is less than is set already.
 
-    Inside another trajectory it is a sub-agent of that one, and only its name counts.
+    Inside another trajectory it is a sub-agent of that one, and only its name and `capture_content` count.
     """
     decorator = ScopeDecorator(
         "trajectory",
@@ -240,6 +247,7 @@ def trajectory(
         tags=tags,
         metadata=metadata,
         trajectory_id=trajectory_id,
+        capture_content=capture_content,
     )
     return decorator if fn is None else decorator(fn)
 
@@ -247,24 +255,28 @@ def trajectory(
 @overload
 def agent(fn: F, /) -> F: ...
 @overload
-def agent(*, name: str | None = None) -> ScopeDecorator: ...
-def agent(fn: Callable[..., Any] | None = None, /, *, name: str | None = None) -> Any:
+def agent(*, name: str | None = None, capture_content: ContentMode | None = None) -> ScopeDecorator: ...
+def agent(
+    fn: Callable[..., Any] | None = None, /, *, name: str | None = None, capture_content: ContentMode | None = None
+) -> Any:
     """Record a sub-agent's run: `@agent`, `@agent(name=...)` or `with agent(name=...):`.
 
     Outside any trajectory nothing is recorded.
     """
-    decorator = ScopeDecorator("agent", name=name)
+    decorator = ScopeDecorator("agent", name=name, capture_content=capture_content)
     return decorator if fn is None else decorator(fn)
 
 
 @overload
 def tool(fn: F, /) -> F: ...
 @overload
-def tool(*, name: str | None = None) -> ScopeDecorator: ...
-def tool(fn: Callable[..., Any] | None = None, /, *, name: str | None = None) -> Any:
+def tool(*, name: str | None = None, capture_content: ContentMode | None = None) -> ScopeDecorator: ...
+def tool(
+    fn: Callable[..., Any] | None = None, /, *, name: str | None = None, capture_content: ContentMode | None = None
+) -> Any:
     """Record a tool's run: `@tool`, `@tool(name=...)` or `with tool(name=...) as run:`.
 
     Tools that are not decorated are found in the message history. Outside any trajectory nothing is recorded.
     """
-    decorator = ScopeDecorator("tool", name=name)
+    decorator = ScopeDecorator("tool", name=name, capture_content=capture_content)
     return decorator if fn is None else decorator(fn)

@@ -7,7 +7,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from arttrace.capture.config import Settings
 from arttrace.capture.guard import Guard
@@ -29,20 +28,13 @@ def recorder() -> Recorder:
     return _recorder if _recorder is not None else configure()
 
 
-def configure(
-    project: str | None = None,
-    dir: str | Path | None = None,
-    *,
-    endpoint: str | None = None,
-    api_key: str | None = None,
-    renew: bool = False,
-) -> Recorder:
-    """Make the recorder, or with `renew` put one with other settings in its place."""
+def configure(settings: Settings | None = None, *, renew: bool = False) -> Recorder:
+    """Make the recorder (by the environment without `settings`), or with `renew` put another in its place."""
     global _recorder
     with _lock:
         if _recorder is not None and not renew:
             return _recorder
-        settings = Settings.resolve(project=project, dir=dir, endpoint=endpoint, api_key=api_key)
+        settings = settings or Settings.resolve()
         if _recorder is not None:
             if _recorder.settings == settings:
                 return _recorder

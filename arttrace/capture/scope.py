@@ -15,7 +15,8 @@ from typing import Any, Literal
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from arttrace import semconv
-from arttrace.capture.config import MAX_CONTENT_BYTES
+from arttrace.capture import content
+from arttrace.capture.config import MAX_CONTENT_BYTES, ContentMode, stricter
 from arttrace.capture.flow import Execution, Flow, claim_execution, current_flow, set_flow
 from arttrace.capture.guard import Guard, logger
 from arttrace.capture.ids import random_hex
@@ -76,7 +77,16 @@ class Scope:
     This is also what `with arttrace.trajectory(...) as run` gives to the user: `id` is the trajectory's.
     """
 
-    def __init__(self, kind: ScopeKind, name: str, *, run: Run, parent: Scope | None, entry: str | None = None) -> None:
+    def __init__(
+        self,
+        kind: ScopeKind,
+        name: str,
+        *,
+        run: Run,
+        parent: Scope | None,
+        entry: str | None = None,
+        capture_content: ContentMode | None = None,
+    ) -> None:
         self.kind = kind
         self.before: Flow | None = None
         self.opened_by: object = None
@@ -86,6 +96,8 @@ class Scope:
         self.is_root = parent is None
         self._entry = entry
         self.recorder: Recorder = recorder()
+        above = self.recorder.settings.capture_content if parent is None else parent.capture_content
+        self.capture_content: ContentMode = stricter(above, capture_content)
         self._attributes: dict[str, Any] = {}
         self._cut: list[str] = []
         self.execution: Execution | None = None
@@ -172,13 +184,19 @@ class Scope:
         elif isinstance(error, SystemExit) and error.code in (None, 0):
             failure = None
         self.run.ended_spans += 1
-        self.recorder.submit(lambda: end_span(self.span, attributes, end_ns, failure))
+        self.recorder.submit(lambda: self._end(attributes, end_ns, failure))
+
+    def _end(self, attributes: dict[str, Any], end_ns: int, failure: tuple[str, str] | None) -> None:
+        settings, mode = self.recorder.settings, self.capture_content
+        if failure is not None:
+            failure = failure[0], content.apply_to_error(settings, failure[1], mode)
+        end_span(self.span, content.apply(settings, attributes, mode), end_ns, failure)
 
     def _so_far(self) -> dict[str, Any]:
         """What is known of a run that has not ended; how many spans it makes is not."""
         attributes = {**self._attributes, **run_attributes(self.run), **self._root_attributes()}
         del attributes[semconv.TRAJECTORY_SPAN_COUNT]
-        return attributes
+        return content.apply(self.recorder.settings, attributes, self.capture_content)
 
     def _root_attributes(self) -> dict[str, Any]:
         run = self.run
@@ -201,7 +219,7 @@ class Scope:
         return attributes
 
     def _content(self, attribute: str, value: Any, is_object: bool) -> None:
-        if not self.recorder.settings.content:
+        if self.capture_content == "off":
             return
         with _recording:
             text, cut = (json_object if is_object else json_text)(value, MAX_CONTENT_BYTES)
@@ -238,6 +256,7 @@ def open_scope(
     tags: Sequence[str] = (),
     metadata: Mapping[str, Any] | None = None,
     trajectory_id: str | None = None,
+    capture_content: ContentMode | None = None,
     outside: Callable[[], Scope | None] = lambda: None,
 ) -> Scope | None:
     """A new scope under the current one, or None when nothing is to be recorded here.
@@ -251,7 +270,8 @@ def open_scope(
         return None
     parent = outside() if flow.scope is None and kind != "trajectory" else flow.scope
     if parent is not None:
-        return Scope("agent" if kind == "trajectory" else kind, name, run=parent.run, parent=parent)
+        inner: ScopeKind = "agent" if kind == "trajectory" else kind
+        return Scope(inner, name, run=parent.run, parent=parent, capture_content=capture_content)
     if kind != "trajectory":
         return None
     run = Run(
@@ -264,7 +284,7 @@ def open_scope(
     )
     if flow.overrides is not None:
         flow.overrides.apply(run)
-    return Scope(kind, name, run=run, parent=None, entry=entry)
+    return Scope(kind, name, run=run, parent=None, entry=entry, capture_content=capture_content)
 
 
 def run_attributes(run: Run) -> dict[str, Any]:
