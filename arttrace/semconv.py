@@ -94,7 +94,7 @@ SAMPLING_SETTINGS: Final = "arttrace.request.sampling_settings"  # names of furt
 ATTEMPTS: Final = "arttrace.attempts"  # HTTP attempts of one call, when more than one
 INTERRUPTED: Final = "arttrace.interrupted"  # why a stream or a run ended early: "closed", "cancelled", "error"
 TRUNCATED: Final = "arttrace.truncated"  # names of the attributes whose value was cut to a bound
-MASKED: Final = "arttrace.masked"  # names of the attributes that a content mode, a mask or the search for secrets changed
+MASKED: Final = "arttrace.masked"  # names of attributes that a content mode, a mask or the search for secrets changed
 
 REWARD_PREFIX: Final = "arttrace.reward."
 REWARD_ID: Final = "arttrace.reward.id"

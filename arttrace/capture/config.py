@@ -8,11 +8,11 @@
 | `mask` | | none | a callable `(value, *, kind) -> value` over all content before it is written |
 | `orphans` | `ARTTRACE_ORPHANS` | `record` | calls outside any trajectory: `record` or `ignore`; counted either way |
 | `capture_http` | `ARTTRACE_CAPTURE_HTTP` | off | `1`: model calls of plain HTTP clients are recorded too |
-| `trainable` | `ARTTRACE_TRAINABLE` | none | base URLs whose answers are asked for token ids, with commas between |
-| `propagate` | `ARTTRACE_PROPAGATE` | none | hosts that are told the trajectory, with commas between (`host`, `host:port`) |
+| `trainable` | `ARTTRACE_TRAINABLE` | none | base URLs whose answers are asked for token ids, commas between |
+| `propagate` | `ARTTRACE_PROPAGATE` | none | hosts that are told the trajectory: `host` or `host:port`, with commas |
 | `endpoint` | `ARTTRACE_ENDPOINT` | none | base URL of a collector to ship to |
 | `api_key` | `ARTTRACE_API_KEY` | none | its bearer token |
-| `arttrace.route(...)` | `ARTTRACE_ROUTE` | none | calls sent to a policy: `model=policy:latest@url`, with commas between |
+| `arttrace.route(...)` | `ARTTRACE_ROUTE` | none | calls sent to a policy: `model=policy:latest@url`, commas between |
 | | `ARTTRACE_POLICY_URL`, `ARTTRACE_POLICY_API_KEY` | none | where routes lead that name no server, and the key |
 | | `ARTTRACE_DISABLED` | off | `1`: nothing is captured |
 | | `ARTTRACE_CONTEXT` | none | the trajectory that this process belongs to; set by the process that started it |
@@ -48,7 +48,7 @@ MAX_SPOOL_BYTES = 4 << 30
 
 
 class Mask(Protocol):
-    """The user's mask: gets a list of structured messages, or another value, and returns it masked, in a thread of ours.
+    """The user's mask, called in a thread of ours: gets a list of structured messages or another value, and returns it.
 
     `kind` is one of input_messages, output_messages, system_instructions, tool_definitions, arguments, result,
     metadata, error. Where it raises, that value is dropped and the span stays.
