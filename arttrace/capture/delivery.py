@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
@@ -20,6 +20,7 @@ from arttrace.capture.guard import logger
 from arttrace.capture.otlp import encode_request, reward_span
 from arttrace.capture.otlp_client import Answer, OtlpClient
 from arttrace.journal import JournalFull, JournalWriter, Segment, list_segments, lock, read_segment
+from arttrace.journal.reader import SEALED_SUFFIX
 from arttrace.records.record import Record, encode_record
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
@@ -260,12 +261,17 @@ def sizes(directory: Path, mark: str = "") -> dict[str, int]:
     return found
 
 
-def undelivered(directory: Path, wanted: dict[str, int]) -> dict[str, int]:
-    """Those of the `wanted` segments that are not delivered up to that size."""
+def undelivered(directory: Path, wanted: Mapping[str, int]) -> set[str]:
+    """Those of the `wanted` segments that are not delivered up to that size; a sealed one until it is gone."""
     if not wanted:
-        return {}
-    there, offsets = {segment.name for segment in list_segments(directory)}, read_offsets(directory)
-    return {name: size for name, size in wanted.items() if name in there and offsets.get(name, 0) < size}
+        return set()
+    offsets = read_offsets(directory)
+    return {
+        segment.name
+        for segment in list_segments(directory)
+        if segment.name in wanted
+        and (segment.path.suffix == SEALED_SUFFIX or offsets.get(segment.name, 0) < wanted[segment.name])
+    }
 
 
 def read_offsets(directory: Path) -> dict[str, int]:

@@ -305,7 +305,7 @@ def test_after_a_sync_a_power_failure_costs_nothing_that_came_before(
         safe_bytes[os.fstat(fd).st_ino] = os.pread(fd, 1 << 20, 0)
 
     def name_is_safe(fd: int) -> None:
-        safe_names.update(os.listdir(f"/proc/self/fd/{fd}"))
+        safe_names.update(path.name for path in Path(f"/proc/self/fd/{fd}").iterdir())
         fsync(fd)
 
     monkeypatch.setattr("arttrace.journal.writer._datasync", data_is_safe)
