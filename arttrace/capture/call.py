@@ -16,6 +16,7 @@ from typing import Any
 from opentelemetry.trace import Span, SpanKind
 
 from arttrace import semconv
+from arttrace.capture import content, secrets
 from arttrace.capture.config import MAX_BODY_BYTES, MAX_CONTENT_BYTES
 from arttrace.capture.flow import Execution
 from arttrace.capture.recorder import Recorder
@@ -23,8 +24,6 @@ from arttrace.capture.scope import Scope, describe_error, end_span, execution_at
 from arttrace.wire import Ending, Exchange, decode_chat
 
 _KEPT_HEADERS = ("content-type", "content-encoding", semconv.POLICY_VERSION_HEADER)
-_SECRET_HEADERS = ("authorization", "api-key", "x-api-key", "proxy-authorization", "cookie")
-_MIN_SECRET = 8
 
 _open_calls: weakref.WeakSet[ModelCall] = weakref.WeakSet()
 
@@ -43,6 +42,7 @@ class ModelCall:
     ) -> None:
         self.http_client = http_client
         self._run = scope.run
+        self._content_mode = scope.capture_content
         self._recorder = recorder
         self._execution = execution
         self._provider = provider
@@ -50,7 +50,6 @@ class ModelCall:
         self._attempts = 0
         self._request = b""
         self._server: tuple[str, int | None] | None = None
-        self._secrets: tuple[str, ...] = ()
         self._status: int | None = None
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
@@ -77,8 +76,7 @@ class ModelCall:
         self._request = request.content
         url, headers = request.url, request.headers
         self._server = (url.host, url.port)
-        values = [headers[name].split(" ")[-1] for name in _SECRET_HEADERS if name in headers]
-        self._secrets = tuple(value for value in values if len(value) >= _MIN_SECRET)
+        secrets.remember_headers(headers)
 
     def answered(self, response: Any, *, streaming: bool) -> None:
         """Headers came; without `streaming` the whole body too."""
@@ -175,19 +173,14 @@ class ModelCall:
                     ending=ending,
                     body_cut=self._body_cut,
                 ),
-                content=self._recorder.settings.content,
+                content=self._content_mode != "off",
                 limit=MAX_CONTENT_BYTES,
             )
             self._span.update_name(decoded.name)
             attributes.update(decoded.attributes)
             failure = failure or decoded.failure
         finally:  # whatever our decoder did, the call was made
-            end_span(self._span, attributes, end_ns, self._masked(failure))
-
-    def _masked(self, failure: tuple[str, str] | None) -> tuple[str, str] | None:
-        if failure is None:
-            return None
-        kind, message = failure
-        for secret in self._secrets:
-            message = message.replace(secret, "[secret]")
-        return kind, message
+            settings = self._recorder.settings
+            if failure is not None:
+                failure = failure[0], content.apply_to_error(settings, failure[1], self._content_mode)
+            end_span(self._span, content.apply(settings, attributes, self._content_mode), end_ns, failure)
