@@ -6,6 +6,7 @@ with the operating system as soon as its job has run, and on the disk a second l
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import queue
 import sys
@@ -38,6 +39,7 @@ SoFar = Callable[[], Mapping[str, Any]]
 
 _SYNC_INTERVAL_S = 0.5  # half of what is promised: power may fail a second after a call ended
 _SHOWN_AFTER_S = 1.0
+_GATHER_S = 0.03  # a burst of calls is worked off together, not in turns with the user's thread over the interpreter
 _SPOOL_SEGMENT_BYTES = 64 << 20
 _OUTBOX_SEGMENT_BYTES = 8 << 20
 _UNLIMITED = SpanLimits(
@@ -186,10 +188,12 @@ class Recorder:
     def flush(self, timeout_s: float | None = None) -> bool:
         """Return when everything submitted before is on the disk; False when that took longer than `timeout_s`."""
         done = threading.Event()
+        self._hurry.set()
         self.submit(done.set)
         if self._worker is None:  # the interpreter is ending and starts no thread any more
             self._drain()
         in_time = done.wait(timeout_s)
+        self._hurry.clear()
         with _spooling:
             self._spool.sync()
         raise_background_failure()
@@ -224,6 +228,7 @@ class Recorder:
 
     def _start_worker_state(self) -> None:
         self._jobs: queue.SimpleQueue[tuple[Job, int]] = queue.SimpleQueue()
+        self._hurry = threading.Event()  # somebody waits for a flush
         self._weighing = threading.Lock()
         self._waiting_bytes = 0
         self._worker: threading.Thread | None = None
@@ -266,15 +271,20 @@ class Recorder:
                     self._spool.sync()
 
     def _next_job(self, sync_at: float | None) -> tuple[Job | None, int]:
-        """The next job, or None when it is time for something else."""
+        """The next job, or None when it is time for something else. One that had to be waited for waits for more."""
+        with contextlib.suppress(queue.Empty):
+            return self._jobs.get_nowait()
         self._idle = sync_at is None  # before the look at what has begun: `started` looks the other way round
         shown_at = next((due for due, _, _ in list(self._open.values())), None)
         times = [each for each in (sync_at, shown_at) if each is not None]
         self._idle = not times
         try:
-            return self._jobs.get(timeout=max(0.0, min(times) - time.monotonic()) if times else None)
+            job = self._jobs.get(timeout=max(0.0, min(times) - time.monotonic()) if times else None)
         except queue.Empty:
             return None, 0
+        self._idle = False
+        self._hurry.wait(_GATHER_S)
+        return job
 
     def _show_open(self) -> bool:
         """Spool the calls and roots that have lasted; whether there were any."""

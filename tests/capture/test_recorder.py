@@ -64,3 +64,12 @@ def test_a_fork_while_a_failure_is_being_counted_leaves_no_lock_behind() -> None
         if child == 0:
             os._exit(0 if guard._lock.acquire(timeout=2) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_flush_does_not_wait_for_more_calls_to_come(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arttrace.capture.recorder._GATHER_S", 1000.0)
+    ran: list[int] = []
+    for number in range(3):
+        recorder.submit(lambda number=number: ran.append(number))
+        assert recorder.flush(60)
+    assert ran == [0, 1, 2]
