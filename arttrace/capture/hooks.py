@@ -8,7 +8,7 @@ from types import ModuleType
 
 import wrapt
 
-from arttrace.capture import http_hook, openai_hook, runtime, threads
+from arttrace.capture import http_hook, openai_hook, runtime, threads, tool_hooks
 from arttrace.capture.call import close_open_calls
 from arttrace.capture.guard import Guard
 
@@ -32,6 +32,7 @@ def install() -> None:
                 ("httpx", http_hook.install),
                 ("httpx2", http_hook.install),
                 ("openai._base_client", openai_hook.install),
+                *tool_hooks.HOOKS,
             ):
                 wrapt.register_post_import_hook(_guarded(hook), name)
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
-from arttrace.capture import program
+from arttrace.capture import program, runtime
 from arttrace.capture.flow import current_flow, set_flow
 from arttrace.capture.guard import Guard, logger
 from arttrace.errors import ArttraceError
@@ -73,7 +72,6 @@ class Routing:
 
 _routes: list[Route] = []
 _from_environment: tuple[str, list[Route]] = ("", [])
-_trainable: tuple[str, ...] | None = None
 
 
 def route(
@@ -120,19 +118,6 @@ def parse_routes(text: str) -> list[Route]:
     return found
 
 
-def set_trainable(base_urls: Iterable[str] | None) -> None:
-    """Name the servers whose answers are asked for token ids and log-probabilities; None: those of the environment."""
-    global _trainable
-    _trainable = None if base_urls is None else tuple(base_urls)
-
-
-def trainable_endpoints() -> tuple[str, ...]:
-    """Base URLs of the servers that give what training needs, as `init` or else ARTTRACE_TRAINABLE names them."""
-    if _trainable is not None:
-        return _trainable
-    return tuple(filter(None, (url.strip() for url in os.environ.get("ARTTRACE_TRAINABLE", "").split(","))))
-
-
 def apply(request: Any, options: dict[str, Any]) -> tuple[Any, str | None]:
     """The request that goes out instead, and the model that the program asked for where a route changed it.
 
@@ -141,7 +126,7 @@ def apply(request: Any, options: dict[str, Any]) -> tuple[Any, str | None]:
         options: The keyword arguments of `send`; a routed call is sent without the HTTP client's own `auth`.
     """
     routes = [*_environment_routes(), *_routes, *current_flow().routes]
-    trainable = trainable_endpoints()
+    trainable = runtime.recorder().settings.trainable
     if not routes and not trainable:
         return request, None
     with _routing:

@@ -98,6 +98,8 @@ class Scope:
         self.recorder: Recorder = recorder()
         above = self.recorder.settings.capture_content if parent is None else parent.capture_content
         self.capture_content: ContentMode = stricter(above, capture_content)
+        self.library: str | None = None
+        self._failure: tuple[str, str] | None = None
         self._attributes: dict[str, Any] = {}
         self._cut: list[str] = []
         self.execution: Execution | None = None
@@ -134,6 +136,29 @@ class Scope:
     def set_result(self, result: Any) -> None:
         """Record what this run returned, as it is now."""
         self._content(semconv.TOOL_CALL_RESULT if self.kind == "tool" else semconv.ENTRY_RESULT, result, False)
+
+    def failed(self, kind: str, message: str) -> None:
+        """Record that the run failed though it raises nothing."""
+        self._failure = kind, message
+
+    def run_by(self, library: str | None, call_id: str | None) -> None:
+        """Note the library that executes this tool, if one does, and the id that the model gave the call."""
+        self.library = library
+        if call_id is not None:
+            self._attributes.setdefault(semconv.TOOL_CALL_ID, call_id)
+
+    def is_same_tool_call(self, name: str, library: str | None, call_id: str | None) -> bool:
+        """Whether a tool that starts right inside this one is this one, seen again at another place.
+
+        A tool of the same library or, of two decorated ones, each is a call of its own, whatever its name.
+        """
+        known = self._attributes.get(semconv.TOOL_CALL_ID)
+        if self.kind != "tool" or self.library == library:
+            return False
+        if known is not None and call_id is not None:
+            return bool(known == call_id)
+        # MCP servers' tools are often shown to the model under a name with the server's before it.
+        return self.name == name or (library == "mcp" and self.name.endswith(f"_{name}"))
 
     def update(self, *, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()) -> None:
         """Add metadata and tags to the trajectory."""
@@ -176,7 +201,7 @@ class Scope:
             attributes.update(self._root_attributes())
         if self._cut:
             attributes[semconv.TRUNCATED] = self._cut
-        failure = None if error is None else describe_error(error)
+        failure = self._failure if error is None else describe_error(error)
         if isinstance(error, GeneratorExit):
             attributes[semconv.INTERRUPTED], failure = "closed", None
         elif isinstance(error, (asyncio.CancelledError, KeyboardInterrupt)):
@@ -257,12 +282,15 @@ def open_scope(
     metadata: Mapping[str, Any] | None = None,
     trajectory_id: str | None = None,
     capture_content: ContentMode | None = None,
+    library: str | None = None,
+    call_id: str | None = None,
     outside: Callable[[], Scope | None] = lambda: None,
 ) -> Scope | None:
     """A new scope under the current one, or None when nothing is to be recorded here.
 
     Outside any trajectory only `trajectory` opens one, all else goes under `outside()`. Inside, a further
-    `trajectory` is a sub-agent of it.
+    `trajectory` is a sub-agent of it. `library` and `call_id` are those of a tool that a library executes; a tool
+    call that is being recorded already opens none.
     """
     flow = current_flow()
     settings = recorder().settings
@@ -270,6 +298,9 @@ def open_scope(
         return None
     parent = outside() if flow.scope is None and kind != "trajectory" else flow.scope
     if parent is not None:
+        if kind == "tool" and parent.is_same_tool_call(name, library, call_id):
+            parent.run_by(parent.library, call_id)
+            return None
         inner: ScopeKind = "agent" if kind == "trajectory" else kind
         return Scope(inner, name, run=parent.run, parent=parent, capture_content=capture_content)
     if kind != "trajectory":

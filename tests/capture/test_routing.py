@@ -228,9 +228,10 @@ def test_the_http_clients_own_credentials_stay_at_home(vendor: ScriptedServer, p
 
 
 def test_trainable_servers_are_asked_for_tokens_and_no_others(
-    vendor: ScriptedServer, policy: ScriptedServer, monkeypatch: pytest.MonkeyPatch, spans: Spans
+    vendor: ScriptedServer, policy: ScriptedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, spans: Spans
 ) -> None:
     monkeypatch.setenv("ARTTRACE_TRAINABLE", f" http://elsewhere/v1, {policy.url}/")
+    arttrace.init(dir=tmp_path / "data")
     with arttrace.trajectory(name="root"):
         assert chat(client(vendor)).choices[0].logprobs is None
         asked = chat(client(policy))

@@ -1,0 +1,36 @@
+"""Hooks `ClientSession.call_tool` of the MCP SDK, majors 1 and 2: every client of it goes through there."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from arttrace.capture.tool_hooks.tool_run import ToolRun
+
+
+def install(module: ModuleType) -> None:
+    """Hook `mcp.client.session`."""
+    module.ClientSession.call_tool = _call_tool(module.ClientSession.call_tool)
+
+
+def _call_tool(call_tool: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(call_tool)
+    async def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        name = args[0] if args else kwargs.get("name")
+        arguments = args[1] if len(args) > 1 else kwargs.get("arguments")
+        with ToolRun("mcp", str(name), arguments or {}) as run:
+            result = await call_tool(self, *args, **kwargs)
+            run.returned(_content(result), failed=bool(getattr(result, "is_error", getattr(result, "isError", False))))
+        return result
+
+    return hooked
+
+
+def _content(result: Any) -> Any:
+    """What a model is shown of a result: its text, or its parts where they are more than text."""
+    parts = getattr(result, "content", result)
+    if isinstance(parts, list) and parts and all(getattr(part, "type", None) == "text" for part in parts):
+        return "\n".join(part.text for part in parts)
+    return parts

@@ -1,0 +1,199 @@
+"""Tools run by libraries are recorded once each, as `@tool` records them, and run as they do without capture."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
+
+import pytest
+from agents import Agent, OpenAIResponsesModel, Runner, function_tool
+from agents import set_tracing_disabled as disable_agents_tracing
+from langchain_core.tools import InjectedToolArg, ToolException
+from langchain_core.tools import tool as langchain_tool
+from mcp import Client
+from mcp.server.mcpserver import MCPServer
+from openai import AsyncOpenAI
+from scripted_server import Asked, Call, Reply, serve_script
+
+import arttrace
+from arttrace import semconv
+from arttrace.records.span import SpanRow
+
+Spans = Callable[[], list[SpanRow]]
+
+mcp_server = MCPServer("numbers")
+
+
+@mcp_server.tool()
+def add(a: int, b: int) -> int:
+    """Adds."""
+    return a + b
+
+
+@mcp_server.tool()
+def refuse(why: str) -> str:
+    """Refuses."""
+    raise ValueError(why)
+
+
+@pytest.fixture(autouse=True)
+def _no_tracing_of_the_sdks() -> Iterator[None]:
+    disable_agents_tracing(True)
+    yield
+    disable_agents_tracing(False)
+
+
+def tools(spans: Spans) -> list[SpanRow]:
+    """Tool spans in order of starting."""
+    found = [s for s in spans() if s.attributes[semconv.OPERATION_NAME] == semconv.OPERATION_EXECUTE_TOOL]
+    return sorted(found, key=lambda span: span.start_ns)
+
+
+def seen(span: SpanRow) -> tuple[Any, ...]:
+    """Name, arguments and result of a tool span."""
+    arguments = span.attributes.get(semconv.TOOL_CALL_ARGUMENTS)
+    result = span.attributes.get(semconv.TOOL_CALL_RESULT)
+    return (
+        span.attributes[semconv.TOOL_NAME],
+        None if arguments is None else json.loads(arguments),
+        None if result is None else json.loads(result),
+    )
+
+
+async def test_mcp_calls(spans: Spans) -> None:
+    async def calls() -> list[str]:
+        async with Client(mcp_server) as client:
+            sums = (
+                await client.call_tool("add", {"a": 1, "b": 2}),
+                await client.session.call_tool(name="add", arguments={"a": 3, "b": 4}),
+            )
+            refused = await client.call_tool("refuse", {"why": "no"})
+            return [part.text for result in (*sums, refused) for part in result.content]
+
+    bare = await calls()
+    with arttrace.trajectory(name="root"):
+        assert await calls() == bare
+    first, second, refused = tools(spans)
+    assert seen(first) == ("add", {"a": 1, "b": 2}, "3")
+    assert seen(second) == ("add", {"a": 3, "b": 4}, "7")
+    assert refused.attributes[semconv.ERROR_TYPE] == "tool_error"
+    assert seen(refused)[2] == bare[-1]
+
+
+@langchain_tool
+def look_up(word: str, secret: Annotated[str, InjectedToolArg] = "hidden") -> str:
+    """Looks a word up."""
+    return f"{word} is a word"
+
+
+@langchain_tool
+async def look_up_later(word: str) -> str:
+    """Looks a word up, later."""
+    await asyncio.sleep(0)
+    return f"{word} was a word"
+
+
+@langchain_tool
+def broken(word: str) -> str:
+    """Breaks."""
+    raise ToolException(word)
+
+
+def call_of(name: str, **arguments: Any) -> Any:
+    return {"type": "tool_call", "id": f"call_{name}", "name": name, "args": arguments}
+
+
+async def test_langchain_tools(spans: Spans) -> None:
+    bare = look_up.invoke(call_of("look_up", word="tea"))
+    with arttrace.trajectory(name="root"):
+        assert look_up.invoke(call_of("look_up", word="tea")) == bare
+        assert await look_up.ainvoke({"word": "pot", "secret": "x"}) == "pot is a word"
+        assert await look_up_later.ainvoke({"word": "cup"}) == "cup was a word"
+        with pytest.raises(ToolException, match="lid"):
+            broken.invoke({"word": "lid"})
+    first, second, third, failed = tools(spans)
+    assert seen(first) == ("look_up", {"word": "tea"}, "tea is a word")
+    assert first.attributes[semconv.TOOL_CALL_ID] == "call_look_up"
+    assert seen(second) == ("look_up", {"word": "pot"}, "pot is a word"), "an executor's thread, and nothing injected"
+    assert seen(third) == ("look_up_later", {"word": "cup"}, "cup was a word")
+    assert failed.attributes[semconv.ERROR_TYPE].endswith("ToolException")
+
+
+def test_one_execution_is_one_span_and_another_tool_inside_is_a_child(spans: Spans) -> None:
+    @arttrace.tool
+    def search(word: str) -> str:
+        return look_up.invoke({"word": word}) if word != "again" else search("tea")
+
+    wrapped = langchain_tool(search, description="Searches.")
+    with arttrace.trajectory(name="root"):
+        assert wrapped.invoke(call_of("search", word="again")).content == "tea is a word"
+    outer, inner = tools(spans)
+    assert seen(outer) == ("search", {"word": "again"}, "tea is a word")
+    assert outer.attributes[semconv.TOOL_CALL_ID] == "call_search"
+    assert (seen(inner)[0], inner.parent_span_id) == ("look_up", outer.span_id)
+
+
+def test_a_decorated_tool_that_calls_itself_is_recorded_each_time(spans: Spans) -> None:
+    @arttrace.tool
+    def down(n: int) -> int:
+        return down(n - 1) if n else 0
+
+    with arttrace.trajectory(name="root"):
+        assert down(2) == 0
+    assert [seen(span)[1] for span in tools(spans)] == [{"n": 2}, {"n": 1}, {"n": 0}]
+
+
+def script(asked: Asked) -> Reply:
+    if asked.system == "You help.":
+        return Reply("helped")
+    if not asked.results:
+        calls = [
+            Call("add", {"a": 1, "b": 2}, "call_add"),
+            Call("explode", {}, "call_explode"),
+            Call("help", {"input": "x"}, "call_help"),
+        ]
+        return Reply(calls=tuple(calls))
+    return Reply(" ".join(asked.results))
+
+
+async def test_agents_sdk_tools_and_agents(spans: Spans) -> None:
+    @function_tool(failure_error_function=None)
+    @arttrace.tool
+    async def add(a: int, b: int) -> str:
+        """Adds, by a server."""
+        async with Client(mcp_server) as client:
+            return (await client.call_tool("add", {"a": a, "b": b})).content[0].text
+
+    @function_tool
+    def explode() -> str:
+        """Explodes."""
+        raise ValueError("bang")
+
+    with serve_script(script) as server:
+        model = OpenAIResponsesModel("m", AsyncOpenAI(base_url=server.url, api_key="k"))
+        helper = Agent(name="Helper", instructions="You help.", model=model)
+        agent: Agent[Any] = Agent(name="Adder", model=model, tools=[add, explode, helper.as_tool("help", "Helps.")])
+        bare = await Runner.run(agent, "go")
+        with arttrace.trajectory(name="root"):
+            result = await Runner.run(agent, "go")
+    assert result.final_output == bare.final_output
+    by_name = {span.attributes[semconv.TOOL_NAME]: span for span in tools(spans)}
+    assert len(by_name) == len(tools(spans)) == 3, "through the SDK, @tool and MCP: one execution, one span"
+    assert seen(by_name["add"]) == ("add", {"a": 1, "b": 2}, "3")
+    assert by_name["add"].attributes[semconv.TOOL_CALL_ID] == "call_add"
+    assert by_name["explode"].attributes[semconv.TOOL_CALL_ID] == "call_explode"
+    assert seen(by_name["explode"])[2] in result.final_output
+    agents = {s.attributes[semconv.AGENT_NAME]: s for s in spans() if semconv.AGENT_NAME in s.attributes}
+    assert agents["Adder"].parent_span_id == agents["root"].span_id
+    assert agents["Helper"].parent_span_id == by_name["help"].span_id
+
+
+async def test_nothing_is_recorded_outside_a_trajectory_or_where_capture_is_off(spans: Spans) -> None:
+    look_up.invoke({"word": "tea"})
+    with arttrace.trajectory(name="root"), arttrace.no_capture():
+        look_up.invoke({"word": "tea"})
+        async with Client(mcp_server) as client:
+            await client.call_tool("add", {"a": 1, "b": 2})
+    assert tools(spans) == []
