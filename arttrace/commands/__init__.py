@@ -15,6 +15,7 @@ _OWN = {
     "ls": "arttrace.commands.ls",
     "run": "arttrace.commands.run",
     "score": "arttrace.commands.score",
+    "ship": "arttrace.commands.ship",
     "show": "arttrace.commands.show",
     "sql": "arttrace.commands.sql",
 }

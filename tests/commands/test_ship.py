@@ -1,0 +1,182 @@
+"""`arttrace ship` and captured processes in front of the real collector, `arttrace collect`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from otlp_receiver import receiving
+
+from arttrace.journal import JournalWriter, list_segments
+from arttrace.paths import DataDir
+from arttrace.records.record import encode_record
+from arttrace.records.span import SpanRow
+
+ARTTRACE = [sys.executable, "-c", "from arttrace.commands import main; main()"]
+DEADLINE_S = 90.0
+
+AGENT = """
+import sys, time
+import arttrace
+@arttrace.trajectory(name=sys.argv[1])
+def agent():
+    arttrace.reward(0.5, name="fair")
+    return "done"
+agent()
+if "unfinished" in sys.argv:
+    with arttrace.trajectory(name="unfinished"):
+        arttrace.flush()
+        print("inside", flush=True)
+        time.sleep(600)
+"""
+
+
+def environment(data: DataDir, **more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ARTTRACE_")}
+    return {**kept, "ARTTRACE_DIR": str(data.root), **more}
+
+
+def python(program: str, data: DataDir, *arguments: str, **more: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program), *arguments],
+        env=environment(data, **more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ship(data: DataDir, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*ARTTRACE, "ship", *arguments],
+        env=environment(data, **more),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, f"it never came to this: {what}"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def agent_data(tmp_path: Path) -> DataDir:
+    """Where the agents record: not where the collector does."""
+    return DataDir(tmp_path / "agents")
+
+
+@pytest.fixture
+def collected(tmp_path: Path) -> Iterator[tuple[str, Callable[[], dict[str, dict[str, Any]]]]]:
+    """A running collector: its URL, and its trajectories by entry."""
+    data = DataDir(tmp_path / "collector")
+    command = [*ARTTRACE, "collect", "--port", "0"]
+    with subprocess.Popen(command, env=environment(data), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[2]
+
+        def trajectories() -> dict[str, dict[str, Any]]:
+            listed = subprocess.run(
+                [*ARTTRACE, "ls", "--json"], env=environment(data), capture_output=True, text=True, timeout=DEADLINE_S
+            )
+            assert listed.returncode == 0, listed.stderr
+            return {str(each["entry"]): each for each in json.loads(listed.stdout)}
+
+        try:
+            yield url, trajectories
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(20)
+
+
+def test_what_a_process_recorded_is_with_the_collector_when_it_ends(
+    agent_data: DataDir, collected: tuple[str, Callable[[], dict[str, dict[str, Any]]]]
+) -> None:
+    url, trajectories = collected
+    _, err = python(AGENT, agent_data, "whole", ARTTRACE_ENDPOINT=url).communicate(timeout=DEADLINE_S)
+    assert err == ""
+    until(lambda: "whole" in trajectories(), "the run is in the collector's store")
+    whole = trajectories()["whole"]
+    assert whole["incomplete"] == []
+    assert [reward["value"] for reward in whole["rewards"]] == [0.5]
+
+
+def test_ship_delivers_what_a_killed_process_left_and_an_interrupted_run_shows_as_incomplete(
+    agent_data: DataDir, collected: tuple[str, Callable[[], dict[str, dict[str, Any]]]]
+) -> None:
+    url, trajectories = collected
+    away = "http://127.0.0.1:9"
+    process = python(AGENT, agent_data, "whole", "unfinished", ARTTRACE_ENDPOINT=away)
+    assert process.stdout is not None
+    process.stdout.readline()
+
+    def in_progress() -> bool:
+        return any(b'"end_ns":0' in segment.path.read_bytes() for segment in list_segments(agent_data.outbox))
+
+    until(in_progress, "the unfinished run is in the outbox")
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    done = ship(agent_data, "--endpoint", url)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"3 spans delivered to {url}\n"
+    assert list_segments(agent_data.outbox) == []
+    until(lambda: len(trajectories()) == 2, "both runs are in the collector's store")
+    assert trajectories()["whole"]["incomplete"] == []
+    assert trajectories()["unfinished"]["incomplete"]
+    again = ship(agent_data, ARTTRACE_ENDPOINT=url)
+    assert again.stdout == f"0 spans delivered to {url}\n"
+
+
+def span(number: int) -> bytes:
+    return encode_record(SpanRow(f"{number:032x}", f"{number:016x}", f"span {number}", 1, 2))
+
+
+def test_spans_captured_without_an_endpoint_are_shipped_too_unless_a_store_takes_them(agent_data: DataDir) -> None:
+    writer = JournalWriter(agent_data.spool)
+    writer.append(span(1))
+    writer.close()
+    with receiving() as receiver:
+        agent_data.store.touch()
+        assert ship(agent_data, "--endpoint", receiver.url).stdout.startswith("0 spans")
+        agent_data.store.unlink()
+        assert ship(agent_data, "--endpoint", receiver.url).stdout.startswith("1 spans")
+        assert len(receiver.spans) == 1
+    assert list_segments(agent_data.spool) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        ([], 200, ["there is no collector to ship to", "ARTTRACE_ENDPOINT"]),
+        (["--endpoint", "localhost:4318"], 200, ["no URL of the form"]),
+        (["--endpoint", "{url}"], 401, ["answers 401", "ARTTRACE_API_KEY", "Nothing is lost"]),
+        (["--endpoint", "{url}/elsewhere"], 200, ["answers 404", "Check the endpoint"]),
+        (["--endpoint", "{url}"], 400, ["refused 1 spans", "refused"]),
+    ],
+    ids=["none", "no URL", "wrong key", "wrong path", "refused"],
+)
+def test_what_cannot_be_shipped_is_said_with_cause_and_mend(
+    agent_data: DataDir, arguments: list[str], status: int, words: list[str]
+) -> None:
+    writer = JournalWriter(agent_data.outbox)
+    writer.append(span(1))
+    writer.close()
+    with receiving(always=lambda _spans: (status, {}, b"")) as receiver:
+        done = ship(agent_data, *[argument.format(url=receiver.url) for argument in arguments])
+    assert done.returncode == 1
+    assert all(word in done.stderr for word in words), done.stderr
+    assert "Traceback" not in done.stderr
+    kept = list_segments(agent_data.outbox) + list_segments(agent_data.outbox / "refused")
+    assert len(kept) == 1
