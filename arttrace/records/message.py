@@ -62,6 +62,12 @@ class Message(msgspec.Struct, frozen=True):
         return tuple(part for part in self.parts if isinstance(part, ToolCallPart))
 
 
+class MessageTexts(tuple[str, ...]):
+    """A message list as the JSON text of each message; equal messages are best one and the same str object."""
+
+    __slots__ = ()
+
+
 def canonical_json(value: Any) -> bytes:
     """JSON with sorted keys and no spaces: equal values give equal bytes."""
     return msgspec.json.encode(value, order="sorted")

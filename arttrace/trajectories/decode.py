@@ -1,7 +1,7 @@
 """One `chat` span becomes one Call: attributes to messages, choices, tools and token truth, without ever raising.
 
 What cannot be read is left out (None or empty), so that a malformed attribute costs that attribute and nothing else.
-The newest GenAI names are read; message lists may be JSON text or structured values.
+The newest GenAI names are read; message lists may be JSON text, structured values or MessageTexts.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from arttrace import semconv
 from arttrace.records.call import Call, Choice
 from arttrace.records.message import (
     Message,
+    MessageTexts,
     OtherPart,
     Part,
     ReasoningPart,
@@ -25,9 +26,9 @@ from arttrace.records.message import (
 )
 from arttrace.records.span import SpanRow
 from arttrace.records.tokens import decode_logprobs, decode_token_ids
+from arttrace.trajectories.shared import SharedTexts, SharedTokens
 
 _T = TypeVar("_T")
-_raw_list: msgspec.json.Decoder[list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw])
 _message: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
@@ -48,41 +49,66 @@ _finish_reason: msgspec.json.Decoder[_FinishReason] = msgspec.json.Decoder(_Fini
 
 
 class MessageReader:
-    """Reads message lists, each distinct message once: a history that grows by a turn per call costs its new turns.
+    """Reads what the calls of one trajectory hold, each distinct message, tool list and prompt prefix once.
 
-    `hashes` maps a message to its canonical hash, by identity of the cached object (`id`); the reader keeps them alive.
+    `hash` gives a message's canonical hash by identity of the cached object (`id`); the reader keeps them alive.
     """
 
     def __init__(self) -> None:
-        self._seen: dict[bytes, Message] = {}
+        self._texts, self._tokens = SharedTexts(), SharedTokens()
+        self._seen: dict[str, Message] = {}
         self._hashes: dict[int, str] = {}
+        self._tools: dict[str, tuple[dict[str, Any], ...]] = {}
 
-    def read(self, value: Any) -> list[tuple[Message, bytes]]:
-        """Messages with the JSON each came from. An unreadable list is an empty one."""
-        if value is None:
-            return []
-        data = value if isinstance(value, (str, bytes)) else msgspec.json.encode(value)
-        try:
-            raw = [bytes(item) for item in _raw_list.decode(data)]
-        except msgspec.DecodeError:
-            return []
-        return [(self._one(item), item) for item in raw]
+    def read(self, value: Any) -> tuple[Message, ...]:
+        """The messages of an attribute. An unreadable list is an empty one."""
+        return self._of(self._texts.messages(value) or MessageTexts())
+
+    def choices(self, value: Any) -> list[tuple[Message, str | None]]:
+        """The messages of an answer, each with its reason to finish."""
+        texts = self._texts.messages(value) or MessageTexts()
+        return list(zip(self._of(texts), map(_reason_to_finish, texts), strict=True))
+
+    def token_ids(self, value: Any) -> tuple[int, ...] | None:
+        """The ids of a prompt. Raises ValueError."""
+        return self._tokens.decode(value)
+
+    def tools(self, value: Any) -> tuple[dict[str, Any], ...]:
+        """Tool definitions: one and the same object for one text."""
+        if isinstance(value, str) and value in self._tools:
+            return self._tools[value]
+        tools = from_json(value)
+        found = tuple(tool for tool in tools if isinstance(tool, dict)) if isinstance(tools, (list, tuple)) else ()
+        if isinstance(value, str):
+            self._tools[value] = found
+        return found
 
     def hash(self, message: Message) -> str:
         """The canonical hash of a message (records.message.message_hash), computed once per distinct message."""
         known = self._hashes.get(id(message))
         return message_hash(message) if known is None else known
 
-    def _one(self, raw: bytes) -> Message:
-        message = self._seen.get(raw)
+    def _of(self, texts: MessageTexts) -> tuple[Message, ...]:
+        try:
+            return tuple(map(self._seen.__getitem__, texts))
+        except KeyError:
+            return tuple(map(self._one, texts))
+
+    def _one(self, text: str) -> Message:
+        message = self._seen.get(text)
         if message is None:
             try:
-                message = _message.decode(raw)
-            except msgspec.DecodeError:
-                message = _lenient_message(msgspec.json.decode(raw))
-            self._seen[raw] = message
+                message = _message.decode(text)
+            except msgspec.ValidationError:
+                message = _lenient_message(msgspec.json.decode(text))
+            self._seen[text] = message
             self._hashes[id(message)] = message_hash(message)
         return message
+
+
+def _reason_to_finish(text: str) -> str | None:
+    found = _or_none(_finish_reason.decode, text)
+    return found.finish_reason if found else None
 
 
 def _lenient_message(value: Any) -> Message:
@@ -160,11 +186,10 @@ def span_error(span: SpanRow) -> str | None:
 def decode_call(span: SpanRow, reader: MessageReader) -> Call:
     """The call that a `chat` span recorded."""
     attributes = span.attributes
-    messages = [message for message, _ in reader.read(attributes.get(semconv.INPUT_MESSAGES))]
+    messages = reader.read(attributes.get(semconv.INPUT_MESSAGES))
     instructions = from_json(attributes.get(semconv.SYSTEM_INSTRUCTIONS))
-    if isinstance(instructions, list):
-        messages = [message for message, _ in reader.read([{"role": "system", "parts": instructions}])] + messages
-    tools = from_json(attributes.get(semconv.TOOL_DEFINITIONS))
+    if isinstance(instructions, list) and instructions:
+        messages = (*reader.read([{"role": "system", "parts": instructions}]), *messages)
     temperature = attributes.get(semconv.REQUEST_TEMPERATURE)
     return Call(
         span_id=span.span_id,
@@ -175,10 +200,10 @@ def decode_call(span: SpanRow, reader: MessageReader) -> Call:
         request_model=text(attributes.get(semconv.REQUEST_MODEL)) or "",
         response_model=text(attributes.get(semconv.RESPONSE_MODEL)) or "",
         policy_version=text(attributes.get(semconv.POLICY_VERSION)),
-        messages=tuple(messages),
-        tools=tuple(tool for tool in tools if isinstance(tool, dict)) if isinstance(tools, list) else (),
+        messages=messages,
+        tools=reader.tools(attributes.get(semconv.TOOL_DEFINITIONS)),
         choices=_choices(attributes, reader),
-        prompt_token_ids=_or_none(decode_token_ids, attributes.get(semconv.PROMPT_TOKEN_IDS)),
+        prompt_token_ids=_or_none(reader.token_ids, attributes.get(semconv.PROMPT_TOKEN_IDS)),
         temperature=float(temperature) if isinstance(temperature, (int, float)) else None,
         altered_sampling=_altered_sampling(attributes),
         input_tokens=_whole(attributes.get(semconv.USAGE_INPUT_TOKENS)),
@@ -200,7 +225,7 @@ def _altered_sampling(attributes: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _choices(attributes: dict[str, Any], reader: MessageReader) -> tuple[Choice, ...]:
-    answers = reader.read(attributes.get(semconv.OUTPUT_MESSAGES))
+    answers = reader.choices(attributes.get(semconv.OUTPUT_MESSAGES))
     choices: list[Choice] = []
     while True:
         index = len(choices)
@@ -208,13 +233,12 @@ def _choices(attributes: dict[str, Any], reader: MessageReader) -> tuple[Choice,
         ids = attributes.get(semconv.TOKEN_IDS + suffix)
         if index >= len(answers) and ids is None:
             return tuple(choices)
-        message, raw = answers[index] if index < len(answers) else (Message("assistant", ()), b"{}")
-        finish = _or_none(_finish_reason.decode, raw)
+        message, finish_reason = answers[index] if index < len(answers) else (Message("assistant", ()), None)
         choices.append(
             Choice(
                 index=index,
                 message=message,
-                finish_reason=finish.finish_reason if finish else None,
+                finish_reason=finish_reason,
                 token_ids=_or_none(decode_token_ids, ids),
                 logprobs=_or_none(decode_logprobs, attributes.get(semconv.LOGPROBS + suffix)),
             )

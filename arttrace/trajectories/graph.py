@@ -30,8 +30,11 @@ def message_graph(
     """
     nodes: dict[tuple[str, int], _Node] = {}
     placed: list[AgentCall] = []
+    hashes: dict[int, str] = {}  # of tool lists, each of which is one object
     for call in calls:
-        tools = _hash(canonical_json(call.tools)) if call.tools else ""
+        if id(call.tools) not in hashes:
+            hashes[id(call.tools)] = _hash(canonical_json(call.tools)) if call.tools else ""
+        tools = hashes[id(call.tools)]
 
         def node_at(trie_node: int, tools: str = tools) -> _Node:
             missing = []

@@ -7,12 +7,13 @@ Only the set of spans counts: any order, batching and duplication of them gives 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from arttrace import semconv
 from arttrace.records.span import SpanRow
+from arttrace.trajectories.shared import SharedTexts, SharedTokens
 
 SpanKey = tuple[str, str]
 """(trace id, span id): unique per span."""
@@ -21,37 +22,64 @@ _encoder = msgspec.json.Encoder(order="sorted")
 
 
 class UniqueSpan(msgspec.Struct, frozen=True):
-    """A span with the hash of its content (32 hex digits) and the length of its JSON in bytes."""
+    """A span with the hash of its content (32 hex digits) and its length in bytes. Its input messages are MessageTexts;
+    `conflicts` counts other spans that came under its id, ended like it and with different content."""
 
     row: SpanRow
     content_hash: str
     length: int
+    conflicts: int = 0
 
     @property
     def key(self) -> SpanKey:
         return (self.row.trace_id, self.row.span_id)
 
 
-def content_hash(span: SpanRow) -> tuple[str, int]:
-    """The hash of a span's canonical JSON, and that JSON's length in bytes."""
-    document = _encoder.encode(span)
-    return hashlib.blake2b(document, digest_size=16).hexdigest(), len(document)
+class _Reader:
+    """Spans of one trace as UniqueSpans: the hash covers what a span says, not how its input was written down."""
+
+    def __init__(self) -> None:
+        self._texts, self._tokens = SharedTexts(), SharedTokens()
+
+    def read(self, row: SpanRow) -> UniqueSpan:
+        rest = dict(row.attributes)
+        hashed, length = b"", 0
+        texts = self._texts.messages(rest.get(semconv.INPUT_MESSAGES))
+        if texts is not None:
+            del rest[semconv.INPUT_MESSAGES]
+            hashed, length = self._texts.digest(texts)
+            row = msgspec.structs.replace(row, attributes={**rest, semconv.INPUT_MESSAGES: texts})
+        tokens = rest.get(semconv.PROMPT_TOKEN_IDS)
+        if isinstance(tokens, str) and tokens.isascii():
+            del rest[semconv.PROMPT_TOKEN_IDS]
+            hashed += self._tokens.digest(tokens)
+            length += len(tokens)
+        document = _encoder.encode(msgspec.structs.replace(row, attributes=rest))
+        digest = hashlib.blake2b(document, digest_size=16)
+        digest.update(bytes((texts is not None, len(hashed))) + hashed)
+        return UniqueSpan(row, digest.hexdigest(), len(document) + length)
 
 
 def deduplicate(spans: Iterable[SpanRow]) -> dict[SpanKey, UniqueSpan]:
     """One span per (trace id, span id). Of several with different content the ended one wins, then the longer, then
     the one with the larger hash."""
-    unique: dict[SpanKey, UniqueSpan] = {}
+    readers: dict[str, _Reader] = {}
+    versions: dict[SpanKey, dict[str, UniqueSpan]] = {}
     for row in spans:
-        candidate = UniqueSpan(row, *content_hash(row))
-        held = unique.get(candidate.key)
-        if held is None or _rank(candidate) > _rank(held):
-            unique[candidate.key] = candidate
-    return unique
+        reader = readers.get(row.trace_id)
+        if reader is None:
+            reader = readers[row.trace_id] = _Reader()
+        candidate = reader.read(row)
+        versions.setdefault(candidate.key, {})[candidate.content_hash] = candidate
+    return {key: _winner(list(found.values())) for key, found in versions.items()}
 
 
-def _rank(span: UniqueSpan) -> tuple[bool, int, str]:
-    return (span.row.end_ns > 0, span.length, span.content_hash)
+def _winner(versions: Sequence[UniqueSpan]) -> UniqueSpan:
+    if len(versions) == 1:
+        return versions[0]
+    best = max(versions, key=lambda span: (span.row.end_ns > 0, span.length, span.content_hash))
+    conflicts = sum(span.row.end_ns > 0 for span in versions) - 1
+    return msgspec.structs.replace(best, conflicts=max(0, conflicts))
 
 
 def parent_key(span: SpanRow) -> SpanKey | None:

@@ -1,0 +1,138 @@
+"""What a call's input shares with earlier inputs of its run is read once, so that a growing history costs its growth.
+
+A history that grows by a turn per call comes as ever longer texts, each beginning with the one before it. That is
+recognised by comparing texts; only the rest is parsed, unpacked or hashed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from arttrace.records.message import MessageTexts
+from arttrace.records.tokens import decode_token_ids
+
+_T = TypeVar("_T")
+_KEPT = 32
+
+_raw_list: msgspec.json.Decoder[list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+class Recent(Generic[_T]):
+    """The last few texts, each with what was made of it."""
+
+    def __init__(self) -> None:
+        self._held: list[tuple[str, _T]] = []
+
+    def longest(self, text: str) -> tuple[str, _T] | None:
+        """The longest of them that `text` begins with."""
+        found = None
+        for held in reversed(self._held):
+            if (found is None or len(held[0]) > len(found[0])) and text.startswith(held[0]):
+                found = held
+        return found
+
+    def keep(self, text: str, made: _T, instead_of: tuple[str, _T] | None) -> None:
+        """Keeps a text, in the place of the one that it extends."""
+        if instead_of is not None:
+            self._held.remove(instead_of)
+        self._held.append((text, made))
+        del self._held[:-_KEPT]
+
+
+class SharedTexts:
+    """Message lists of one trace as MessageTexts, equal messages as one str object, and the hash of each list."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+        self._digests: dict[str, bytes] = {}
+        self._recent: Recent[MessageTexts] = Recent()
+
+    def messages(self, value: Any) -> MessageTexts | None:
+        """The messages of an attribute: JSON text, values, or MessageTexts. None when it is no list."""
+        if isinstance(value, MessageTexts):
+            return value
+        try:
+            if isinstance(value, str):
+                return self._of_json(value)
+            if isinstance(value, (list, tuple)):
+                return MessageTexts(self._one(msgspec.json.encode(item).decode()) for item in value)
+        except (msgspec.DecodeError, UnicodeError):
+            pass
+        return None
+
+    def digest(self, texts: MessageTexts) -> tuple[bytes, int]:
+        """A hash over the texts of a list (16 bytes), and their length together."""
+        try:
+            joined = b"".join(map(self._digests.__getitem__, texts))
+        except KeyError:
+            for text in texts:
+                if text not in self._digests:
+                    self._digests[text] = hashlib.blake2b(text.encode(), digest_size=16).digest()
+            joined = b"".join(map(self._digests.__getitem__, texts))
+        return hashlib.blake2b(joined, digest_size=16).digest(), sum(map(len, texts))
+
+    def _of_json(self, text: str) -> MessageTexts:
+        whole = text.rstrip()
+        body = whole[:-1]  # without the closing bracket: what a longer list begins with
+        held = self._recent.longest(body) if whole.endswith("]") else None
+        rest = body[len(held[0]) :].lstrip() if held else ""
+        if held and not rest:
+            return held[1]
+        if held and rest.startswith(","):
+            texts = MessageTexts((*held[1], *self._parsed(f"[{rest[1:]}]")))
+        else:
+            held, texts = None, MessageTexts(self._parsed(text))
+        if texts:
+            self._recent.keep(body, texts, held)
+        return texts
+
+    def _parsed(self, text: str) -> list[str]:
+        return [self._one(bytes(raw).decode()) for raw in _raw_list.decode(text)]
+
+    def _one(self, text: str) -> str:
+        return self._texts.setdefault(text, text)
+
+
+_IDS_AT_ONCE = 16  # characters of base64 that hold three whole ids
+_PREFIX = len("i4:")
+
+
+class SharedTokens:
+    """Token ids of one trace's prompts."""
+
+    def __init__(self) -> None:
+        self._hashes: Recent[Any] = Recent()
+        self._ids: Recent[tuple[int, ...]] = Recent()
+
+    def digest(self, text: str) -> bytes:
+        """The hash of an encoded prompt, 16 bytes."""
+        held = self._hashes.longest(text)
+        read, state = (len(held[0]), held[1].copy()) if held else (0, hashlib.blake2b(digest_size=16))
+        whole = _whole_ids(text)
+        if whole > read:
+            state.update(text[read:whole].encode())
+            self._hashes.keep(text[:whole], state.copy(), held)
+            read = whole
+        state.update(text[read:].encode())
+        digest: bytes = state.digest()
+        return digest
+
+    def decode(self, value: Any) -> tuple[int, ...] | None:
+        """As records.tokens.decode_token_ids."""
+        if not isinstance(value, str):
+            return decode_token_ids(value)
+        held = self._ids.longest(value)
+        start, before = (len(held[0]), held[1]) if held else (_PREFIX, ())
+        ids = (*before, *(decode_token_ids(f"{value[:_PREFIX]}{value[start:]}") or ()))
+        whole = _whole_ids(value)
+        if whole > start:
+            self._ids.keep(value[:whole], ids[: (whole - _PREFIX) // _IDS_AT_ONCE * 3], held)
+        return ids
+
+
+def _whole_ids(text: str) -> int:
+    """How many characters of an encoded prompt a longer one is sure to begin with."""
+    return max(0, len(text) - _PREFIX - 4) // _IDS_AT_ONCE * _IDS_AT_ONCE + _PREFIX
