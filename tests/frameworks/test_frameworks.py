@@ -42,6 +42,24 @@ class Runs:
     def calls(self) -> list[SpanRow]:
         return sorted(self.named(semconv.OPERATION_CHAT), key=lambda span: span.start_ns)
 
+    @property
+    def callers(self) -> list[str]:
+        """The name of the agent right above each call."""
+        names = {span.span_id: span.attributes.get(semconv.AGENT_NAME) for span in self.spans}
+        return [str(names[call.parent_span_id or ""]) for call in self.calls]
+
+    @property
+    def tools(self) -> list[tuple[str, str, str]]:
+        """Name, call id and result of each tool run in the captured run."""
+        return [
+            (
+                span.attributes[semconv.TOOL_NAME],
+                span.attributes[semconv.TOOL_CALL_ID],
+                span.attributes[semconv.TOOL_CALL_RESULT],
+            )
+            for span in sorted(self.named(semconv.OPERATION_EXECUTE_TOOL), key=lambda span: span.start_ns)
+        ]
+
 
 def environment(server: ScriptedServer, data: Path, **more: str) -> dict[str, str]:
     """What a program is started with: where the server is, and nothing that calls home."""
@@ -143,6 +161,13 @@ def test_openai_agents_sdk(api: str, tmp_path: Path) -> None:
     check(runs)
     assert runs.bare[:2] == ["Done, refunded 3", "Refunds"]
     assert len(runs.calls) == 6
+    assert sorted(runs.tools) == [("refund", "call_3", '"refunded 3"'), ("refund", "call_4", '"refunded 4"')]
+    assert Counter(runs.callers) == {"Front desk": 2, "Refunds": 4}, "the handed-over agent makes its own calls"
+    agents = runs.named(semconv.OPERATION_INVOKE_AGENT)
+    names = Counter(span.attributes[semconv.AGENT_NAME] for span in agents)
+    assert names == {"main": 1, "Front desk": 2, "Refunds": 2}
+    (root,) = [span for span in agents if span.parent_span_id is None]
+    assert all(span.parent_span_id in (None, root.span_id) for span in agents)
 
 
 def writing(asked: Asked) -> Reply:
@@ -157,9 +182,15 @@ def test_langgraph(tmp_path: Path) -> None:
     runs = run_twice("langgraph_agent", writing, tmp_path)
     check(runs)
     assert len(runs.calls) == 4
+    assert sorted(runs.tools, reverse=True) == [
+        ("look_up", "call_tea", '"tea is a word"'),
+        ("look_up", "call_pot", '"pot is a word"'),
+    ]
+    assert runs.callers == ["writer", "writer", "reviewer", "reviewer"]
     *_, first, second = runs.calls
     assert first.attributes[semconv.INPUT_MESSAGES] == second.attributes[semconv.INPUT_MESSAGES]
     assert first.attributes[semconv.EXECUTION_ID] != second.attributes[semconv.EXECUTION_ID], "told apart"
+    assert first.parent_span_id != second.parent_span_id
 
 
 def weather(asked: Asked) -> Reply:
@@ -209,3 +240,20 @@ def test_autogen(tmp_path: Path) -> None:
     check(runs)
     assert len(runs.calls) == 2
     assert runs.bare[-1].strip() == "It is 12"
+
+
+def test_arttrace_run_records_an_unmodified_program(tmp_path: Path) -> None:
+    with serve_script(order_desk) as server:
+        program = str(HERE / "programs" / "openai_agents.py")
+        start = "from arttrace.commands import main; main()"
+        command = [sys.executable, "-c", start, "run", "--dir", str(tmp_path), "--", program]
+        env = environment(server, tmp_path, API="chat")
+        process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert finish(process).startswith("['Done, refunded 3', 'Refunds'")
+        spans = read_spans(tmp_path)
+        assert len(server.sent) == 6
+    operations = Counter(span.attributes[semconv.OPERATION_NAME] for span in spans)
+    assert operations == {"chat": 6, "execute_tool": 2, "invoke_agent": 5}
+    (root,) = [span for span in spans if span.parent_span_id is None]
+    assert root.attributes[semconv.ENTRY] == program
+    assert root.attributes[semconv.TRAJECTORY_SPAN_COUNT] == 12

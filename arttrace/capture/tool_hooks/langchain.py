@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from arttrace.capture.guard import Guard
-from arttrace.capture.tool_hooks.tool_run import ToolRun
+from arttrace.capture.tool_hooks.runs import ToolRun
 
 _reading = Guard("reading a LangChain tool's arguments")
 
@@ -35,7 +35,8 @@ def _returned(run: ToolRun, result: Any) -> None:
 def _run(run_tool: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run_tool)
     def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with _tool_run(self, args, kwargs) as run:
+        run = _tool_run(self, args, kwargs)
+        with run:
             result = run_tool(self, *args, **kwargs)
             _returned(run, result)
         return result
@@ -46,7 +47,8 @@ def _run(run_tool: Callable[..., Any]) -> Callable[..., Any]:
 def _arun(run_tool: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run_tool)
     async def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with _tool_run(self, args, kwargs) as run:
+        run = _tool_run(self, args, kwargs)
+        with run:
             result = await run_tool(self, *args, **kwargs)
             _returned(run, result)
         return result

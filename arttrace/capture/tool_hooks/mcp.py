@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from arttrace.capture.tool_hooks.tool_run import ToolRun
+from arttrace.capture.tool_hooks.runs import ToolRun
 
 
 def install(module: ModuleType) -> None:
@@ -20,7 +20,8 @@ def _call_tool(call_tool: Callable[..., Any]) -> Callable[..., Any]:
     async def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
         name = args[0] if args else kwargs.get("name")
         arguments = args[1] if len(args) > 1 else kwargs.get("arguments")
-        with ToolRun("mcp", str(name), arguments or {}) as run:
+        run = ToolRun("mcp", str(name), arguments or {})
+        with run:
             result = await call_tool(self, *args, **kwargs)
             run.returned(_content(result), failed=bool(getattr(result, "is_error", getattr(result, "isError", False))))
         return result

@@ -18,7 +18,7 @@ from arttrace.capture import program
 from arttrace.capture.flow import Flow
 from arttrace.capture.guard import Guard
 from arttrace.capture.scope import Scope, open_scope
-from arttrace.capture.tool_hooks.tool_run import ToolRun
+from arttrace.capture.tool_hooks.runs import ToolRun
 
 # The newest first: the older one calls it.
 _INVOKERS = ("_invoke_function_tool_with_metadata", "invoke_function_tool")
@@ -47,7 +47,8 @@ def _invoke(invoke: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(invoke)
     async def hooked(*, function_tool: Any, context: Any, arguments: str) -> Any:
         name, call_id = str(function_tool.name), getattr(context, "tool_call_id", None)
-        with ToolRun("openai-agents", name, _parsed(arguments), call_id) as run:
+        run = ToolRun("openai-agents", name, _parsed(arguments), call_id)
+        with run:
             result = await invoke(function_tool=function_tool, context=context, arguments=arguments)
             run.returned(getattr(result, "output", result))
         return result
