@@ -31,7 +31,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         # --api-key ..., --api-key=..., ["--api-key", "..."], api_key=...
         (rf"(--?{_NAME}(?:\"\s*,\s*\"|=|\s+))(?!\[secret\])[^\s\"]+", rf"\1{SECRET}"),
         (rf"\b({_NAME}\s*[:=]\s*(?:bearer\s+|basic\s+)?)(?!\[secret\])[^\s,;\"'\[\]{{}}]{{8,}}", rf"\1{SECRET}"),
-        (r"([?&](?:key|token|sig|signature|code)=)[^&\s\"'<>]+", rf"\1{SECRET}"),
+        (rf"([?&](?:{_NAME}|key|token|sig|signature|code)=)[^&\s\"'<>]+", rf"\1{SECRET}"),
         (r"(://)[^/\s:@\"']+:[^/\s@\"']+@", rf"\1{SECRET}@"),
         (r"(\bbearer\s+)(?=\S*\d)[\w.~+/=-]{8,}", rf"\1{SECRET}"),
         (rf"\b(?:{_KEYS}|AKIA[A-Z0-9]{{16}}|AIza[\w-]{{30,}}|eyJ[\w-]{{8,}}\.[\w-]{{8,}}\.[\w-]*)", SECRET),

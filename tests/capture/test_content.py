@@ -1,0 +1,320 @@
+"""What of the content is kept: modes, the user's mask, bounds, and that no secret reaches the spool."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from chat_server import ChatServer
+
+import arttrace
+from arttrace import semconv
+from arttrace.capture import secrets
+from arttrace.capture.config import MAX_CONTENT_BYTES, Settings, stricter
+from arttrace.capture.guard import failures
+from arttrace.paths import DataDir
+from arttrace.records.record import Record
+from arttrace.records.span import SpanRow
+from arttrace.trajectories import build_trajectories
+
+Spans = Callable[[], list[SpanRow]]
+KEY = "sk-test-9876543210abcdef"
+TOKENS = {"extra_body": {"return_token_ids": True}, "logprobs": True}
+PRIVATE = "the pin is 4711"
+TOOLS: list[Any] = [
+    {"type": "function", "function": {"name": "look", "description": PRIVATE, "parameters": {"type": "object"}}}
+]
+
+
+def history(text: str) -> list[Any]:
+    call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": json.dumps({"q": text})}}
+    image = {"type": "image_url", "image_url": {"url": text}}
+    return [
+        {"role": "system", "content": f"{text} (system)"},
+        {"role": "user", "content": [{"type": "text", "text": text}, image]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": text},
+    ]
+
+
+def client_of(server: ChatServer) -> openai.OpenAI:
+    return openai.OpenAI(base_url=server.url, api_key=KEY, max_retries=0)
+
+
+def converse(server: ChatServer, **options: Any) -> None:
+    """A run whose every content attribute holds something private."""
+
+    @arttrace.tool
+    def look(text: str) -> list[str]:
+        return [text]
+
+    @arttrace.trajectory(metadata={"team": "red"}, **options)
+    def agent(text: str) -> dict[str, str]:
+        with client_of(server) as client:
+            client.chat.completions.create(
+                model="m",
+                messages=history(text),
+                tools=TOOLS,
+                **TOKENS,
+            )
+        look(text)
+        return {"said": text}
+
+    agent(PRIVATE)
+
+
+def spool_bytes(root: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in (root / "data").rglob("*") if path.is_file())
+
+
+def by_name(spans: list[SpanRow]) -> dict[str, SpanRow]:
+    return {span.name: span for span in spans}
+
+
+def init(tmp_path: Path, **options: Any) -> None:
+    arttrace.init(project="test", dir=tmp_path / "data", **options)
+
+
+# --- modes -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("how", ["init", "environment", "decorator"])
+def test_redacted_keeps_the_structure_and_no_text(
+    how: str, server: ChatServer, spans: Spans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if how == "environment":
+        monkeypatch.setenv("ARTTRACE_CAPTURE_CONTENT", "Redacted")
+    init(tmp_path, capture_content="redacted" if how == "init" else None)
+    converse(server, capture_content="redacted" if how == "decorator" else None)
+    rows = by_name(spans())
+    assert PRIVATE.encode() not in spool_bytes(tmp_path)
+    call = rows["chat m"].attributes
+    system, user, asked, told = json.loads(call[semconv.INPUT_MESSAGES])
+    assert [message["role"] for message in (system, user, asked, told)] == ["system", "user", "assistant", "tool"]
+    assert system["parts"] == [{"type": "text", "content": f"[redacted, {len(PRIVATE) + 9} characters]"}]
+    assert [part["type"] for part in user["parts"]] == ["text", "other"]
+    assert user["parts"][1]["value"]["type"] == "image_url"
+    assert (asked["parts"][0]["name"], asked["parts"][0]["id"]) == ("look", "call_1")
+    assert told["parts"][0]["id"] == "call_1"
+    (answer,) = json.loads(call[semconv.OUTPUT_MESSAGES])
+    assert (answer["role"], answer["finish_reason"]) == ("assistant", "tool_calls")
+    assert json.loads(call[semconv.TOOL_DEFINITIONS]) == [{"type": "function", "function": {"name": "look"}}]
+    assert not [
+        name for name in call if name.startswith(("arttrace.token_ids", "arttrace.logprobs", "arttrace.prompt"))
+    ]
+    assert {semconv.INPUT_MESSAGES, semconv.OUTPUT_MESSAGES, semconv.TOKEN_IDS} <= set(call[semconv.MASKED])
+    assert (call[semconv.USAGE_INPUT_TOKENS], call[semconv.RESPONSE_ID]) == (7, "c1")
+    root = rows["invoke_agent agent"].attributes
+    assert list(json.loads(root[semconv.ENTRY_ARGUMENTS])) == ["text"]
+    assert root[semconv.METADATA] == '{"team":"red"}'
+    (trajectory,) = build_trajectories(list(rows.values()))
+    assert trajectory.incomplete == ""
+
+
+def test_off_keeps_names_counts_and_metadata_only(server: ChatServer, spans: Spans, tmp_path: Path) -> None:
+    init(tmp_path, capture_content="off")
+    converse(server)
+    rows = by_name(spans())
+    assert PRIVATE.encode() not in spool_bytes(tmp_path)
+    content = {semconv.INPUT_MESSAGES, semconv.OUTPUT_MESSAGES, semconv.TOOL_DEFINITIONS, semconv.TOKEN_IDS}
+    assert not content & set(rows["chat m"].attributes)
+    assert rows["chat m"].attributes[semconv.USAGE_OUTPUT_TOKENS] == 5
+    root = rows["invoke_agent agent"].attributes
+    assert semconv.ENTRY_ARGUMENTS not in root
+    assert root[semconv.METADATA] == '{"team":"red"}'
+
+
+def test_code_narrows_what_the_settings_allow_and_never_widens_it(
+    server: ChatServer, spans: Spans, tmp_path: Path
+) -> None:
+    assert [stricter("redacted", other) for other in (None, "full", "redacted", "off")] == [
+        "redacted", "redacted", "redacted", "off",
+    ]  # fmt: skip
+    with arttrace.trajectory(name="outer"), client_of(server) as client:
+        client.chat.completions.create(model="seen", messages=[{"role": "user", "content": "open"}])
+        with arttrace.agent(name="inner", capture_content="off"):
+            client.chat.completions.create(model="hidden", messages=[{"role": "user", "content": "closed"}])
+    init(tmp_path, capture_content="off")
+    converse(server, capture_content="full")
+    rows = by_name(spans())
+    assert semconv.INPUT_MESSAGES in rows["chat seen"].attributes
+    assert semconv.INPUT_MESSAGES not in rows["chat hidden"].attributes
+    assert semconv.INPUT_MESSAGES not in rows["chat m"].attributes
+
+
+def test_a_word_that_is_no_mode_turns_content_off(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    monkeypatch.setenv("ARTTRACE_CAPTURE_CONTENT", "metadata")
+    assert Settings.resolve(dir="x").capture_content == "off"
+    assert "ARTTRACE_CAPTURE_CONTENT='metadata'" in caplog.text
+
+
+# --- the mask --------------------------------------------------------------------------------------------------
+def test_a_mask_sees_structure_and_what_it_changes_is_named_and_not_trained_on(
+    server: ChatServer, spans: Spans, tmp_path: Path
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def mask(value: Any, *, kind: str) -> Any:
+        seen.setdefault(kind, value)
+        return json.loads(json.dumps(value).replace(PRIVATE, "[pin]")) if kind != "output_messages" else value
+
+    init(tmp_path, mask=mask)
+    converse(server)
+    rows = by_name(spans())
+    call, root = rows["chat m"].attributes, rows["invoke_agent agent"].attributes
+    assert set(seen) == {"input_messages", "output_messages", "tool_definitions", "arguments", "result", "metadata"}
+    assert json.loads(call[semconv.INPUT_MESSAGES])[3]["parts"][0]["response"] == "[pin]"
+    assert root[semconv.ENTRY_ARGUMENTS] == '{"text":"[pin]"}'
+    assert root[semconv.ENTRY_RESULT] == '{"said":"[pin]"}'
+    assert not [
+        name for name in call if name.startswith(("arttrace.token_ids", "arttrace.logprobs", "arttrace.prompt"))
+    ]
+    assert semconv.INPUT_MESSAGES in call[semconv.MASKED]
+    assert root[semconv.MASKED] == [semconv.ENTRY_ARGUMENTS, semconv.ENTRY_RESULT]
+
+
+def test_a_mask_that_changes_nothing_leaves_every_byte_and_the_tokens(
+    server: ChatServer, spans: Spans, tmp_path: Path
+) -> None:
+    converse(server)
+    init(tmp_path, mask=lambda value, *, kind: value)
+    converse(server)
+    one, other = [span.attributes for span in spans() if span.name == "chat m"]
+    same = (semconv.INPUT_MESSAGES, semconv.OUTPUT_MESSAGES, semconv.TOOL_DEFINITIONS, semconv.TOKEN_IDS)
+    assert [one[name] for name in same] == [other[name] for name in same]
+    assert semconv.MASKED not in other
+
+
+def in_place(value: Any, *, kind: str) -> Any:
+    if kind == "input_messages":
+        value.clear()
+    return value
+
+
+def test_a_mask_that_changes_the_value_in_place_is_noticed(server: ChatServer, spans: Spans, tmp_path: Path) -> None:
+    init(tmp_path, mask=in_place)
+    converse(server)
+    call = by_name(spans())["chat m"].attributes
+    assert call[semconv.INPUT_MESSAGES] == "[]"
+    assert semconv.TOKEN_IDS not in call
+
+
+def raises(value: Any, *, kind: str) -> Any:
+    raise SystemExit(PRIVATE)
+
+
+def returns_nothing(value: Any, *, kind: str) -> Any:
+    return None
+
+
+def returns_what_is_no_json(value: Any, *, kind: str) -> Any:
+    return object()
+
+
+def returns_too_much(value: Any, *, kind: str) -> Any:
+    return "x" * (MAX_CONTENT_BYTES + 1)
+
+
+@pytest.mark.parametrize("mask", [raises, returns_nothing, returns_what_is_no_json, returns_too_much])
+def test_a_mask_that_fails_costs_the_content_and_not_the_span(
+    mask: Any, server: ChatServer, spans: Spans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ARTTRACE_RAISE")
+    init(tmp_path, mask=mask)
+    before = failures["the mask"]
+    converse(server)
+    rows = by_name(spans())
+    assert set(rows) == {"chat m", "execute_tool look", "invoke_agent agent"}
+    assert not {semconv.INPUT_MESSAGES, semconv.OUTPUT_MESSAGES, semconv.TOKEN_IDS} & set(rows["chat m"].attributes)
+    assert semconv.ENTRY_ARGUMENTS not in rows["invoke_agent agent"].attributes
+    assert rows["chat m"].attributes[semconv.USAGE_OUTPUT_TOKENS] == 5
+    assert failures["the mask"] > before
+    assert PRIVATE.encode() not in spool_bytes(tmp_path)
+
+
+def test_errors_go_through_mode_and_mask(spans: Spans, tmp_path: Path) -> None:
+    def fail(**options: Any) -> str:
+        with pytest.raises(ValueError, match="pin"), arttrace.trajectory(**options):
+            raise ValueError(PRIVATE)
+        return spans()[-1].status_message
+
+    assert fail() == PRIVATE
+    assert fail(capture_content="redacted") == f"[redacted, {len(PRIVATE)} characters]"
+    assert fail(capture_content="off") == ""
+    init(tmp_path, mask=lambda value, *, kind: value.replace("4711", "?"))
+    assert fail() == "the pin is ?"
+    assert spans()[-1].attributes[semconv.ERROR_TYPE] == "ValueError"
+
+
+# --- secrets ---------------------------------------------------------------------------------------------------
+def test_no_key_that_was_sent_reaches_the_spool(
+    server: ChatServer, records: Callable[[], list[Record]], tmp_path: Path
+) -> None:
+    server.failures.append((401, json.dumps({"error": {"message": f"wrong key: {KEY}"}}).encode()))
+    azure = "0123456789abcdef0123456789abcdef"
+
+    @arttrace.tool
+    def environment() -> dict[str, str]:
+        return {"OPENAI_KEY_COPY": KEY}
+
+    @arttrace.trajectory(metadata={"note": f"key {KEY}"})
+    def agent(headers: dict[str, str], api_key: str, url: str) -> str:
+        with client_of(server) as client:
+            with pytest.raises(openai.AuthenticationError):
+                client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
+            client.chat.completions.create(
+                model="m", messages=[{"role": "user", "content": f"my key is {KEY}"}], **TOKENS
+            )
+        with openai.AzureOpenAI(base_url=server.url, api_key=azure, api_version="1") as other:
+            other.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
+        environment()
+        raise RuntimeError(f"GET {url} with Authorization: Bearer {KEY} failed")
+
+    with pytest.raises(RuntimeError):
+        agent(
+            {"Authorization": "Basic dXNlcjpwYXNz"}, "short-one", "https://joe:pa55word@host/v1?token=t0ken&sig=ab%20c"
+        )
+    rows = [record for record in records() if isinstance(record, SpanRow)]
+    spool = spool_bytes(tmp_path)
+    for secret in (KEY, azure, "dXNlcjpwYXNz", "short-one", "pa55word", "t0ken", "ab%20c"):
+        assert secret.encode() not in spool, secret
+    root = rows[-1]
+    assert root.status_message.startswith("GET https://[secret]@host/v1?token=[secret]&sig=[secret] with Authorization")
+    (quoting,) = [row for row in rows if "my key is" in str(row.attributes.get(semconv.INPUT_MESSAGES))]
+    assert "my key is [secret]" in quoting.attributes[semconv.INPUT_MESSAGES]
+    assert semconv.TOKEN_IDS not in quoting.attributes  # they would spell it
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"openai_api_key":"abc","n":1}', '{"openai_api_key":"[secret]","n":1}'),
+        ('{"body":"{\\"password\\":\\"a\\\\\\"b\\"}"}', '{"body":"{\\"password\\":\\"[secret]\\"}"}'),
+        ("{'client_secret': 'abc'}", "{'client_secret': '[secret]'}"),
+        ('{"argv":["--api-key","abc","--n","3"]}', '{"argv":["--api-key","[secret]","--n","3"]}'),
+        ("run --auth-token=abc now", "run --auth-token=[secret] now"),
+        ("?a=1&api_key=abc&b=2", "?a=1&api_key=[secret]&b=2"),
+        ("Authorization: Bearer abcdefgh12", "Authorization: Bearer [secret]"),
+        ("x-api-key: abcdefgh12", "x-api-key: [secret]"),
+        ("key sk-proj-abcdefgh1234 is wrong", "key [secret] is wrong"),
+        ('{"max_tokens":12,"token_ids":[1]}', '{"max_tokens":12,"token_ids":[1]}'),
+        ("the bearer of good-news, sk-words-without-digits", "the bearer of good-news, sk-words-without-digits"),
+        ("see https://host:8000/a@b", "see https://host:8000/a@b"),
+        ("the password is required", "the password is required"),
+    ],
+)  # fmt: skip
+def test_secrets_by_name_and_form(text: str, expected: str) -> None:
+    assert secrets.scrubbed(text) == expected
+    assert secrets.scrubbed(expected) == expected
+
+
+def test_a_short_key_is_no_secret_word_of_the_prompt() -> None:
+    secrets.remember("not-needed")
+    assert secrets.without_known("it is not-needed") == "it is not-needed"
+    assert secrets.without_known("wrong key not-needed", is_content=False) == "wrong key [secret]"
+
+
+def test_settings_show_no_key(tmp_path: Path) -> None:
+    assert KEY not in repr(Settings(DataDir(tmp_path), api_key=KEY))
