@@ -75,8 +75,13 @@ class JournalWriter:
             if self._fd is not None and os.fstat(self._fd).st_nlink == 0:
                 self._forget_removed()
             self._make_room(len(frame))
-            fd = self._open() if self._fd is None else self._fd
-            self._write(fd, frame)
+            try:
+                self._write(self._current(), frame)
+            except OSError as error:
+                if error.errno != errno.EFBIG or self._payloads == 0:
+                    raise
+                self._seal()  # the file is as large as it may be, the disk is not full
+                self._write(self._current(), frame)
             self._dirty = True
             self._payloads += 1
             interval = self._fsync_interval_s
@@ -92,6 +97,9 @@ class JournalWriter:
         """Sync, seal and close the current segment; a later append opens a new one."""
         with self._lock:
             self._seal()
+
+    def _current(self) -> int:
+        return self._open() if self._fd is None else self._fd
 
     def _open(self) -> int:
         _make_directory(self.directory)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import signal
 import subprocess
@@ -10,6 +12,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,11 @@ from spool import read_spans
 import arttrace
 from arttrace import semconv
 from arttrace.capture import recorder as recorder_module
+from arttrace.capture.config import Settings
+from arttrace.capture.flow import current_flow
+from arttrace.capture.recorder import Counts, Recorder
+from arttrace.journal import list_segments
+from arttrace.paths import DataDir
 from arttrace.records.span import SpanRow
 
 DEADLINE_S = 60.0
@@ -103,3 +111,157 @@ def test_a_short_call_is_spooled_once_and_nothing_of_it_stays(
         assert len(recorder._open) == 1  # the root
     assert len(spans()) == 2
     assert recorder._open == {}
+
+
+# --- the disk ----------------------------------------------------------------------------------------------
+
+
+def span(number: int, size: int = 0) -> SpanRow:
+    return SpanRow(f"{number + 1:032x}", f"{number + 1:016x}", f"span {number}", 1, 2, attributes={"x": "x" * size})
+
+
+@pytest.fixture
+def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    monkeypatch.setenv("ARTTRACE_RAISE", "0")  # what fails here is meant to
+    return Recorder(Settings(DataDir(tmp_path / "d")))
+
+
+def test_what_is_recorded_is_synced_to_the_disk_though_nobody_asks_and_other_work_keeps_coming(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert recorder_module._SYNC_INTERVAL_S <= 0.5  # a second is promised
+    monkeypatch.setattr(recorder_module, "_SYNC_INTERVAL_S", 0.1)
+    synced: list[int] = []
+    monkeypatch.setattr("arttrace.journal.writer._datasync", lambda fd: synced.append(os.fstat(fd).st_size))
+    recorder.record(span(0))
+
+    def busy() -> bool:
+        recorder.submit(lambda: None)
+        [segment] = list_segments(recorder.settings.data.spool) or [None]
+        return segment is not None and synced[-1:] == [segment.path.stat().st_size]
+
+    until(busy, "the whole segment is synced")
+
+
+def test_flush_comes_back_after_the_sync_and_not_before(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    monkeypatch.setattr("arttrace.journal.writer._datasync", lambda _fd: order.append("synced"))
+    write = os.write
+
+    def noted(fd: int, data: bytes) -> int:
+        order.append("written")
+        return write(fd, data)
+
+    monkeypatch.setattr(os, "write", noted)
+    recorder.record(span(0))
+    assert recorder.flush(DEADLINE_S)
+    assert order[-1] == "synced"
+    assert "written" in order
+
+
+def test_a_disk_that_is_full_for_a_while_costs_what_was_refused_and_says_how_much(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "arttrace")
+    write = os.write
+
+    def full(_fd: int, _data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for episode in range(2):
+        recorder.record(span(10 * episode))
+        assert recorder.flush(DEADLINE_S)
+        monkeypatch.setattr(os, "write", full)
+        for number in range(3):
+            recorder.record(span(10 * episode + 1 + number))
+        assert recorder.flush(DEADLINE_S)
+        monkeypatch.setattr(os, "write", write)
+        recorder.record(span(10 * episode + 9))
+        assert recorder.flush(DEADLINE_S)
+    assert recorder.counts() == Counts(recorded=4, refused=6)
+    assert [each.name for each in read_spans(recorder.settings.data.root)] == ["span 0", "span 9", "span 10", "span 19"]
+    assert caplog.text.count("3 were refused and are lost") == 2
+    assert caplog.text.count("failed again") >= 1
+
+
+def test_a_spool_at_its_bound_refuses_and_the_rest_is_said_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ARTTRACE_RAISE", "0")
+    monkeypatch.setattr(recorder_module, "MAX_SPOOL_BYTES", 5000)
+    recorder = Recorder(Settings(DataDir(tmp_path)))
+    for number in range(10):
+        recorder.record(span(number, size=1000))
+    recorder.close()
+    assert recorder.counts() == Counts(recorded=4, refused=6)
+    assert "6 records could not be written and are lost" in caplog.text
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="only root mounts a small disk")
+def test_a_real_disk_that_fills_up_and_has_room_again(tmp_path: Path, recorder: Recorder) -> None:
+    disk = recorder.settings.data.root
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True, text=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"no mounting here: {mounted.stderr}")
+    try:
+        filler = disk / "filler"
+        filler.write_bytes(bytes(900 << 10))
+        for number in range(100):
+            recorder.record(span(number, size=10_000))
+        assert recorder.flush(DEADLINE_S)
+        before = recorder.counts()
+        assert before.recorded + before.refused == 100
+        assert 0 < before.recorded < 100
+        filler.unlink()
+        recorder.record(span(100))
+        assert recorder.flush(DEADLINE_S)
+        names = [each.name for each in read_spans(disk)]  # each frame whole, no damage: read_spans checks
+        assert len(names) == before.recorded + 1
+        assert names[-1] == "span 100"
+    finally:
+        recorder.close()
+        subprocess.run(["umount", disk], check=True)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs limits on file sizes")
+def test_a_bound_on_the_size_of_one_file_ends_a_segment_and_not_the_capture(tmp_path: Path) -> None:
+    process = python(
+        """
+        import resource
+        import arttrace
+        from arttrace.capture import runtime
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))  # as `ulimit -f` does
+        @arttrace.trajectory
+        def agent(text):
+            return text
+        for number in range(10):
+            agent("x" * 5000)
+        assert arttrace.flush(60)
+        print(runtime.counts().recorded, runtime.counts().refused)
+        """,
+        tmp_path / "d",
+    )
+    out, err = process.communicate(timeout=DEADLINE_S)
+    assert (out, err) == ("10 0\n", "")
+    assert len(read_spans(tmp_path / "d")) == 10
+
+
+def test_text_that_utf_8_cannot_hold_costs_a_character_and_not_the_span(recorder: Recorder) -> None:
+    recorder.record(SpanRow("1" * 32, "2" * 16, "x", 1, 2, attributes={"said": "half \ud83d a pair", "n": [1, "y"]}))
+    assert recorder.flush(DEADLINE_S)
+    [kept] = read_spans(recorder.settings.data.root)
+    assert kept.attributes == {"said": "half ? a pair", "n": [1, "y"]}
+
+
+def test_the_background_thread_inherits_nothing_of_the_users_context(recorder: Recorder) -> None:
+    mine: ContextVar[str] = ContextVar("mine", default="nothing")
+    token = mine.set("of the user")
+    seen: list[object] = []
+    try:
+        with arttrace.trajectory(name="root"):
+            recorder.submit(lambda: seen.extend([mine.get(), current_flow().scope]))
+            assert recorder.flush(DEADLINE_S)
+    finally:
+        mine.reset(token)
+    assert seen == ["nothing", None]

@@ -12,6 +12,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -149,7 +150,7 @@ def test_a_busy_collector_is_asked_again_after_the_time_it_names(
     until(lambda: receiver.spans, "the span has arrived")
     assert receiver.spans == [span(0)]
     if status == 503:
-        assert min(later - earlier for earlier, later in zip(asked, asked[1:], strict=False)) >= 1.0
+        assert min(later - earlier for earlier, later in pairwise(asked)) >= 1.0
 
 
 def test_one_bad_span_is_refused_alone_kept_and_counted(
