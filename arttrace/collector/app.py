@@ -3,69 +3,39 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import msgspec
 
 from arttrace.collector import metrics
-from arttrace.collector.answers import JSON, PROTOBUF, RETRY_AFTER_S, Answer, Refused, failure
+from arttrace.collector.answers import JSON, PROTOBUF, Answer, Refused, failure
+from arttrace.collector.asgi import App, Receive, Scope
 from arttrace.collector.bodies import MAX_BODY_BYTES, Budget
+from arttrace.collector.front import OwnerApp
 from arttrace.collector.guard import Guard, Headers
+from arttrace.collector.loader import Loader
 from arttrace.collector.sink import Sink
 from arttrace.collector.traces import Traces, failed
 
 IN_FLIGHT_BYTES = 256 << 20
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-
-class OwnerApp:
-    """The query API behind its guard: what a process serves that owns the store for long."""
-
-    def __init__(self, api: App, guard: Guard) -> None:
-        self._api = api
-        self._guard = guard
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        try:
-            headers = self._guard.headers(scope["headers"])
-            self._guard.check(scope["path"], headers)
-            answer = await self.answer(scope, headers, receive)
-        except Refused as refused:
-            answer = failure(JSON, refused.status, str(refused))
-        if answer is None:
-            await self._api(scope, receive, send)
-        else:
-            await _send(send, answer)
-
-    async def answer(self, scope: Scope, headers: Headers, receive: Receive) -> Answer | None:
-        """The answer to a request that is not the API's, None for the API's."""
-        if scope["path"] in ("/health", "/ready"):
-            return Answer(200, JSON, b'{"status":"ok"}')
-        return None
-
 
 class CollectorApp(OwnerApp):
-    """The collector: traces in, and the API while it owns the store."""
+    """The collector: traces in, and the API of whoever owns the store. `loader` None: nobody loads here."""
 
     def __init__(
         self,
         sink: Sink,
         api: App,
         guard: Guard,
+        loader: Loader | None = None,
         *,
         max_body_bytes: int = MAX_BODY_BYTES,
         in_flight_bytes: int = IN_FLIGHT_BYTES,
     ) -> None:
         super().__init__(api, guard)
         self._sink = sink
+        self._loader = loader
         self._max_body_bytes = max_body_bytes
         self.budget = Budget(in_flight_bytes)
         self.traces = Traces(sink, self.budget, max_body_bytes)
@@ -81,10 +51,10 @@ class CollectorApp(OwnerApp):
             case "/health":
                 return _json(200, {"status": "ok", "acknowledged_spans": self._sink.acknowledged})
             case "/ready":
-                trouble = self._sink.trouble
+                trouble = self._sink.trouble or (self._loader.trouble if self._loader else "")
                 return _json(503 if trouble else 200, {"status": trouble or "ok"})
             case "/metrics":
-                return Answer(200, metrics.KIND, metrics.render(self._sink, self.budget, self.answers))
+                return Answer(200, metrics.KIND, metrics.render(self._sink, self._loader, self.budget, self.answers))
         return None
 
     async def _traces(self, scope: Scope, headers: Headers, receive: Receive) -> Answer:
@@ -122,17 +92,3 @@ class CollectorApp(OwnerApp):
 
 def _json(status: int, value: dict[str, Any]) -> Answer:
     return Answer(status, JSON, msgspec.json.encode(value))
-
-
-async def _send(send: Send, answer: Answer) -> None:
-    headers = [
-        (b"content-type", answer.kind.encode()),
-        (b"content-length", str(len(answer.body)).encode()),
-        (b"x-arttrace-collector", b"1"),
-    ]
-    if answer.status == 503:
-        headers.append((b"retry-after", str(RETRY_AFTER_S).encode()))
-    elif answer.status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body})

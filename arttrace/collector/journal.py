@@ -29,7 +29,9 @@ class GroupCommit:
         return done
 
     def close(self) -> None:
-        """Finish what was appended, and seal the journal."""
+        """Finish what was appended, and seal the journal. The second time does nothing."""
+        if not self._thread.is_alive():
+            return
         self._queue.put(None)
         self._thread.join()
         with contextlib.suppress(OSError):

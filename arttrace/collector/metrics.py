@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from arttrace.collector.bodies import Budget
+from arttrace.collector.loader import Loader
 from arttrace.collector.sink import Sink, directory_bytes
 
 KIND = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def render(sink: Sink, budget: Budget, answers: Mapping[int, int]) -> bytes:
+def render(sink: Sink, loader: Loader | None, budget: Budget, answers: Mapping[int, int]) -> bytes:
     """All of them. `answers` counts HTTP answers to trace requests by status."""
     store = sink.data.store
     log = store.with_name(store.name + ".wal")
@@ -32,9 +33,12 @@ def render(sink: Sink, budget: Budget, answers: Mapping[int, int]) -> bytes:
     metric("in_flight_limit_bytes", "gauge", "The bound on them.", budget.limit)
     metric("spool_bytes", "gauge", "Bytes of journal not yet in the store.", directory_bytes(sink.data.spool))
     metric("store_bytes", "gauge", "Size of the store's file and log.", sum(_size(path) for path in (store, log)))
-    metric("load_lag_seconds", "gauge", "Age of the oldest span not yet in the store.", sink.load_lag_s)
-    metric("owns_store", "gauge", "1 while this process owns the store.", int(sink.store is not None))
-    metric("ready", "gauge", "1 when nothing is in the way.", int(not sink.trouble))
+    if loader:
+        lag = loader.lag_s(sink.last)
+        metric("load_lag_seconds", "gauge", "How long a span may have waited to get into the store.", lag)
+        metric("owns_store", "gauge", "1 while the collector owns the store.", int(loader.owner))
+    trouble = sink.trouble or (loader.trouble if loader else "")
+    metric("ready", "gauge", "1 when nothing is in the way.", int(not trouble))
     return ("\n".join(lines) + "\n").encode()
 
 

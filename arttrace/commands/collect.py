@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from arttrace.collector.server import HOST, serve
+from arttrace.collector.owner import HOST
+from arttrace.collector.server import serve
 from arttrace.commands.options import dir_option
 from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from arttrace.collector.server import hold_store
+from arttrace.collector.owner import hold_store
 from arttrace.commands.options import dir_option, json_option
 from arttrace.errors import JudgeError, StoreError
 from arttrace.groups import group_trajectories

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from simulated_agent import T0, research_run
 
-from arttrace.collector.server import hold_store
+from arttrace.collector.owner import hold_store
 from arttrace.errors import StoreError
 from arttrace.journal import JournalWriter
 from arttrace.paths import DataDir

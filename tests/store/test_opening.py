@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from simulated_agent import research_run
 
-from arttrace.collector.server import hold_store
+from arttrace.collector.owner import hold_store
 from arttrace.errors import StoreError, StoreInUse
 from arttrace.paths import DataDir
 from arttrace.records.reward import Reward
@@ -28,7 +28,7 @@ from arttrace.store.remote import Owner, write_owner
 HOLD = """
 import sys
 from pathlib import Path
-from arttrace.collector.server import hold_store
+from arttrace.collector.owner import hold_store
 from arttrace.paths import DataDir
 
 with hold_store(DataDir(Path(sys.argv[1])), create=True):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from arttrace.collector.server import hold_store
+from arttrace.collector.owner import hold_store
 from arttrace.commands.options import dir_option, json_option
 from arttrace.errors import TrainingError
 from arttrace.groups import group_trajectories

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arttrace.collector.server import hold_store
+from arttrace.collector.owner import hold_store
 from arttrace.errors import JudgeError, ServingError
 from arttrace.groups import group_trajectories
 from arttrace.paths import DataDir

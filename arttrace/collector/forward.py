@@ -1,0 +1,72 @@
+"""The query API at the collector's own address: each request goes on to whoever owns the store now."""
+
+from __future__ import annotations
+
+import httpx
+import msgspec
+
+from arttrace.collector.answers import JSON
+from arttrace.collector.asgi import Receive, Scope, Send
+from arttrace.paths import DataDir
+from arttrace.store.remote import Failure, read_owner
+
+_TIMEOUT = httpx.Timeout(600.0, connect=5.0)
+_HEADERS = ("content-type", "accept")
+
+
+class Forward:
+    """An application that asks the owner, as `owner.json` names it, and passes its answer on as it comes."""
+
+    def __init__(self, data: DataDir) -> None:
+        self._data = data
+        self._client: httpx.AsyncClient | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not scope["path"].startswith("/api/"):
+            await _fail(send, 404, "there is no such address here")
+            return
+        owner = read_owner(self._data)
+        if owner is None:
+            await _fail(send, 503, "nobody owns the store at the moment: ask again")
+            return
+        if self._client is None:
+            self._client = httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False, verify=False)  # noqa: S501 - plain HTTP
+        given = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = {name: given[name] for name in _HEADERS if name in given}
+        request = self._client.build_request(
+            scope["method"],
+            f"{owner.url}{scope['path']}?{scope['query_string'].decode('latin-1')}".rstrip("?"),
+            headers={**headers, "authorization": f"Bearer {owner.token}"},
+            content=await _body(receive),
+        )
+        try:
+            answer = await self._client.send(request, stream=True)
+        except httpx.TransportError:
+            await _fail(send, 503, "the owner of the store does not answer at the moment: ask again")
+            return
+        try:
+            kind = answer.headers.get("content-type", JSON).encode("latin-1")
+            length = answer.headers.get("content-length", "0").encode("latin-1")
+            head = [(b"content-type", kind), (b"content-length", length)]
+            await send({"type": "http.response.start", "status": answer.status_code, "headers": head})
+            async for chunk in answer.aiter_raw():
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            await answer.aclose()
+
+
+async def _body(receive: Receive) -> bytes:
+    body = bytearray()
+    while True:
+        message = await receive()
+        body += message.get("body", b"")  # the owner bounds it again, and says so
+        if not message.get("more_body") or len(body) > 128 << 20:
+            return bytes(body)
+
+
+async def _fail(send: Send, status: int, message: str) -> None:
+    body = msgspec.json.encode(Failure(message))
+    head = [(b"content-type", JSON.encode()), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": head})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,87 @@
+"""The collector's child process: it owns the store, takes the spool in, and answers questions about it.
+
+A process of its own, so that neither loading nor a query keeps an ack waiting, and none of DuckDB's troubles ends the
+collecting. Its first line of input is the token to answer to; the end of its input, be it the collector's death, makes
+it load the rest and go. After each round it prints a `Round`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+
+from arttrace.collector.owner import answering
+from arttrace.errors import StoreInUse
+from arttrace.paths import DataDir
+from arttrace.store import Store
+
+_INTERVAL_S = 0.25
+_RETRY_S = 1.0
+_NICE = 5  # acks first
+
+
+class Round(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was in the spool at monotonic time `began` is in the store now, unless there is trouble; `owner`: whether
+    this process owns the store, or leaves the loading to the one that does."""
+
+    began: float
+    owner: bool
+    trouble: str = ""
+
+
+def main() -> None:
+    """Runs until the end of input."""
+    for name in ("SIGINT", "SIGTERM"):  # they are for the collector, which then ends the input
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    if hasattr(os, "nice"):
+        os.nice(_NICE)
+    data = DataDir(Path(sys.argv[1]))
+    token = sys.stdin.readline().strip()
+    ended = threading.Event()
+    threading.Thread(target=_wait_for_the_end, args=(ended,), daemon=True).start()
+    _load_until(ended, data, token)
+
+
+def _wait_for_the_end(ended: threading.Event) -> None:
+    sys.stdin.read()
+    ended.set()
+
+
+def _load_until(ended: threading.Event, data: DataDir, token: str) -> None:
+    store: Store | None = None
+    with ExitStack() as owned:
+        while True:
+            last = ended.is_set()
+            began = time.monotonic()
+            trouble = ""
+            try:
+                if store is None:
+                    store = owned.enter_context(Store.open(data, create=True))
+                    owned.enter_context(answering(store, token))
+                else:
+                    store.ingest_spool()
+            except StoreInUse:
+                pass  # its owner takes the spool in
+            except Exception as error:  # noqa: BLE001 - spans are safe in the spool; try again
+                trouble = f"spans stay in the spool: {error}"
+            _tell(Round(began, store is not None, trouble))
+            if last:
+                return
+            ended.wait(_INTERVAL_S if store is not None and not trouble else _RETRY_S)
+
+
+def _tell(round: Round) -> None:
+    with contextlib.suppress(OSError):  # the collector is gone
+        os.write(1, msgspec.json.encode(round) + b"\n")
+
+
+if __name__ == "__main__":
+    main()
