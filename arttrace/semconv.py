@@ -24,6 +24,8 @@ REQUEST_FREQUENCY_PENALTY: Final = "gen_ai.request.frequency_penalty"
 REQUEST_PRESENCE_PENALTY: Final = "gen_ai.request.presence_penalty"
 REQUEST_CHOICE_COUNT: Final = "gen_ai.request.choice.count"
 REQUEST_STREAM: Final = "gen_ai.request.stream"
+REQUEST_ENCODING_FORMATS: Final = "gen_ai.request.encoding_formats"
+EMBEDDINGS_DIMENSION_COUNT: Final = "gen_ai.embeddings.dimension.count"
 
 RESPONSE_ID: Final = "gen_ai.response.id"
 RESPONSE_MODEL: Final = "gen_ai.response.model"
@@ -55,6 +57,8 @@ AGENT_DESCRIPTION: Final = "gen_ai.agent.description"
 OPENAI_API_TYPE: Final = "openai.api.type"
 
 OPERATION_CHAT: Final = "chat"
+OPERATION_TEXT_COMPLETION: Final = "text_completion"
+OPERATION_EMBEDDINGS: Final = "embeddings"
 OPERATION_INVOKE_AGENT: Final = "invoke_agent"
 OPERATION_EXECUTE_TOOL: Final = "execute_tool"
 
@@ -91,6 +95,8 @@ POLICY_VERSION: Final = "arttrace.policy.version"  # "name@N"
 ROUTED_FROM: Final = "arttrace.routed.from"  # the model the program asked for, where a route sent the call to a policy
 
 SAMPLING_SETTINGS: Final = "arttrace.request.sampling_settings"  # names of further request fields that change sampling
+PREVIOUS_RESPONSE_ID: Final = "arttrace.request.previous_response_id"  # the response whose history this one continues
+ATTEMPT_EVENT: Final = "arttrace.attempt"  # an attempt that failed, with the status code or the error's type
 ATTEMPTS: Final = "arttrace.attempts"  # HTTP attempts of one call, when more than one
 INTERRUPTED: Final = "arttrace.interrupted"  # why a stream or a run ended early: "closed", "cancelled", "error"
 TRUNCATED: Final = "arttrace.truncated"  # names of the attributes whose value was cut to a bound

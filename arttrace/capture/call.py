@@ -21,7 +21,7 @@ from arttrace.capture.config import MAX_BODY_BYTES, MAX_CONTENT_BYTES
 from arttrace.capture.flow import Execution
 from arttrace.capture.recorder import Recorder
 from arttrace.capture.scope import Scope, describe_error, end_span, execution_attributes, run_attributes
-from arttrace.wire import Ending, Exchange, decode_chat
+from arttrace.wire import Ending, Exchange, decode
 
 _KEPT_HEADERS = ("content-type", "content-encoding", semconv.POLICY_VERSION_HEADER)
 
@@ -164,7 +164,7 @@ class ModelCall:
         if self._first_chunk_ns is not None:
             attributes[semconv.RESPONSE_TIME_TO_FIRST_CHUNK] = (self._first_chunk_ns - self.start_ns) / 1e9
         try:
-            decoded = decode_chat(
+            decoded = decode(
                 Exchange(
                     request=self._request,
                     status=self._status,

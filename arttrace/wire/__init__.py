@@ -1,6 +1,7 @@
-"""Pure: one HTTP exchange (request bytes, response bytes) becomes the attributes of one span."""
+"""Pure: one HTTP exchange (request bytes, response bytes) becomes the name and attributes of one span."""
 
-from arttrace.wire.chat import Decoded, decode_chat
+from arttrace.wire.decode import Api, api_of, decode, operation_of
 from arttrace.wire.exchange import Ending, Exchange
+from arttrace.wire.span import Decoded
 
-__all__ = ["Decoded", "Ending", "Exchange", "decode_chat"]
+__all__ = ["Api", "Decoded", "Ending", "Exchange", "api_of", "decode", "operation_of"]

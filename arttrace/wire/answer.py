@@ -1,4 +1,4 @@
-"""What came back: a whole chat completion, or one put together from the chunks of a stream.
+"""What came back: a whole completion, chat or legacy, or one put together from the chunks of a stream.
 
 A stream is accumulated here and not by the client, whose own accumulator keeps only the first chunk's extra fields.
 Chunks may have null choices, null deltas and null fields; choices and tool calls are told apart by their index.
@@ -10,23 +10,27 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
+from arttrace.wire.span import error_of, read_json
 
 
 @dataclass(slots=True)
 class ChoiceAnswer:
-    """One choice. Token ids and log-probabilities have shape (T,); None where the engine sent none."""
+    """One choice. Token ids and log-probabilities have shape (T,); None where the engine sent none.
+
+    `prompt_token_ids` is set where the engine gives them per choice, as it does for legacy completions.
+    """
 
     index: int
     message: dict[str, Any] = field(default_factory=dict)
     finish_reason: str | None = None
     token_ids: list[int] | None = None
     logprobs: list[float | None] | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 @dataclass(slots=True)
 class Completion:
-    """A response of chat completions as far as it came. `done` is False for a stream that was cut."""
+    """A response as far as it came. `done` is False for a stream that was cut."""
 
     choices: list[ChoiceAnswer]
     id: str | None = None
@@ -37,16 +41,23 @@ class Completion:
     done: bool = True
     unreadable_chunks: int = 0
 
+    @property
+    def whole(self) -> bool:
+        """Whether every choice has come to its end."""
+        return bool(self.choices) and all(choice.finish_reason is not None for choice in self.choices)
+
 
 def read_completion(document: Any) -> Completion | None:
     """A response that came whole, or None when it is no object."""
     if not isinstance(document, dict):
         return None
     completion = _frame(document)
-    for position, choice in enumerate(_dicts(document.get("choices"))):
+    for position, choice in enumerate(dicts(document.get("choices"))):
         answer = ChoiceAnswer(_index(choice, position))
         message = choice.get("message")
         answer.message = message if isinstance(message, dict) else {}
+        if isinstance(choice.get("text"), str):
+            answer.message = {"content": choice["text"]}
         _read_choice_end(answer, choice)
         completion.choices.append(answer)
     completion.choices.sort(key=lambda answer: answer.index)
@@ -61,16 +72,12 @@ def read_stream(events: Iterable[bytes]) -> Completion:
         if data.startswith(b"[DONE]"):
             whole.done = True
             break
-        try:
-            chunk = msgspec.json.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            whole.unreadable_chunks += 1
-            continue
+        chunk = read_json(data)
         if not isinstance(chunk, dict):
             whole.unreadable_chunks += 1
             continue
         _add_frame(whole, _frame(chunk))
-        for choice in _dicts(chunk.get("choices")):
+        for choice in dicts(chunk.get("choices")):
             index = _index(choice, 0)
             stream = choices.setdefault(index, _ChoiceStream(index))
             stream.add(choice, tokens=not whole.unreadable_chunks)  # behind a hole they would stand in wrong places
@@ -89,6 +96,8 @@ class _ChoiceStream:
 
     def add(self, choice: dict[str, Any], *, tokens: bool) -> None:
         _read_choice_end(self._answer, choice, tokens=tokens)
+        if isinstance(choice.get("text"), str):
+            self._texts.setdefault("content", []).append(choice["text"])
         delta = choice.get("delta")
         if not isinstance(delta, dict):
             return
@@ -97,7 +106,7 @@ class _ChoiceStream:
         for key in ("content", "refusal", "reasoning_content", "reasoning"):
             if isinstance(delta.get(key), str):
                 self._texts.setdefault(key, []).append(delta[key])
-        for position, call in enumerate(_dicts(delta.get("tool_calls"))):
+        for position, call in enumerate(dicts(delta.get("tool_calls"))):
             index = _index(call, position)
             self._tool_calls.setdefault(index, _ToolCallStream()).add(call)
         if isinstance(delta.get("function_call"), dict):
@@ -150,11 +159,8 @@ def _frame(document: dict[str, Any]) -> Completion:
             setattr(completion, key, document[key])
     if isinstance(document.get("usage"), dict):
         completion.usage = document["usage"]
-    completion.prompt_token_ids = _integers(document.get("prompt_token_ids"))
-    error = document.get("error")
-    if error:
-        message = error.get("message") if isinstance(error, dict) else error
-        completion.error = str(message or error)
+    completion.prompt_token_ids = integers(document.get("prompt_token_ids"))
+    completion.error = error_of(document)
     return completion
 
 
@@ -168,23 +174,35 @@ def _add_frame(whole: Completion, chunk: Completion) -> None:
 
 
 def _read_choice_end(answer: ChoiceAnswer, choice: dict[str, Any], *, tokens: bool = True) -> None:
-    """Finish reason, token ids and log-probabilities: the fields that lie beside message or delta, added up."""
+    """Finish reason, token ids and log-probabilities: what lies beside message, delta or text, added up."""
     if isinstance(choice.get("finish_reason"), str):
         answer.finish_reason = choice["finish_reason"]
     if not tokens:
         return
-    ids = _integers(choice.get("token_ids"))
+    ids = integers(choice.get("token_ids"))
     if ids is not None:
         answer.token_ids = answer.token_ids or []
         answer.token_ids += ids
+    if answer.prompt_token_ids is None:
+        answer.prompt_token_ids = integers(choice.get("prompt_token_ids"))
     logprobs = choice.get("logprobs")
-    entries = logprobs.get("content") if isinstance(logprobs, dict) else None
-    if isinstance(entries, list):
+    if not isinstance(logprobs, dict):
+        return
+    if isinstance(logprobs.get("content"), list):
         answer.logprobs = answer.logprobs or []
-        answer.logprobs += [_number(entry.get("logprob")) if isinstance(entry, dict) else None for entry in entries]
+        answer.logprobs += logprobs_of(logprobs["content"])
+    elif isinstance(logprobs.get("token_logprobs"), list):
+        answer.logprobs = answer.logprobs or []
+        answer.logprobs += map(_number, logprobs["token_logprobs"])
 
 
-def _dicts(value: Any) -> list[dict[str, Any]]:
+def logprobs_of(entries: list[Any]) -> list[float | None]:
+    """The log-probability of each sampled token of a list of objects."""
+    return [_number(entry.get("logprob")) if isinstance(entry, dict) else None for entry in entries]
+
+
+def dicts(value: Any) -> list[dict[str, Any]]:
+    """The objects of a list; none where it is no list."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
@@ -193,7 +211,8 @@ def _index(value: dict[str, Any], otherwise: int) -> int:
     return index if isinstance(index, int) and not isinstance(index, bool) else otherwise
 
 
-def _integers(value: Any) -> list[int] | None:
+def integers(value: Any) -> list[int] | None:
+    """A list of token ids, or None when it is none."""
     if not isinstance(value, list):
         return None
     if any(type(item) is not int or not -(2**31) <= item < 2**31 for item in value):

@@ -12,10 +12,11 @@ Ending = Literal["complete", "closed", "cancelled", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One HTTP exchange of a chat completion.
+    """One HTTP exchange of a model call.
 
     `body` is what was read of the response, still compressed if `headers` say so; `headers` have lower-case names and
     hold no secrets; `status` is None when no response came. `body_cut` says that the recorder kept only a beginning.
+    `path` is that of the URL, without its query; it tells the API, and on Azure the deployment.
     """
 
     request: bytes
@@ -24,3 +25,4 @@ class Exchange:
     body: bytes = b""
     ending: Ending = "complete"
     body_cut: bool = False
+    path: str = "/chat/completions"

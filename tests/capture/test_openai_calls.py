@@ -411,7 +411,7 @@ HOOKS = [
     "arttrace.capture.call.ModelCall.stream_ended",
     "arttrace.capture.call.ModelCall.returned",
     "arttrace.capture.call.ModelCall.raised",
-    "arttrace.capture.call.decode_chat",
+    "arttrace.capture.call.decode",
     "arttrace.capture.call.end_span",
     "arttrace.capture.recorder.span_row",
     "arttrace.capture.recorder.encode_record",

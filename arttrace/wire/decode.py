@@ -1,0 +1,56 @@
+"""Which API an exchange belongs to, by the path of its URL, and the decoder of that API."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from arttrace import semconv
+from arttrace.wire.chat import decode_chat
+from arttrace.wire.completions import decode_completion
+from arttrace.wire.embeddings import decode_embeddings
+from arttrace.wire.exchange import Exchange
+from arttrace.wire.responses import decode_response
+from arttrace.wire.span import Decoded
+
+Api = Literal["chat_completions", "responses", "completions", "embeddings"]
+"""The APIs whose calls are recorded, as `openai.api.type` names them."""
+
+_PATHS: tuple[tuple[str, Api], ...] = (
+    ("/chat/completions", "chat_completions"),
+    ("/responses", "responses"),
+    ("/completions", "completions"),
+    ("/embeddings", "embeddings"),
+)
+_OPERATIONS: dict[Api, str] = {
+    "chat_completions": semconv.OPERATION_CHAT,
+    "responses": semconv.OPERATION_CHAT,
+    "completions": semconv.OPERATION_TEXT_COMPLETION,
+    "embeddings": semconv.OPERATION_EMBEDDINGS,
+}
+_DECODERS = {
+    "chat_completions": decode_chat,
+    "responses": decode_response,
+    "completions": decode_completion,
+    "embeddings": decode_embeddings,
+}
+assert set(_DECODERS) == set(get_args(Api))
+
+
+def api_of(path: str) -> Api | None:
+    """The API that a POST to this path calls, or None when it is none of those that are recorded."""
+    return next((api for end, api in _PATHS if path.endswith(end)), None)
+
+
+def operation_of(path: str) -> str:
+    """`gen_ai.operation.name` of a call to this path."""
+    return _OPERATIONS[api_of(path) or "chat_completions"]
+
+
+def decode(exchange: Exchange, *, content: bool = True, limit: int = 8 << 20) -> Decoded:
+    """Decode one exchange of any of the APIs. Nothing that its bytes hold makes this raise.
+
+    Without `content`, what was said and its tokens are left out. `limit` bounds the JSON text of each content
+    attribute in bytes; the names of those that were cut are under `arttrace.truncated`. An error type is the status
+    code of an HTTP error, as the conventions have it, else one of "invalid_response" and "stream_error".
+    """
+    return _DECODERS[api_of(exchange.path) or "chat_completions"](exchange, content=content, limit=limit)
