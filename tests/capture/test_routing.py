@@ -21,6 +21,7 @@ from spool import read_spans
 
 import arttrace
 from arttrace import semconv
+from arttrace.capture import routing
 from arttrace.capture.routing import apply, parse_routes
 from arttrace.commands import run
 from arttrace.errors import ArttraceError
@@ -328,3 +329,14 @@ def test_arttrace_run_routes_an_unmodified_program(
 def test_arttrace_run_refuses_a_policy_without_a_server() -> None:
     with pytest.raises(ArttraceError, match="has no server"):
         run.command.main(["--policy", "policy:latest", "--", "agent.py"], standalone_mode=False)
+
+
+def test_a_failure_of_ours_leaves_the_call_where_it_was_meant_to_go(
+    vendor: ScriptedServer, policy: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARTTRACE_RAISE", "0")
+    monkeypatch.setattr(routing, "with_model", lambda *_: 1 / 0)
+    with arttrace.trajectory(name="root"), to_policy(policy):
+        assert CALLS["plain"](client(vendor)) == "fine"
+    assert (len(vendor.sent), len(policy.sent)) == (1, 0)
+    assert vendor.sent[0].headers["authorization"] == f"Bearer {KEY}"

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import operator
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 import pytest
-from agents import Agent, OpenAIResponsesModel, Runner, function_tool
+from agents import (
+    Agent,
+    MaxTurnsExceeded,
+    OpenAIChatCompletionsModel,
+    OpenAIResponsesModel,
+    Runner,
+    function_tool,
+)
 from agents import set_tracing_disabled as disable_agents_tracing
 from langchain_core.tools import InjectedToolArg, ToolException
 from langchain_core.tools import tool as langchain_tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, interrupt
 from mcp import Client
 from mcp.server.mcpserver import MCPServer
 from openai import AsyncOpenAI
@@ -19,6 +31,7 @@ from scripted_server import Asked, Call, Reply, serve_script
 
 import arttrace
 from arttrace import semconv
+from arttrace.capture.tool_hooks import openai_agents, runs
 from arttrace.records.span import SpanRow
 
 Spans = Callable[[], list[SpanRow]]
@@ -196,4 +209,78 @@ async def test_nothing_is_recorded_outside_a_trajectory_or_where_capture_is_off(
         look_up.invoke({"word": "tea"})
         async with Client(mcp_server) as client:
             await client.call_tool("add", {"a": 1, "b": 2})
+    assert tools(spans) == []
+
+
+async def test_agents_of_runs_that_end_early_are_ended(spans: Spans) -> None:
+    @function_tool
+    async def wait() -> str:
+        """Waits."""
+        await asyncio.sleep(60)
+        return "never"
+
+    with serve_script(lambda asked: Reply(calls=(Call("wait", {}, "call_wait"),))) as server:
+        model = OpenAIChatCompletionsModel("m", AsyncOpenAI(base_url=server.url, api_key="k"))
+        agent: Agent[Any] = Agent(name="Waiter", model=model, tools=[wait])
+        with arttrace.trajectory(name="cancelled"):
+            run = asyncio.create_task(Runner.run(agent, "go"))
+            while not server.sent or not openai_agents._running:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            run.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await run
+        with arttrace.trajectory(name="left early"):
+            result = Runner.run_streamed(agent, "go")
+            async for event in result.stream_events():
+                if event.type == "run_item_stream_event":
+                    break
+            result.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await result.run_loop_task
+        with arttrace.trajectory(name="too long"), pytest.raises(MaxTurnsExceeded):
+            await Runner.run(Agent(name="Waiter", model=model, tools=[wait]), "go", max_turns=0)
+    while openai_agents._running:
+        await asyncio.sleep(0.01)
+    waiters = [span for span in spans() if span.attributes.get(semconv.AGENT_NAME) == "Waiter"]
+    assert len(waiters) >= 2
+
+
+class State(TypedDict):
+    said: Annotated[list[str], operator.add]
+
+
+async def test_langgraph_commands_and_interrupts_are_no_errors(spans: Spans) -> None:
+    def hand_over(state: State) -> Any:
+        return Command(goto="last", graph=Command.PARENT, update={"said": ["handed over"]})
+
+    def ask(state: State) -> Any:
+        return {"said": [interrupt("who?")]}
+
+    inner = StateGraph(State).add_node("hand over", hand_over).add_edge(START, "hand over").compile(name="inner")
+    outer = StateGraph(State).add_node("inner", inner).add_node("last", ask).add_edge(START, "inner")
+    graph = outer.compile(name="outer", checkpointer=InMemorySaver())
+    with arttrace.trajectory(name="root"):
+        config: Any = {"configurable": {"thread_id": "1"}}
+        first = await graph.ainvoke({"said": []}, config)
+        second = graph.invoke(Command(resume="me"), config)
+    assert first["__interrupt__"][0].value == "who?"
+    assert second["said"] == ["handed over", "me"]
+    agents = [span for span in spans() if semconv.AGENT_NAME in span.attributes]
+    assert [span.attributes[semconv.AGENT_NAME] for span in agents] == ["inner", "outer", "outer", "root"]
+    assert not [span for span in agents if semconv.ERROR_TYPE in span.attributes]
+
+
+async def test_a_failure_of_ours_changes_nothing(monkeypatch: pytest.MonkeyPatch, spans: Spans) -> None:
+    monkeypatch.setenv("ARTTRACE_RAISE", "0")
+    monkeypatch.setattr(runs, "open_scope", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr(openai_agents, "open_scope", lambda *args, **kwargs: 1 / 0)
+    with arttrace.trajectory(name="root"), serve_script(script) as server:
+        assert look_up.invoke({"word": "tea"}) == "tea is a word"
+        assert await look_up_later.ainvoke({"word": "cup"}) == "cup was a word"
+        async with Client(mcp_server) as client:
+            assert not (await client.call_tool("add", {"a": 1, "b": 2})).is_error
+        model = OpenAIResponsesModel("m", AsyncOpenAI(base_url=server.url, api_key="k"))
+        result = await Runner.run(Agent(name="Helper", instructions="You help.", model=model), "go")
+        assert result.final_output == "helped"
     assert tools(spans) == []
