@@ -8,16 +8,17 @@ consumed.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from arttrace.errors import TrainingError
 from arttrace.records.group import Group
-from arttrace.records.policy import PolicyStep
+from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.store import AnyStore
 from trainer.advantages import Scale
 from trainer.batch import Batch, make_batch
@@ -103,35 +104,46 @@ class Loop:
         if learned.skipped:
             clock.stop()
             return None
+        metrics = {
+            "groups": float(len(batch.rewards)),
+            "groups_equal": float(batch.equal_groups),
+            "reward_mean": batch.reward_mean,
+            "reward_spread": batch.reward_spread,
+            "tokens_captured": float(batch.captured_tokens),
+            "tokens_trained": float(batch.trained_tokens),
+            **learned.numbers(),
+        }
+        return self.complete(self.learner.save, batch.consumed, metrics, clock)
+
+    def complete(
+        self,
+        save: Callable[[Path], None],
+        consumed: tuple[Consumed, ...],
+        metrics: Mapping[str, float],
+        clock: Clock,
+    ) -> PolicyStep:
+        """Make what a learner holds the next version: `save` writes it, then it is served and recorded."""
         clock(Phase.CHECKPOINT)
-        step = last + 1
+        step = (self.checkpoints.latest() or 0) + 1
         manifest = PolicyStep(
             policy=self.policy,
             step=step,
             adapter=str(self.checkpoints.path(step)),
-            consumed=batch.consumed,
-            metrics={
-                "groups": float(len(batch.rewards)),
-                "groups_equal": float(batch.equal_groups),
-                "reward_mean": batch.reward_mean,
-                "reward_spread": batch.reward_spread,
-                "tokens_captured": float(batch.captured_tokens),
-                "tokens_trained": float(batch.trained_tokens),
-                **learned.numbers(),
-            },
+            consumed=consumed,
+            metrics=dict(metrics),
             base_model=self.base_model,
             time_ns=time.time_ns(),
         )
-        self.checkpoints.write(step, self.learner.save, manifest)
+        self.checkpoints.write(step, save, manifest)
         clock(Phase.PUBLISH)
         published = self.gateway.publish(step, self.checkpoints.path(step)) if self.gateway else None
         clock(Phase.RECORD)
-        metrics = dict(manifest.metrics)
+        numbers = dict(manifest.metrics)
         if published:
-            metrics["publish_logprob_change"] = published.max_logprob_change
+            numbers["publish_logprob_change"] = published.max_logprob_change
         clock.stop()
-        metrics |= {f"{phase.value}_s": seconds for phase, seconds in clock.seconds.items()}
-        done = msgspec.structs.replace(manifest, metrics=metrics)
+        numbers |= {f"{phase.value}_s": seconds for phase, seconds in clock.seconds.items()}
+        done = msgspec.structs.replace(manifest, metrics=numbers)
         self.store.append([done])
         return done
 

@@ -65,6 +65,7 @@ def test_what_a_killed_step_consumed_is_not_trained_on_a_second_time(data: DataD
     assert isinstance(again.exception, TrainingError)
     fill(data, "later")
     done = train(data)
+    assert done.exception is None, done.output
     assert json.loads(done.stdout)["version"] == "policy@2"
     with Store.open(data) as store:
         trained = [one.trajectory_id for step in store.policy_steps("policy") for one in step.consumed]

@@ -1,0 +1,228 @@
+"""Offline training: what is picked, how it is rendered and proven, and what SFT and DPO make of it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_model import make_base_model
+
+from arttrace.records.call import Call, Choice
+from arttrace.records.group import Group
+from arttrace.records.message import Message, TextPart, ToolCallPart, ToolResultPart
+from arttrace.records.reward import Reward
+from arttrace.records.trajectory import Agent, AgentCall, MessageNode, Trajectory
+from trainer.learner.config import LearnerConfig
+from trainer.learner.head import log_probabilities
+from trainer.offline.conversations import conversations
+from trainer.offline.plan import plan_dpo, plan_sft, require_examples
+from trainer.offline.render import Example, Unprovable, render
+from trainer.offline.select import good_runs, preferences
+
+PRICE = {"type": "function", "function": {"name": "price", "parameters": {"type": "object"}}}
+
+TOOLS_TEMPLATE = (
+    "{% if tools %}<|im_start|>tools\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] or '' }}"
+    "{% for c in m.tool_calls or [] %}[{{ c.function.name }} {{ c.function.arguments | tojson }}]{% endfor %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+# As those of reasoning models: what was thought is kept in the last turn only.
+FORGETFUL_TEMPLATE = TOOLS_TEMPLATE.replace(
+    "{{ m['content'] or '' }}",
+    "{% if loop.last or m.role != 'assistant' %}{{ m['content'] or '' }}{% else %}.{% endif %}",
+)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return make_base_model(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture
+def tokenizer(base: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    loaded = AutoTokenizer.from_pretrained(base)
+    loaded.chat_template = TOOLS_TEMPLATE
+    return loaded
+
+
+def run(id: str, answer: str, reward: float | None, *, advice: str = "It is 3.") -> Trajectory:
+    """A system prompt, a question, a tool call with its result, an answer put into the assistant's mouth, an answer."""
+    messages = [
+        Message("system", (TextPart("You sell."),)),
+        Message("user", (TextPart("A pear?"),)),
+        Message("assistant", (ToolCallPart("price", '{"fruit": "pear"}', "c1"),)),
+        Message("tool", (ToolResultPart("3", "c1"),)),
+        Message("assistant", (TextPart("(copied)"),)),
+        Message("user", (TextPart("Well?"),)),
+        Message("assistant", (TextPart(answer),)),
+    ]
+    sampled = {2: f"{id}-a", 6: f"{id}-b"}
+    nodes = tuple(
+        MessageNode(
+            f"{id}-{at}",
+            "root",
+            f"{id}-{at - 1}" if at else None,
+            message,
+            ((sampled[at], 0),) if at in sampled else (),
+        )
+        for at, message in enumerate(messages)
+    )
+    calls = tuple(
+        AgentCall(
+            Call(span, "t", None, at, at + 1, tools=(PRICE,), choices=(Choice(0, messages[at]),)),
+            "root",
+            f"{id}-{at - 1}",
+            (f"{id}-{at}",),
+        )
+        for at, span in sampled.items()
+    )
+    return Trajectory(
+        id=id,
+        revision="r",
+        scenario="pears",
+        agents=(Agent("root", "seller"),),
+        calls=calls,
+        nodes=nodes,
+        rewards=() if reward is None else (Reward(f"w-{id}", id, reward),),
+    )
+
+
+def learned_text(tokenizer: Any, example: Example) -> list[str]:
+    """The learned stretches of an example, decoded."""
+    stretches: list[list[int]] = []
+    for at, (id, learned) in enumerate(zip(example.token_ids, example.learned, strict=True)):
+        if learned:
+            if not (at and example.learned[at - 1]):
+                stretches.append([])
+            stretches[-1].append(id)
+    return [tokenizer.decode(stretch) for stretch in stretches]
+
+
+def test_only_what_the_run_sampled_is_a_target() -> None:
+    (conversation,) = conversations(run("a", "3 each", 1.0))
+    assert conversation.targets == (2, 6), "the copied answer is context"
+    assert conversation.tools == (PRICE,)
+    assert [message["role"] for message in conversation.chat()] == [
+        "system", "user", "assistant", "tool", "assistant", "user", "assistant",
+    ]  # fmt: skip
+
+
+def test_the_learned_tokens_spell_the_answers_and_nothing_else(tokenizer: Any) -> None:
+    (example,) = render(conversations(run("a", "3 each", 1.0))[0], tokenizer)
+    assert learned_text(tokenizer, example) == ['[price {"fruit": "pear"}]<|im_end|>', "3 each<|im_end|>"]
+    assert '"name": "price"' in tokenizer.decode(example.token_ids), "the tools that were offered are in the prompt"
+
+
+def test_a_template_that_forgets_gets_one_example_per_answer(tokenizer: Any) -> None:
+    tokenizer.chat_template = FORGETFUL_TEMPLATE
+    examples = render(conversations(run("a", "3 each", 1.0))[0], tokenizer)
+    assert [learned_text(tokenizer, example) for example in examples] == [
+        ['[price {"fruit": "pear"}]<|im_end|>'],
+        ["3 each<|im_end|>"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        (TOOLS_TEMPLATE.replace("[{{ c.function.name }}", "["), "drops or changes 'price'"),
+        (TOOLS_TEMPLATE.replace("<|im_start|>assistant\n{% endif %}", "<|im_start|>bot\n{% endif %}"), "ends a prompt"),
+        ("{{ raise_exception('no tools here') }}", "refuses it: no tools here"),
+    ],
+)
+def test_what_cannot_be_proven_is_left_out_with_the_reason(tokenizer: Any, template: str, reason: str) -> None:
+    tokenizer.chat_template = template
+    with pytest.raises(Unprovable, match=reason):
+        render(conversations(run("a", "3 each", 1.0))[0], tokenizer)
+    plan = plan_sft([Group("pears", (run("a", "3 each", 1.0), run("b", "no", 0.0)))], tokenizer)
+    assert plan.sft == ()
+    (told,) = plan.conversations_left_out
+    assert reason in told
+    with pytest.raises(Exception, match="nothing to train on by SFT"):
+        require_examples(plan)
+
+
+def group(*rewards: float | None) -> Group:
+    return Group("pears", tuple(run(f"t{n}", f"answer {n}", reward) for n, reward in enumerate(rewards)))
+
+
+def test_good_runs() -> None:
+    best = good_runs([group(0.0, 1.0, 0.5, None, 1.0), group(0.5, 0.5), group(1.0)])
+    assert [one.id for one in best.runs] == ["t1", "t4"]
+    assert best.left_out == {
+        "no reward": 1, "not the best of its group": 2, "in a group of equal rewards": 2, "alone in its group": 1,
+    }  # fmt: skip
+    bound = good_runs([group(0.0, 1.0, 0.5), group(0.5, 0.5), group(1.0)], min_reward=0.5)
+    assert len(bound.runs) == 5
+    assert bound.left_out == {"a reward below the bound": 1}
+
+
+def test_preferences() -> None:
+    found = preferences([group(0.0, 1.0, 0.65, 0.5, 0.55), group(0.5, 0.5), group(1.0)])
+    assert [(better.id, worse.id) for better, worse in found.pairs] == [("t1", "t0"), ("t2", "t3")]
+    assert found.groups == 1
+    assert found.left_out == {"too close to the others' rewards": 3, "alone in its group": 1}
+
+
+def negative_log_likelihood(model: Any, example: Example) -> float:
+    ids = torch.tensor(example.token_ids)
+    with torch.no_grad():
+        hidden = model.get_base_model().get_decoder()(input_ids=ids[None]).last_hidden_state[0]
+        logps, _ = log_probabilities(model.get_output_embeddings(), hidden[:-1], ids[1:])
+    learned = torch.tensor(example.learned[1:])
+    return -float(logps[learned].mean())
+
+
+def test_sft_learns_the_good_answers_from_the_true_loss(base: Path, tokenizer: Any, tmp_path: Path) -> None:
+    from trainer.offline.train import OfflineLearner
+
+    plan = plan_sft([group(0.0, 1.0, 1.0)], tokenizer)
+    config = LearnerConfig(lora_rank=8, learning_rate=1e-2)
+    learner = OfflineLearner(base, config)
+    counts = [sum(example.learned) for example in plan.sft]
+    wanted = sum(
+        count * negative_log_likelihood(learner.model, example) for count, example in zip(counts, plan.sft, strict=True)
+    ) / sum(counts)
+    first = learner.train(plan, tokenizer)
+    assert first.loss == pytest.approx(wanted, rel=1e-4)
+    assert first.learned_tokens == sum(counts)
+    for _ in range(20):
+        last = learner.train(plan, tokenizer)
+    assert last.loss < wanted / 3
+    learner.save(tmp_path)
+    again = OfflineLearner(base, config)
+    again.load(tmp_path)
+    assert again.steps == 21
+    assert again.train(plan, tokenizer).loss == learner.train(plan, tokenizer).loss
+
+
+def test_dpo_comes_to_prefer_the_better_run_and_reads_no_tool_result_as_an_answer(base: Path, tokenizer: Any) -> None:
+    from trainer.offline.train import OfflineLearner
+
+    plan = plan_dpo([group(0.0, 1.0), group(0.2, 0.9)], tokenizer)
+    assert len(plan.dpo) == 2
+    learner = OfflineLearner(base, LearnerConfig(lora_rank=8, learning_rate=5e-3, epochs=20))
+    metrics = learner.train(plan, tokenizer)
+    assert metrics.first_loss == pytest.approx(math.log(2), abs=1e-3), "the model before is the reference"
+    assert metrics.last_loss < 0.3
+    assert metrics.accuracy > 0.8
+    assert not [name for name in dict(learner.model.named_parameters()) if ".ref." in name]
+
+
+def test_the_masks_given_to_dpo_are_those_of_the_examples(tokenizer: Any) -> None:
+    from trainer.offline.train import _GivenMasks, _pair
+
+    ((chosen, rejected),) = plan_dpo([group(0.0, 1.0)], tokenizer).dpo
+    batch = _GivenMasks(pad_token_id=0)([_pair(chosen, rejected)])
+    for row, example in zip(batch["completion_mask"], (chosen, rejected), strict=True):
+        assert row[: len(example.learned)].bool().tolist() == list(example.learned)
+        assert not row[len(example.learned) :].any()
+    for row, example in zip(batch["input_ids"], (chosen, rejected), strict=True):
+        assert row[: len(example.token_ids)].tolist() == list(example.token_ids)

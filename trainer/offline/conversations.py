@@ -1,0 +1,127 @@
+"""Conversations: the branches of a run's agents as chat messages, and which of their messages may be imitated. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from arttrace.records.message import Message, OtherPart, ReasoningPart, TextPart, ToolResultPart
+from arttrace.records.trajectory import MessageNode, Trajectory
+
+ChatMessage = dict[str, Any]
+"""One message as chat templates take it: role, content, and tool_calls, tool_call_id, name, reasoning_content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """One branch of one agent. `targets` are the positions of messages that a model of this run produced.
+
+    A message that the caller put into an assistant's mouth is never a target; one that several branches share is a
+    target in the first of them only.
+    """
+
+    trajectory_id: str
+    agent_id: str
+    messages: tuple[Message, ...]
+    targets: tuple[int, ...]
+    tools: tuple[dict[str, Any], ...] = ()
+
+    def chat(self) -> list[ChatMessage]:
+        """The messages for a chat template."""
+        return [chat_message(message) for message in self.messages]
+
+
+def conversations(trajectory: Trajectory) -> list[Conversation]:
+    """Every branch that holds a message not told before, agents and branches in order of time."""
+    nodes = {node.id: node for node in trajectory.nodes}
+    parents = {node.parent_id for node in trajectory.nodes}
+    tools: dict[str, tuple[dict[str, Any], ...]] = {}
+    for placed in trajectory.calls:
+        for node_id in placed.choice_nodes:
+            tools.setdefault(node_id, placed.call.tools)
+    taken: set[str] = set()
+    found = []
+    for leaf in trajectory.nodes:
+        if leaf.id in parents:
+            continue
+        branch = _branch(leaf, nodes)
+        targets = []
+        for position, node in enumerate(branch):
+            if node.sampled_by and node.id not in taken:
+                taken.add(node.id)
+                targets.append(position)
+        if targets:
+            offered = next((tools[branch[at].id] for at in reversed(targets) if branch[at].id in tools), ())
+            messages = tuple(node.message for node in branch[: targets[-1] + 1])
+            found.append(Conversation(trajectory.id, leaf.agent_id, messages, tuple(targets), offered))
+    return found
+
+
+def main_conversation(trajectory: Trajectory) -> Conversation | None:
+    """The root agent's branch that was told last: from its first message to its final answer."""
+    root = trajectory.agents[0].id if trajectory.agents else None
+    own = [one for one in conversations(trajectory) if one.agent_id == root]
+    return own[-1] if own else None
+
+
+def _branch(leaf: MessageNode, nodes: dict[str, MessageNode]) -> list[MessageNode]:
+    branch = [leaf]
+    while (parent := branch[-1].parent_id) is not None and parent in nodes:
+        branch.append(nodes[parent])
+    return branch[::-1]
+
+
+def chat_message(message: Message) -> ChatMessage:
+    """One message as chat templates take it; a tool call's arguments as an object where they are one."""
+    chat: ChatMessage = {"role": message.role, "content": message.text}
+    if message.name:
+        chat["name"] = message.name
+    reasoning = "".join(part.content for part in message.parts if isinstance(part, ReasoningPart))
+    if reasoning:
+        chat["reasoning_content"] = reasoning
+    if message.tool_calls:
+        chat["tool_calls"] = [
+            {
+                "type": "function",
+                "id": call.id or "",
+                "function": {"name": call.name, "arguments": _object(call.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    for part in message.parts:
+        if isinstance(part, ToolResultPart):
+            chat["tool_call_id"] = part.id or ""
+            chat["content"] = part.response if isinstance(part.response, str) else json.dumps(part.response)
+    return chat
+
+
+def _object(arguments: str) -> Any:
+    try:
+        return json.loads(arguments or "{}")
+    except ValueError:
+        return arguments
+
+
+def unsupported(conversation: Conversation) -> str | None:
+    """Why a text model cannot read this conversation, None when it can."""
+    kinds = {type(part) for message in conversation.messages for part in message.parts}
+    if OtherPart in kinds:
+        return "parts that are no text"
+    if not any(_says_something(conversation.messages[at]) for at in conversation.targets):
+        return "empty answers"
+    return None
+
+
+def _says_something(message: Message) -> bool:
+    return bool(message.text.strip() or message.tool_calls)
+
+
+def said(message: Message) -> Iterator[str]:
+    """Pieces of text that any rendering of this assistant message must hold."""
+    for part in message.parts:
+        if isinstance(part, TextPart) and part.content.strip():
+            yield part.content.strip()
+    for call in message.tool_calls:
+        yield call.name

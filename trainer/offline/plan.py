@@ -1,0 +1,131 @@
+"""What an offline method would train on, of the groups in a store: the examples, and what is left out and why. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from arttrace.errors import TrainingError
+from arttrace.records.group import Group
+from arttrace.records.policy import Consumed
+from arttrace.records.trajectory import Trajectory
+from trainer.offline.conversations import Conversation, conversations, main_conversation
+from trainer.offline.render import Example, Unprovable, render
+from trainer.offline.select import good_runs, preferences
+
+Method = Literal["sft", "dpo"]
+
+
+@dataclass(frozen=True, slots=True)
+class OfflinePlan:
+    """The examples of one run of training.
+
+    `sft` holds one example per conversation, `dpo` pairs (chosen, rejected) with the same tokens before the first
+    learned one. `consumed` names the trajectories behind them, `trajectories_left_out` and `answers_left_out` count
+    the others, and the conversations that could not be rendered, by reason.
+    """
+
+    method: Method
+    sft: tuple[Example, ...] = ()
+    dpo: tuple[tuple[Example, Example], ...] = ()
+    consumed: tuple[Consumed, ...] = ()
+    groups: int = 0
+    trajectories_left_out: dict[str, int] = field(default_factory=dict)
+    conversations_left_out: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def learned_tokens(self) -> int:
+        """Tokens that enter the loss."""
+        examples = [*self.sft, *(example for pair in self.dpo for example in pair)]
+        return sum(sum(example.learned) for example in examples)
+
+
+def plan_sft(
+    groups: Sequence[Group], tokenizer: Any, *, min_reward: float | None = None, max_length: int | None = None
+) -> OfflinePlan:
+    """Every answer of the good runs, once; see `good_runs`."""
+    chosen = good_runs(groups, min_reward=min_reward)
+    dropped: Counter[str] = Counter()
+    examples: list[Example] = []
+    consumed: list[Trajectory] = []
+    for run in chosen.runs:
+        found = [example for one in conversations(run) for example in _rendered(one, tokenizer, max_length, dropped)]
+        examples += found
+        consumed += [run] if found else []
+    return OfflinePlan(
+        "sft",
+        sft=tuple(examples),
+        consumed=_consumed(consumed),
+        groups=len({group.key for group in groups for run in group.trajectories if run in consumed}),
+        trajectories_left_out=chosen.left_out,
+        conversations_left_out=dict(dropped),
+    )
+
+
+def plan_dpo(
+    groups: Sequence[Group], tokenizer: Any, *, min_gap: float = 0.1, max_length: int | None = None
+) -> OfflinePlan:
+    """Pairs of runs of one group, by the root agent's last branch; see `preferences`."""
+    chosen = preferences(groups, min_gap=min_gap)
+    dropped: Counter[str] = Counter()
+    pairs: list[tuple[Example, Example]] = []
+    consumed: list[Trajectory] = []
+    for better, worse in chosen.pairs:
+        sides = [
+            example
+            for run in (better, worse)
+            if (main := main_conversation(run)) is not None
+            for example in _rendered(main, tokenizer, max_length, dropped)[-1:]
+        ]
+        if len(sides) < 2:
+            continue
+        if not _same_prompt(*sides):
+            dropped["the two runs begin differently"] += 2
+            continue
+        pairs.append((sides[0], sides[1]))
+        consumed += [better, worse]
+    return OfflinePlan(
+        "dpo",
+        dpo=tuple(pairs),
+        consumed=_consumed(consumed),
+        groups=chosen.groups,
+        trajectories_left_out=chosen.left_out,
+        conversations_left_out=dict(dropped),
+    )
+
+
+def require_examples(plan: OfflinePlan) -> None:
+    """Raise TrainingError with the cause and the mend when there is nothing to learn from."""
+    if plan.sft or plan.dpo:
+        return
+    reasons = {**plan.trajectories_left_out, **plan.conversations_left_out}
+    told = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items())) or "no trajectory"
+    raise TrainingError(
+        f"There is nothing to train on by {plan.method.upper()}. Left out: {told}.",
+        "Reward the runs in code or by `arttrace score`; --min-reward takes runs of groups with equal rewards too.",
+    )
+
+
+def _rendered(
+    conversation: Conversation, tokenizer: Any, max_length: int | None, dropped: Counter[str]
+) -> list[Example]:
+    try:
+        examples = render(conversation, tokenizer)
+    except Unprovable as reason:
+        dropped[str(reason)] += 1
+        return []
+    if max_length is not None and any(len(example.token_ids) > max_length for example in examples):
+        dropped[f"longer than {max_length} tokens"] += 1
+        return []
+    return examples
+
+
+def _same_prompt(chosen: Example, rejected: Example) -> bool:
+    first = [example.learned.index(True) for example in (chosen, rejected)]
+    return first[0] == first[1] and chosen.token_ids[: first[0]] == rejected.token_ids[: first[0]]
+
+
+def _consumed(runs: Iterable[Trajectory]) -> tuple[Consumed, ...]:
+    return tuple(Consumed(run.id, run.revision) for run in runs)

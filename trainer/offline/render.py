@@ -1,0 +1,84 @@
+"""Render: a conversation through the model's own chat template into token ids, and which of them are to be learned.
+
+Where an assistant message begins and ends is not asked of the template (few mark it, some mark it wrongly): it is what
+the template adds to the messages before. That is then proven: the learned tokens, decoded, must be that very text, and
+the text must hold what the message says. What cannot be proven is left out, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.offline.conversations import ChatMessage, Conversation, said, unsupported
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Token ids of shape (T,), and `learned` of shape (T,): whether each is part of an answer to be learned."""
+
+    token_ids: tuple[int, ...]
+    learned: tuple[bool, ...]
+
+
+class Unprovable(Exception):
+    """The tokens of an answer cannot be told for certain; the message says why."""
+
+
+def render(conversation: Conversation, tokenizer: Any) -> list[Example]:
+    """One example for the whole conversation; or, where the template renders earlier messages differently once more
+    follow (as those that drop old reasoning do), one for each answer behind what the model saw then.
+
+    Raises Unprovable.
+    """
+    if (reason := unsupported(conversation)) is not None:
+        raise Unprovable(reason)
+    chat, tools = conversation.chat(), list(conversation.tools) or None
+    try:
+        ends = [_text(tokenizer, chat[: at + 1], tools) for at in conversation.targets]
+        starts = [_text(tokenizer, chat[:at], tools, asked=True) for at in conversation.targets]
+    except Exception as error:  # templates raise what they like
+        raise Unprovable(f"the chat template refuses it: {str(error).splitlines()[0][:120]}") from error
+    spans = []
+    for at, start, end in zip(conversation.targets, starts, ends, strict=True):
+        if not end.startswith(start):
+            raise Unprovable("the chat template ends a prompt otherwise than it begins an answer")
+        answer = end[len(start) :].rstrip()
+        if missing := [piece for piece in said(conversation.messages[at]) if piece not in answer]:
+            raise Unprovable(f"the chat template drops or changes {missing[0][:40]!r}")
+        spans.append((len(start), len(start) + len(answer)))
+    if all(ends[-1].startswith(text[: span[1]]) for text, span in zip(ends, spans, strict=True)):
+        return [_example(tokenizer, ends[-1][: spans[-1][1]], spans)]
+    return [
+        _example(tokenizer, text[: span[1]], [span])
+        for text, span in zip(ends, spans, strict=True)
+        if span[1] > span[0]
+    ]
+
+
+def _text(tokenizer: Any, chat: Sequence[ChatMessage], tools: Any, *, asked: bool = False) -> str:
+    text: str = tokenizer.apply_chat_template(list(chat), tools=tools, tokenize=False, add_generation_prompt=asked)
+    return text
+
+
+def _example(tokenizer: Any, text: str, spans: Sequence[tuple[int, int]]) -> Example:
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
+    starts: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    for at, (first, last) in enumerate(offsets):
+        if last > first:
+            starts.setdefault(first, at)
+            ends[last] = at
+    learned = [False] * len(ids)
+    for begin, end in spans:
+        if begin not in starts or end not in ends:
+            raise Unprovable("a token crosses the border of an answer")
+        first, last = starts[begin], ends[end]
+        if first == 0:
+            raise Unprovable("an answer has no prompt before it")
+        if tokenizer.decode(ids[first : last + 1], clean_up_tokenization_spaces=False) != text[begin:end]:
+            raise Unprovable("the tokens of an answer do not spell it")
+        learned[first : last + 1] = [True] * (last + 1 - first)
+    return Example(tuple(ids), tuple(learned))

@@ -1,0 +1,79 @@
+"""Which runs are worth imitating, and which pairs of runs show a preference. Pure; what is left out is counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from arttrace.records.group import Group
+from arttrace.records.trajectory import Trajectory
+from arttrace.rewards.mix import trajectory_reward
+
+
+@dataclass(frozen=True, slots=True)
+class GoodRuns:
+    """Runs to learn by supervised fine-tuning; `left_out` counts the others by reason."""
+
+    runs: tuple[Trajectory, ...]
+    left_out: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Preferences:
+    """Pairs (better, worse) of one group each; `left_out` counts runs that are in no pair by reason, `groups` those
+    that gave a pair."""
+
+    pairs: tuple[tuple[Trajectory, Trajectory], ...]
+    groups: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+
+
+def good_runs(groups: Sequence[Group], *, min_reward: float | None = None) -> GoodRuns:
+    """All runs rewarded with at least `min_reward`; without it the best of each group whose rewards differ (rejection
+    sampling)."""
+    runs: list[Trajectory] = []
+    left_out: Counter[str] = Counter()
+    for group in groups:
+        rewarded = _rewarded(group, left_out)
+        if not rewarded:
+            continue
+        values = [reward for _, reward in rewarded]
+        if min_reward is None and min(values) == max(values):
+            left_out["alone in its group" if len(values) == 1 else "in a group of equal rewards"] += len(values)
+            continue
+        bound = max(values) if min_reward is None else min_reward
+        good = [run for run, reward in rewarded if reward >= bound]
+        runs += good
+        left_out["not the best of its group" if min_reward is None else "a reward below the bound"] += len(
+            rewarded
+        ) - len(good)
+    return GoodRuns(tuple(runs), dict(+left_out))
+
+
+def preferences(groups: Sequence[Group], *, min_gap: float = 0.1) -> Preferences:
+    """The best run of each group with the worst, the second best with the second worst, and so on, for as long as
+    their rewards are at least `min_gap` apart; no run is in two pairs."""
+    pairs: list[tuple[Trajectory, Trajectory]] = []
+    left_out: Counter[str] = Counter()
+    count = 0
+    for group in groups:
+        ranked = sorted(_rewarded(group, left_out), key=lambda one: (-one[1], one[0].start_ns, one[0].id))
+        if len(ranked) == 1:
+            left_out["alone in its group"] += 1
+            continue
+        found = 0
+        while found < len(ranked) // 2 and ranked[found][1] - ranked[-1 - found][1] >= min_gap:
+            pairs.append((ranked[found][0], ranked[-1 - found][0]))
+            found += 1
+        count += found > 0
+        left_out["too close to the others' rewards"] += len(ranked) - 2 * found
+    return Preferences(tuple(pairs), count, dict(+left_out))
+
+
+def _rewarded(group: Group, left_out: Counter[str]) -> list[tuple[Trajectory, float]]:
+    complete = [run for run in group.trajectories if not run.incomplete]
+    left_out["incomplete"] += len(group.trajectories) - len(complete)
+    rewarded = [(run, reward) for run in complete if (reward := trajectory_reward(run)) is not None]
+    left_out["no reward"] += len(complete) - len(rewarded)
+    return rewarded

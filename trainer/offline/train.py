@@ -1,0 +1,202 @@
+"""Supervised fine-tuning and DPO by TRL's own trainers, on examples whose masks are given and never recomputed.
+
+The adapter and the optimizer are those of `trainer.learner`, so that a policy can go on from either by any method.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from arttrace.errors import TrainingError
+from trainer.learner.config import LearnerConfig
+from trainer.learner.policy_model import load_policy, make_optimizer, trainable
+from trainer.learner.quiet import import_trl, quiet
+from trainer.learner.state import load_state, save_state
+from trainer.offline.plan import OfflinePlan
+from trainer.offline.render import Example
+from trainer.offline.torch_head import use_where_triton_is_missing
+
+import_trl()
+use_where_triton_is_missing()
+from datasets import Dataset  # noqa: E402
+from transformers import PrinterCallback, TrainerCallback  # noqa: E402
+from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer  # noqa: E402
+from trl.trainer.dpo_trainer import DataCollatorForPreference  # noqa: E402
+
+
+class OfflineMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run of training did. `loss` and `grad_norm` are means over its optimizer steps, `first_loss` and
+    `last_loss` those of the first and the last; for DPO `accuracy` is the share of pairs in which the chosen run is preferred, over all steps."""
+
+    loss: float
+    first_loss: float
+    last_loss: float
+    grad_norm: float
+    optimizer_steps: int
+    learned_tokens: int
+    accuracy: float = 0.0
+    step_s: float = 0.0
+
+    def numbers(self) -> dict[str, float]:
+        """All of it as plain numbers by name, as a PolicyStep stores them."""
+        return {name: float(value) for name, value in msgspec.structs.asdict(self).items()}
+
+
+class OfflineLearner:
+    """One policy in training by given examples."""
+
+    def __init__(self, base_model: Path, config: LearnerConfig) -> None:
+        """Raises TrainingError when the model cannot be loaded or the config makes no sense."""
+        self.config = config.checked()
+        self.steps = 0
+        with quiet():
+            self.model = load_policy(base_model, self.config)
+            self.optimizer = make_optimizer(self.model, self.config)
+
+    def train(self, plan: OfflinePlan, tokenizer: Any, *, batch_size: int = 8, beta: float = 0.1) -> OfflineMetrics:
+        """Pass `config.epochs` times over the examples of `plan`, `batch_size` of them per optimizer step; `beta` is
+        DPO's weight of staying near the model before.
+
+        Raises TrainingError when a loss is not a finite number; the weights are then not to be saved.
+        """
+        started = time.perf_counter()
+        keeper = _Keeper()
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["initial_lr"] = self.config.learning_rate_at(self.steps)
+        with quiet(), tempfile.TemporaryDirectory(prefix="arttrace-offline-") as scratch:
+            arguments = _arguments(self.config, Path(scratch), batch_size, len(plan.sft) or len(plan.dpo))
+            make = self._sft if plan.method == "sft" else self._dpo
+            trainer = make(plan, tokenizer, arguments, beta)
+            trainer.remove_callback(PrinterCallback)
+            trainer.add_callback(keeper)
+            trainer.train()
+            if "ref" in self.model.peft_config:  # DPO's copy of the adapter before
+                self.model.delete_adapter("ref")
+        if not keeper.losses or not all(torch.isfinite(torch.tensor(keeper.losses))):
+            raise TrainingError(
+                "The loss is not a finite number; nothing was saved.", "Lower the learning rate and train again."
+            )
+        if not all(torch.isfinite(parameter).all() for parameter in trainable(self.model).values()):
+            raise TrainingError("A weight is not a finite number; nothing was saved.", "Lower the learning rate.")
+        self.steps += 1
+        return OfflineMetrics(
+            loss=sum(keeper.losses) / len(keeper.losses),
+            first_loss=keeper.losses[0],
+            last_loss=keeper.losses[-1],
+            grad_norm=sum(keeper.norms) / len(keeper.norms),
+            optimizer_steps=len(keeper.losses),
+            learned_tokens=plan.learned_tokens,
+            accuracy=sum(keeper.accuracies) / len(keeper.accuracies) if keeper.accuracies else 0.0,
+            step_s=time.perf_counter() - started,
+        )
+
+    def save(self, directory: Path) -> None:
+        """Write the adapter, as vLLM and PEFT load it, and our state."""
+        save_state(directory, self.model, self.optimizer, self.steps, self.config)
+
+    def load(self, directory: Path) -> None:
+        """Go on from what a learner saved. Raises TrainingError when it is missing, damaged or of another shape."""
+        self.steps = load_state(directory, self.model, self.optimizer, self.config)
+
+    def _sft(self, plan: OfflinePlan, tokenizer: Any, arguments: dict[str, Any], _beta: float) -> Any:
+        rows = {
+            "input_ids": [list(example.token_ids) for example in plan.sft],
+            "labels": [_labels(example) for example in plan.sft],
+        }
+        return SFTTrainer(
+            model=self.model,
+            args=SFTConfig(**arguments, max_length=None, dataset_kwargs={"skip_prepare_dataset": True}),
+            train_dataset=Dataset.from_dict(rows),
+            processing_class=tokenizer,
+            optimizers=(self.optimizer, None),
+        )
+
+    def _dpo(self, plan: OfflinePlan, tokenizer: Any, arguments: dict[str, Any], beta: float) -> Any:
+        rows = [_pair(chosen, rejected) for chosen, rejected in plan.dpo]
+        pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id or 0
+        return _GivenPairs(
+            model=self.model,
+            args=DPOConfig(**arguments, max_length=None, beta=beta),
+            train_dataset=Dataset.from_list(rows),
+            data_collator=_GivenMasks(pad_token_id=pad),
+            processing_class=tokenizer,
+            optimizers=(self.optimizer, None),
+        )
+
+
+class _GivenPairs(DPOTrainer):  # type: ignore[misc]
+    def _prepare_dataset(self, dataset: Any, *_args: Any, **_kwargs: Any) -> Any:
+        return dataset  # it is token ids already
+
+
+class _GivenMasks(DataCollatorForPreference):  # type: ignore[misc]
+    """TRL takes all that follows the prompt for the answer; tool results between the answers are not."""
+
+    def torch_call(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
+        batch: dict[str, Any] = super().torch_call(examples)
+        given = [example["chosen_mask"] for example in examples] + [example["rejected_mask"] for example in examples]
+        mask = torch.zeros_like(batch["completion_mask"])
+        for row, learned in zip(mask, given, strict=True):
+            row[: len(learned)] = torch.tensor(learned)
+        batch["completion_mask"] = mask
+        return batch
+
+
+class _Keeper(TrainerCallback):  # type: ignore[misc]
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+        self.norms: list[float] = []
+        self.accuracies: list[float] = []
+
+    def on_log(self, _args: Any, _state: Any, _control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
+        if logs and "loss" in logs:
+            self.losses.append(float(logs["loss"]))
+            self.norms.append(float(logs.get("grad_norm", 0.0)))
+            if "rewards/accuracies" in logs:
+                self.accuracies.append(float(logs["rewards/accuracies"]))
+
+
+def _labels(example: Example) -> list[int]:
+    return [id if learned else -100 for id, learned in zip(example.token_ids, example.learned, strict=True)]
+
+
+def _pair(chosen: Example, rejected: Example) -> dict[str, list[int]]:
+    shared = chosen.learned.index(True)
+    return {
+        "prompt_ids": list(chosen.token_ids[:shared]),
+        "chosen_ids": list(chosen.token_ids[shared:]),
+        "rejected_ids": list(rejected.token_ids[shared:]),
+        "chosen_mask": [int(flag) for flag in chosen.learned],
+        "rejected_mask": [int(flag) for flag in rejected.learned],
+    }
+
+
+def _arguments(config: LearnerConfig, scratch: Path, batch_size: int, examples: int) -> dict[str, Any]:
+    at_once = min(2, batch_size)
+    return {
+        "output_dir": str(scratch),
+        "use_cpu": config.device == "cpu",
+        "bf16": False,
+        "fp16": False,
+        "gradient_checkpointing": config.gradient_checkpointing,
+        "seed": config.seed,
+        "learning_rate": config.learning_rate,
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": config.max_grad_norm,
+        "num_train_epochs": config.epochs,
+        "per_device_train_batch_size": at_once,
+        "gradient_accumulation_steps": max(1, min(batch_size, examples) // at_once),
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "dataloader_pin_memory": False,
+        "remove_unused_columns": False,
+    }
