@@ -108,6 +108,7 @@ def chunks(request: dict[str, Any]) -> list[dict[str, Any]]:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or each answer waits 40 ms for an acknowledgement
     state: ChatServer
 
     def log_message(self, *_: Any) -> None:
