@@ -22,6 +22,7 @@ from arttrace.capture.flow import Execution
 from arttrace.capture.recorder import Recorder
 from arttrace.capture.scope import Scope, describe_error, end_span, execution_attributes, run_attributes
 from arttrace.wire import Ending, Exchange, decode
+from arttrace.wire.span import named_trajectory, read_json
 
 _KEPT_HEADERS = ("content-type", "content-encoding", semconv.POLICY_VERSION_HEADER)
 
@@ -132,7 +133,8 @@ class ModelCall:
                 return
             self._ended = True
         end_ns = time.time_ns()
-        self._run.ended_spans += 1
+        if not self._is_of_another_run():
+            self._run.ended_spans += 1
         _open_calls.discard(self)
         failure = None
         if error is not None and not isinstance(error, GeneratorExit):
@@ -149,6 +151,12 @@ class ModelCall:
         """What is known of a call that has not ended."""
         attributes = {semconv.OPERATION_NAME: semconv.OPERATION_CHAT, semconv.PROVIDER_NAME: self._provider}
         return attributes | run_attributes(self._run) | execution_attributes(self._execution)
+
+    def _is_of_another_run(self) -> bool:
+        """Whether the request names a trajectory other than the one it was made in: it belongs to that one."""
+        if b'"trajectory_id"' not in self._request:
+            return False
+        return named_trajectory(read_json(self._request)) not in (None, self._run.id)
 
     def _decode(self, ending: Ending, failure: tuple[str, str] | None, end_ns: int) -> None:
         attributes: dict[str, Any] = {semconv.PROVIDER_NAME: self._provider}

@@ -19,6 +19,7 @@ from arttrace.wire.exchange import Exchange
 from arttrace.wire.messages import encode_bounded
 
 MAX_ERROR_TEXT = 4000
+MAX_TRAJECTORY_ID = 256
 Failure = tuple[str, str]
 """(error type, message)."""
 
@@ -122,6 +123,7 @@ class SpanDraft:
             self.put(semconv.REQUEST_CHOICE_COUNT, n)
         if request.get("stream") is True:
             self.put(semconv.REQUEST_STREAM, True)
+        self.put(semconv.TRAJECTORY_ID, named_trajectory(request))
         tools = request.get("tools")
         if isinstance(tools, list) and tools:
             self.put_json(semconv.TOOL_DEFINITIONS, tools)
@@ -179,6 +181,13 @@ class SpanDraft:
             self.put(semconv.TRUNCATED, self.cut)
         model = self.attributes.get(semconv.REQUEST_MODEL, "")
         return Decoded(f"{self._operation} {model}".strip(), self.attributes, failure)
+
+
+def named_trajectory(request: Any) -> str | None:
+    """The trajectory that a request names itself, as programs written for ART do: {"art": {"trajectory_id": ...}}."""
+    art = request.get("art") if isinstance(request, dict) else None
+    named = art.get("trajectory_id") if isinstance(art, dict) else None
+    return named if isinstance(named, str) and 0 < len(named) <= MAX_TRAJECTORY_ID else None
 
 
 def read_json(body: bytes) -> Any:

@@ -340,3 +340,23 @@ def test_a_failure_of_ours_leaves_the_call_where_it_was_meant_to_go(
         assert CALLS["plain"](client(vendor)) == "fine"
     assert (len(vendor.sent), len(policy.sent)) == (1, 0)
     assert vendor.sent[0].headers["authorization"] == f"Bearer {KEY}"
+
+
+def test_a_request_names_its_trajectory_as_art_does(
+    vendor: ScriptedServer, policy: ScriptedServer, spans: Spans
+) -> None:
+    art = {"art": {"trajectory_id": "run-7", "x": 1}}
+    bare = chat(client(vendor), extra_body=art)
+    with arttrace.trajectory(name="root") as root:
+        assert chat(client(vendor), extra_body=art) == bare
+        chat(client(vendor), extra_body={"art": {"trajectory_id": root.id}})
+        chat(client(vendor), extra_body={"art": ["no id"]})
+        with to_policy(policy):
+            chat(client(vendor), extra_body=art)
+    assert vendor.sent[0].body == vendor.sent[1].body
+    assert policy.sent[0].json["art"] == art["art"]
+    found = sorted(spans(), key=lambda span: span.start_ns)
+    ids = [span.attributes[semconv.TRAJECTORY_ID] for span in found if span.name.startswith("chat")]
+    assert ids[-4:] == ["run-7", root.id, root.id, "run-7"]
+    (ended,) = [span for span in found if semconv.ENTRY in span.attributes]
+    assert ended.attributes[semconv.TRAJECTORY_SPAN_COUNT] == 2, "the other calls are counted with their own run"
