@@ -26,7 +26,7 @@ from arttrace.records.message import (
 )
 from arttrace.records.span import SpanRow
 from arttrace.records.tokens import decode_logprobs, decode_token_ids
-from arttrace.trajectories.shared import SharedTexts, SharedTokens
+from arttrace.trajectories.shared import Prefixes, SharedTexts, SharedTokens
 
 _T = TypeVar("_T")
 _message: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
@@ -56,8 +56,8 @@ class MessageReader:
 
     def __init__(self) -> None:
         self._texts, self._tokens = SharedTexts(), SharedTokens()
-        self._seen: dict[str, Message] = {}
-        self._hashes: dict[int, str] = {}
+        self._seen = _Seen()
+        self._read: Prefixes[tuple[Message, ...]] = Prefixes()
         self._tools: dict[str, tuple[dict[str, Any], ...]] = {}
 
     def read(self, value: Any) -> tuple[Message, ...]:
@@ -85,24 +85,31 @@ class MessageReader:
 
     def hash(self, message: Message) -> str:
         """The canonical hash of a message (records.message.message_hash), computed once per distinct message."""
-        known = self._hashes.get(id(message))
+        known = self._seen.hashes.get(id(message))
         return message_hash(message) if known is None else known
 
     def _of(self, texts: MessageTexts) -> tuple[Message, ...]:
-        try:
-            return tuple(map(self._seen.__getitem__, texts))
-        except KeyError:
-            return tuple(map(self._one, texts))
+        length, known = self._read.longest(texts)
+        if length == len(texts):
+            return known or ()
+        messages = (*(known or ()), *map(self._seen.__getitem__, texts[length:]))
+        self._read.keep(texts, messages)
+        return messages
 
-    def _one(self, text: str) -> Message:
-        message = self._seen.get(text)
-        if message is None:
-            try:
-                message = _message.decode(text)
-            except msgspec.ValidationError:
-                message = _lenient_message(msgspec.json.decode(text))
-            self._seen[text] = message
-            self._hashes[id(message)] = message_hash(message)
+
+class _Seen(dict[str, Message]):
+    """Messages by their JSON text, and their hashes by identity."""
+
+    def __init__(self) -> None:
+        self.hashes: dict[int, str] = {}
+
+    def __missing__(self, text: str) -> Message:
+        try:
+            message = _message.decode(text)
+        except msgspec.ValidationError:
+            message = _lenient_message(msgspec.json.decode(text))
+        self[text] = message
+        self.hashes[id(message)] = message_hash(message)
         return message
 
 

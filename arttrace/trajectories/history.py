@@ -14,6 +14,7 @@ import msgspec
 from arttrace.records.call import Call
 from arttrace.records.message import Message, ToolCallPart, ToolResultPart
 from arttrace.trajectories.decode import MessageReader, as_text
+from arttrace.trajectories.shared import Prefixes
 from arttrace.trajectories.spans import SpanKey
 
 ROOT = 0
@@ -80,13 +81,14 @@ def build_history(calls: Sequence[Call], executions: Mapping[str, str | None], r
         return found
 
     prompts: dict[SpanKey, int] = {}
-    read: dict[tuple[int, int], tuple[tuple[Message, ...], int]] = {}  # inputs by length and last message
+    read: Prefixes[int] = Prefixes()
     for call in calls:  # all prompts before any answer: a node is first seen where a prompt brought it
-        length, node = _read_before(call.messages, read)
+        length, known = read.longest(call.messages)
+        node = known or ROOT
         for item in call.messages[length:]:
             node = step(node, item, call.start_ns)
         if call.messages:
-            read[len(call.messages), id(call.messages[-1])] = (call.messages, node)
+            read.keep(call.messages, node)
         prompts[call_key(call)] = node
     answers: dict[SpanKey, tuple[int | None, ...]] = {}
     for call in calls:
@@ -98,17 +100,6 @@ def build_history(calls: Sequence[Call], executions: Mapping[str, str | None], r
     history = History(parent, message, prompts, answers, continues, [])
     history.exchanges.extend(_exchanges(calls, history, first_seen))
     return history
-
-
-def _read_before(
-    messages: tuple[Message, ...], read: Mapping[tuple[int, int], tuple[tuple[Message, ...], int]]
-) -> tuple[int, int]:
-    """How many of the messages were an earlier call's whole input, and the node of the last of them."""
-    for length in range(len(messages), 0, -1):
-        held = read.get((length, id(messages[length - 1])))
-        if held is not None and messages[:length] == held[0]:
-            return length, held[1]
-    return 0, ROOT
 
 
 def _continuations(

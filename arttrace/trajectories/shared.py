@@ -42,13 +42,39 @@ class Recent(Generic[_T]):
         del self._held[:-_KEPT]
 
 
+class Prefixes(Generic[_T]):
+    """Tuples of objects that are one and the same where they are equal, each with what was made of it."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[int, int], tuple[tuple[Any, ...], _T]] = {}  # by length and identity of the last item
+
+    def longest(self, items: tuple[Any, ...]) -> tuple[int, _T | None]:
+        """The length of the longest held tuple that `items` begins with, and what was made of it; (0, None)."""
+        for length in range(len(items), 0, -1):
+            held = self._held.get((length, id(items[length - 1])))
+            if held is not None and items[:length] == held[0]:
+                return length, held[1]
+        return 0, None
+
+    def keep(self, items: tuple[Any, ...], made: _T) -> None:
+        """Holds a tuple that is not empty."""
+        self._held[len(items), id(items[-1])] = (items, made)
+
+
+class _Digests(dict[str, bytes]):
+    def __missing__(self, text: str) -> bytes:
+        self[text] = digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        return digest
+
+
 class SharedTexts:
     """Message lists of one trace as MessageTexts, equal messages as one str object, and the hash of each list."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
-        self._digests: dict[str, bytes] = {}
         self._recent: Recent[MessageTexts] = Recent()
+        self._digests = _Digests()
+        self._hashed: Prefixes[tuple[Any, int]] = Prefixes()
 
     def messages(self, value: Any) -> MessageTexts | None:
         """The messages of an attribute: JSON text, values, or MessageTexts. None when it is no list."""
@@ -65,14 +91,14 @@ class SharedTexts:
 
     def digest(self, texts: MessageTexts) -> tuple[bytes, int]:
         """A hash over the texts of a list (16 bytes), and their length together."""
-        try:
-            joined = b"".join(map(self._digests.__getitem__, texts))
-        except KeyError:
-            for text in texts:
-                if text not in self._digests:
-                    self._digests[text] = hashlib.blake2b(text.encode(), digest_size=16).digest()
-            joined = b"".join(map(self._digests.__getitem__, texts))
-        return hashlib.blake2b(joined, digest_size=16).digest(), sum(map(len, texts))
+        length, known = self._hashed.longest(texts)
+        state, size = (known[0].copy(), known[1]) if known else (hashlib.blake2b(digest_size=16), 0)
+        if length < len(texts):
+            state.update(b"".join(map(self._digests.__getitem__, texts[length:])))
+            size += sum(map(len, texts[length:]))
+            self._hashed.keep(texts, (state.copy(), size))
+        digest: bytes = state.digest()
+        return digest, size
 
     def _of_json(self, text: str) -> MessageTexts:
         whole = text.rstrip()
@@ -105,7 +131,7 @@ class SharedTokens:
 
     def __init__(self) -> None:
         self._hashes: Recent[Any] = Recent()
-        self._ids: Recent[tuple[int, ...]] = Recent()
+        self._ids: Recent[list[int]] = Recent()  # the ids of that text come first in each list
 
     def digest(self, text: str) -> bytes:
         """The hash of an encoded prompt, 16 bytes."""
@@ -125,12 +151,12 @@ class SharedTokens:
         if not isinstance(value, str):
             return decode_token_ids(value)
         held = self._ids.longest(value)
-        start, before = (len(held[0]), held[1]) if held else (_PREFIX, ())
-        ids = (*before, *(decode_token_ids(f"{value[:_PREFIX]}{value[start:]}") or ()))
-        whole = _whole_ids(value)
-        if whole > start:
-            self._ids.keep(value[:whole], ids[: (whole - _PREFIX) // _IDS_AT_ONCE * 3], held)
-        return ids
+        start, ids = (len(held[0]), held[1]) if held else (_PREFIX, [])
+        del ids[(start - _PREFIX) // _IDS_AT_ONCE * 3 :]
+        ids += decode_token_ids(f"{value[:_PREFIX]}{value[start:]}") or ()
+        if (whole := _whole_ids(value)) > start:
+            self._ids.keep(value[:whole], ids, held)
+        return tuple(ids)
 
 
 def _whole_ids(text: str) -> int:
