@@ -242,18 +242,26 @@ def test_autogen(tmp_path: Path) -> None:
     assert runs.bare[-1].strip() == "It is 12"
 
 
-def test_arttrace_run_records_an_unmodified_program(tmp_path: Path) -> None:
-    with serve_script(order_desk) as server:
-        program = str(HERE / "programs" / "openai_agents.py")
-        start = "from arttrace.commands import main; main()"
-        command = [sys.executable, "-c", start, "run", "--dir", str(tmp_path), "--", program]
-        env = environment(server, tmp_path, API="chat")
-        process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        assert finish(process).startswith("['Done, refunded 3', 'Refunds'")
-        spans = read_spans(tmp_path)
-        assert len(server.sent) == 6
+def arttrace_run(program: str, server: ScriptedServer, data: Path, **more: str) -> str:
+    start = "from arttrace.commands import main; main()"
+    command = [sys.executable, "-c", start, "run", "--dir", str(data), "--", program]
+    env = environment(server, data, API="chat", **more)
+    return finish(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+
+
+def test_arttrace_run_records_an_unmodified_program_and_routes_one_agent_of_it(tmp_path: Path) -> None:
+    program = str(HERE / "programs" / "openai_agents.py")
+    with serve_script(order_desk) as vendor, serve_script(order_desk) as policy:
+        route = f"gpt-4o[Refunds]=policy:latest@{policy.url}"
+        printed = arttrace_run(program, vendor, tmp_path, ARTTRACE_ROUTE=route)
+        assert printed.startswith("['Done, refunded 3', 'Refunds'")
+        assert [sent.json["model"] for sent in vendor.sent] == ["gpt-4o"] * 2
+        assert [sent.json["model"] for sent in policy.sent] == ["policy:latest"] * 4
+        assert not [sent for sent in policy.sent if "authorization" in sent.headers]
+    spans = read_spans(tmp_path)
     operations = Counter(span.attributes[semconv.OPERATION_NAME] for span in spans)
     assert operations == {"chat": 6, "execute_tool": 2, "invoke_agent": 5}
+    assert sum(semconv.TOKEN_IDS in span.attributes for span in spans) == 4
     (root,) = [span for span in spans if span.parent_span_id is None]
     assert root.attributes[semconv.ENTRY] == program
     assert root.attributes[semconv.TRAJECTORY_SPAN_COUNT] == 12
