@@ -29,6 +29,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from arttrace.capture.api import flush, run_entry, shutdown
+from arttrace.capture.runtime import counts
 from arttrace.capture.values import json_text
 from arttrace.records.rollout import RolloutJob, RolloutResult, WorkerReady
 
@@ -75,7 +76,7 @@ class _Worker:
         self._is_async = inspect.iscoroutinefunction(entry) or inspect.isasyncgenfunction(entry)
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="rollout")
         self._leaving = False
-        self._done: asyncio.Queue[RolloutResult] = asyncio.Queue()
+        self._done: asyncio.Queue[tuple[RolloutResult, int]] = asyncio.Queue()  # with what was refused before
         self._running: set[asyncio.Task[None]] = set()
 
     async def serve(self, jobs: asyncio.Queue[bytes | None]) -> None:
@@ -91,7 +92,7 @@ class _Worker:
         await asyncio.wait((*self._running, answering), timeout=_LEAVE_WITHIN_S)
 
     async def _run(self, job: RolloutJob) -> None:
-        began = time.perf_counter()
+        began, refused_before = time.perf_counter(), counts().refused
         try:
             value = await self._call(job)
         except BaseException as error:  # noqa: BLE001  whatever the user's code raises is the job's result
@@ -102,7 +103,7 @@ class _Worker:
         else:
             text, _cut = json_text(value, MAX_RESULT_BYTES)
             result = RolloutResult(job.trajectory_id, result=msgspec.Raw(text.encode()))
-        self._done.put_nowait(msgspec.structs.replace(result, seconds=time.perf_counter() - began))
+        self._done.put_nowait((msgspec.structs.replace(result, seconds=time.perf_counter() - began), refused_before))
 
     async def _call(self, job: RolloutJob) -> Any:
         run = partial(
@@ -131,9 +132,14 @@ class _Worker:
             while not self._done.empty():
                 finished.append(self._done.get_nowait())
             flushed = await asyncio.to_thread(flush, _FLUSH_TIMEOUT_S)
-            for result in finished:
-                if not flushed and result.error is None:
+            refused = counts().refused
+            for result, refused_before in finished:
+                lost = ""
+                if not flushed:
                     lost = f"its spans could not be written within {_FLUSH_TIMEOUT_S:.0f} s"
+                elif refused > refused_before:
+                    lost = f"records that the spool refused while it ran: {refused - refused_before}; is the disk full?"
+                if lost and result.error is None:
                     result = RolloutResult(result.trajectory_id, error=lost, seconds=result.seconds)
                 _write(self._answers, result)
 
@@ -168,6 +174,7 @@ def _leave() -> None:
 
 def main(entry: str, concurrency: int) -> None:
     """Load the entry point, say so, and run jobs until standard input ends."""
+    os.environ.pop("ARTTRACE_ENDPOINT", None)  # whoever asked for these runs reads them from the data directory
     job_lines, answers = _take_standard_streams()
     try:
         function = load_entry(entry)

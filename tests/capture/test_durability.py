@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
 
+import msgspec
 import pytest
 from chat_server import ChatServer
 from openai import OpenAI
@@ -28,6 +29,7 @@ from arttrace.capture.flow import current_flow
 from arttrace.capture.recorder import Counts, Recorder
 from arttrace.journal import list_segments
 from arttrace.paths import DataDir
+from arttrace.records.rollout import RolloutJob, RolloutResult
 from arttrace.records.span import SpanRow
 
 DEADLINE_S = 60.0
@@ -265,3 +267,88 @@ def test_the_background_thread_inherits_nothing_of_the_users_context(recorder: R
     finally:
         mine.reset(token)
     assert seen == ["nothing", None]
+
+
+# --- kill -9 -----------------------------------------------------------------------------------------------
+
+KILLS_ITSELF = """
+import os, signal, sys, threading, time
+import arttrace
+from openai import OpenAI
+client = OpenAI(base_url=sys.argv[1])
+kind = sys.argv[2]
+def ask(number):
+    answer = client.chat.completions.create(
+        model=f"m{number}", messages=[{"role": "user", "content": "hi"}], stream=kind == "stream")
+    if kind == "stream":
+        for chunk in answer:
+            if number % 2:
+                break
+        answer.close()
+@arttrace.trajectory
+def agent():
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    # 200 ms in which this process could run: on a loaded machine a clock alone says nothing about that
+    for _ in range(20): time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+agent()
+"""
+
+
+def killed_after_four_calls(directory: Path, server: ChatServer, kind: str) -> None:
+    process = python(KILLS_ITSELF, directory, server.url, kind)
+    process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == -signal.SIGKILL
+    calls = [each for each in read_spans(directory) if each.attributes[semconv.OPERATION_NAME] == "chat"]
+    assert {call.attributes[semconv.REQUEST_MODEL] for call in calls if call.end_ns} == {"m0", "m1", "m2", "m3"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
+def test_finished_calls_survive_kill_9_that_comes_200_ms_later(tmp_path: Path, server: ChatServer) -> None:
+    for number in range(5):
+        killed_after_four_calls(tmp_path / str(number), server, ("plain", "stream")[number % 2])
+
+
+@pytest.mark.full
+def test_finished_calls_survive_kill_9_that_comes_200_ms_later_fifty_times(tmp_path: Path, server: ChatServer) -> None:
+    for number in range(50):
+        killed_after_four_calls(tmp_path / str(number), server, ("plain", "stream")[number % 2])
+
+
+# --- callers know -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs limits on file sizes")
+def test_a_rollout_whose_spans_the_disk_refuses_is_reported_as_failed(tmp_path: Path) -> None:
+    (tmp_path / "entry.py").write_text(
+        "import resource\n"
+        "def run(size):\n"
+        "    if size == 0: resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, -1))\n"
+        "    return 'x' * size\n"
+    )
+    jobs = [
+        RolloutJob(trajectory_id=f"t{size}", scenario="s", arguments={"size": size}, group="g", metadata={})
+        for size in (10, 0, 9_000, 20)
+    ]
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "arttrace.capture.rollout_worker", f"{tmp_path / 'entry.py'}:run", "1"],
+        env={**os.environ, "ARTTRACE_DIR": str(tmp_path / "d"), "ARTTRACE_RAISE": "0", "ARTTRACE_ENDPOINT": "http://x"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    worker.stdout.readline()
+    results = {}
+    for job in jobs:
+        worker.stdin.write(msgspec.json.encode(job) + b"\n")
+        worker.stdin.flush()
+        result = msgspec.json.decode(worker.stdout.readline(), type=RolloutResult)
+        results[result.trajectory_id] = result.error
+    worker.communicate(timeout=DEADLINE_S)
+    assert (results["t10"], results["t0"], results["t20"]) == (None, None, None)
+    assert "the spool refused while it ran: 1" in str(results["t9000"])
+    assert {each.attributes[semconv.TRAJECTORY_ID] for each in read_spans(tmp_path / "d")} == {"t10", "t0", "t20"}
