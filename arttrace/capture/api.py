@@ -73,8 +73,10 @@ def current_trajectory() -> Scope | None:
 
     Under `arttrace run` the program's own trajectory is the outermost.
     """
-    scope = current_flow().scope or program.scope()
-    return None if scope is None else scope.root
+    with _guard:
+        scope = current_flow().scope or program.scope()
+        return None if scope is None else scope.root
+    return None
 
 
 def reward(value: float, name: str = "reward", *, trajectory_id: str | None = None) -> None:
@@ -115,7 +117,9 @@ def flush(timeout: float | None = None) -> bool:
 
     False when that took longer than `timeout` seconds.
     """
-    return runtime.recorder().flush(timeout) if runtime.started() else True
+    with _guard:
+        return runtime.recorder().flush(timeout) if runtime.started() else True
+    return False
 
 
 def shutdown(timeout: float | None = None) -> bool:
@@ -124,7 +128,9 @@ def shutdown(timeout: float | None = None) -> bool:
     False when that took longer than `timeout` seconds: what was not delivered stays on the disk, and the next process
     or `arttrace ship` delivers it. Capture goes on if it is used again.
     """
-    return runtime.shutdown(timeout) if runtime.started() else True
+    with _guard:
+        return runtime.shutdown(timeout) if runtime.started() else True
+    return False
 
 
 def run_entry(

@@ -75,7 +75,9 @@ class ScopeDecorator:
 
     def __call__(self, fn: F) -> F:
         """Decorate a function, coroutine function, generator function of either kind, method or class method."""
-        return _Instrumented(fn, self._wrapper(fn), self._kind)  # type: ignore[return-value]
+        with _opening:
+            return _Instrumented(fn, self._wrapper(fn), self._kind)  # type: ignore[return-value]
+        return fn
 
     def __enter__(self) -> Scope | NoScope:
         scope = self._open(self._name or self._kind, None, None)

@@ -6,6 +6,7 @@ With ARTTRACE_RAISE=1, as in arttrace's own tests, it is raised instead: at once
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -42,9 +43,10 @@ def failed(part: str, error: Exception, *, background: bool = False) -> None:
         failures[part] += 1
         first = failures[part] == 1
     if first:
-        logger.warning(
-            "arttrace: %s failed; your program goes on, what it concerned is not recorded", part, exc_info=error
-        )
+        with contextlib.suppress(Exception):  # a filter or handler of the user's may raise
+            logger.warning(
+                "arttrace: %s failed; your program goes on, what it concerned is not recorded", part, exc_info=error
+            )
     if raising():
         if not background:
             raise error

@@ -2,28 +2,34 @@
 
 The user keeps the response the library made. Only its byte stream is put behind a tap, below everything that reads
 it, so that a full read, a break, a close, a raw read, a cancellation and an error all end in one place.
+
+An exchange of a model client's is an attempt of the call that the client's hook has begun. Any other exchange with a
+model API is a call of its own, where capture of plain HTTP clients is on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
 from arttrace.capture import routing
-from arttrace.capture.call import ModelCall
+from arttrace.capture.call import Attempt, ModelCall, UnrecordedCall, begin_call
 from arttrace.capture.guard import Guard
-from arttrace.wire import Ending
+from arttrace.wire import Ending, api_of
 
-current_call: ContextVar[ModelCall | None] = ContextVar("arttrace_call", default=None)
-"""The call whose `request` is running in this flow."""
+current_call: ContextVar[ModelCall | UnrecordedCall | None] = ContextVar("arttrace_call", default=None)
+"""The call whose `request` is running in this flow: what it sends, at whatever layer, belongs to it."""
 
 _sending = Guard("reading a request")
 _answering = Guard("reading a response")
 _tapping = Guard("tapping a stream")
+_beginning = Guard("beginning a call of an HTTP client")
+_ending = Guard("ending a call of an HTTP client")
 
 
 def install(module: ModuleType) -> None:
@@ -33,30 +39,84 @@ def install(module: ModuleType) -> None:
     module.AsyncClient.send = _async_send(module.AsyncClient.send, async_tap)
 
 
-def _call_of(client: Any) -> ModelCall | None:
+def begin_plain_call(http_client: Any, method: str, path: str, host: str | None) -> ModelCall | UnrecordedCall | None:
+    """The call that an HTTP client makes of itself by this request, when it is one to a model API."""
+    if current_call.get() is not None or method.upper() != "POST" or api_of(path) is None:
+        return None
+    with _beginning:
+        provider = "azure.ai.openai" if (host or "").endswith(".azure.com") else "openai"
+        return begin_call(http_client, path=path, provider=provider, plain=True)
+    return None
+
+
+def _call_of(client: Any, request: Any) -> tuple[ModelCall | None, ModelCall | UnrecordedCall | None]:
+    """The call that a request belongs to, and the same once more when the request itself begins it."""
     call = current_call.get()
-    return call if call is not None and call.http_client is client else None
+    if call is not None:
+        return (call if isinstance(call, ModelCall) and call.http_client is client else None), None
+    url = request.url
+    own = begin_plain_call(client, request.method, url.path, url.host)
+    return (own if isinstance(own, ModelCall) else None), own
+
+
+def _send_out(call: ModelCall, request: Any, options: dict[str, Any]) -> Any:
+    """The request that goes out, maybe another than the client's own."""
+    request, call.routed_from = routing.apply(request, options)
+    with _sending:
+        call.sending(request.content, request.url, request.headers)
+    return request
 
 
 def _answered(call: ModelCall, response: Any, streaming: bool, tap: type[Any]) -> None:
     with _answering:
-        streaming = streaming and not response.is_stream_consumed  # an event hook of the user's may have read it
-        call.answered(response, streaming=streaming)
-        if streaming:
-            response.stream = tap(response.stream, call)
+        if streaming and not response.is_stream_consumed:  # an event hook of the user's may have read it
+            attempt = call.answered(response.status_code, response.headers)
+            response.stream = tap(response.stream, call, attempt)
+        else:
+            call.answered(response.status_code, response.headers, response.content)
+
+
+def not_answered(call: ModelCall, error: BaseException) -> None:
+    """The HTTP client of an attempt raised."""
+    with _answering:
+        call.not_answered(error)
+
+
+def raised(call: ModelCall | UnrecordedCall, error: BaseException) -> None:
+    """The HTTP client that makes a call of its own raised."""
+    with _ending:
+        call.raised(error)
+
+
+def returned(call: ModelCall | UnrecordedCall) -> None:
+    """The HTTP client that makes a call of its own returned."""
+    with _ending:
+        call.returned()
 
 
 def _sync_send(send: Callable[..., Any], tap: type[Any]) -> Callable[..., Any]:
     @functools.wraps(send)
     def hooked(self: Any, request: Any, **kwargs: Any) -> Any:
-        call = _call_of(self)
-        if call is None:
-            return send(self, request, **kwargs)
-        request, call.routed_from = routing.apply(request, kwargs)
-        with _sending:
-            call.sending(request)
-        response = send(self, request, **kwargs)
-        _answered(call, response, bool(kwargs.get("stream")), tap)
+        call, own = _call_of(self, request)
+        if own is not None:
+            current_call.set(own)
+        try:
+            if call is None:
+                return send(self, request, **kwargs)
+            request = _send_out(call, request, kwargs)
+            try:
+                response = send(self, request, **kwargs)
+            except BaseException as error:
+                not_answered(call, error)
+                if own is not None:
+                    raised(own, error)
+                raise
+            _answered(call, response, bool(kwargs.get("stream")), tap)
+        finally:
+            if own is not None:
+                current_call.set(None)
+        if own is not None:
+            returned(own)
         return response
 
     return hooked
@@ -65,14 +125,26 @@ def _sync_send(send: Callable[..., Any], tap: type[Any]) -> Callable[..., Any]:
 def _async_send(send: Callable[..., Any], tap: type[Any]) -> Callable[..., Any]:
     @functools.wraps(send)
     async def hooked(self: Any, request: Any, **kwargs: Any) -> Any:
-        call = _call_of(self)
-        if call is None:
-            return await send(self, request, **kwargs)
-        request, call.routed_from = routing.apply(request, kwargs)
-        with _sending:
-            call.sending(request)
-        response = await send(self, request, **kwargs)
-        _answered(call, response, bool(kwargs.get("stream")), tap)
+        call, own = _call_of(self, request)
+        if own is not None:
+            current_call.set(own)
+        try:
+            if call is None:
+                return await send(self, request, **kwargs)
+            request = _send_out(call, request, kwargs)
+            try:
+                response = await send(self, request, **kwargs)
+            except BaseException as error:
+                not_answered(call, error)
+                if own is not None:
+                    raised(own, error)
+                raise
+            _answered(call, response, bool(kwargs.get("stream")), tap)
+        finally:
+            if own is not None:
+                current_call.set(None)
+        if own is not None:
+            returned(own)
         return response
 
     return hooked
@@ -84,13 +156,13 @@ def _ending_of(error: BaseException) -> Ending:
     return "cancelled" if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt)) else "error"
 
 
-class _Tap:
-    """What both taps share: the stream below, the call above, and one end."""
+class Tap:
+    """What the taps of all libraries share: the stream below, the call above, and one end."""
 
-    def __init__(self, stream: Any, call: ModelCall) -> None:
+    def __init__(self, stream: Any, call: ModelCall, attempt: Attempt) -> None:
         self._stream = stream
         self._call = call
-        self._attempt = call.attempt
+        self._attempt = attempt
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)  # httpx2 keeps the elapsed time on the stream
@@ -101,24 +173,30 @@ class _Tap:
 
     def _take(self, chunk: bytes) -> None:
         with _tapping:
-            self._call.chunk(chunk)
+            self._attempt.chunk(chunk)
+
+    def _broken(self, error: BaseException) -> None:
+        with _tapping:
+            self._ended(_ending_of(error), error)
 
     def _ended(self, ending: Ending, error: BaseException | None = None) -> None:
         with _tapping:
+            if ending == "closed" and isinstance(sys.exception(), (asyncio.CancelledError, KeyboardInterrupt)):
+                ending = "cancelled"  # closed on the way out of it
             self._call.stream_ended(self._attempt, ending, error)
 
 
 def _taps(module: ModuleType) -> tuple[type[Any], type[Any]]:
     """Tap classes that are byte streams to this library."""
 
-    class SyncTap(_Tap, module.SyncByteStream):  # type: ignore[name-defined, misc]
+    class SyncTap(Tap, module.SyncByteStream):  # type: ignore[name-defined, misc]
         def __iter__(self) -> Iterator[bytes]:
             try:
                 for chunk in self._stream:
                     self._take(chunk)
                     yield chunk
             except BaseException as error:
-                self._ended(_ending_of(error), error)
+                self._broken(error)
                 raise
             self._ended("complete")
 
@@ -128,7 +206,7 @@ def _taps(module: ModuleType) -> tuple[type[Any], type[Any]]:
             finally:
                 self._ended("closed")
 
-    class AsyncTap(_Tap, module.AsyncByteStream):  # type: ignore[name-defined, misc]
+    class AsyncTap(Tap, module.AsyncByteStream):  # type: ignore[name-defined, misc]
         async def __aiter__(self) -> AsyncIterator[bytes]:
             chunks = self._stream.__aiter__()
             try:
@@ -136,7 +214,7 @@ def _taps(module: ModuleType) -> tuple[type[Any], type[Any]]:
                     self._take(chunk)
                     yield chunk
             except BaseException as error:
-                self._ended(_ending_of(error), error)
+                self._broken(error)
                 raise
             finally:
                 close = getattr(chunks, "aclose", None)

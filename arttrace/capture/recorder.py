@@ -39,6 +39,7 @@ SoFar = Callable[[], Mapping[str, Any]]
 
 _SYNC_INTERVAL_S = 0.5  # half of what is promised: power may fail a second after a call ended
 _SHOWN_AFTER_S = 1.0
+_LOOK_AFTER_S = 0.5  # whether the worker is still there, while a flush waits for it
 _GATHER_S = 0.03  # a burst of calls is worked off together, not in turns with the user's thread over the interpreter
 _SPOOL_SEGMENT_BYTES = 64 << 20
 _OUTBOX_SEGMENT_BYTES = 8 << 20
@@ -190,14 +191,22 @@ class Recorder:
         done = threading.Event()
         self._hurry.set()
         self.submit(done.set)
-        if self._worker is None:  # the interpreter is ending and starts no thread any more
-            self._drain()
-        in_time = done.wait(timeout_s)
+        in_time = self._wait(done, timeout_s)
         self._hurry.clear()
         with _spooling:
             self._spool.sync()
         raise_background_failure()
         return in_time
+
+    def _wait(self, done: threading.Event, timeout_s: float | None) -> bool:
+        """Wait for a job to be done by the worker, or do what waits in its place when there is none."""
+        end = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+        while not done.wait(0.0 if self._worker is None else min(_LOOK_AFTER_S, max(0.0, end - time.monotonic()))):
+            if self._worker is None or not self._worker.is_alive():  # the interpreter is ending and starts no thread
+                self._drain()
+            elif time.monotonic() >= end:
+                return False
+        return True
 
     def close(self, timeout_s: float | None = None) -> bool:
         """Flush, then seal the segment so that a reader may take it away. A later submit opens a new one."""
@@ -256,6 +265,10 @@ class Recorder:
             _flush_when_a_multiprocessing_child_ends(self)
 
     def _work(self) -> None:
+        with _background:  # a worker that dies is counted, and the next job starts another
+            self._work_off()
+
+    def _work_off(self) -> None:
         sync_at: float | None = None
         while True:
             job, weight = self._next_job(sync_at)

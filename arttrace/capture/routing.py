@@ -125,11 +125,11 @@ def apply(request: Any, options: dict[str, Any]) -> tuple[Any, str | None]:
         request: The `Request` of httpx or httpx2 that the model client made. It is not changed.
         options: The keyword arguments of `send`; a routed call is sent without the HTTP client's own `auth`.
     """
-    routes = [*_environment_routes(), *_routes, *current_flow().routes]
-    trainable = runtime.recorder().settings.trainable
-    if not routes and not trainable:
-        return request, None
     with _routing:
+        routes = [*_environment_routes(), *_routes, *current_flow().routes]
+        trainable = runtime.recorder().settings.trainable
+        if not routes and not trainable:
+            return request, None
         endpoint = next((path for path in _ENDPOINTS if request.url.path.endswith(path)), None)
         if endpoint is None:
             return request, None

@@ -29,7 +29,7 @@ ScopeKind = Literal["trajectory", "agent", "tool"]
 MAX_ERROR_TEXT = 4000
 
 _ending = Guard("ending a span", background=True)
-_recording = Guard("recording arguments or a result")
+_recording = Guard("recording what a run was given")
 
 
 @dataclass(slots=True)
@@ -77,6 +77,9 @@ class Scope:
     This is also what `with arttrace.trajectory(...) as run` gives to the user: `id` is the trajectory's.
     """
 
+    is_place = False
+    """Whether it stands for something outside this process (places.py)."""
+
     def __init__(
         self,
         kind: ScopeKind,
@@ -116,7 +119,9 @@ class Scope:
             parent=parent.span if parent else None,
             start_ns=time.time_ns(),
         )
-        if self.is_root:
+        # The root of what this process did in the trajectory: the trajectory's own, or what another process called.
+        self._is_local_root = parent is None or parent.is_place
+        if self._is_local_root:
             self.recorder.started(self.span, self._so_far)
 
     @property
@@ -162,12 +167,14 @@ class Scope:
 
     def update(self, *, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()) -> None:
         """Add metadata and tags to the trajectory."""
-        self.run.metadata.update(metadata or {})
-        self.run.tags.extend(tag for tag in tags if tag not in self.run.tags)
+        with _recording:
+            self.run.metadata.update(metadata or {})
+            self.run.tags.extend(tag for tag in tags if tag not in self.run.tags)
 
     def reward(self, value: float, name: str = "reward") -> None:
         """Give the trajectory a reward. Each call adds one."""
-        record_reward(self.run.id, value, name)
+        with _recording:
+            record_reward(self.run.id, value, name)
 
     def enter(self) -> Flow:
         """Make this scope current in the caller's flow, and return the flow as it was, for `leave`."""
@@ -187,7 +194,7 @@ class Scope:
         """Make the flow as it was before `enter`. An execution claimed inside stays claimed, but for a root's."""
         flow = current_flow()
         if flow.scope is self:
-            set_flow(before if self.is_root else replace(flow, scope=self.parent, overrides=before.overrides))
+            set_flow(before if self.is_root else replace(flow, scope=before.scope, overrides=before.overrides))
 
     def close(self, error: BaseException | None = None) -> None:
         """End the span now; the second time does nothing. `error` is what ended the run, None when it went well."""
@@ -197,7 +204,7 @@ class Scope:
         end_ns = time.time_ns()
         attributes = self._attributes
         attributes.update(run_attributes(self.run))
-        if self.is_root:
+        if self._is_local_root:
             attributes.update(self._root_attributes())
         if self._cut:
             attributes[semconv.TRUNCATED] = self._cut
@@ -225,11 +232,9 @@ class Scope:
 
     def _root_attributes(self) -> dict[str, Any]:
         run = self.run
-        attributes: dict[str, Any] = {
-            semconv.ENTRY: self._entry or self.name,
-            semconv.PROJECT: run.project,
-            semconv.TRAJECTORY_SPAN_COUNT: run.ended_spans,
-        }
+        attributes: dict[str, Any] = {semconv.PROJECT: run.project, semconv.TRAJECTORY_SPAN_COUNT: run.ended_spans}
+        if self.is_root:  # an entry is the trajectory's own: another process began the one that this one joined
+            attributes[semconv.ENTRY] = self._entry or self.name
         if run.scenario is not None:
             attributes[semconv.SCENARIO] = run.scenario
         if run.group is not None:
@@ -284,25 +289,27 @@ def open_scope(
     capture_content: ContentMode | None = None,
     library: str | None = None,
     call_id: str | None = None,
-    outside: Callable[[], Scope | None] = lambda: None,
+    outside: Callable[[ScopeKind], Scope | None] = lambda kind: None,
 ) -> Scope | None:
     """A new scope under the current one, or None when nothing is to be recorded here.
 
-    Outside any trajectory only `trajectory` opens one, all else goes under `outside()`. Inside, a further
-    `trajectory` is a sub-agent of it. `library` and `call_id` are those of a tool that a library executes; a tool
+    Outside any scope it goes under `outside(kind)`; where that is nothing, only `trajectory` opens one. Inside, a
+    further `trajectory` is a sub-agent of it. `library` and `call_id` are those of a tool that a library executes; a tool
     call that is being recorded already opens none.
     """
     flow = current_flow()
     settings = recorder().settings
     if flow.muted or settings.disabled:
         return None
-    parent = outside() if flow.scope is None and kind != "trajectory" else flow.scope
+    announced = kind == "trajectory" and flow.overrides is not None  # a rollout: a trajectory of its own
+    parent = outside(kind) if flow.scope is None and not announced else flow.scope
     if parent is not None:
         if kind == "tool" and parent.is_same_tool_call(name, library, call_id):
             parent.run_by(parent.library, call_id)
             return None
         inner: ScopeKind = "agent" if kind == "trajectory" else kind
-        return Scope(inner, name, run=parent.run, parent=parent, capture_content=capture_content)
+        run = Run(parent.run.id, parent.run.project) if parent.is_place else parent.run
+        return Scope(inner, name, run=run, parent=parent, capture_content=capture_content)
     if kind != "trajectory":
         return None
     run = Run(
@@ -320,7 +327,7 @@ def open_scope(
 
 def run_attributes(run: Run) -> dict[str, Any]:
     """What every span of a run carries."""
-    return {semconv.TRAJECTORY_ID: run.id}
+    return {semconv.TRAJECTORY_ID: run.id} if run.id else {}
 
 
 def execution_attributes(execution: Execution) -> dict[str, Any]:
