@@ -12,7 +12,10 @@ from arttrace.errors import ArttraceError
 
 _OWN = {
     "collect": "arttrace.commands.collect",
+    "export": "arttrace.commands.export",
+    "import": "arttrace.commands.import_",
     "ls": "arttrace.commands.ls",
+    "prune": "arttrace.commands.prune",
     "run": "arttrace.commands.run",
     "score": "arttrace.commands.score",
     "ship": "arttrace.commands.ship",
@@ -20,7 +23,14 @@ _OWN = {
     "sql": "arttrace.commands.sql",
 }
 
-_EXTRA_OF_MODULE = {"duckdb": "store", "rich": "store", "starlette": "store", "litellm": "judge", "torch": "trainer"}
+_EXTRA_OF_MODULE = {
+    "duckdb": "store",
+    "pyarrow": "store",
+    "rich": "store",
+    "starlette": "store",
+    "litellm": "judge",
+    "torch": "trainer",
+}
 
 
 class _LazyGroup(click.Group):

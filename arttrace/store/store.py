@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,7 +27,9 @@ from arttrace.records.reward import Judgement, Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store.database import connect
+from arttrace.store.file import opening, replace
 from arttrace.store.intake import take_in
+from arttrace.store.prune import Pruned, copy_kept, runs, within
 from arttrace.store.reading import read_spans
 from arttrace.store.rows import EVALUATE
 from arttrace.store.summary import SUMMARY_VERSION, TrajectorySummary, summarise
@@ -54,6 +56,8 @@ class Store:
         self._connection = connection
         self._writer = Writer(connection)
         self._lock = threading.RLock()
+        self._readers = 0
+        self._unread = threading.Condition(self._lock)
         self._closed = False
         self._journal = JournalWriter(data.journal, fsync_interval_s=None)
 
@@ -136,13 +140,46 @@ class Store:
                 return take_in(self._connection, self._writer, directory)
             except (duckdb.Error, OSError) as error:
                 # A commit that failed for a full disk invalidates the whole DuckDB instance until it is reopened.
-                self._connection.close()
-                self._connection = connect(self.data.store)
-                self._writer = Writer(self._connection)
+                self._reopen()
                 raise StoreError(
                     f"the store {self.data.store} could not be written: {error}",
                     f"Free disk space. Nothing is lost: what was not stored is still in {directory}.",
                 ) from error
+
+    def prune(self, *, before_ns: int | None = None, max_bytes: int | None = None, dry_run: bool = False) -> Pruned:
+        """Takes out runs that ended before a time, and the oldest until the file has at most this size, and gives
+        their space back. Which runs policies consumed stays known. The file is written anew beside the old one and
+        takes its place at once; until then nothing changes."""
+        target = self.data.store.with_name(self.data.store.name + ".new")
+        with self._lock:
+            self._connection.execute("CHECKPOINT")
+            before = self.data.store.stat().st_size
+            found = runs(self._connection)
+            whole = sum(run.size for run in found)
+            budget = None if max_bytes is None or before <= max_bytes else int(whole * max_bytes / before)
+            kept = within(found, before_ns=before_ns, max_size=budget)
+            after = None
+            if not dry_run and len(kept) < len(found):
+                try:
+                    copy_kept(self._connection, target, kept)
+                    while max_bytes is not None and kept and target.stat().st_size > max_bytes:  # estimated too low
+                        kept = within(kept, before_ns=None, max_size=sum(run.size for run in kept) * 3 // 4)
+                        copy_kept(self._connection, target, kept)
+                    self._reopen(target)
+                except (duckdb.Error, OSError) as error:
+                    target.unlink(missing_ok=True)
+                    raise StoreError(
+                        f"the store {self.data.store} could not be written anew: {error}",
+                        "It is as it was. There must be room for what is kept beside it.",
+                    ) from error
+                after = self.data.store.stat().st_size
+        return Pruned(
+            trajectories=sum(len(run.trajectories) for run in found) - sum(len(run.trajectories) for run in kept),
+            spans=sum(run.spans for run in found) - sum(run.spans for run in kept),
+            kept_trajectories=sum(len(run.trajectories) for run in kept),
+            bytes_before=before,
+            bytes_after=before if after is None and not dry_run else after,
+        )
 
     # --- out -----------------------------------------------------------------------------------------------
 
@@ -212,7 +249,7 @@ class Store:
 
     def spans(self, trajectory_id: str) -> list[SpanRow]:
         """Every stored version of the spans that name this trajectory, and of their traces' other ones, as they
-        came."""
+        came. A trace's id gives the spans of that trace."""
         return self._spans([trajectory_id])
 
     def judgement(self, key: str) -> Judgement | None:
@@ -230,7 +267,11 @@ class Store:
     def sql(self, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Column names and rows of a query over the views `trajectories`, `calls`, `rewards`, `policy_steps` and
         `spans`. Raises StoreError when DuckDB refuses it, or when it is not one that only reads."""
-        connection = self._reading()
+        with self._reading() as connection:
+            return self._query(connection, query)
+
+    @staticmethod
+    def _query(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         try:
             statements = connection.extract_statements(query)
             if len(statements) != 1 or statements[0].type not in _READING:
@@ -246,8 +287,6 @@ class Store:
             return [name for name, _ in columns], result.fetchall()
         except duckdb.Error as error:
             raise StoreError(f"the query failed: {error}") from error
-        finally:
-            connection.close()
 
     def _ids(
         self,
@@ -305,18 +344,38 @@ class Store:
 
     def _spans(self, ids: Sequence[str]) -> list[SpanRow]:
         where = """trace_id IN (
-            SELECT trace_id FROM span_records WHERE trajectory_id IN (SELECT unnest(?::VARCHAR[])))"""
-        with contextlib.closing(self._reading()) as connection:
-            return read_spans(connection, where, [list(ids)])
+            SELECT trace_id FROM span_records WHERE trajectory_id IN (SELECT unnest(?::VARCHAR[])) OR trace_id = ?)"""
+        with self._reading() as connection:
+            return read_spans(connection, where, [list(ids), ids[0]])
 
     def _column(self, query: str, values: Sequence[Any]) -> list[Any]:
-        with contextlib.closing(self._reading()) as connection:
+        with self._reading() as connection:
             return [value for (value,) in connection.execute(query, values).fetchall()]
 
-    def _reading(self) -> duckdb.DuckDBPyConnection:
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """A connection of its own, so that readers wait neither for each other nor for the writer."""
         with self._lock:
-            return self._connection.cursor()
+            connection = self._connection.cursor()
+            self._readers += 1
+        try:
+            yield connection
+        finally:
+            connection.close()
+            with self._lock:
+                self._readers -= 1
+                self._unread.notify_all()
+
+    def _reopen(self, replace_by: Path | None = None) -> None:
+        """Opens the file anew, another one in its place if given. A reader's connection would keep the old one open,
+        so readers end first."""
+        self._unread.wait_for(lambda: not self._readers)
+        with opening(self.data.store) if replace_by is not None else contextlib.nullcontext():
+            self._connection.close()
+            if replace_by is not None:
+                replace(self.data.store, replace_by)
+        self._connection = connect(self.data.store)
+        self._writer = Writer(self._connection)
 
 
 def _quoted(name: str) -> str:

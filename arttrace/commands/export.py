@@ -1,0 +1,54 @@
+"""`arttrace export`: the stored spans, as they came, for other systems."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from arttrace.commands.options import dir_option
+from arttrace.errors import ArttraceError
+from arttrace.formats.otlp_json import encode_json
+from arttrace.paths import DataDir
+from arttrace.store import AnyStore, open_store
+
+
+@click.command("export", short_help="Write stored spans as OTLP.")
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option("--format", "form", type=click.Choice(["otlp-json"]), default="otlp-json", show_default=True)
+@click.option("--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="A file.  [default: print]")
+@dir_option
+def command(ids: tuple[str, ...], form: str, output: Path | None, data: DataDir) -> None:
+    """Write the spans of the trajectories ID (or of everything) as they came: one OTLP/JSON request per line.
+
+    `arttrace import` and any OTLP receiver take them in again.
+    """
+    with open_store(data) as store:
+        try:
+            if output is None:
+                _write(store, ids, sys.stdout.buffer)
+                return
+            with output.open("wb") as file:
+                count = _write(store, ids, file)
+        except OSError as error:
+            raise ArttraceError(
+                f"{output or 'standard output'} cannot be written: {error.strerror or error}"
+            ) from error
+    click.echo(f"{count} spans in {output}")
+
+
+def _write(store: AnyStore, ids: tuple[str, ...], file: BinaryIO) -> int:
+    count = 0
+    for id in _traces(store) if not ids else (store.trajectory(id).id for id in ids):
+        spans = store.spans(id)
+        count += len(spans)
+        file.write(encode_json(spans) + b"\n")
+    return count
+
+
+def _traces(store: AnyStore) -> Iterator[str]:
+    _, rows = store.sql("SELECT trace_id FROM span_records GROUP BY trace_id ORDER BY min(start_ns), trace_id")
+    return (trace_id for (trace_id,) in rows)

@@ -1,0 +1,56 @@
+"""`arttrace prune`: old runs out of the store, and their space back."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import click
+
+from arttrace.commands.options import dir_option
+from arttrace.paths import DataDir
+from arttrace.store import Store
+
+_AGES = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_SIZES = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
+
+
+def _age(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
+    if value is None:
+        return None
+    found = re.fullmatch(r"(\d+)([smhdw])", value.strip())
+    if found is None:
+        raise click.BadParameter(f"{value!r} is no age such as 30d, 12h or 2w")
+    return int(found[1]) * _AGES[found[2]] * 1_000_000_000
+
+
+def _size(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
+    if value is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", value.strip().upper())
+    if found is None:
+        raise click.BadParameter(f"{value!r} is no size such as 10GB or 500MB")
+    return int(float(found[1]) * _SIZES[found[2]])
+
+
+@click.command("prune", short_help="Take old runs out of the store and give their space back.")
+@click.option("--older-than", "age_ns", metavar="AGE", callback=_age, help="Runs that ended longer ago: 30d, 12h, 2w.")
+@click.option("--max-size", "max_bytes", metavar="SIZE", callback=_size, help="The oldest until the file fits: 10GB.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@dir_option
+def command(age_ns: int | None, max_bytes: int | None, dry_run: bool, data: DataDir) -> None:
+    """Take old runs out of the store.
+
+    What policies consumed, their steps and paid-for judgements stay known. The file is written anew and takes the old
+    one's place at once: there must be room for what is kept.
+    """
+    if age_ns is None and max_bytes is None:
+        raise click.UsageError("say what is to go: --older-than AGE, --max-size SIZE, or both")
+    with Store.open(data) as store:
+        done = store.prune(
+            before_ns=None if age_ns is None else time.time_ns() - age_ns, max_bytes=max_bytes, dry_run=dry_run
+        )
+    verb = "would go" if dry_run else "gone"
+    click.echo(f"{done.trajectories} trajectories ({done.spans} spans) {verb}, {done.kept_trajectories} kept")
+    if done.bytes_after is not None:
+        click.echo(f"{done.bytes_before / 1e6:.1f} MB before, {done.bytes_after / 1e6:.1f} MB now")

@@ -1,0 +1,185 @@
+"""Conversations kept as OpenAI messages, and single requests with their answers, as spans and rewards. Pure.
+
+There are no token ids in them: their calls stand in the graph and out of the sequences. Where no time is given they
+stand at the start of the year 2000, a second per call. Ids are hashes of the content, so that a file imported twice is
+there once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from arttrace import semconv
+from arttrace.formats.messages import answers, inputs, settings, text_of, tools
+from arttrace.records.message import canonical_json
+from arttrace.records.record import Record
+from arttrace.records.reward import Reward
+from arttrace.records.span import Attributes, SpanRow
+
+_NO_TIME = 946_684_800_000_000_000
+_SECOND = 1_000_000_000
+_MESSAGES = ("messages", "traj", "trajectory", "conversation", "conversations")
+_TASKS = ("task_id", "scenario", "task", "problem_id", "prompt_id")
+_REWARDS = ("reward", "score")
+
+
+def messages_of(item: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """The messages of a conversation, or None when it is none."""
+    for name in _MESSAGES:
+        found = item.get(name)
+        if isinstance(found, list) and found and all(_is_message(message) for message in found):
+            return found
+    return None
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("role"), str)
+
+
+def conversation(item: dict[str, Any], source: str) -> Iterator[Record]:
+    """One run: a span for its agent, one per assistant message, and its reward where it has one.
+
+    `source` names where it is from; runs with the same task id of one source are a group. Raises ValueError when the
+    item holds no messages.
+    """
+    messages = messages_of(item)
+    if messages is None:
+        raise ValueError("no list of messages with roles")
+    trace_id = hashlib.blake2b(canonical_json([source, item]), digest_size=16).hexdigest()
+    start = _time(item) or _NO_TIME
+    root_id = _span_id(trace_id, "root")
+    task = next((str(item[name]) for name in _TASKS if isinstance(item.get(name), (str, int))), None)
+    model = item.get("model")
+    definitions = tools(item["tools"]) if isinstance(item.get("tools"), list) else None
+    calls = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
+    for number, at in enumerate(calls):
+        yield SpanRow(
+            trace_id=trace_id,
+            span_id=_span_id(trace_id, str(at)),
+            parent_span_id=root_id,
+            name=f"chat {model}" if isinstance(model, str) else "chat",
+            start_ns=start + number * _SECOND,
+            end_ns=start + (number + 1) * _SECOND,
+            kind=3,
+            attributes=_said(
+                {
+                    semconv.OPERATION_NAME: semconv.OPERATION_CHAT,
+                    semconv.TRAJECTORY_ID: trace_id,
+                    semconv.REQUEST_MODEL: model if isinstance(model, str) else None,
+                    semconv.INPUT_MESSAGES: inputs(messages[:at]),
+                    semconv.OUTPUT_MESSAGES: answers([messages[at]]),
+                    semconv.TOOL_DEFINITIONS: definitions,
+                }
+            ),
+        )
+    rest = {name: value for name, value in item.items() if name not in (*_MESSAGES, *_REWARDS, "tools")}
+    yield SpanRow(
+        trace_id=trace_id,
+        span_id=root_id,
+        name=f"invoke_agent {source}",
+        start_ns=start,
+        end_ns=start + max(len(calls), 1) * _SECOND,
+        attributes=_said(
+            {
+                semconv.OPERATION_NAME: semconv.OPERATION_INVOKE_AGENT,
+                semconv.TRAJECTORY_ID: trace_id,
+                semconv.TRAJECTORY_SPAN_COUNT: len(calls),
+                semconv.AGENT_NAME: source,
+                semconv.PROJECT: source,
+                semconv.SCENARIO: None if task is None else f"{source}/{task}",
+                semconv.METADATA: text_of(rest),
+                semconv.ENTRY_RESULT: text_of(messages[-1].get("content")) if calls else None,
+            }
+        ),
+    )
+    for name in _REWARDS:
+        value = item.get(name)
+        if isinstance(value, (int, float)):
+            yield Reward(id=f"{trace_id}:{name}", trajectory_id=trace_id, value=float(value), name=name, time_ns=start)
+
+
+class Exchanges:
+    """Requests with their answers, in the order they were made: one whose messages extend those of an earlier one is
+    of the same run."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._runs: dict[bytes, str] = {}
+        self._told: dict[bytes, int] = {}
+
+    def span(self, item: dict[str, Any]) -> SpanRow:
+        """The call. Raises ValueError when the item holds no request with messages or no answer with choices."""
+        request, response = item.get("request"), item.get("response")
+        messages = messages_of(request) if isinstance(request, dict) else None
+        choices = response.get("choices") if isinstance(response, dict) else None
+        if (
+            not isinstance(request, dict)
+            or not isinstance(response, dict)
+            or messages is None
+            or not isinstance(choices, list)
+        ):
+            raise ValueError("no request with messages and response with choices")
+        replies = [
+            {**choice["message"], "finish_reason": choice.get("finish_reason")}
+            for choice in choices
+            if isinstance(choice, dict) and isinstance(choice.get("message"), dict)
+        ]
+        content = hashlib.blake2b(canonical_json([self._source, item]), digest_size=16)
+        self._told[content.digest()] = again = self._told.get(content.digest(), 0) + 1
+        content.update(str(again).encode())
+        span_id, trace_id = content.hexdigest()[:16], self._run(messages, content.hexdigest())
+        start = _time(response) or _NO_TIME
+        offered = request.get("tools")
+        told = response.get("usage")
+        usage = told if isinstance(told, dict) else {}
+        return SpanRow(
+            trace_id=trace_id,
+            span_id=span_id,
+            name=f"chat {request.get('model', '')}".strip(),
+            start_ns=start,
+            end_ns=start + _SECOND,
+            kind=3,
+            attributes=_said(
+                {
+                    semconv.OPERATION_NAME: semconv.OPERATION_CHAT,
+                    **settings(request),
+                    semconv.RESPONSE_MODEL: response.get("model"),
+                    semconv.RESPONSE_ID: response.get("id"),
+                    semconv.USAGE_INPUT_TOKENS: usage.get("prompt_tokens"),
+                    semconv.USAGE_OUTPUT_TOKENS: usage.get("completion_tokens"),
+                    semconv.INPUT_MESSAGES: inputs(messages),
+                    semconv.OUTPUT_MESSAGES: answers(replies),
+                    semconv.TOOL_DEFINITIONS: tools(offered) if isinstance(offered, list) else None,
+                }
+            ),
+            resource={semconv.SERVICE_NAME: self._source},
+        )
+
+    def _run(self, messages: Sequence[dict[str, Any]], own: str) -> str:
+        digest, found = hashlib.blake2b(digest_size=16), own
+        for number, message in enumerate(messages, 1):
+            digest.update(canonical_json(_bare(message)) + b"\n")
+            if number < len(messages):
+                found = self._runs.get(digest.digest(), found)
+        self._runs[digest.digest()] = found
+        return found
+
+
+def _bare(message: dict[str, Any]) -> dict[str, Any]:
+    """A message without the nulls and defaults that some clients add to an answer they send back."""
+    return {name: value for name, value in message.items() if value is not None and value != []}
+
+
+def _said(attributes: Attributes) -> Attributes:
+    return {name: value for name, value in attributes.items() if value is not None}
+
+
+def _span_id(trace_id: str, name: str) -> str:
+    return hashlib.blake2b(f"{trace_id}/{name}".encode(), digest_size=8).hexdigest()
+
+
+def _time(item: dict[str, Any]) -> int | None:
+    value = item.get("created", item.get("timestamp"))
+    return int(value * _SECOND) if isinstance(value, (int, float)) and 0 < value < 1 << 33 else None

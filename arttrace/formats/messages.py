@@ -1,0 +1,103 @@
+"""OpenAI's chat messages, tools and settings, wherever another format holds them, as attributes of ours. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from arttrace import semconv
+from arttrace.records.span import Attributes
+from arttrace.wire.messages import parse_message
+
+_encoder = msgspec.json.Encoder()
+
+_SETTINGS = {
+    "model": semconv.REQUEST_MODEL,
+    "temperature": semconv.REQUEST_TEMPERATURE,
+    "top_p": semconv.REQUEST_TOP_P,
+    "top_k": semconv.REQUEST_TOP_K,
+    "max_tokens": semconv.REQUEST_MAX_TOKENS,
+    "max_completion_tokens": semconv.REQUEST_MAX_TOKENS,
+    "seed": semconv.REQUEST_SEED,
+    "frequency_penalty": semconv.REQUEST_FREQUENCY_PENALTY,
+    "presence_penalty": semconv.REQUEST_PRESENCE_PENALTY,
+}
+
+
+def inputs(messages: Sequence[Any]) -> str:
+    """Messages in OpenAI's form as the JSON text of `gen_ai.input.messages`."""
+    return text_of([parse_message(_plain(message)) for message in messages if isinstance(message, dict)]) or "[]"
+
+
+def answers(messages: Sequence[Any]) -> str:
+    """Answers in OpenAI's form, each with its finish reason, as the JSON text of `gen_ai.output.messages`."""
+    found = []
+    for message in messages:
+        if isinstance(message, dict):
+            answer = msgspec.to_builtins(parse_message({"role": "assistant", **_plain(message)}))
+            reason = message.get("finish_reason")
+            found.append({**answer, "finish_reason": reason} if isinstance(reason, str) else answer)
+    return text_of(found) or "[]"
+
+
+def tools(definitions: Sequence[Any]) -> str:
+    """Tool definitions in OpenAI's nested form, as the JSON text of `gen_ai.tool.definitions`."""
+    return text_of([_tool(tool) for tool in definitions if isinstance(tool, dict)]) or "[]"
+
+
+def settings(parameters: Any) -> Attributes:
+    """Request parameters under the names of the conventions."""
+    if not isinstance(parameters, dict):
+        return {}
+    return {
+        name: value
+        for key, name in _SETTINGS.items()
+        if isinstance(value := parameters.get(key), (int, float, str)) and not isinstance(value, bool)
+    }
+
+
+def json_or_text(value: Any) -> Any:
+    """What a JSON text holds; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return value
+
+
+def keywords(given: Any) -> Any:
+    """A function's input without the frame `{"args": [], "kwargs": {...}}`, where there are only keywords."""
+    if isinstance(given, dict) and set(given) == {"args", "kwargs"} and not given["args"]:
+        return given["kwargs"]
+    return given
+
+
+def text_of(value: Any) -> str | None:
+    """JSON text of a value; None stays None."""
+    return None if value is None else _encoder.encode(value).decode()
+
+
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    if "function" in tool or "name" not in tool:
+        return tool
+    function = {
+        key: json_or_text(value) if key == "parameters" else value for key, value in tool.items() if key != "type"
+    }
+    return {"type": "function", "function": function}
+
+
+def _plain(message: dict[str, Any]) -> dict[str, Any]:
+    """Tool calls without the `function` level are given it; arguments stay as they are."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return message
+    nested = [
+        call
+        if not isinstance(call, dict) or "function" in call
+        else {"id": call.get("id"), "function": {"name": call.get("name"), "arguments": call.get("arguments")}}
+        for call in calls
+    ]
+    return {**message, "tool_calls": nested}

@@ -1,0 +1,109 @@
+"""Retention: what is to go, and the store written anew without it, since DuckDB gives no space back by deleting.
+
+Runs go as a whole, with the traces, texts and rewards that nothing else needs. Policy steps, consumption and judgements
+stay, so that a run that comes again is still known as consumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import duckdb
+import msgspec
+import pyarrow as pa
+
+from arttrace.store.file import create
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """What went (or, `dry_run`, would go) and what is left; bytes are those of the file, after None in a dry run."""
+
+    trajectories: int
+    spans: int
+    kept_trajectories: int
+    bytes_before: int
+    bytes_after: int | None = None
+
+
+class Run(msgspec.Struct):
+    """Trajectories and traces that share spans: they stay or go together. `last_ns` is when the last of it ended,
+    `size` the bytes of its spans as JSON."""
+
+    trajectories: set[str]
+    traces: set[str]
+    last_ns: int = 0
+    size: int = 0
+    spans: int = 0
+
+
+def runs(connection: duckdb.DuckDBPyConnection) -> list[Run]:
+    """Every run of the store, the newest first."""
+    rows = connection.execute(
+        """SELECT trace_id, trajectory_id, max(greatest(start_ns, end_ns)), sum(bytes)::BIGINT, count(*)
+        FROM span_records GROUP BY ALL"""
+    ).fetchall()
+    of_trace: dict[str, Run] = {}
+    of_trajectory: dict[str, Run] = {}
+    for trace_id, trajectory_id, last_ns, size, spans in rows:
+        run = of_trace.setdefault(trace_id, Run(set(), {trace_id}))
+        run.last_ns, run.size, run.spans = max(run.last_ns, last_ns), run.size + size, run.spans + spans
+        if trajectory_id is None:
+            continue
+        run.trajectories.add(trajectory_id)
+        other = of_trajectory.setdefault(trajectory_id, run)
+        if other is not run:
+            small, large = sorted((run, other), key=lambda one: len(one.traces))
+            large.last_ns, large.size = max(large.last_ns, small.last_ns), large.size + small.size
+            large.spans += small.spans
+            large.traces |= small.traces
+            large.trajectories |= small.trajectories
+            of_trace.update(dict.fromkeys(small.traces, large))
+            of_trajectory.update(dict.fromkeys(small.trajectories, large))
+    unique = {id(run): run for run in of_trace.values()}.values()
+    return sorted(unique, key=lambda run: (-run.last_ns, min(run.traces)))
+
+
+def within(found: Sequence[Run], *, before_ns: int | None, max_size: int | None) -> list[Run]:
+    """The runs that stay: not ended before `before_ns`, and the newest whose sizes add up to at most `max_size`."""
+    kept, size = [], 0
+    for run in found:
+        size += run.size
+        if (before_ns is None or run.last_ns >= before_ns) and (max_size is None or size <= max_size):
+            kept.append(run)
+    return kept
+
+
+def copy_kept(connection: duckdb.DuckDBPyConnection, target: Path, kept: Sequence[Run]) -> None:
+    """A whole store with these runs only, in a file of its own, durable when this returns."""
+    create(target).close()
+    traces = pa.table({"id": pa.array([trace for run in kept for trace in run.traces], pa.string())})
+    ids = pa.table({"id": pa.array([id for run in kept for id in run.trajectories], pa.string())})
+    connection.register("_traces", traces)
+    connection.register("_trajectories", ids)
+    place = str(target).replace("'", "''")
+    connection.execute(f"ATTACH '{place}' AS kept")
+    try:
+        for table in ("span_records", "prompts", "token_prompts"):
+            wanted = f"SELECT * FROM {table} WHERE trace_id IN (SELECT id FROM _traces) ORDER BY rowid"  # noqa: S608
+            connection.execute(f"INSERT INTO kept.{table} {wanted}")
+        connection.execute(
+            """INSERT INTO kept.texts SELECT * FROM texts WHERE id IN (
+                SELECT unnest(messages) FROM kept.prompts
+                UNION SELECT unnest([tools, instructions, origin]) FROM kept.span_records) ORDER BY rowid"""
+        )
+        connection.execute(
+            """INSERT INTO kept.reward_records SELECT * FROM reward_records WHERE trajectory_id IN (
+                SELECT id FROM _trajectories) OR trajectory_id NOT IN (
+                SELECT trajectory_id FROM span_records WHERE trajectory_id IS NOT NULL) ORDER BY rowid"""
+        )
+        connection.execute(
+            "INSERT INTO kept.summaries SELECT * FROM summaries WHERE trajectory_id IN (SELECT id FROM _trajectories)"
+        )
+        for table in ("judgement_records", "policy_step_records", "consumption", "ingested_segments"):
+            connection.execute(f"INSERT INTO kept.{table} SELECT * FROM {table} ORDER BY rowid")  # noqa: S608
+        connection.execute("CHECKPOINT kept")
+    finally:
+        connection.execute("DETACH kept")
+        connection.unregister("_traces")
+        connection.unregister("_trajectories")

@@ -1,0 +1,223 @@
+"""The same program seen by other SDKs' instrumentations (data/make.py) gives the trajectory that our own capture gives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arttrace import semconv
+from arttrace.formats.files import read_file
+from arttrace.formats.foreign import normalise
+from arttrace.paths import DataDir
+from arttrace.records.message import message_hash
+from arttrace.records.record import Record
+from arttrace.records.reward import Reward
+from arttrace.records.span import SpanEvent, SpanRow
+from arttrace.records.trajectory import Trajectory
+from arttrace.store import Store
+from arttrace.trajectories import sequences
+
+DATA = Path(__file__).parent / "data"
+FOREIGN = ["openinference", "openllmetry", "openllmetry_old", "langfuse"]
+
+
+def build(data: DataDir, records: list[Record]) -> Trajectory:
+    with Store.open(data, create=True) as store:
+        store.append(records)
+        [trajectory] = store.trajectories()
+        spans = [record for record in records if isinstance(record, SpanRow)]
+        assert sorted(store.spans(trajectory.id), key=lambda s: s.span_id) == sorted(spans, key=lambda s: s.span_id)
+    return trajectory
+
+
+def load(name: str) -> list[Record]:
+    [path] = DATA.glob(f"{name}.json*")
+    return read_file(path.read_bytes(), name).records
+
+
+def outline(trajectory: Trajectory) -> dict[str, Any]:
+    """What the program did, without ids of spans and times."""
+    return {
+        "agents": [(agent.name, agent.inferred, agent.placeholder) for agent in trajectory.agents],
+        "calls": [
+            {
+                "model": placed.call.request_model,
+                "messages": [message_hash(message) for message in placed.call.messages],
+                "answers": [message_hash(choice.message) for choice in placed.call.choices],
+                "tools": placed.call.tools,
+                "temperature": placed.call.temperature,
+                "usage": (placed.call.input_tokens, placed.call.output_tokens),
+            }
+            for placed in trajectory.calls
+        ],
+        "tools": [
+            (call.id, call.name, json.loads(call.arguments), call.result, call.inferred)
+            for call in trajectory.tool_calls
+        ],
+        "messages": sorted(message_hash(node.message) for node in trajectory.nodes),
+        "result": trajectory.result,
+        "incomplete": trajectory.incomplete,
+    }
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_other_sdks_give_the_trajectory_that_our_capture_gives(name: str, tmp_path: Path) -> None:
+    own = outline(build(DataDir(tmp_path / "own"), load("arttrace")))
+    foreign = build(DataDir(tmp_path / "foreign"), load(name))
+    assert outline(foreign) == own
+    assert len(own["calls"]) == 2
+    assert len(own["tools"]) == 2
+    found, report = sequences(foreign)
+    assert not found
+    assert report.reasons == {"no token ids": 2}  # in the graph, out of the sequences, and counted
+
+
+def test_spans_without_content_still_give_agents_tools_and_calls(tmp_path: Path) -> None:
+    trajectory = build(DataDir(tmp_path), load("openai_v2"))  # this instrumentation puts messages into logs
+    assert [agent.name for agent in trajectory.agents] == ["researcher"]
+    assert [(call.name, call.result) for call in trajectory.tool_calls] == [("look", "page x"), ("add", "3")]
+    assert [(placed.call.input_tokens, placed.call.request_model) for placed in trajectory.calls] == [(7, "gpt-4o")] * 2
+
+
+def test_messages_as_span_events(tmp_path: Path) -> None:
+    calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}]
+    events = [
+        SpanEvent("gen_ai.system.message", 1, {"content": "be kind"}),
+        SpanEvent("gen_ai.user.message", 2, {"gen_ai.event.content": '{"content": "hello"}'}),
+        SpanEvent("gen_ai.assistant.message", 3, {"tool_calls": json.dumps(calls)}),
+        SpanEvent("gen_ai.tool.message", 4, {"id": "c", "content": "2"}),
+        SpanEvent("gen_ai.choice", 5, {"index": 0, "finish_reason": "stop", "message": '{"content": "two"}'}),
+    ]
+    span = SpanRow("1" * 32, "2" * 16, "chat m", 1, 9, attributes={"gen_ai.operation.name": "chat"}, events=events)
+    trajectory = build(DataDir(tmp_path), [span])
+    [placed] = trajectory.calls
+    assert [m.role for m in placed.call.messages] == ["system", "user", "assistant", "tool"]
+    assert placed.call.messages[2].tool_calls[0].name == "f"
+    assert placed.call.choices[0].message.text == "two"
+    assert placed.call.choices[0].finish_reason == "stop"
+
+
+def test_older_names_of_usage() -> None:
+    old = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.system": "openai",
+        "gen_ai.usage.prompt_tokens": 7,
+        "gen_ai.usage.cache_creation.input_tokens": 2,
+    }
+    found = normalise(SpanRow("1" * 32, "2" * 16, "chat", 1, 2, attributes=old)).attributes
+    assert found[semconv.PROVIDER_NAME] == "openai"
+    assert found[semconv.USAGE_INPUT_TOKENS] == 7
+    assert found[semconv.USAGE_CACHE_WRITE_INPUT_TOKENS] == 2
+    assert normalise(span := SpanRow("1" * 32, "2" * 16, "GET /", 1, 2, attributes={"http.method": "GET"})) is span
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"openinference.span.kind": 7, "llm.input_messages": "x", "llm.input_messages.0": 1, "llm.tools.0.tool": 3},
+        {"openinference.span.kind": "LLM", "llm.input_messages.0.message": "x", "llm.input_messages.a.b": 1},
+        {
+            "openinference.span.kind": "LLM",
+            "llm.invocation_parameters": "[",
+            "llm.output_messages.0.message.tool_calls": 1,
+        },
+        {"langfuse.observation.type": "generation", "langfuse.observation.input": "[1, null]"},
+        {"langfuse.observation.type": None, "langfuse.observation.usage_details": "[]"},
+        {"traceloop.span.kind": "tool", "traceloop.entity.input": "{"},
+        {"gen_ai.operation.name": "chat", "gen_ai.prompt.0.role": 1, "gen_ai.prompt.0.tool_calls.0": 2},
+        {"gen_ai.operation.name": "chat", "gen_ai.tool.definitions": "[1, {}]"},
+    ],
+)
+def test_malformed_foreign_attributes_cost_themselves_only(attributes: dict[str, Any], tmp_path: Path) -> None:
+    spans = [SpanRow("1" * 32, "2" * 16, "x", 1, 2, attributes=attributes)]
+    spans.append(SpanRow("1" * 32, "3" * 16, "chat", 3, 4, attributes={"gen_ai.operation.name": "chat"}))
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(spans)
+        assert len(store.trajectories()) == 1
+        assert sorted(s.span_id for s in store.spans("1" * 32)) == ["2" * 16, "3" * 16]
+
+
+def test_evaluations_on_any_span_are_rewards(tmp_path: Path) -> None:
+    def event(**more: Any) -> SpanEvent:
+        return SpanEvent(semconv.EVALUATION_EVENT, 5, {semconv.EVALUATION_NAME: "right", **more})
+
+    call = SpanRow(
+        "1" * 32,
+        "2" * 16,
+        "chat",
+        1,
+        9,
+        attributes={"gen_ai.operation.name": "chat"},
+        events=[event(**{semconv.EVALUATION_SCORE: 0.5, semconv.EVALUATION_EXPLANATION: "half"}), event()],
+    )
+    own = SpanRow(
+        "4" * 32,
+        "5" * 16,
+        "evaluate ruler",
+        7,
+        7,
+        attributes={semconv.TRAJECTORY_ID: "1" * 32},
+        events=[event(**{semconv.EVALUATION_SCORE: 1, semconv.REWARD_ID: "r", semconv.REWARD_SOURCE: "judge"})],
+    )
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append([call])
+        before = store.trajectory("1" * 32)
+        store.append([own, call])
+        store.append([own])
+        after = store.trajectory("1" * 32)
+        assert [s.rewards for s in store.summaries()] == [after.rewards]
+        assert [t.id for t in store.trajectories()] == ["1" * 32]
+    assert [(r.value, r.name, r.source, r.explanation) for r in before.rewards] == [(0.5, "right", "code", "half")]
+    assert {(r.id, r.value, r.source) for r in after.rewards} >= {("r", 1.0, "judge")}
+    assert len(after.rewards) == 2
+    assert after.revision == before.revision  # a reward is no part of what the run did
+
+
+def test_a_langfuse_export(tmp_path: Path) -> None:
+    spans = [record for record in load("langfuse") if isinstance(record, SpanRow)]
+    exported = {
+        "id": spans[0].trace_id,
+        "timestamp": "2026-11-21T12:00:00.000Z",
+        "scores": [{"id": "s", "name": "quality", "value": 0.75, "comment": "good", "source": "EVAL"}],
+        "observations": [
+            {
+                "id": span.span_id,
+                "parentObservationId": span.parent_span_id,
+                "type": str(span.attributes["langfuse.observation.type"]).upper(),
+                "name": span.name,
+                "startTime": f"2026-11-21T12:00:0{number}.000Z",
+                "endTime": f"2026-11-21T12:00:0{number}.500Z",
+                "model": span.attributes.get("langfuse.observation.model.name"),
+                **{
+                    key: value
+                    if (value := span.attributes.get(f"langfuse.observation.{name}")) is None
+                    else loaded(value)
+                    for key, name in (
+                        ("input", "input"),
+                        ("output", "output"),
+                        ("modelParameters", "model.parameters"),
+                        ("usageDetails", "usage_details"),
+                    )
+                },
+            }
+            for number, span in enumerate(sorted(spans, key=lambda span: span.start_ns), 1)
+        ],
+    }
+    imported = read_file(json.dumps([exported]).encode(), "export")
+    trajectory = build(DataDir(tmp_path / "export"), imported.records)
+    assert outline(trajectory) == outline(build(DataDir(tmp_path / "spans"), list(spans)))
+    assert trajectory.rewards == (
+        Reward("s", trajectory.id, 0.75, "quality", "judge", None, "good", time_ns=trajectory.rewards[0].time_ns),
+    )
+    flat = [{**observation, "traceId": exported["id"]} for observation in exported["observations"]]
+    assert len(read_file(json.dumps(flat).encode(), "export").records) == len(spans)
+
+
+def loaded(value: Any) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
