@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from arttrace.records.group import Group
 from arttrace.records.policy import Consumed
+from arttrace.records.trajectory import Trajectory
 from arttrace.rewards.mix import trajectory_reward
 from arttrace.trajectories import sequences
 from trainer.advantages import Scale, group_advantages
@@ -49,12 +50,20 @@ class Batch:
         return sum(max(g) - min(g) for g in self.rewards) / len(self.rewards) if self.rewards else 0.0
 
 
-def make_batch(groups: Sequence[Group], *, policy: str | None = None, scale: Scale = "none") -> Batch:
+def make_batch(
+    groups: Sequence[Group],
+    *,
+    policy: str | None = None,
+    scale: Scale = "none",
+    step: int = 0,
+    max_staleness: int | None = None,
+) -> Batch:
     """Samples of every group with at least two complete, rewarded trajectories; targets are the tokens that a version
     of `policy` sampled (None: whoever sampled them).
 
-    A trajectory without trainable tokens keeps its place in the group's baseline but is no sample; ARCHITECTURE's
-    rule is that one trajectory is one sample, so all its sequences share one advantage.
+    A trajectory without trainable tokens keeps its place in the group's baseline but is no sample; one trajectory is
+    one sample, so all its sequences share one advantage. With `max_staleness`, a trajectory of which any version more
+    than so many steps older than `step` sampled a part is left out: its group is compared without it.
     """
     samples: list[Sample] = []
     consumed: list[Consumed] = []
@@ -64,9 +73,13 @@ def make_batch(groups: Sequence[Group], *, policy: str | None = None, scale: Sca
     captured = trained = 0
     for group in groups:
         complete = [trajectory for trajectory in group.trajectories if not trajectory.incomplete]
+        left_out["incomplete"] += len(group.trajectories) - len(complete)
+        if max_staleness is not None:
+            fresh = [one for one in complete if staleness(one, step, policy) <= max_staleness]
+            left_out["too stale"] += len(complete) - len(fresh)
+            complete = fresh
         rewarded = [(trajectory, trajectory_reward(trajectory)) for trajectory in complete]
         scored = [(trajectory, reward) for trajectory, reward in rewarded if reward is not None]
-        left_out["incomplete"] += len(group.trajectories) - len(complete)
         if len(complete) > 1:
             left_out["no reward"] += len(complete) - len(scored)
         if len(scored) < 2:
@@ -93,3 +106,11 @@ def make_batch(groups: Sequence[Group], *, policy: str | None = None, scale: Sca
         left_out=dict(+left_out),
         quarantined=dict(quarantined),
     )
+
+
+def staleness(trajectory: Trajectory, step: int, policy: str | None = None) -> int:
+    """How many steps before `step` the oldest version of `policy` (None: of any) that answered in it was made; 0 when
+    none did."""
+    names = (version.rpartition("@") for version in trajectory.policy_versions)
+    steps = [int(number) for name, _, number in names if number.isdecimal() and policy in (None, name)]
+    return max(step - min(steps), 0) if steps else 0

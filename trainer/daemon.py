@@ -78,6 +78,7 @@ class Loop:
     checkpoints: Checkpoints
     gateway: GatewayClient | None = None
     scale: Scale = "none"
+    max_staleness: int | None = None
 
     def resume(self) -> int:
         """Take the newest checkpoint, finish what it left open, and return its step (0: none yet)."""
@@ -96,10 +97,10 @@ class Loop:
         """
         clock = clock or Clock()
         clock(Phase.BATCH)
-        batch = make_batch(groups, policy=self.policy, scale=self.scale)
+        last = self.checkpoints.latest() or 0
+        batch = make_batch(groups, policy=self.policy, scale=self.scale, step=last, max_staleness=self.max_staleness)
         require_trainable(batch)
         clock(Phase.STEP)
-        last = self.checkpoints.latest() or 0
         learned = self.learner.step(batch.samples, current_version=f"{self.policy}@{last}")
         if learned.skipped:
             clock.stop()
@@ -113,39 +114,52 @@ class Loop:
             "tokens_trained": float(batch.trained_tokens),
             **learned.numbers(),
         }
-        return self.complete(self.learner.save, batch.consumed, metrics, clock)
-
-    def complete(
-        self,
-        save: Callable[[Path], None],
-        consumed: tuple[Consumed, ...],
-        metrics: Mapping[str, float],
-        clock: Clock,
-    ) -> PolicyStep:
-        """Make what a learner holds the next version: `save` writes it, then it is served and recorded."""
-        clock(Phase.CHECKPOINT)
-        step = (self.checkpoints.latest() or 0) + 1
-        manifest = PolicyStep(
-            policy=self.policy,
-            step=step,
-            adapter=str(self.checkpoints.path(step)),
-            consumed=consumed,
-            metrics=dict(metrics),
-            base_model=self.base_model,
-            time_ns=time.time_ns(),
+        return complete_step(
+            self.store,
+            self.checkpoints,
+            self.gateway,
+            self.base_model,
+            self.learner.save,
+            batch.consumed,
+            metrics,
+            clock,
         )
-        self.checkpoints.write(step, save, manifest)
-        clock(Phase.PUBLISH)
-        published = self.gateway.publish(step, self.checkpoints.path(step)) if self.gateway else None
-        clock(Phase.RECORD)
-        numbers = dict(manifest.metrics)
-        if published:
-            numbers["publish_logprob_change"] = published.max_logprob_change
-        clock.stop()
-        numbers |= {f"{phase.value}_s": seconds for phase, seconds in clock.seconds.items()}
-        done = msgspec.structs.replace(manifest, metrics=numbers)
-        self.store.append([done])
-        return done
+
+
+def complete_step(
+    store: AnyStore,
+    checkpoints: Checkpoints,
+    gateway: GatewayClient | None,
+    base_model: str,
+    save: Callable[[Path], None],
+    consumed: tuple[Consumed, ...],
+    metrics: Mapping[str, float],
+    clock: Clock,
+) -> PolicyStep:
+    """Make what a learner holds the next version: `save` writes it, then it is served and recorded."""
+    clock(Phase.CHECKPOINT)
+    step = (checkpoints.latest() or 0) + 1
+    manifest = PolicyStep(
+        policy=checkpoints.policy,
+        step=step,
+        adapter=str(checkpoints.path(step)),
+        consumed=consumed,
+        metrics=dict(metrics),
+        base_model=base_model,
+        time_ns=time.time_ns(),
+    )
+    checkpoints.write(step, save, manifest)
+    clock(Phase.PUBLISH)
+    published = gateway.publish(step, checkpoints.path(step)) if gateway else None
+    clock(Phase.RECORD)
+    numbers = dict(manifest.metrics)
+    if published:
+        numbers["publish_logprob_change"] = published.max_logprob_change
+    clock.stop()
+    numbers |= {f"{phase.value}_s": seconds for phase, seconds in clock.seconds.items()}
+    done = msgspec.structs.replace(manifest, metrics=numbers)
+    store.append([done])
+    return done
 
 
 def finish_open_step(store: AnyStore, checkpoints: Checkpoints, gateway: GatewayClient | None) -> None:
@@ -178,6 +192,7 @@ def require_trainable(batch: Batch) -> None:
 _MENDS = {
     "no reward": "Score them with `arttrace score`, or reward them in code with arttrace.reward().",
     "alone in its group": "Run each scenario several times: GRPO compares runs of the same task.",
+    "too stale": "Run the agent again under the newest version, or raise --max-staleness.",
     "incomplete": "An incomplete run was killed or is still going; `arttrace ls` names them.",
 }
 """What to do about trajectories that were left out, by the reason; what comes first is told first."""

@@ -1,10 +1,11 @@
-"""`arttrace train`: optimisation steps of GRPO on the scored groups in the store."""
+"""`arttrace train`: the next version of a policy from the runs in the store, by GRPO, SFT or DPO."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import get_args
 
 import click
 
@@ -15,10 +16,14 @@ from arttrace.groups import group_trajectories
 from arttrace.paths import DataDir
 from arttrace.records.group import Group
 from arttrace.records.policy import PolicyStep
-from arttrace.store import AnyStore
+from trainer.advantages import Scale
 from trainer.batch import Batch, make_batch
 from trainer.checkpoints import Checkpoints
+from trainer.commands.learner_options import learner_options
 from trainer.daemon import Loop, finish_open_step, require_trainable
+from trainer.learner import LearnerConfig, make_learner
+from trainer.offline.plan import OfflinePlan, plan_dpo, plan_sft, require_examples
+from trainer.offline.step import load_tokenizer, train_offline
 from trainer.serving import GatewayClient, ServingFile, find_serving
 from trainer.serving.model import read_model
 
@@ -26,34 +31,69 @@ _SKIPPED = "all rewards within each group are equal, so there is nothing to lear
 _SKIPPED_MEND = "Run the scenarios more often, take harder ones, or score them by a finer rubric."
 
 
-@click.command(short_help="Train the policy by GRPO on scored groups.")
+@click.command(short_help="Train the policy on captured runs: GRPO, fine-tuning or DPO.")
 @dir_option
-@click.option("--steps", default=1, show_default=True, type=click.IntRange(min=1), help="Optimisation steps to make.")
+@click.option(
+    "--method",
+    type=click.Choice(["grpo", "sft", "dpo"]),
+    default="grpo",
+    show_default=True,
+    help="grpo: from what this policy sampled. sft: imitate good runs. dpo: prefer the better run of a group.",
+)
+@click.option("--steps", default=1, show_default=True, type=click.IntRange(min=1), help="Versions to make (grpo).")
 @click.option("--policy", help="Name of the policy.  [default: that of the running `arttrace serve`, else policy]")
 @click.option(
     "--base-model",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Model directory to train on.  [default: that of the running `arttrace serve`]",
 )
-@click.option("--learning-rate", type=float, help="AdamW learning rate.  [default: the learner's]")
+@click.option(
+    "--advantages",
+    type=click.Choice(get_args(Scale)),
+    default="none",
+    show_default=True,
+    help="How rewards are scaled within a group (grpo).",
+)
+@click.option(
+    "--max-staleness",
+    type=click.IntRange(min=0),
+    help="Leave out runs sampled by versions older than so many steps (grpo).  [default: no bound]",
+)
+@click.option(
+    "--min-reward", type=float, help="Imitate runs of at least this reward (sft).  [default: each group's best]"
+)
+@click.option(
+    "--min-gap", type=float, default=0.1, show_default=True, help="Least difference of a pair's rewards (dpo)."
+)
+@click.option("--max-length", type=click.IntRange(min=2), help="Leave out longer conversations, in tokens (sft, dpo).")
+@learner_options
 @click.option("--dry-run", is_flag=True, help="Say what would be trained, what not, and why; change nothing.")
 @json_option
 def command(
     data: DataDir,
+    method: str,
     steps: int,
     policy: str | None,
     base_model: Path | None,
-    learning_rate: float | None,
+    advantages: Scale,
+    max_staleness: int | None,
+    min_reward: float | None,
+    min_gap: float,
+    max_length: int | None,
+    learner: LearnerConfig,
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Train the policy by GRPO on scored groups that it has not been trained on yet.
+    """Train the policy on captured runs that it has not been trained on yet.
 
-    The groups are shared out evenly over the steps. Every step writes a new version, `policy@N`; while
-    `arttrace serve` runs on the same directory the version is loaded there, checked, and answers the next call.
+    GRPO trains on scored groups whose tokens this policy sampled; the groups are shared out evenly over the steps.
+    Runs of any other model, which have no token ids, train by SFT on good runs or by DPO on pairs of one group. Every
+    step writes a new version, `policy@N`; while `arttrace serve` runs on the same directory the version is loaded
+    there, checked, and answers the next call.
     """
     serving = find_serving(data)
     policy = policy or (serving.policy if serving else "policy")
+    base_model = base_model or (Path(serving.base_model) if serving else None)
     checkpoints = Checkpoints(data.policies, policy)
     with hold_store(data) as store:
         if not dry_run:
@@ -62,25 +102,45 @@ def command(
         consumed = checkpoints.consumed_ids()  # a dry run has recorded nothing
         fresh = [one for one in store.trajectories(unconsumed_by=policy) if one.id not in consumed]
         groups = group_trajectories(fresh)
-        batch = make_batch(groups, policy=policy)
+        if method != "grpo":
+            plan = _plan_offline(method, groups, base_model, min_reward, min_gap, max_length)
+            if dry_run:
+                _print_offline_plan(policy, plan, as_json)
+                return
+            require_examples(plan)
+            base_model = _require_base_model(base_model)
+            gateway = GatewayClient(serving.url) if serving else None
+            _print_step(
+                train_offline(store, checkpoints, gateway, base_model, plan, learner),
+                served=serving is not None,
+                as_json=as_json,
+            )
+            return
+        batch = make_batch(
+            groups, policy=policy, scale=advantages, step=checkpoints.latest() or 0, max_staleness=max_staleness
+        )
         if dry_run:
             _print_plan(policy, batch, as_json)
             return
         require_trainable(batch)
-        base_model = base_model or (Path(serving.base_model) if serving else None)
-        if base_model is None:
-            raise TrainingError(
-                "Which model to train is not known: no `arttrace serve` runs on this directory.",
-                "Start `arttrace serve --base-model DIR`, or pass --base-model DIR.",
-            )
-        # Checked before the imports that take seconds.
-        read_model(base_model)
+        base_model = _require_base_model(base_model)
         if serving:
             GatewayClient(serving.url).status()
         if batch.equal_groups == len(batch.rewards):
             _print_skip(as_json)
             return
-        for done in _steps(_loop(store, checkpoints, base_model, serving, learning_rate), groups, steps):
+        loop = Loop(
+            policy=policy,
+            base_model=str(base_model),
+            store=store,
+            learner=make_learner(base_model, learner),
+            checkpoints=checkpoints,
+            gateway=GatewayClient(serving.url) if serving else None,
+            scale=advantages,
+            max_staleness=max_staleness,
+        )
+        loop.resume()
+        for done in _steps(loop, groups, steps):
             if done is not None:
                 _print_step(done, served=serving is not None, as_json=as_json)
             else:
@@ -103,26 +163,29 @@ def _require_served(serving: ServingFile | None, policy: str, base_model: Path |
         )
 
 
-def _loop(
-    store: AnyStore,
-    checkpoints: Checkpoints,
-    base_model: Path,
-    serving: ServingFile | None,
-    learning_rate: float | None,
-) -> Loop:
-    from trainer.learner import LearnerConfig, make_learner
+def _require_base_model(base_model: Path | None) -> Path:
+    """The model to train, checked before the imports that take seconds."""
+    if base_model is None:
+        raise TrainingError(
+            "Which model to train is not known: no `arttrace serve` runs on this directory.",
+            "Start `arttrace serve --base-model DIR`, or pass --base-model DIR.",
+        )
+    read_model(base_model)
+    return base_model
 
-    config = LearnerConfig() if learning_rate is None else LearnerConfig(learning_rate=learning_rate)
-    loop = Loop(
-        policy=checkpoints.policy,
-        base_model=str(base_model),
-        store=store,
-        learner=make_learner(base_model, config),
-        checkpoints=checkpoints,
-        gateway=GatewayClient(serving.url) if serving else None,
-    )
-    loop.resume()
-    return loop
+
+def _plan_offline(
+    method: str,
+    groups: Sequence[Group],
+    base_model: Path | None,
+    min_reward: float | None,
+    min_gap: float,
+    max_length: int | None,
+) -> OfflinePlan:
+    tokenizer = load_tokenizer(_require_base_model(base_model))
+    if method == "sft":
+        return plan_sft(groups, tokenizer, min_reward=min_reward, max_length=max_length)
+    return plan_dpo(groups, tokenizer, min_gap=min_gap, max_length=max_length)
 
 
 def _steps(loop: Loop, groups: Sequence[Group], steps: int) -> Iterator[PolicyStep | None]:
@@ -159,16 +222,49 @@ def _print_plan(policy: str, batch: Batch, as_json: bool) -> None:
         click.echo(f"  quarantined: {count} calls ({reason})")
 
 
+def _print_offline_plan(policy: str, plan: OfflinePlan, as_json: bool) -> None:
+    document = {
+        "policy": policy,
+        "method": plan.method,
+        "groups": plan.groups,
+        "groups_with_equal_rewards": plan.groups_equal,
+        "trajectories": len(plan.consumed),
+        "examples": len(plan.sft) or len(plan.dpo),
+        "tokens_learned": plan.learned_tokens,
+        "trajectories_left_out": plan.trajectories_left_out,
+        "conversations_left_out": plan.conversations_left_out,
+    }
+    if as_json:
+        click.echo(json.dumps(document))
+        return
+    what = "conversations" if plan.method == "sft" else "pairs"
+    click.echo(
+        f"{policy} would be trained by {plan.method.upper()} on {document['examples']} {what} of "
+        f"{len(plan.consumed)} trajectories, {plan.learned_tokens} tokens learned."
+    )
+    click.echo(f"  {plan.groups} groups, {plan.groups_equal} of them with equal rewards.")
+    for reason, count in sorted(plan.trajectories_left_out.items()):
+        click.echo(f"  left out: {count} trajectories ({reason})")
+    for reason, count in sorted(plan.conversations_left_out.items()):
+        click.echo(f"  left out: {count} conversations ({reason})")
+
+
 def _print_step(done: PolicyStep, *, served: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"version": done.version, "adapter": done.adapter, "metrics": done.metrics}))
         return
     m = done.metrics
-    click.echo(
-        f"{done.version}: {len(done.consumed)} trajectories in {m['groups']:.0f} groups, "
-        f"{m['tokens_trained']:.0f} tokens trained, reward {m['reward_mean']:.3f} "
-        f"(spread {m['reward_spread']:.3f}), loss {m['loss']:z.4f}, gradient norm {m['grad_norm']:.3f}"
-    )
+    if "learned_tokens" in m:
+        click.echo(
+            f"{done.version}: {len(done.consumed)} trajectories, {m['learned_tokens']:.0f} tokens learned in "
+            f"{m['optimizer_steps']:.0f} optimizer steps, loss {m['first_loss']:.4f} to {m['last_loss']:.4f}"
+        )
+    else:
+        click.echo(
+            f"{done.version}: {len(done.consumed)} trajectories in {m['groups']:.0f} groups, "
+            f"{m['tokens_trained']:.0f} tokens trained, reward {m['reward_mean']:.3f} "
+            f"(spread {m['reward_spread']:.3f}), loss {m['loss']:z.4f}, gradient norm {m['grad_norm']:.3f}"
+        )
     click.echo(f"  adapter: {done.adapter}")
     if served:
         click.echo(

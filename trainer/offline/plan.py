@@ -13,7 +13,7 @@ from arttrace.records.policy import Consumed
 from arttrace.records.trajectory import Trajectory
 from trainer.offline.conversations import Conversation, conversations, main_conversation
 from trainer.offline.render import Example, Unprovable, render
-from trainer.offline.select import good_runs, preferences
+from trainer.offline.select import equal_groups, good_runs, preferences
 
 Method = Literal["sft", "dpo"]
 
@@ -23,8 +23,9 @@ class OfflinePlan:
     """The examples of one run of training.
 
     `sft` holds one example per conversation, `dpo` pairs (chosen, rejected) with the same tokens before the first
-    learned one. `consumed` names the trajectories behind them, `trajectories_left_out` and `answers_left_out` count
-    the others, and the conversations that could not be rendered, by reason.
+    learned one. `consumed` names the trajectories behind them; `groups` counts all that were
+    looked at, `groups_equal` those whose rewards are all equal. `trajectories_left_out` and `conversations_left_out`
+    count what is not trained on, by reason.
     """
 
     method: Method
@@ -32,6 +33,7 @@ class OfflinePlan:
     dpo: tuple[tuple[Example, Example], ...] = ()
     consumed: tuple[Consumed, ...] = ()
     groups: int = 0
+    groups_equal: int = 0
     trajectories_left_out: dict[str, int] = field(default_factory=dict)
     conversations_left_out: dict[str, int] = field(default_factory=dict)
 
@@ -58,7 +60,8 @@ def plan_sft(
         "sft",
         sft=tuple(examples),
         consumed=_consumed(consumed),
-        groups=len({group.key for group in groups for run in group.trajectories if run in consumed}),
+        groups=len(groups),
+        groups_equal=equal_groups(groups),
         trajectories_left_out=chosen.left_out,
         conversations_left_out=dict(dropped),
     )
@@ -90,7 +93,8 @@ def plan_dpo(
         "dpo",
         dpo=tuple(pairs),
         consumed=_consumed(consumed),
-        groups=chosen.groups,
+        groups=len(groups),
+        groups_equal=equal_groups(groups),
         trajectories_left_out=chosen.left_out,
         conversations_left_out=dict(dropped),
     )

@@ -21,11 +21,9 @@ class GoodRuns:
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """Pairs (better, worse) of one group each; `left_out` counts runs that are in no pair by reason, `groups` those
-    that gave a pair."""
+    """Pairs (better, worse) of one group each; `left_out` counts runs that are in no pair by reason."""
 
     pairs: tuple[tuple[Trajectory, Trajectory], ...]
-    groups: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
 
 
@@ -56,7 +54,6 @@ def preferences(groups: Sequence[Group], *, min_gap: float = 0.1) -> Preferences
     their rewards are at least `min_gap` apart; no run is in two pairs."""
     pairs: list[tuple[Trajectory, Trajectory]] = []
     left_out: Counter[str] = Counter()
-    count = 0
     for group in groups:
         ranked = sorted(_rewarded(group, left_out), key=lambda one: (-one[1], one[0].start_ns, one[0].id))
         if len(ranked) == 1:
@@ -66,9 +63,14 @@ def preferences(groups: Sequence[Group], *, min_gap: float = 0.1) -> Preferences
         while found < len(ranked) // 2 and ranked[found][1] - ranked[-1 - found][1] >= min_gap:
             pairs.append((ranked[found][0], ranked[-1 - found][0]))
             found += 1
-        count += found > 0
         left_out["too close to the others' rewards"] += len(ranked) - 2 * found
-    return Preferences(tuple(pairs), count, dict(+left_out))
+    return Preferences(tuple(pairs), dict(+left_out))
+
+
+def equal_groups(groups: Sequence[Group]) -> int:
+    """How many groups of several rewarded runs have equal rewards."""
+    rewards = [[reward for _, reward in _rewarded(group, Counter())] for group in groups]
+    return sum(1 for values in rewards if len(values) > 1 and min(values) == max(values))
 
 
 def _rewarded(group: Group, left_out: Counter[str]) -> list[tuple[Trajectory, float]]:

@@ -31,8 +31,11 @@ from trl.trainer.dpo_trainer import DataCollatorForPreference  # noqa: E402
 
 
 class OfflineMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run of training did. `loss` and `grad_norm` are means over its optimizer steps, `first_loss` and
-    `last_loss` those of the first and the last; for DPO `accuracy` is the share of pairs in which the chosen run is preferred, over all steps."""
+    """What one run of training did.
+
+    `loss` and `grad_norm` are means over its optimizer steps, `first_loss` and `last_loss` those of the first and the
+    last; for DPO `accuracy` is the share of pairs in which the chosen run is preferred, over all steps.
+    """
 
     loss: float
     first_loss: float

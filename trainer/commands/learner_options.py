@@ -1,0 +1,48 @@
+"""The options by which a command lets a person choose how to train; what is not chosen is the learner's default."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, get_args
+
+import click
+import msgspec
+
+from trainer.learner.config import Dtype, Engine, LearnerConfig, Loader, Loss
+
+_OPTIONS: dict[str, tuple[Any, str]] = {
+    "engine": (click.Choice(get_args(Engine)), "What computes the step; both compute the same."),
+    "loader": (click.Choice(get_args(Loader)), "Who loads the base model."),
+    "loss": (click.Choice(get_args(Loss)), "Which of GRPO's losses."),
+    "learning_rate": (float, "AdamW's learning rate."),
+    "kl_weight": (float, "Weight of KL(policy || base model)."),
+    "epochs": (int, "Passes over the data."),
+    "lora_rank": (int, "Rank of the adapter."),
+    "lora_alpha": (int, "Scale of the adapter, divided by its rank."),
+    "micro_batch_tokens": (int, "Tokens that go through the model at once."),
+    "gradient_checkpointing": (bool, "Less memory for more time."),
+    "load_in_4bit": (bool, "Base model's weights in 4 bits (CUDA)."),
+    "device": (click.Choice(["cpu", "cuda"]), "Where to train."),
+    "dtype": (click.Choice(get_args(Dtype)), "Precision of the base model."),
+    "seed": (int, "Seed of the adapter's first weights."),
+}
+
+
+def learner_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds options for the fields of LearnerConfig; the command gets them as one argument, `learner`."""
+    default = LearnerConfig()
+
+    @functools.wraps(function)
+    def command(**given: Any) -> Any:
+        chosen = {name: value for name in _OPTIONS if (value := given.pop(name)) is not None}
+        return function(learner=msgspec.structs.replace(default, **chosen), **given)
+
+    for name, (kind, meaning) in reversed(_OPTIONS.items()):
+        flag = "--" + name.replace("_", "-")
+        shown = f"{meaning}  [default: {getattr(default, name)}]"
+        if kind is bool:
+            command = click.option(flag, name, is_flag=True, default=None, help=meaning)(command)
+        else:
+            command = click.option(flag, name, type=kind, help=shown)(command)
+    return command

@@ -1,0 +1,53 @@
+"""One version of a policy by an offline method: from a plan to a checkpoint that is served and recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from arttrace.errors import TrainingError
+from arttrace.records.policy import PolicyStep
+from arttrace.store import AnyStore
+from trainer.checkpoints import Checkpoints
+from trainer.daemon import Clock, Phase, complete_step
+from trainer.learner import LearnerConfig
+from trainer.offline.plan import OfflinePlan
+from trainer.serving import GatewayClient
+
+
+def load_tokenizer(base_model: Path) -> Any:
+    """The base model's tokenizer with its chat template. Raises TrainingError when it has none of them."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(base_model), local_files_only=True)
+    except (OSError, ValueError, ImportError) as error:
+        raise TrainingError(f"The tokenizer in {base_model} cannot be loaded: {error}") from error
+    if not getattr(tokenizer, "chat_template", None):
+        raise TrainingError(
+            f"The tokenizer in {base_model} has no chat template, so that conversations cannot be rendered.",
+            "Use an instruct model, or put the template into its directory as chat_template.jinja.",
+        )
+    return tokenizer
+
+
+def train_offline(
+    store: AnyStore,
+    checkpoints: Checkpoints,
+    gateway: GatewayClient | None,
+    base_model: Path,
+    plan: OfflinePlan,
+    config: LearnerConfig,
+) -> PolicyStep:
+    """Go on from the newest version, or begin the first. Raises TrainingError; nothing is consumed then."""
+    from trainer.offline.train import OfflineLearner
+
+    clock = Clock()
+    clock(Phase.STEP)
+    learner = OfflineLearner(base_model, config)
+    latest = checkpoints.latest()
+    if latest is not None:
+        learner.load(checkpoints.path(latest))
+    learned = learner.train(plan, load_tokenizer(base_model))
+    metrics = {"groups": float(plan.groups), "groups_equal": float(plan.groups_equal), **learned.numbers()}
+    return complete_step(store, checkpoints, gateway, str(base_model), learner.save, plan.consumed, metrics, clock)
