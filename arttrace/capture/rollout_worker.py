@@ -167,7 +167,7 @@ def _take_standard_streams() -> tuple[BinaryIO, BinaryIO]:
 def _leave() -> None:
     """End this process without waiting for the user's threads, and what its code has started with it."""
     sys.stderr.flush()
-    if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
+    if sys.platform != "win32" and os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
 

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,11 @@ DEADLINE_S = 90.0
 AGENT = """
 import sys, time
 import arttrace
-@arttrace.trajectory(name=sys.argv[1])
-def agent():
+@arttrace.trajectory
+def whole():
     arttrace.reward(0.5, name="fair")
     return "done"
-agent()
+whole()
 if "unfinished" in sys.argv:
     with arttrace.trajectory(name="unfinished"):
         arttrace.flush()
@@ -78,38 +79,44 @@ def agent_data(tmp_path: Path) -> DataDir:
     return DataDir(tmp_path / "agents")
 
 
+@contextmanager
+def collecting(data: DataDir, port: int = 0) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A running collector and its URL."""
+    command = [*ARTTRACE, "collect", "--port", str(port)]
+    with subprocess.Popen(command, env=environment(data), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().split()[2]
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(20)
+
+
 @pytest.fixture
 def collected(tmp_path: Path) -> Iterator[tuple[str, Callable[[], dict[str, dict[str, Any]]]]]:
-    """A running collector: its URL, and its trajectories by entry."""
+    """The URL of a running collector, and its trajectories by entry."""
     data = DataDir(tmp_path / "collector")
-    command = [*ARTTRACE, "collect", "--port", "0"]
-    with subprocess.Popen(command, env=environment(data), stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        url = process.stdout.readline().split()[2]
+    with collecting(data) as (_, url):
 
         def trajectories() -> dict[str, dict[str, Any]]:
             listed = subprocess.run(
                 [*ARTTRACE, "ls", "--json"], env=environment(data), capture_output=True, text=True, timeout=DEADLINE_S
             )
             assert listed.returncode == 0, listed.stderr
-            return {str(each["entry"]): each for each in json.loads(listed.stdout)}
+            return {str(each["entry"]).rpartition(":")[2]: each for each in json.loads(listed.stdout)}
 
-        try:
-            yield url, trajectories
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(20)
+        yield url, trajectories
 
 
 def test_what_a_process_recorded_is_with_the_collector_when_it_ends(
     agent_data: DataDir, collected: tuple[str, Callable[[], dict[str, dict[str, Any]]]]
 ) -> None:
     url, trajectories = collected
-    _, err = python(AGENT, agent_data, "whole", ARTTRACE_ENDPOINT=url).communicate(timeout=DEADLINE_S)
+    _, err = python(AGENT, agent_data, ARTTRACE_ENDPOINT=url).communicate(timeout=DEADLINE_S)
     assert err == ""
     until(lambda: "whole" in trajectories(), "the run is in the collector's store")
     whole = trajectories()["whole"]
-    assert whole["incomplete"] == []
+    assert whole["incomplete"] == ""
     assert [reward["value"] for reward in whole["rewards"]] == [0.5]
 
 
@@ -118,7 +125,7 @@ def test_ship_delivers_what_a_killed_process_left_and_an_interrupted_run_shows_a
 ) -> None:
     url, trajectories = collected
     away = "http://127.0.0.1:9"
-    process = python(AGENT, agent_data, "whole", "unfinished", ARTTRACE_ENDPOINT=away)
+    process = python(AGENT, agent_data, "unfinished", ARTTRACE_ENDPOINT=away)
     assert process.stdout is not None
     process.stdout.readline()
 
@@ -133,10 +140,43 @@ def test_ship_delivers_what_a_killed_process_left_and_an_interrupted_run_shows_a
     assert done.stdout == f"3 spans delivered to {url}\n"
     assert list_segments(agent_data.outbox) == []
     until(lambda: len(trajectories()) == 2, "both runs are in the collector's store")
-    assert trajectories()["whole"]["incomplete"] == []
-    assert trajectories()["unfinished"]["incomplete"]
+    assert trajectories()["whole"]["incomplete"] == ""
+    unfinished = trajectories()["unfinished"]
+    assert unfinished["incomplete"] or unfinished["end_ns"] == 0
     again = ship(agent_data, ARTTRACE_ENDPOINT=url)
     assert again.stdout == f"0 spans delivered to {url}\n"
+
+
+MANY = """
+import sys, time
+import arttrace
+for number in range(int(sys.argv[1])):
+    with arttrace.trajectory(name="one", trajectory_id=f"{sys.argv[2]}-{number}"):
+        time.sleep(0.01)
+"""
+
+
+def test_a_collector_killed_while_processes_ship_has_every_run_once_in_the_end(
+    agent_data: DataDir, tmp_path: Path
+) -> None:
+    data, runs = DataDir(tmp_path / "collector"), 150
+    with collecting(data) as (collector, url):
+        processes = [python(MANY, agent_data, str(runs), name, ARTTRACE_ENDPOINT=url) for name in ("a", "b")]
+        until(lambda: list_segments(data.spool) or data.store.exists(), "spans are with the collector")
+        collector.kill()
+        collector.wait(20)
+        until(lambda: list_segments(agent_data.outbox), "spans wait for the collector")
+        with collecting(data, port=int(url.rpartition(":")[2])):
+            for process in processes:
+                process.communicate(timeout=DEADLINE_S)
+                assert process.returncode == 0
+            done = ship(agent_data, "--endpoint", url)
+            assert (done.returncode, list_segments(agent_data.outbox)) == (0, [])
+    query = "SELECT count(*) AS spans, count(DISTINCT trajectory_id) AS runs FROM spans"
+    counted = subprocess.run(
+        [*ARTTRACE, "sql", query, "--json"], env=environment(data), capture_output=True, text=True, timeout=DEADLINE_S
+    )
+    assert json.loads(counted.stdout) == [{"spans": 2 * runs, "runs": 2 * runs}], counted.stderr
 
 
 def span(number: int) -> bytes:
