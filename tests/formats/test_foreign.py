@@ -1,4 +1,4 @@
-"""The same program seen by other SDKs' instrumentations (data/make.py) gives the trajectory that our own capture gives."""
+"""A program seen by other SDKs' instrumentations (data/make.py) gives the trajectory that our own capture gives."""
 
 from __future__ import annotations
 

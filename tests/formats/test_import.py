@@ -1,0 +1,152 @@
+"""`arttrace import` and `export`: forms told apart, bad items refused alone, nothing twice, beside an owner."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from simulated_agent import research_run
+
+from arttrace.commands import cli, main
+from arttrace.formats.files import Unreadable, read_file
+from arttrace.formats.otlp import parse_json
+from arttrace.formats.otlp_json import encode_json
+from arttrace.paths import DataDir
+from arttrace.records.span import SpanEvent, SpanLink, SpanRow
+from arttrace.store import Store
+
+CHAT = {
+    "task_id": "t1",
+    "reward": 1,
+    "messages": [
+        {"role": "user", "content": "add 1 and 2"},
+        {"role": "assistant", "content": None, "tool_calls": [
+            {"id": "c", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
+        ]},
+        {"role": "tool", "tool_call_id": "c", "content": "3"},
+        {"role": "assistant", "content": "3"},
+    ],
+}  # fmt: skip
+
+
+def run(tmp_path: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(cli, [*arguments, "--dir", str(tmp_path / "data")])
+
+
+def write(path: Path, *items: Any) -> str:
+    path.write_text("\n".join(item if isinstance(item, str) else json.dumps(item) for item in items))
+    return str(path)
+
+
+def test_conversations_with_bad_lines_between(tmp_path: Path) -> None:
+    file = write(tmp_path / "chats.jsonl", CHAT, "{broken", {"messages": []}, {**CHAT, "reward": 0}, 7)
+    result = run(tmp_path, "import", file)
+    assert result.exit_code == 0
+    assert "2 conversations: 2 traces, 6 spans, 2 rewards" in result.output
+    assert "3 refused" in result.output
+    with Store.open(DataDir(tmp_path / "data")) as store:
+        one, two = store.summaries()
+        assert one.group == two.group == "chats/t1"
+        assert {r.value for s in (one, two) for r in s.rewards} == {0.0, 1.0}
+        assert (one.calls, one.tool_calls, one.incomplete) == (2, 1, "")
+
+
+def test_the_same_file_twice_is_there_once(tmp_path: Path) -> None:
+    file = write(tmp_path / "chats.json", json.dumps([CHAT]))
+    for _ in range(2):
+        assert run(tmp_path, "import", file).exit_code == 0
+    with Store.open(DataDir(tmp_path / "data")) as store:
+        assert store.sql("SELECT (SELECT count(*) FROM span_records), (SELECT count(*) FROM rewards)")[1] == [(3, 1)]
+
+
+def test_otlp_out_is_what_came_in() -> None:
+    span = SpanRow(
+        "1" * 32,
+        "2" * 16,
+        "naïve \x00",
+        1 << 60,
+        (1 << 60) + 1,
+        parent_span_id="3" * 16,
+        kind=3,
+        status_code=2,
+        status_message="no",
+        attributes={
+            "s": "x",
+            "b": True,
+            "i": 1 << 60,
+            "f": 0.5,
+            "l": [1, "a", None, [2]],
+            "d": {"k": {"n": False}},
+            "n": None,
+        },
+        events=[SpanEvent("e", 5, {"x": 1})],
+        links=[SpanLink("4" * 32, "5" * 16, {"y": [1.5]})],
+        trace_state="a=b",
+        resource={"service.name": "s"},
+        scope_name="lib",
+        scope_version="2",
+    )
+    spans = [span, *research_run("r")]
+    assert sorted(parse_json(encode_json(spans)).spans, key=lambda s: s.span_id) == sorted(
+        spans, key=lambda s: s.span_id
+    )
+
+
+def test_exported_spans_of_one_run_and_of_all(tmp_path: Path) -> None:
+    with Store.open(DataDir(tmp_path / "data"), create=True) as store:
+        store.append(research_run("a") + research_run("b"))
+    assert len(parse_json(run(tmp_path, "export", "a").stdout_bytes).spans) == 8
+    whole = run(tmp_path, "export").stdout_bytes
+    assert len(whole.splitlines()) == 2
+    again = read_file(gzip.compress(whole), "x")
+    assert (again.kinds, len(again.records)) == ({"otlp": 2}, 16)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "no spans|empty"),
+        (b"\x00\xff garbage", "neither JSON nor"),
+        (b'{"a": 1}', "no known form"),
+        (b"[1, 2]", "no JSON object"),
+        (b"\x1f\x8b\x08broken", "gzip"),
+        (b"{", "truncated|malformed"),
+    ],
+)
+def test_files_of_no_known_form(content: bytes, says: str) -> None:
+    with pytest.raises(Unreadable, match=says):
+        read_file(content, "x")
+
+
+def test_an_unknown_file_is_an_error_with_a_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    file = write(tmp_path / "x.json", {"a": 1})
+    monkeypatch.setattr(sys, "argv", ["arttrace", "import", file, "--dir", str(tmp_path / "data")])
+    with pytest.raises(SystemExit):
+        main()
+    assert "is of no form that is understood" in (told := capsys.readouterr().err)
+    assert "arttrace import --help" in told
+
+
+def test_beside_a_running_collector(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    file = write(tmp_path / "chats.json", json.dumps(CHAT))
+    command = [sys.executable, "-m", "arttrace.commands", "collect", "--port", "0", "--dir", str(data)]
+    if not (Path(__file__).parents[2] / "arttrace" / "commands" / "__main__.py").exists():
+        command[1:3] = ["-c", "from arttrace.commands import main; main()"]
+    collector = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert collector.stdout is not None
+        assert "collecting on" in collector.stdout.readline()
+        assert "1 conversations" in run(tmp_path, "import", file).output
+        assert "3 spans in" in run(tmp_path, "export", "--output", str(tmp_path / "out")).output
+    finally:
+        collector.terminate()
+        collector.wait(30)
+    with Store.open(DataDir(data)) as store:
+        assert len(store.trajectories()) == 1

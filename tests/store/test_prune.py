@@ -1,0 +1,159 @@
+"""Retention: what is old or too much goes as whole runs, its space comes back, the rest is what it was."""
+
+from __future__ import annotations
+
+import random
+import threading
+from pathlib import Path
+
+import duckdb
+import msgspec
+import pytest
+from click.testing import CliRunner
+from simulated_agent import T0, Run, message, research_run
+
+from arttrace.commands import cli
+from arttrace.errors import StoreError
+from arttrace.paths import DataDir
+from arttrace.records.policy import Consumed, PolicyStep
+from arttrace.records.reward import Reward
+from arttrace.records.span import SpanRow
+from arttrace.store import Store
+from arttrace.store import store as store_module
+from arttrace.trajectories import build_trajectories
+
+HOUR = 3600 * 10**9
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDir:
+    return DataDir(tmp_path / "data")
+
+
+def at(hour: int, spans: list[SpanRow]) -> list[SpanRow]:
+    moved = hour * HOUR
+    return [msgspec.structs.replace(s, start_ns=s.start_ns + moved, end_ns=s.end_ns + moved) for s in spans]
+
+
+def incompressible(id: str, kilobytes: int) -> list[SpanRow]:
+    run = Run(id)
+    text = random.Random(id).randbytes(kilobytes * 512).hex()
+    run.chat("c", [message("user", text)], message("assistant", "ok"), at=1, PROMPT_TOKEN_IDS=None)
+    return run.end()
+
+
+def test_old_runs_go_and_stay_known_as_consumed(data: DataDir) -> None:
+    old, new = at(0, research_run("old", "s")), at(5, research_run("new", "s"))
+    with Store.open(data, create=True) as store:
+        store.append(old + new)
+        store.append([Reward(id=id, trajectory_id=id, value=1.0) for id in ("old", "new", "not here yet")])
+        store.append([PolicyStep("p", 1, "x", consumed=(Consumed("old", "r"), Consumed("new", "r")))])
+        kept = store.trajectory("new")
+        before = store.summaries()
+        would = store.prune(before_ns=T0 + HOUR, dry_run=True)
+        assert (would.trajectories, would.kept_trajectories, would.bytes_after) == (1, 1, None)
+        assert store.summaries() == before
+        done = store.prune(before_ns=T0 + HOUR)
+        assert (done.trajectories, done.spans, done.kept_trajectories) == (1, len(old), 1)
+        assert [t.id for t in store.trajectories()] == ["new"]
+        assert store.trajectory("new") == kept
+        assert [s.id for s in store.summaries()] == ["new"]
+        store.append(old)  # it comes again
+        assert store.trajectories(unconsumed_by="p") == []
+        assert sorted(t.id for t in store.trajectories()) == ["new", "old"]
+    with Store.open(data) as store:
+        assert sorted(id for (id,) in store.sql("SELECT id FROM reward_records")[1]) == ["new", "not here yet"]
+        assert store.policy_steps("p")[0].consumed[0].trajectory_id == "old"
+        assert store.trajectories(ids=["new"]) == [msgspec.structs.replace(kept)]
+
+
+def test_space_comes_back_and_texts_that_nothing_needs_go(data: DataDir) -> None:
+    runs = [at(hour, incompressible(f"run{hour}", 1500)) for hour in range(8)]
+    with Store.open(data, create=True) as store:
+        for spans in runs:
+            store.append(spans)
+        limit = 7_000_000
+        done = store.prune(max_bytes=limit)
+        assert done.bytes_before > limit
+        assert done.bytes_after is not None
+        assert done.bytes_after <= limit
+        assert data.store.stat().st_size == done.bytes_after
+        assert 1 <= done.kept_trajectories < 8
+        newest = runs[8 - done.kept_trajectories :]
+        assert store.trajectories() == build_trajectories([span for spans in newest for span in spans])
+        assert store.sql("SELECT count(*) FROM texts")[1] == [(done.kept_trajectories,)]
+        assert store.prune(max_bytes=limit).trajectories == 0
+
+
+def test_traces_of_one_trajectory_go_together(data: DataDir) -> None:
+    first, second = Run("x"), Run("y")
+    first.chat("c", [message("user", "a")], message("assistant", "b"), at=1)
+    second.chat("c", [message("user", "a")], message("assistant", "b"), at=1, TRAJECTORY_ID="x")
+    parts = at(0, first.end()) + at(9, second.end(TRAJECTORY_ID="x"))
+    with Store.open(data, create=True) as store:
+        store.append(parts + at(1, research_run("gone")))
+        whole = store.trajectory("x")
+        assert store.prune(before_ns=T0 + 5 * HOUR).trajectories == 1
+        assert store.trajectories() == [whole]
+
+
+def test_a_rewrite_that_fails_changes_nothing(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full_disk(_: object, target: Path, *__: object) -> None:
+        target.write_bytes(b"half")
+        raise duckdb.IOException("No space left on device")
+
+    with Store.open(data, create=True) as store:
+        store.append(research_run("a"))
+        before = store.trajectories()
+        with monkeypatch.context() as patch:
+            patch.setattr(store_module, "copy_kept", full_disk)
+            with pytest.raises(StoreError, match="could not be written anew"):
+                store.prune(before_ns=T0 + HOUR)
+        assert store.trajectories() == before
+        assert not list(data.root.glob("*.new"))
+        store.append(research_run("b"))
+    with Store.open(data) as store:
+        assert len(store.trajectories()) == 2
+
+
+def test_readers_and_writers_go_on_beside_a_rewrite(data: DataDir) -> None:
+    failed: list[BaseException] = []
+    stop = threading.Event()
+    with Store.open(data, create=True) as store:
+        store.append(at(9, research_run("kept")))
+        kept = store.trajectory("kept")
+
+        def read() -> None:
+            try:
+                while not stop.is_set():
+                    assert store.trajectory("kept") == kept
+                    assert store.sql("SELECT count(*) FROM trajectories WHERE id = 'kept'")[1] == [(1,)]
+            except BaseException as error:
+                failed.append(error)
+
+        readers = [threading.Thread(target=read) for _ in range(2)]
+        for reader in readers:
+            reader.start()
+        for number in range(3):
+            store.append(research_run(f"old{number}"))
+            assert store.prune(before_ns=T0 + HOUR).trajectories == 1
+        stop.set()
+        for reader in readers:
+            reader.join()
+        assert failed == []
+    with Store.open(data) as store:
+        assert store.trajectories() == [kept]
+
+
+def test_the_command(data: DataDir) -> None:
+    with Store.open(data, create=True) as store:
+        store.append(research_run("a"))
+
+    def prune(*arguments: str) -> tuple[int, str]:
+        result = CliRunner().invoke(cli, ["prune", *arguments, "--dir", str(data.root)])
+        return result.exit_code, result.output
+
+    assert prune()[0] == 2
+    assert prune("--older-than", "soon")[0] == 2
+    assert "0 trajectories (0 spans) would go, 1 kept" in prune("--max-size", "10GB", "--dry-run")[1]
+    assert "1 trajectories (8 spans) gone, 0 kept" in prune("--older-than", "0s")[1]
