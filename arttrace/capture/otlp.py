@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from arttrace import semconv
@@ -16,6 +17,8 @@ from arttrace.records.reward import Reward
 from arttrace.records.span import SpanEvent, SpanLink, SpanRow
 
 _MAX_DEPTH = 32  # a message nested over a hundred levels does not parse; each of ours takes three
+_SMALL = [bytes((number,)) for number in range(0x80)]
+_TAGS = [_SMALL[field << 3 | 2] for field in range(16)]  # of fields that hold a length and bytes
 _double = struct.Struct("<d").pack
 _fixed64 = struct.Struct("<Q").pack
 
@@ -110,7 +113,12 @@ def _link(link: SpanLink) -> bytes:
 
 
 def _attributes(field: int, attributes: Mapping[str, Any], depth: int = 0) -> bytes:
-    return b"".join(_bytes(field, _text(1, key) + _bytes(2, _value(value, depth))) for key, value in attributes.items())
+    return b"".join([_bytes(field, _key(key) + _bytes(2, _value(value, depth))) for key, value in attributes.items()])
+
+
+@lru_cache(maxsize=1024)
+def _key(key: str) -> bytes:
+    return _text(1, key)
 
 
 def _value(value: Any, depth: int) -> bytes:
@@ -139,7 +147,8 @@ def _text(field: int, text: str) -> bytes:
 
 
 def _bytes(field: int, data: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(data)) + data
+    size = len(data)
+    return _TAGS[field] + (_SMALL[size] if size < 0x80 else _varint(size)) + data
 
 
 def _number(field: int, number: int) -> bytes:
@@ -154,8 +163,6 @@ def _time(field: int, time_ns: int) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    if number < 0x80:
-        return bytes((number,))
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
