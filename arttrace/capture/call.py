@@ -1,7 +1,7 @@
 """One model call while it happens: what was sent, what came, in how many attempts; ended once, decoded later.
 
-The user's thread only keeps references to bytes that exist anyway. Whatever ends the call (the answer was read, the
-stream was closed, dropped or cancelled, an error was raised) comes to `finish`, and the first one counts.
+The user's thread only keeps references to bytes and headers that exist anyway. Whatever ends the call (the answer was
+read, the stream was closed, dropped or cancelled, an error was raised) comes to `finish`, and the first one counts.
 """
 
 from __future__ import annotations
@@ -11,20 +11,26 @@ import os
 import threading
 import time
 import weakref
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from opentelemetry.trace import Span, SpanKind
 
 from arttrace import semconv
-from arttrace.capture import content, secrets
+from arttrace.capture import content, program, runtime, secrets
 from arttrace.capture.config import MAX_BODY_BYTES, MAX_CONTENT_BYTES
-from arttrace.capture.flow import Execution
+from arttrace.capture.flow import Execution, claim_execution, current_flow
 from arttrace.capture.recorder import Recorder
 from arttrace.capture.scope import Scope, describe_error, end_span, execution_attributes, run_attributes
-from arttrace.wire import Ending, Exchange, decode
+from arttrace.wire import Ending, Exchange, decode, operation_of
 from arttrace.wire.span import named_trajectory, read_json
 
 _KEPT_HEADERS = ("content-type", "content-encoding", semconv.POLICY_VERSION_HEADER)
+
+orphans: Counter[str] = Counter()
+"""Calls outside any trajectory, recorded or not, by model provider."""
 
 _open_calls: weakref.WeakSet[ModelCall] = weakref.WeakSet()
 
@@ -35,94 +41,187 @@ def close_open_calls() -> None:
         call.finish("closed")
 
 
+class UnrecordedCall:
+    """Stands for a call that is not to be recorded, so that nothing below the client records it either."""
+
+    http_client: Any = None
+
+    def returned(self) -> None:
+        """Do nothing."""
+
+    def raised(self, error: BaseException) -> None:
+        """Do nothing."""
+
+
+UNRECORDED = UnrecordedCall()
+
+
+def begin_call(http_client: Any, *, path: str, provider: str, plain: bool = False) -> ModelCall | UnrecordedCall | None:
+    """The call that the caller's flow makes now, or None when capture is off here.
+
+    `http_client` is the one that will send it, `path` that of its URL or the end of it. `plain` says that no model
+    client is known to make the call, only an HTTP client: recorded where the settings say so.
+    """
+    flow = current_flow()
+    recorder = runtime.recorder() if flow.scope is None else flow.scope.recorder
+    settings = recorder.settings
+    if flow.muted or settings.disabled or (plain and not settings.capture_http):
+        return None
+    scope = flow.scope or program.scope()
+    if scope is None:
+        orphans[provider] += 1
+        if settings.orphans == "ignore":
+            return UNRECORDED
+    return ModelCall(
+        http_client=http_client,
+        scope=scope,
+        execution=claim_execution(None if scope is None else scope.root.execution),
+        recorder=recorder,
+        provider=provider,
+        path=path,
+    )
+
+
+class Attempt:
+    """One HTTP request of a call and what came back."""
+
+    __slots__ = (
+        "body", "body_cut", "body_size", "body_undone", "ending", "error", "failed", "first_chunk_ns", "headers",
+        "request", "request_headers", "status", "streaming", "url",
+    )  # fmt: skip
+
+    def __init__(self, request: bytes = b"", url: Any = "", headers: Mapping[str, str] | None = None) -> None:
+        self.request = request
+        self.url = url  # of the client's own type: text is made of it later
+        self.request_headers = headers
+        self.status: int | None = None
+        self.headers: Mapping[str, str] = {}
+        self.body: list[bytes] = []
+        self.body_size = 0
+        self.body_cut = False
+        self.body_undone = False
+        self.streaming = False
+        self.first_chunk_ns: int | None = None
+        self.ending: Ending | None = None
+        self.error: BaseException | None = None
+        self.failed: tuple[int, dict[str, Any]] | None = None
+
+    def chunk(self, data: bytes) -> None:
+        """Bytes of the body, as the transport gave them."""
+        if self.streaming and self.first_chunk_ns is None:
+            self.first_chunk_ns = time.time_ns()
+        if self.body_size + len(data) > MAX_BODY_BYTES:
+            self.body_cut = True
+            return
+        self.body.append(data)
+        self.body_size += len(data)
+
+    def fail(self, attributes: dict[str, Any]) -> None:
+        """Note when and why the attempt failed; the first reason counts."""
+        if self.failed is None:
+            self.failed = time.time_ns(), attributes
+
+    def exchange(self, ending: Ending) -> Exchange:
+        """What was on the wire."""
+        headers = {name: value for name in _KEPT_HEADERS if (value := self.headers.get(name)) is not None}
+        if self.body_undone:
+            headers.pop("content-encoding", None)
+        return Exchange(
+            request=self.request,
+            status=self.status,
+            headers=headers,
+            body=b"".join(self.body),
+            ending=ending,
+            body_cut=self.body_cut,
+            path=urlsplit(str(self.url)).path,
+        )
+
+
 class ModelCall:
     """One call of a model client, from `request` to the last byte that the user read."""
 
     def __init__(
-        self, *, http_client: Any, scope: Scope, execution: Execution, recorder: Recorder, provider: str
+        self,
+        *,
+        http_client: Any,
+        scope: Scope | None,
+        execution: Execution,
+        recorder: Recorder,
+        provider: str,
+        path: str,
     ) -> None:
         self.http_client = http_client
-        self._run = scope.run
-        self._content_mode = scope.capture_content
+        self._run = None if scope is None else scope.run
+        self._content_mode = recorder.settings.capture_content if scope is None else scope.capture_content
         self._recorder = recorder
         self._execution = execution
         self._provider = provider
+        self._path = path
         self.routed_from: str | None = None
-        self._attempts = 0
-        self._request = b""
-        self._server: tuple[str, int | None] | None = None
-        self._status: int | None = None
-        self._headers: dict[str, str] = {}
-        self._body: list[bytes] = []
-        self._body_size = 0
-        self._body_cut = False
-        self._streaming = False
-        self._stream_ending: Ending | None = None
+        self._attempts: list[Attempt] = []
         self._returned = False
-        self._first_chunk_ns: int | None = None
-        self._error: BaseException | None = None
         self._ended = False
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self.start_ns = time.time_ns()
-        self._span: Span = recorder.start_span("chat", kind=SpanKind.CLIENT, parent=scope.span, start_ns=self.start_ns)
+        parent = None if scope is None else scope.span
+        self._span: Span = recorder.start_span("chat", kind=SpanKind.CLIENT, parent=parent, start_ns=self.start_ns)
         _open_calls.add(self)
         recorder.started(self._span, self._so_far)
 
-    def sending(self, request: Any) -> None:
-        """An HTTP request goes out: the first attempt, or a retry that forgets the one before."""
-        self._attempts += 1
-        self._status, self._headers, self._streaming, self._stream_ending = None, {}, False, None
-        self._body, self._body_size, self._body_cut, self._first_chunk_ns = [], 0, False, None
-        self._request = request.content
-        url, headers = request.url, request.headers
-        self._server = (url.host, url.port)
-        secrets.remember_headers(headers)
+    def sending(self, body: bytes, url: Any, headers: Mapping[str, str]) -> None:
+        """An HTTP request goes out: the first attempt, or a retry."""
+        if self._attempts:  # only its failure is kept of the one before
+            self._attempts[-1].body, self._attempts[-1].request = [], b""
+        self._attempts.append(Attempt(body, url, headers))
 
-    def answered(self, response: Any, *, streaming: bool) -> None:
-        """Headers came; without `streaming` the whole body too."""
-        self._status = response.status_code
-        self._headers = {name: response.headers[name] for name in _KEPT_HEADERS if name in response.headers}
-        self._streaming = streaming
-        if not streaming:
-            self._headers.pop("content-encoding", None)  # the client has undone it
-            self.chunk(response.content)
+    def answered(self, status: int, headers: Mapping[str, str], body: bytes | None = None) -> Attempt:
+        """Headers came; `body` too, with its encodings undone, unless it is to be streamed."""
+        attempt = self._attempts[-1]
+        attempt.status, attempt.headers = status, headers
+        if status >= 400:
+            attempt.fail({semconv.HTTP_STATUS_CODE: status, semconv.ERROR_TYPE: str(status)})
+        if body is None:
+            attempt.streaming = True
+        else:
+            attempt.body_undone = True
+            attempt.chunk(body)
+        return attempt
 
-    def chunk(self, data: bytes) -> None:
-        """Bytes of the body, as the transport gave them."""
-        if self._streaming and self._first_chunk_ns is None:
-            self._first_chunk_ns = time.time_ns()
-        if self._body_size + len(data) > MAX_BODY_BYTES:
-            self._body_cut = True
-            return
-        self._body.append(data)
-        self._body_size += len(data)
+    def not_answered(self, error: BaseException) -> None:
+        """The HTTP client raised instead of answering."""
+        if self._attempts:
+            self._attempts[-1].fail({semconv.ERROR_TYPE: describe_error(error)[0]})
 
-    def stream_ended(self, attempt: int, ending: Ending, error: BaseException | None = None) -> None:
+    def stream_ended(self, attempt: Attempt, ending: Ending, error: BaseException | None = None) -> None:
         """The stream of one attempt was read, closed, dropped or broken.
 
         Before `request` has returned that is the end of an attempt only: the client may try again.
         """
-        if attempt != self._attempts:
+        if attempt.ending is not None or attempt is not self._attempts[-1]:
             return
-        self._error = error if ending == "error" else None
-        self._stream_ending = ending
+        attempt.ending = ending
+        if ending == "error":
+            attempt.error = error
+            if error is not None:
+                attempt.fail({semconv.ERROR_TYPE: describe_error(error)[0]})
         if self._returned:
             self.finish(ending, error)
 
     def returned(self) -> None:
         """`request` has returned: a call that is not a stream, or whose stream was read meanwhile, is over."""
         self._returned = True
-        ending = self._stream_ending
-        if not self._streaming:
+        attempt = self._attempts[-1] if self._attempts else None
+        if attempt is None or not attempt.streaming:
             self.finish("complete")
-        elif ending is not None:
-            self.finish(ending, self._error)
+        elif attempt.ending is not None:
+            self.finish(attempt.ending, attempt.error)
 
     def raised(self, error: BaseException) -> None:
         """`request` has raised."""
         cancelled = isinstance(error, (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit))
-        self.finish("cancelled" if cancelled else "complete" if self._status is not None else "error", error)
+        answered = bool(self._attempts) and self._attempts[-1].status is not None
+        self.finish("cancelled" if cancelled else "complete" if answered else "error", error)
 
     def finish(self, ending: Ending, error: BaseException | None = None) -> None:
         """End the call now; the second time does nothing."""
@@ -133,62 +232,57 @@ class ModelCall:
                 return
             self._ended = True
         end_ns = time.time_ns()
-        if not self._is_of_another_run():
+        if self._run is not None and not self._is_of_another_run(self._run.id):
             self._run.ended_spans += 1
         _open_calls.discard(self)
         failure = None
         if error is not None and not isinstance(error, GeneratorExit):
             failure = describe_error(error)
-        weight = len(self._request) + self._body_size
+        weight = sum(len(attempt.request) + attempt.body_size for attempt in self._attempts[-1:])
         self._recorder.submit(lambda: self._decode(ending, failure, end_ns), weight)
 
-    @property
-    def attempt(self) -> int:
-        """The number of the attempt going on, from 1."""
-        return self._attempts
+    def _is_of_another_run(self, run_id: str) -> bool:
+        """Whether the request names a trajectory other than the one it was made in: it belongs to that one."""
+        request = self._attempts[-1].request if self._attempts else b""
+        if b'"trajectory_id"' not in request:
+            return False
+        return named_trajectory(read_json(request)) not in (None, run_id)
 
     def _so_far(self) -> dict[str, Any]:
         """What is known of a call that has not ended."""
-        attributes = {semconv.OPERATION_NAME: semconv.OPERATION_CHAT, semconv.PROVIDER_NAME: self._provider}
-        return attributes | run_attributes(self._run) | execution_attributes(self._execution)
+        return {semconv.OPERATION_NAME: operation_of(self._path), **self._identity()}
 
-    def _is_of_another_run(self) -> bool:
-        """Whether the request names a trajectory other than the one it was made in: it belongs to that one."""
-        if b'"trajectory_id"' not in self._request:
-            return False
-        return named_trajectory(read_json(self._request)) not in (None, self._run.id)
+    def _identity(self) -> dict[str, Any]:
+        run = {} if self._run is None else run_attributes(self._run)
+        return {semconv.PROVIDER_NAME: self._provider, **run, **execution_attributes(self._execution)}
 
     def _decode(self, ending: Ending, failure: tuple[str, str] | None, end_ns: int) -> None:
-        attributes: dict[str, Any] = {semconv.PROVIDER_NAME: self._provider}
-        attributes |= run_attributes(self._run) | execution_attributes(self._execution)
-        if self._attempts > 1:
-            attributes[semconv.ATTEMPTS] = self._attempts
+        attributes = self._identity()
+        last = self._attempts[-1] if self._attempts else Attempt(url=self._path)
+        if len(self._attempts) > 1:
+            attributes[semconv.ATTEMPTS] = len(self._attempts)
         if self.routed_from is not None:
             attributes[semconv.ROUTED_FROM] = self.routed_from
-        if self._server is not None:
-            attributes[semconv.SERVER_ADDRESS] = self._server[0]
-            if self._server[1] is not None:
-                attributes[semconv.SERVER_PORT] = self._server[1]
-        if self._first_chunk_ns is not None:
-            attributes[semconv.RESPONSE_TIME_TO_FIRST_CHUNK] = (self._first_chunk_ns - self.start_ns) / 1e9
+        if last.first_chunk_ns is not None:
+            attributes[semconv.RESPONSE_TIME_TO_FIRST_CHUNK] = (last.first_chunk_ns - self.start_ns) / 1e9
+        settings = self._recorder.settings
         try:
-            decoded = decode(
-                Exchange(
-                    request=self._request,
-                    status=self._status,
-                    headers=self._headers,
-                    body=b"".join(self._body),
-                    ending=ending,
-                    body_cut=self._body_cut,
-                ),
-                content=self._content_mode != "off",
-                limit=MAX_CONTENT_BYTES,
-            )
+            for attempt in self._attempts:
+                if attempt.request_headers is not None:
+                    secrets.remember_headers(attempt.request_headers)
+                if attempt.failed is not None:
+                    self._span.add_event(semconv.ATTEMPT_EVENT, attempt.failed[1], attempt.failed[0])
+            url = urlsplit(str(last.url))
+            if url.hostname is not None:
+                attributes[semconv.SERVER_ADDRESS] = url.hostname
+            if url.port is not None:
+                attributes[semconv.SERVER_PORT] = url.port
+            keep = self._content_mode != "off"
+            decoded = decode(last.exchange(ending), content=keep, limit=MAX_CONTENT_BYTES)
             self._span.update_name(decoded.name)
             attributes.update(decoded.attributes)
             failure = failure or decoded.failure
         finally:  # whatever our decoder did, the call was made
-            settings = self._recorder.settings
             if failure is not None:
                 failure = failure[0], content.apply_to_error(settings, failure[1], self._content_mode)
             end_span(self._span, content.apply(settings, attributes, self._content_mode), end_ns, failure)

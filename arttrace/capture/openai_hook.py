@@ -1,25 +1,20 @@
 """Hooks `request` of openai's clients, sync and async: the one place every call of theirs goes through.
 
-Recorded are chat completions, however they were asked for (create, parse, stream, raw). Other endpoints (responses,
-completions, embeddings, files) pass untouched and unrecorded.
+Recorded are chat completions, responses, legacy completions and embeddings, however they were asked for (create,
+parse, stream, raw). Other endpoints (files, audio, ...) pass untouched and unrecorded.
 """
 
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from arttrace.capture import program
-from arttrace.capture.call import ModelCall
-from arttrace.capture.flow import claim_execution, current_flow
+from arttrace.capture.call import ModelCall, UnrecordedCall, begin_call
 from arttrace.capture.guard import Guard
 from arttrace.capture.http_hook import current_call
-
-orphans: Counter[str] = Counter()
-"""Calls outside any trajectory, which are not recorded, by model provider."""
+from arttrace.wire import api_of
 
 _beginning = Guard("beginning a model call")
 _ending = Guard("ending a model call")
@@ -31,27 +26,13 @@ def install(module: ModuleType) -> None:
     module.AsyncAPIClient.request = _async_request(module.AsyncAPIClient.request)
 
 
-def _begin(client: Any, options: Any) -> ModelCall | None:
+def _begin(client: Any, options: Any) -> ModelCall | UnrecordedCall | None:
     with _beginning:
-        if not str(options.url).endswith("/chat/completions") or options.method.lower() != "post":
+        path = str(options.url).partition("?")[0]
+        if api_of(path) is None or options.method.lower() != "post":
             return None
         provider = "azure.ai.openai" if "Azure" in type(client).__name__ else "openai"
-        flow = current_flow()
-        if flow.muted:
-            return None
-        scope = flow.scope or program.scope()
-        if scope is None:
-            orphans[provider] += 1
-            return None
-        if scope.recorder.settings.disabled:
-            return None
-        return ModelCall(
-            http_client=client._client,
-            scope=scope,
-            execution=claim_execution(scope.root.execution),
-            recorder=scope.recorder,
-            provider=provider,
-        )
+        return begin_call(client._client, path=path, provider=provider)
     return None
 
 

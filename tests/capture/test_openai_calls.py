@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 import arttrace
 from arttrace import semconv
+from arttrace.capture.call import orphans
 from arttrace.records.span import SpanRow
 from arttrace.records.tokens import decode_logprobs, decode_token_ids
 
@@ -121,7 +122,8 @@ SYNC: dict[str, Callable[[openai.OpenAI], Any]] = {
 
 @pytest.mark.parametrize("name", SYNC)
 def test_the_sync_client_behaves_as_without_capture(name: str, server: ChatServer, spans: Spans) -> None:
-    bare = outcome(lambda: SYNC[name](client(server)))
+    with arttrace.no_capture():
+        bare = outcome(lambda: SYNC[name](client(server)))
     with arttrace.trajectory(name="root"):
         captured = outcome(lambda: SYNC[name](client(server)))
     assert captured == bare
@@ -151,7 +153,8 @@ def test_statuses_and_retries(name: str, stream: bool, server: ChatServer, spans
         return list(result) if stream else result
 
     server.failures += STATUS[name]
-    bare = outcome(run)
+    with arttrace.no_capture():
+        bare = outcome(run)
     attempts = len(server.requests)
     server.failures += STATUS[name]
     with arttrace.trajectory(name="root"):
@@ -233,7 +236,8 @@ def test_the_async_client_behaves_as_without_capture(name: str, server: ChatServ
         async with arttrace.trajectory(name="root"):
             return await run()
 
-    bare = outcome(lambda: asyncio.run(run()))
+    with arttrace.no_capture():
+        bare = outcome(lambda: asyncio.run(run()))
     assert outcome(lambda: asyncio.run(captured_run())) == bare
     calls = [span for span in spans() if span.name == "chat m"]
     assert len(calls) == 1
@@ -321,17 +325,28 @@ async def test_a_cancelled_call_is_recorded_as_cancelled(text: str, server: Chat
     assert call.attributes[semconv.INTERRUPTED] == "cancelled"
 
 
-def test_nothing_is_recorded_outside_a_trajectory_in_no_capture_or_of_other_endpoints(
-    server: ChatServer, spans: Spans
-) -> None:
-    create(client(server))
+def test_nothing_is_recorded_in_no_capture_or_of_other_endpoints(server: ChatServer, spans: Spans) -> None:
     with arttrace.trajectory(name="root"):
         with arttrace.no_capture():
             create(client(server))
-        client(server).embeddings.create(
-            model="m", input="x", encoding_format="float", extra_body={"messages": user("hi")}
-        )
+        client(server).moderations.create(model="m", input="x", extra_body={"messages": user("hi")})
     assert [span.name for span in spans()] == ["invoke_agent root"]
+
+
+def test_an_orphan_is_recorded_or_ignored_and_counted_either_way(
+    server: ChatServer, spans: Spans, tmp_path: Any
+) -> None:
+    before = orphans["openai"]
+    create(client(server))
+    (orphan,) = spans()
+    assert orphan.name == "chat m"
+    assert orphan.parent_span_id is None
+    assert semconv.TRAJECTORY_ID not in orphan.attributes
+    arttrace.init(dir=tmp_path / "ignoring", orphans="ignore", capture_http=True)
+    create(client(server))
+    arttrace.flush()
+    assert list((tmp_path / "ignoring" / "spool").glob("*")) == []
+    assert orphans["openai"] == before + 2
 
 
 def test_content_off_keeps_counts_and_drops_what_was_said(
@@ -387,7 +402,8 @@ def test_threads_and_pools_carry_the_flow_and_a_pools_threads_do_not_keep_it(ser
             thread = threading.Thread(target=ask, args=("d",))
             thread.start()
             thread.join()
-        pool.submit(ask, "outside").result()
+        with arttrace.no_capture():
+            pool.submit(ask, "outside").result()
         with arttrace.trajectory(name="second"):
             pool.submit(ask, "e").result()
     recorded = spans()
@@ -407,10 +423,11 @@ HOOKS = [
     "arttrace.capture.call.ModelCall.__init__",
     "arttrace.capture.call.ModelCall.sending",
     "arttrace.capture.call.ModelCall.answered",
-    "arttrace.capture.call.ModelCall.chunk",
+    "arttrace.capture.call.Attempt.chunk",
     "arttrace.capture.call.ModelCall.stream_ended",
     "arttrace.capture.call.ModelCall.returned",
     "arttrace.capture.call.ModelCall.raised",
+    "arttrace.capture.call.ModelCall.not_answered",
     "arttrace.capture.call.decode",
     "arttrace.capture.call.end_span",
     "arttrace.capture.recorder.span_row",
@@ -446,6 +463,7 @@ def test_a_hook_that_fails_is_counted_and_never_noticed(
             plain(list(create(c, stream=True))),
             outcome(lambda: list(c.chat.completions.create(model="m", messages=user("break"), stream=True))),
             outcome(lambda: c.chat.completions.create(model="m", messages=user("garbage"), temperature="x")),  # type: ignore[call-overload]
+            outcome(lambda: create(c.with_options(base_url="http://127.0.0.1:9/v1"))),
         ]
 
     with arttrace.no_capture():
