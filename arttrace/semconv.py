@@ -12,6 +12,7 @@ from typing import Final
 OPERATION_NAME: Final = "gen_ai.operation.name"
 PROVIDER_NAME: Final = "gen_ai.provider.name"
 CONVERSATION_ID: Final = "gen_ai.conversation.id"
+CONVERSATION_COMPACTED: Final = "gen_ai.conversation.compacted"  # only ever true
 
 REQUEST_MODEL: Final = "gen_ai.request.model"
 REQUEST_TEMPERATURE: Final = "gen_ai.request.temperature"

@@ -28,8 +28,10 @@ class Call(msgspec.Struct, frozen=True):
 
     `prompt_token_ids` has shape (P,). Times are nanoseconds since the epoch. `tools` are definitions in OpenAI's form.
     `interrupted` says why an answer is not whole ("closed", "cancelled", "error"); `truncated` that content was
-    cut to a bound, so that the call must not be trained on. `altered_sampling` names the request's settings beside the
-    temperature under which tokens are sampled from another distribution than the policy's own (top_p, a penalty, ...).
+    cut to a bound or masked, so that the call must not be trained on. `altered_sampling` names the request's settings
+    beside the temperature under which tokens are sampled from another distribution than the policy's own (top_p, ...).
+    `previous_response_id` is the response whose history this call went on with; where that was captured, `messages`
+    hold it. `compacted` is the sender's own word that the history was compacted. A call in progress ends at 0.
     """
 
     span_id: str
@@ -46,6 +48,9 @@ class Call(msgspec.Struct, frozen=True):
     prompt_token_ids: tuple[int, ...] | None = None
     temperature: float | None = None
     altered_sampling: tuple[str, ...] = ()
+    response_id: str | None = None
+    previous_response_id: str | None = None
+    compacted: bool = False
     input_tokens: int | None = None
     output_tokens: int | None = None
     error: str | None = None

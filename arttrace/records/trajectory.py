@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -58,20 +59,44 @@ class MessageNode(msgspec.Struct, frozen=True):
     sampled_by: tuple[tuple[str, int], ...] = ()
 
 
+class Relation(StrEnum):
+    """How a call's history stands to the earlier ones of its agent."""
+
+    START = "start"
+    EXTENDS = "extends"
+    REGENERATION = "regeneration"
+    RETRY = "retry"
+    EDIT = "edit"
+    COMPACTION = "compaction"
+    SUB_AGENT = "sub-agent"
+    TOOLS_CHANGED = "tools-changed"
+    TEMPLATE_DROPPED_REASONING = "template-dropped-reasoning"
+    UNRELATED = "unrelated"
+
+
 class AgentCall(msgspec.Struct, frozen=True):
-    """A call placed in the tree and the graph: `prompt_node` is the last message of its prompt."""
+    """A call placed in the tree and the graph: `prompt_node` is the last message of its prompt.
+
+    `relation` to the call `related_to` (a span id, None for a start), with what it was seen by and how sure that is
+    (0 to 1: 1.0 is a fact, below are readings of the messages).
+    """
 
     call: Call
     agent_id: str
     prompt_node: str | None
     choice_nodes: tuple[str, ...] = ()
+    relation: Relation = Relation.START
+    related_to: str | None = None
+    evidence: str = ""
+    confidence: float = 1.0
 
 
 class Trajectory(msgspec.Struct, frozen=True):
     """Everything one decorated run did.
 
     `revision` is a hash of the spans it was built from: the same spans in any order give the same revision.
-    `incomplete` says why it is not whole, or is empty. `calls`, `agents` and `tool_calls` are in order of start time
+    `incomplete` says why it is not whole, or is empty. `conflicts` counts spans set aside because another one with the
+    same id and other content won. `calls`, `agents` and `tool_calls` are in order of start time
     (ties by id); agents[0] is the root.
     """
 
@@ -94,6 +119,7 @@ class Trajectory(msgspec.Struct, frozen=True):
     nodes: tuple[MessageNode, ...] = ()
     rewards: tuple[Reward, ...] = ()
     incomplete: str = ""
+    conflicts: int = 0
 
     @property
     def policy_versions(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,13 +13,15 @@ from arttrace.records.call import Call
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Agent, AgentCall, MessageNode, ToolCall, Trajectory
+from arttrace.trajectories.chains import join_responses
 from arttrace.trajectories.decode import MessageReader, as_text, decode_call, from_json, span_error, text
 from arttrace.trajectories.graph import message_graph
 from arttrace.trajectories.history import build_history, call_key
-from arttrace.trajectories.spans import SpanKey, UniqueSpan, deduplicate, revision, trajectory_ids
+from arttrace.trajectories.labels import labelled
+from arttrace.trajectories.spans import SpanKey, UniqueSpan, deduplicate, parents, revision, trajectory_ids
 from arttrace.trajectories.subagents import Scope, partition
 from arttrace.trajectories.tools import Tooling, recorded_tool_call, tool_calls
-from arttrace.trajectories.tree import AgentTree, agent_tree, operation
+from arttrace.trajectories.tree import AgentTree, agent_tree, is_call, operation
 
 
 def build_trajectories(
@@ -30,15 +33,23 @@ def build_trajectories(
     and is left out.
     """
     unique = deduplicate(spans)
+    above = parents(unique)
+    id_of = trajectory_ids(unique, above)
     members: dict[str, list[UniqueSpan]] = {}
-    for key, trajectory_id in trajectory_ids(unique).items():
+    for key, trajectory_id in id_of.items():
         if ids is None or trajectory_id in ids:
             members.setdefault(trajectory_id, []).append(unique[key])
     given: dict[str, list[Reward]] = {}
     for reward in rewards:
         given.setdefault(reward.trajectory_id, []).append(reward)
+    within = {
+        key: None if id_of.get(parent or key) != id_of[key] and parent in unique else parent
+        for key, parent in above.items()
+    }
     built = [
-        _build(id, found, given.get(id, ())) for id, found in members.items() if any(_is_of_a_run(s.row) for s in found)
+        _build(id, found, within, given.get(id, ()))
+        for id, found in members.items()
+        if any(_is_of_a_run(s.row) for s in found)
     ]
     return sorted(built, key=lambda trajectory: (trajectory.start_ns, trajectory.id))
 
@@ -47,9 +58,14 @@ def _is_of_a_run(span: SpanRow) -> bool:
     return bool(operation(span)) or semconv.TRAJECTORY_ID in span.attributes
 
 
-def _build(trajectory_id: str, members: Sequence[UniqueSpan], rewards: Iterable[Reward]) -> Trajectory:
+def _build(
+    trajectory_id: str,
+    members: Sequence[UniqueSpan],
+    parents: Mapping[SpanKey, SpanKey | None],
+    rewards: Iterable[Reward],
+) -> Trajectory:
     spans = {span.key: span.row for span in sorted(members, key=lambda span: (span.row.start_ns, span.key))}
-    tree = agent_tree(trajectory_id, spans)
+    tree = agent_tree(trajectory_id, spans, parents)
     root = tree.root.attributes if tree.root else {}
     agents, calls, tools, nodes = _agents_and_calls(tree, spans)
     return Trajectory(
@@ -65,13 +81,14 @@ def _build(trajectory_id: str, members: Sequence[UniqueSpan], rewards: Iterable[
         result=from_json(root.get(semconv.ENTRY_RESULT)),
         error=span_error(tree.root) if tree.root else None,
         start_ns=tree.root.start_ns if tree.root else min(span.start_ns for span in spans.values()),
-        end_ns=tree.root.end_ns if tree.root else max(span.end_ns for span in spans.values()),
+        end_ns=(tree.root.end_ns if tree.root else 0) or max(max(s.start_ns, s.end_ns) for s in spans.values()),
         agents=agents,
         calls=calls,
         tool_calls=tools,
         nodes=nodes,
         rewards=_latest(rewards),
-        incomplete="; ".join((*tree.problems, *_missing_spans(tree, spans))),
+        incomplete="; ".join((*tree.problems, *_in_progress(spans), *_missing_spans(tree, spans))),
+        conflicts=sum(span.conflicts for span in members),
     )
 
 
@@ -82,13 +99,19 @@ def _agents_and_calls(
     calls: dict[str, list[Call]] = {agent.id: [] for agent in tree.agents}
     below: dict[str, dict[SpanKey, SpanRow]] = {agent.id: {} for agent in tree.agents}
     executions: dict[str, str | None] = {}
+    decoded: dict[SpanKey, Call] = {}
+    instructed: set[SpanKey] = set()
     for key, span in spans.items():
         if flow := text(span.attributes.get(semconv.EXECUTION_ID)):
             executions[flow] = text(span.attributes.get(semconv.EXECUTION_PARENT_ID))
-        if operation(span) == semconv.OPERATION_CHAT:
-            calls[tree.agent_of[key]].append(decode_call(span, reader))
+        if is_call(span):
+            decoded[key] = decode_call(span, reader)
+            if from_json(span.attributes.get(semconv.SYSTEM_INSTRUCTIONS)):
+                instructed.add(key)
         elif operation(span) == semconv.OPERATION_EXECUTE_TOOL or (span.span_id in tree.spans_of and span != tree.root):
             below[tree.agent_of[key]][key] = span
+    for key, call in join_responses(decoded, instructed).items():
+        calls[tree.agent_of[key]].append(call)
 
     inferred: list[Agent] = []
     placed: list[AgentCall] = []
@@ -110,12 +133,13 @@ def _agents_and_calls(
                 executions=executions,
             )
         )
+        known = {one.id: one for one in split.agents}
         by_agent: dict[str, list[Call]] = {}
         for call in calls[agent.id]:
             by_agent.setdefault(split.agent_of_call[call_key(call)], []).append(call)
         for agent_id, own in by_agent.items():
             agent_calls, agent_nodes = message_graph(agent_id, own, history, reader)
-            placed += agent_calls
+            placed += labelled(known.get(agent_id, agent), agent_calls, history, reader)
             nodes += agent_nodes
 
         recorded: dict[str, ToolCall] = {}
@@ -171,6 +195,16 @@ def _spawners(
         elif returned and by_result.get(returned):
             spawners[key[1]] = by_result[returned].pop(0)
     return spawners
+
+
+def _in_progress(spans: Mapping[SpanKey, SpanRow]) -> list[str]:
+    """Reasons for spans that were begun, and of whose end nothing is known."""
+    open = Counter(
+        "call" if is_call(span) else "run" if operation(span) == semconv.OPERATION_INVOKE_AGENT else "step"
+        for span in spans.values()
+        if span.end_ns == 0
+    )
+    return [f"{kind} in progress" if n == 1 else f"{n} {kind}s in progress" for kind, n in sorted(open.items())]
 
 
 def _missing_spans(tree: AgentTree, spans: Mapping[SpanKey, SpanRow]) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from arttrace.records.call import Call
-from arttrace.records.message import Message, ToolCallPart, ToolResultPart
+from arttrace.records.message import Message, ReasoningPart, ToolCallPart, ToolResultPart
 from arttrace.trajectories.decode import MessageReader, as_text
 from arttrace.trajectories.shared import Prefixes
 from arttrace.trajectories.spans import SpanKey
@@ -37,7 +37,8 @@ class Exchange(msgspec.Struct, frozen=True):
 class History(msgspec.Struct, frozen=True):
     """The trie. `parent` and `message` have one entry per node (node 0 is empty); `prompts` is the node at which each
     call's prompt ends, `answers` the node of each of its choices (None for an empty answer); `continues` the call
-    that each call goes on from, None where a history starts anew. `exchanges` are in the order asked."""
+    that each call goes on from, None where a history starts anew. `exchanges` are in the order asked.
+    `without_reasoning` are the calls whose history holds the answer they go on from without its reasoning."""
 
     parent: list[int]
     message: list[Message]
@@ -45,6 +46,7 @@ class History(msgspec.Struct, frozen=True):
     answers: dict[SpanKey, tuple[int | None, ...]]
     continues: dict[SpanKey, SpanKey | None]
     exchanges: list[Exchange]
+    without_reasoning: set[SpanKey]
 
     def path(self, node: int) -> list[int]:
         """The nodes from the first message to `node`."""
@@ -96,10 +98,27 @@ def build_history(calls: Sequence[Call], executions: Mapping[str, str | None], r
         answers[call_key(call)] = tuple(
             step(end, choice.message, call.end_ns) if choice.message.parts else None for choice in call.choices
         )
-    continues = _continuations(calls, parent, prompts, answers, executions)
-    history = History(parent, message, prompts, answers, continues, [])
-    history.exchanges.extend(_exchanges(calls, history, first_seen))
+    echoes: dict[int, int] = {}  # answers by the node at which they came back without their reasoning
+    for call in calls:
+        for choice, answer in zip(call.choices, answers[call_key(call)], strict=True):
+            bare = without_reasoning(choice.message)
+            if answer is not None and bare is not None and bare.parts:
+                echo = index.get((prompts[call_key(call)], reader.hash(bare)))
+                if echo is not None and echo != answer:
+                    echoes.setdefault(echo, answer)
+    continues, nearest = _continuations(calls, parent, prompts, answers, echoes, executions)
+    without = {key for key, before in continues.items() if before and nearest[prompts[key]] in echoes}
+    history = History(parent, message, prompts, answers, continues, [], without)
+    history.exchanges.extend(_exchanges(calls, history, first_seen, echoes))
     return history
+
+
+def without_reasoning(message: Message) -> Message | None:
+    """A message without its reasoning parts; None when it has none."""
+    if not any(isinstance(part, ReasoningPart) for part in message.parts):
+        return None
+    parts = tuple(part for part in message.parts if not isinstance(part, ReasoningPart))
+    return Message(message.role, parts, message.name)
 
 
 def _continuations(
@@ -107,21 +126,31 @@ def _continuations(
     parent: list[int],
     prompts: Mapping[SpanKey, int],
     answers: Mapping[SpanKey, tuple[int | None, ...]],
+    echoes: Mapping[int, int],
     executions: Mapping[str, str | None],
-) -> dict[SpanKey, SpanKey | None]:
+) -> tuple[dict[SpanKey, SpanKey | None], dict[int, int]]:
     producers: dict[int, list[Call]] = {}
     for call in calls:
         for node in {node for node in answers[call_key(call)] if node is not None}:
             producers.setdefault(node, []).append(call)
+    for echo, answer in echoes.items():
+        producers.setdefault(echo, producers[answer])
     nearest: dict[int, int] = {ROOT: ROOT}  # the deepest answered node at or above a node
     for node in range(1, len(parent)):  # a node is made after its parent
         nearest[node] = node if node in producers else nearest[parent[node]]
 
     claimed: set[SpanKey] = set()
     continues: dict[SpanKey, SpanKey | None] = {}
+    by_flow: dict[int, dict[str | None, list[Call]]] = {}
     for call in calls:
-        candidates = producers.get(nearest[prompts[call_key(call)]], [])
+        node = nearest[prompts[call_key(call)]]
+        candidates = producers.get(node, [])
         if len(candidates) > 1:
+            if node not in by_flow:
+                by_flow[node] = {}
+                for other in candidates:
+                    by_flow[node].setdefault(other.execution_id, []).append(other)
+            candidates = by_flow[node].get(call.execution_id) or candidates  # none is nearer than the flow itself
 
             def nearness(other: Call, call: Call = call) -> tuple[int, bool, bool]:
                 depth = _common_depth(call.execution_id, other.execution_id, executions)
@@ -133,7 +162,7 @@ def _continuations(
         continues[call_key(call)] = chosen
         if chosen:
             claimed.add(chosen)
-    return continues
+    return continues, nearest
 
 
 def lineage(execution: str | None, executions: Mapping[str, str | None]) -> list[str]:
@@ -154,7 +183,9 @@ def _common_depth(one: str | None, other: str | None, executions: Mapping[str, s
     return depth
 
 
-def _exchanges(calls: Sequence[Call], history: History, first_seen: list[int]) -> list[Exchange]:
+def _exchanges(
+    calls: Sequence[Call], history: History, first_seen: list[int], echoes: Mapping[int, int]
+) -> list[Exchange]:
     asker: dict[int, int] = {}  # tool-result node -> the assistant node it answers
     results: dict[tuple[int, str], list[tuple[int, int, str | None]]] = {}
     positions: dict[int, int] = {}  # assistant or tool-result node -> results so far on this path
@@ -164,6 +195,7 @@ def _exchanges(calls: Sequence[Call], history: History, first_seen: list[int]) -
         parts = [part for part in history.message[node].parts if isinstance(part, ToolResultPart)]
         if owner is None or not parts:
             continue
+        owner = echoes.get(owner, owner)
         asker[node] = owner
         position = positions.get(above, 0)
         for offset, part in enumerate(parts):

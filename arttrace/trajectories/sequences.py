@@ -26,6 +26,7 @@ NO_TOKEN_IDS = "no token ids"
 NO_LOGPROBS = "log-probabilities missing"
 TRUNCATED = "truncated"
 ERROR = "error"
+IN_PROGRESS = "in progress"
 COUNT_DIFFERS = "token count differs from usage"
 NOT_AT_TEMPERATURE_1 = "not sampled at temperature 1"
 ALTERED_SAMPLING = "sampling was narrowed or shifted"
@@ -101,7 +102,7 @@ def _fault(call: Call, choice: Choice | None) -> str | None:
     if call.error and not call.interrupted:  # unreadable chunks, say: what there is need not be what was sampled
         return ERROR
     if choice is None or not call.prompt_token_ids or choice.token_ids is None:
-        return ERROR if call.error else NO_TOKEN_IDS
+        return ERROR if call.error else IN_PROGRESS if choice is None and not call.end_ns else NO_TOKEN_IDS
     logprobs = choice.logprobs
     if logprobs is None or len(logprobs) != len(choice.token_ids) or any(map(_unknown, logprobs)):
         return NO_LOGPROBS

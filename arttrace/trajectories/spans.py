@@ -1,6 +1,7 @@
 """A heap of spans becomes one set per trajectory: duplicates dropped, each span given to the run it belongs to.
 
-A span belongs to the trajectory it names; else to that of its nearest ancestor which names one; else to its trace.
+A span belongs to the trajectory it names; else to that of its nearest ancestor which names one; else to the trace of
+its uppermost ancestor, of which different conversation ids make several trajectories.
 Only the set of spans counts: any order, batching and duplication of them gives the same answer.
 """
 
@@ -82,30 +83,103 @@ def _winner(versions: Sequence[UniqueSpan]) -> UniqueSpan:
     return msgspec.structs.replace(best, conflicts=max(0, conflicts))
 
 
-def parent_key(span: SpanRow) -> SpanKey | None:
-    """The key under which a span's parent is found, None for a span that has none."""
-    return (span.trace_id, span.parent_span_id) if span.parent_span_id else None
+def parents(spans: Mapping[SpanKey, UniqueSpan]) -> dict[SpanKey, SpanKey | None]:
+    """The key of every span's parent, present or not; None for a span without one.
+
+    An agent whose parent is not among the spans stands under the first one of them that it links to.
+    """
+    found: dict[SpanKey, SpanKey | None] = {}
+    for key, span in spans.items():
+        row = span.row
+        parent = (row.trace_id, row.parent_span_id) if row.parent_span_id else None
+        if row.links and parent not in spans and row.attributes.get(semconv.OPERATION_NAME) == _AGENT:
+            linked = [link for one in row.links if (link := (one.trace_id, one.span_id)) in spans and link != key]
+            parent = linked[0] if linked else parent
+        found[key] = parent
+    return found
 
 
-def trajectory_ids(spans: Mapping[SpanKey, UniqueSpan]) -> dict[SpanKey, str]:
+_AGENT = semconv.OPERATION_INVOKE_AGENT
+
+
+def trajectory_ids(
+    spans: Mapping[SpanKey, UniqueSpan], parents: Mapping[SpanKey, SpanKey | None]
+) -> dict[SpanKey, str]:
     """The trajectory id of every span."""
-    ids: dict[SpanKey, str] = {}
-    for start in spans:
-        path: list[SpanKey] = []
-        key: SpanKey | None = start
-        found = start[0]
-        while key is not None and key in spans and len(path) <= len(spans):  # longer only in a cycle of parents
-            if key in ids:
-                found = ids[key]
-                break
-            path.append(key)
-            named = spans[key].row.attributes.get(semconv.TRAJECTORY_ID)
-            if isinstance(named, str) and named:
-                found = named
-                break
-            key = parent_key(spans[key].row)
-        ids.update(dict.fromkeys(path, found))
+    named = _inherited(spans, parents, semconv.TRAJECTORY_ID)
+    traces: dict[str, list[SpanKey]] = {}
+    for key, top in _tops(spans, parents).items():
+        if named[key] is None:
+            traces.setdefault(top[0], []).append(key)
+    ids = {key: id for key, id in named.items() if id is not None}
+    conversations = _inherited(spans, parents, semconv.CONVERSATION_ID) if traces else {}
+    for trace, members in traces.items():
+        held = {conversations[key] for key in members} - {None}
+        below = _only_below(members, parents, conversations) if len(held) > 1 else {}
+        for key in members:
+            conversation = conversations[key] or below.get(key)
+            ids[key] = f"{trace}:{conversation}" if len(held) > 1 and conversation else trace
     return ids
+
+
+def _inherited(
+    spans: Mapping[SpanKey, UniqueSpan], parents: Mapping[SpanKey, SpanKey | None], attribute: str
+) -> dict[SpanKey, str | None]:
+    """A text attribute of every span or of its nearest ancestor that has it."""
+    found: dict[SpanKey, str | None] = {}
+    for start in spans:
+        path: dict[SpanKey, None] = {}
+        key: SpanKey | None = start
+        value: str | None = None
+        while key is not None and key in spans and key not in path:  # in it again only in a cycle of parents
+            if key in found:
+                value = found[key]
+                break
+            path[key] = None
+            own = spans[key].row.attributes.get(attribute)
+            if isinstance(own, str) and own:
+                value = own
+                break
+            key = parents[key]
+        found.update(dict.fromkeys(path, value))
+    return found
+
+
+def _tops(spans: Mapping[SpanKey, UniqueSpan], parents: Mapping[SpanKey, SpanKey | None]) -> dict[SpanKey, SpanKey]:
+    """The uppermost span above every span; of a cycle, its least."""
+    tops: dict[SpanKey, SpanKey] = {}
+    for start in spans:
+        path: dict[SpanKey, None] = {}
+        key = start
+        while key not in tops:
+            if key in path:
+                cycle = list(path)[list(path).index(key) :]
+                tops[key] = min(cycle)
+                break
+            path[key] = None
+            above = parents[key]
+            if above is None or above not in spans:
+                tops[key] = key
+                break
+            key = above
+        tops.update(dict.fromkeys(path, tops[key]))
+    return tops
+
+
+def _only_below(
+    members: Iterable[SpanKey], parents: Mapping[SpanKey, SpanKey | None], conversations: Mapping[SpanKey, str | None]
+) -> dict[SpanKey, str]:
+    """The conversation of spans that stand above just one."""
+    below: dict[SpanKey, set[str]] = {}
+    for key in members:
+        conversation, above, seen = conversations[key], parents[key], {key}
+        while conversation and above is not None and above not in seen:
+            seen.add(above)
+            if conversation in below.setdefault(above, set()):
+                break
+            below[above].add(conversation)
+            above = parents.get(above)
+    return {key: next(iter(found)) for key, found in below.items() if len(found) == 1}
 
 
 def revision(spans: Iterable[UniqueSpan]) -> str:

@@ -1,4 +1,4 @@
-"""Spans become the recorded agent tree: who stands under whom, by span parents only, never by time.
+"""Spans become the recorded agent tree: who stands under whom, by span parents and links only, never by time.
 
 Every `invoke_agent` span is an agent. A parent that never arrived becomes a placeholder agent, so that what stands
 under it is kept; the reasons why the tree is not whole are in `problems`.
@@ -14,7 +14,7 @@ from arttrace import semconv
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Agent
 from arttrace.trajectories.decode import text
-from arttrace.trajectories.spans import SpanKey, parent_key
+from arttrace.trajectories.spans import SpanKey
 
 
 class AgentTree(msgspec.Struct, frozen=True):
@@ -35,13 +35,21 @@ def operation(span: SpanRow) -> str:
     return value if isinstance(value, str) else ""
 
 
-def agent_tree(trajectory_id: str, spans: Mapping[SpanKey, SpanRow]) -> AgentTree:
-    """The agent tree of one trajectory's spans, without the agents that only the calls reveal (see subagents.py)."""
-    problems: list[str] = []
-    above = _nearest(spans)
+def is_call(span: SpanRow) -> bool:
+    """Whether a span is a model call that a trajectory consists of."""
+    return operation(span) in (semconv.OPERATION_CHAT, semconv.OPERATION_TEXT_COMPLETION)
+
+
+def agent_tree(
+    trajectory_id: str, spans: Mapping[SpanKey, SpanRow], parents: Mapping[SpanKey, SpanKey | None]
+) -> AgentTree:
+    """The agent tree of one trajectory's spans, without the agents that only the calls reveal (see subagents.py).
+
+    `parents` has every span's parent (see spans.py)."""
+    above, problems = _nearest(spans, parents)
     heads = {key: span for key, span in spans.items() if operation(span) == semconv.OPERATION_INVOKE_AGENT}
     root = _root(heads, above)
-    missing = _missing_parents(spans, above, root)
+    missing = _missing_parents(spans, parents, above, root)
     placeholders = [key for key, _ in sorted(missing.items(), key=lambda item: (item[1].start_ns, item[0]))]
 
     if root is not None:
@@ -52,6 +60,8 @@ def agent_tree(trajectory_id: str, spans: Mapping[SpanKey, SpanRow]) -> AgentTre
         agents = [_placeholder(root_id, None, "root")]
     else:
         root_id, agents = f"root:{trajectory_id}", [_implicit_root(trajectory_id, spans)]
+        if any(semconv.EXECUTION_ID in span.attributes for span in spans.values()):  # not somebody else's SDK
+            problems.append("no root: called outside any trajectory")
     if placeholders:
         problems.append("parent missing")
     agents += [_placeholder(key[1], root_id, "unknown") for key in placeholders]
@@ -69,9 +79,12 @@ def agent_tree(trajectory_id: str, spans: Mapping[SpanKey, SpanRow]) -> AgentTre
     )
 
 
-def _nearest(spans: Mapping[SpanKey, SpanRow]) -> dict[SpanKey, tuple[SpanKey | None, SpanKey | None]]:
+def _nearest(
+    spans: Mapping[SpanKey, SpanRow], parents: Mapping[SpanKey, SpanKey | None]
+) -> tuple[dict[SpanKey, tuple[SpanKey | None, SpanKey | None]], list[str]]:
     """For every span the key of its nearest agent (or of the missing parent at the end of its chain, or None at a
-    true root) and of its nearest tool span below that agent."""
+    true root) and of its nearest tool span below that agent; and what was wrong."""
+    problems: list[str] = []
     known: dict[SpanKey, tuple[SpanKey | None, SpanKey | None]] = {}
     for start in spans:
         path: list[SpanKey] = []
@@ -80,20 +93,22 @@ def _nearest(spans: Mapping[SpanKey, SpanRow]) -> dict[SpanKey, tuple[SpanKey | 
         while key not in known and key not in on_path:
             path.append(key)
             on_path.add(key)
-            parent = parent_key(spans[key])
+            parent = parents[key]
             if parent is None or parent not in spans or operation(spans[parent]) == semconv.OPERATION_INVOKE_AGENT:
                 known[key] = (parent, None)
             else:
                 key = parent
+        if key not in known and not problems:
+            problems.append("parents in a cycle")
         for key in reversed(path):
             if key in known:
                 continue
-            parent = parent_key(spans[key])
+            parent = parents[key]
             top, tool = known.get(parent, (None, None)) if parent else (None, None)  # absent only in a cycle
             if parent and operation(spans[parent]) == semconv.OPERATION_EXECUTE_TOOL:
                 tool = parent
             known[key] = (top, tool)
-    return known
+    return known, problems
 
 
 def _root(heads: Mapping[SpanKey, SpanRow], above: Mapping[SpanKey, tuple[SpanKey | None, object]]) -> SpanKey | None:
@@ -109,6 +124,7 @@ def _root(heads: Mapping[SpanKey, SpanRow], above: Mapping[SpanKey, tuple[SpanKe
 
 def _missing_parents(
     spans: Mapping[SpanKey, SpanRow],
+    parents: Mapping[SpanKey, SpanKey | None],
     above: Mapping[SpanKey, tuple[SpanKey | None, object]],
     root: SpanKey | None,
 ) -> dict[SpanKey, SpanRow]:
@@ -116,7 +132,7 @@ def _missing_parents(
     missing: dict[SpanKey, SpanRow] = {}
     outer = above[root][0] if root else None
     for key, span in spans.items():
-        parent = parent_key(span)
+        parent = parents[key]
         if parent is None or parent in spans or parent == outer:
             continue
         if semconv.ENTRY in span.attributes and key != root:
@@ -142,7 +158,7 @@ def _implicit_root(trajectory_id: str, spans: Mapping[SpanKey, SpanRow]) -> Agen
     first = min(spans.values(), key=lambda span: (span.parent_span_id is not None, span.start_ns, span.span_id))
     return Agent(
         id=f"root:{trajectory_id}",
-        name="agent" if operation(first) == semconv.OPERATION_CHAT else first.name,
+        name="agent" if is_call(first) else first.name,
         start_ns=min(span.start_ns for span in spans.values()),
         end_ns=max(span.end_ns for span in spans.values()),
         inferred=True,

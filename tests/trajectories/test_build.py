@@ -278,7 +278,8 @@ def test_an_interrupted_run_is_incomplete_and_a_failed_one_is_not() -> None:
 def test_of_two_spans_with_one_id_the_longer_wins_in_any_order() -> None:
     spans = research_run()
     shorter = msgspec.structs.replace(spans[0], attributes={})
-    assert built([shorter, *spans]) == built([*spans, shorter]) == built(spans)
+    assert built([shorter, *spans]) == built([*spans, shorter])
+    assert built([shorter, *spans]) == msgspec.structs.replace(built(spans), conflicts=1)
 
 
 def test_an_entry_inside_somebody_elses_trace_is_the_root() -> None:
@@ -299,7 +300,7 @@ def test_spans_without_an_id_join_the_run_above_them_and_other_traces_stay_out()
 
 def test_a_trace_without_agent_span_gets_a_root_of_its_own() -> None:
     run = Run()
-    run.chat("a", [message("user", "u")], message("assistant", "x"), at=1, TRAJECTORY_ID=None)
+    run.chat("a", [message("user", "u")], message("assistant", "x"), at=1, flow=None, TRAJECTORY_ID=None)
     span = msgspec.structs.replace(run.spans[0], parent_span_id=None)
     trajectory = built([span])
     assert trajectory.id == run.trace_id
