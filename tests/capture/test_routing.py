@@ -108,7 +108,6 @@ def test_a_routed_call_differs_in_nothing_else(
     name: str, make: Any, vendor: ScriptedServer, policy: ScriptedServer, spans: Spans
 ) -> None:
     with arttrace.no_capture():
-        with arttrace.no_capture():
         bare = CALLS[name](make(vendor))
     with arttrace.trajectory(name="root"), to_policy(policy):
         user = make(vendor)

@@ -254,27 +254,37 @@ async def test_langgraph_commands_and_interrupts_are_no_errors(spans: Spans) -> 
     def hand_over(state: State) -> Any:
         return Command(goto="last", graph=Command.PARENT, update={"said": ["handed over"]})
 
+    @langchain_tool
+    def person(question: str) -> str:
+        """Asks a person."""
+        return str(interrupt(question))
+
     def ask(state: State) -> Any:
-        return {"said": [interrupt("who?")]}
+        return {"said": [person.invoke({"question": "who?"})]}
 
     inner = StateGraph(State).add_node("hand over", hand_over).add_edge(START, "hand over").compile(name="inner")
     outer = StateGraph(State).add_node("inner", inner).add_node("last", ask).add_edge(START, "inner")
     graph = outer.compile(name="outer", checkpointer=InMemorySaver())
-    with arttrace.trajectory(name="root"):
+    with arttrace.trajectory(name="root"), arttrace.agent(name="outer"):
         config: Any = {"configurable": {"thread_id": "1"}}
         first = await graph.ainvoke({"said": []}, config)
         second = graph.invoke(Command(resume="me"), config)
     assert first["__interrupt__"][0].value == "who?"
     assert second["said"] == ["handed over", "me"]
     agents = [span for span in spans() if semconv.AGENT_NAME in span.attributes]
-    assert [span.attributes[semconv.AGENT_NAME] for span in agents] == ["inner", "outer", "outer", "root"]
-    assert not [span for span in agents if semconv.ERROR_TYPE in span.attributes]
+    assert [span.attributes[semconv.AGENT_NAME] for span in agents] == ["inner", "outer", "root"], (
+        "a graph inside an agent of its name is that agent"
+    )
+    assert not [span for span in spans() if semconv.ERROR_TYPE in span.attributes]
+    waiting, answered = tools(spans)
+    assert waiting.attributes[semconv.INTERRUPTED] == "closed"
+    assert seen(answered) == ("person", {"question": "who?"}, "me")
 
 
 async def test_a_failure_of_ours_changes_nothing(monkeypatch: pytest.MonkeyPatch, spans: Spans) -> None:
     monkeypatch.setenv("ARTTRACE_RAISE", "0")
     monkeypatch.setattr(runs, "open_scope", lambda *args, **kwargs: 1 / 0)
-    monkeypatch.setattr(openai_agents, "open_scope", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr(openai_agents, "open_agent", lambda *args, **kwargs: 1 / 0)
     with arttrace.trajectory(name="root"), serve_script(script) as server:
         assert look_up.invoke({"word": "tea"}) == "tea is a word"
         assert await look_up_later.ainvoke({"word": "cup"}) == "cup was a word"

@@ -155,7 +155,7 @@ def order_desk(asked: Asked) -> Reply:
     return Reply("Done, " + asked.results[-1])
 
 
-@pytest.mark.parametrize("api", ["chat"])
+@pytest.mark.parametrize("api", ["responses", "chat"])
 def test_openai_agents_sdk(api: str, tmp_path: Path) -> None:
     runs = run_twice("openai_agents", order_desk, tmp_path, API=api)
     check(runs)

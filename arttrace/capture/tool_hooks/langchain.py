@@ -24,7 +24,8 @@ def _tool_run(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ToolR
     if isinstance(given, dict):
         with _reading:  # without what the graph injects: the state, the store
             given = tool._filter_injected_args(given)
-    return ToolRun("langchain", str(tool.name), given, kwargs.get("tool_call_id"))
+    call_id = kwargs.get("tool_call_id")
+    return ToolRun("langchain", str(tool.name), given, call_id, control_flow=("GraphBubbleUp",))  # LangGraph's
 
 
 def _returned(run: ToolRun, result: Any) -> None:

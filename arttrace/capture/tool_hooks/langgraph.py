@@ -22,7 +22,7 @@ def install(module: ModuleType) -> None:
 def _invoke(invoke: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(invoke)
     def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with AgentRun(str(self.name), no_errors=_CONTROL_FLOW):
+        with AgentRun(str(self.name), control_flow=_CONTROL_FLOW):
             return invoke(self, *args, **kwargs)
 
     return hooked
@@ -31,7 +31,7 @@ def _invoke(invoke: Callable[..., Any]) -> Callable[..., Any]:
 def _ainvoke(ainvoke: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(ainvoke)
     async def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with AgentRun(str(self.name), no_errors=_CONTROL_FLOW):
+        with AgentRun(str(self.name), control_flow=_CONTROL_FLOW):
             return await ainvoke(self, *args, **kwargs)
 
     return hooked

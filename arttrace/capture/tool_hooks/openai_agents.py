@@ -14,11 +14,10 @@ from typing import Any
 
 import msgspec
 
-from arttrace.capture import program
 from arttrace.capture.flow import Flow
 from arttrace.capture.guard import Guard
-from arttrace.capture.scope import Scope, open_scope
-from arttrace.capture.tool_hooks.runs import ToolRun
+from arttrace.capture.scope import Scope
+from arttrace.capture.tool_hooks.runs import ToolRun, open_agent
 
 # The newest first: the older one calls it.
 _INVOKERS = ("_invoke_function_tool_with_metadata", "invoke_function_tool")
@@ -68,7 +67,7 @@ def _start(start: Callable[..., Any]) -> Callable[..., Any]:
     def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
         with _agents:
             if self.span_data.type == "agent" and id(self) not in _running:
-                scope = open_scope("agent", str(self.span_data.name), outside=program.scope)
+                scope = open_agent(str(self.span_data.name))
                 if scope is not None:
                     _running[id(self)] = (self, scope, scope.enter())
         return start(self, *args, **kwargs)

@@ -19,9 +19,14 @@ TOOL_ERROR = ("tool_error", "the tool reported an error")
 
 
 class _LibraryRun:
-    """Opens a scope where one is to be recorded, makes it current inside, and ends it with the block."""
+    """Opens a scope where one is to be recorded, makes it current inside, and ends it with the block.
 
-    _scope: Scope | None = None
+    An exception of a type named in `control_flow` is how the library passes control on: no failure.
+    """
+
+    def __init__(self, control_flow: tuple[str, ...]) -> None:
+        self._scope: Scope | None = None
+        self._control_flow = control_flow
 
     def _open(self) -> Scope | None:
         raise NotImplementedError
@@ -36,7 +41,13 @@ class _LibraryRun:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._step.__exit__(kind, error, traceback)
+        if kind is not None and any(base.__name__ in self._control_flow for base in kind.__mro__):
+            error = self._left()
         close(self._scope, error)
+
+    def _left(self) -> BaseException | None:
+        """What ended a run that control passed out of."""
+        return None
 
 
 class ToolRun(_LibraryRun):
@@ -49,7 +60,16 @@ class ToolRun(_LibraryRun):
         call_id: The id that the model gave the call, where the library knows it.
     """
 
-    def __init__(self, library: str, name: str, arguments: Any, call_id: str | None = None) -> None:
+    def __init__(
+        self,
+        library: str,
+        name: str,
+        arguments: Any,
+        call_id: str | None = None,
+        *,
+        control_flow: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(control_flow)
         self._library = library
         self._name = name
         self._arguments = arguments
@@ -63,6 +83,9 @@ class ToolRun(_LibraryRun):
             scope.set_arguments(**(self._arguments if by_name else {"input": self._arguments}))
         return scope
 
+    def _left(self) -> BaseException | None:
+        return GeneratorExit()  # it waits for a person, say, and will be run anew
+
     def returned(self, result: Any, *, failed: bool = False) -> None:
         """What the tool gave back. `failed`: it says itself that it is an error."""
         if self._scope is not None:
@@ -73,23 +96,19 @@ class ToolRun(_LibraryRun):
 
 
 class AgentRun(_LibraryRun):
-    """One run of an agent. Right inside one of the same name, as `@agent` around it gives, it is that one.
+    """One run of an agent."""
 
-    An exception of a type named in `no_errors` is how the library passes control on.
-    """
-
-    def __init__(self, name: str, *, no_errors: tuple[str, ...] = ()) -> None:
+    def __init__(self, name: str, *, control_flow: tuple[str, ...] = ()) -> None:
+        super().__init__(control_flow)
         self._name = name
-        self._no_errors = no_errors
 
     def _open(self) -> Scope | None:
-        outer = current_flow().scope
-        if outer is not None and outer.kind != "tool" and outer.name == self._name:
-            return None
-        return open_scope("agent", self._name, outside=program.scope)
+        return open_agent(self._name)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        passed_on = kind is not None and any(base.__name__ in self._no_errors for base in kind.__mro__)
-        super().__exit__(kind, None if passed_on else error, traceback)
+
+def open_agent(name: str) -> Scope | None:
+    """The scope of an agent that a library runs. Right inside one of its name, as `@agent` gives, it is that one."""
+    outer = current_flow().scope
+    if outer is not None and outer.kind != "tool" and outer.name == name:
+        return None
+    return open_scope("agent", name, outside=program.scope)
