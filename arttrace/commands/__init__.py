@@ -14,6 +14,7 @@ _OWN = {
     "collect": "arttrace.commands.collect",
     "export": "arttrace.commands.export",
     "import": "arttrace.commands.import_",
+    "judge-check": "arttrace.commands.judge_check",
     "ls": "arttrace.commands.ls",
     "prune": "arttrace.commands.prune",
     "run": "arttrace.commands.run",

@@ -46,10 +46,25 @@ class _Plan(msgspec.Struct, frozen=True):
 @click.option("--judge-base-url", metavar="URL", help="Ask this server (chat completions) instead of the provider's.")
 @click.option("--rubric", metavar="FILE|TEXT", help="What a good run is, in words.  [default: success, then economy]")
 @click.option("--group", metavar="KEY", help="Score this group only.")
+@click.option(
+    "--votes",
+    type=click.IntRange(1, 15),
+    default=1,
+    show_default=True,
+    help="Ask so many times per group, in another order each time, and take the mean.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be scored; ask nobody.")
 @dir_option
 @json_option
 def command(
-    judge: str, judge_base_url: str | None, rubric: str | None, group: str | None, data: DataDir, as_json: bool
+    judge: str,
+    judge_base_url: str | None,
+    rubric: str | None,
+    group: str | None,
+    votes: int,
+    dry_run: bool,
+    data: DataDir,
+    as_json: bool,
 ) -> None:
     """Let a judge model score every group of runs (RULER).
 
@@ -57,7 +72,7 @@ def command(
     group is stored as soon as it is scored, and is not paid for twice: stop the command, start it again, and it goes on
     with the groups that are left. Rewards that your code gave stay as they are.
     """
-    words = _rubric(rubric)
+    words = read_rubric(rubric)
     elsewhere = os.environ.get("OPENAI_BASE_URL")
     if judge.startswith("openai/") and not judge_base_url and elsewhere:
         # The agent's address, exported in the same shell, would be the judge's as well.
@@ -65,7 +80,10 @@ def command(
             f"note: the judge is asked at $OPENAI_BASE_URL, {elsewhere}; unset it to ask OpenAI itself", err=True
         )
     with hold_store(data) as store:
-        plan = _plan(store, judge, words, group)
+        plan = _plan(store, judge, words, group, votes)
+        if dry_run:
+            _show_due(plan, votes, as_json)
+            return
         total, done = len(plan.due), 0
 
         def on_judged(scored: Group, judgement: Judgement) -> None:
@@ -80,7 +98,7 @@ def command(
 
         params = {"api_base": judge_base_url} if judge_base_url else {}
         try:
-            results = asyncio.run(score_groups(plan.due, judge, params, words, on_judged=on_judged))
+            results = asyncio.run(score_groups(plan.due, judge, params, words, votes=votes, on_judged=on_judged))
         except BaseException:
             if total:
                 click.echo(f"{done} of {total} groups are scored and stored; run again to go on.", err=True)
@@ -97,7 +115,8 @@ def command(
         raise JudgeError(f"{len(failed)} of {total} groups could not be scored.", failed[0][1].mend)
 
 
-def _rubric(given: str | None) -> str:
+def read_rubric(given: str | None) -> str:
+    """The text of --rubric: a file's, or itself; the default where none is given."""
     if given is None:
         return DEFAULT_RUBRIC
     try:
@@ -111,7 +130,7 @@ def _rubric(given: str | None) -> str:
     return words
 
 
-def _plan(store: AnyStore, judge: str, rubric: str, key: str | None) -> _Plan:
+def _plan(store: AnyStore, judge: str, rubric: str, key: str | None, votes: int) -> _Plan:
     trajectories = store.trajectories(groups=None if key is None else [key])
     complete = [trajectory for trajectory in trajectories if not trajectory.incomplete]
     groups = group_trajectories(complete)
@@ -120,12 +139,35 @@ def _plan(store: AnyStore, judge: str, rubric: str, key: str | None) -> _Plan:
         raise StoreError(_why_no_group(len(trajectories), len(complete), key), _NO_GROUP_MEND)
     due, judged = [], []
     for group in several:
-        judgement = store.judgement(judgement_key(group, judge, rubric))
+        judgement = store.judgement(judgement_key(group, judge, rubric, votes))
         if judgement is None:
             due.append(group)
         else:
             judged.append(judgement)
     return _Plan(due, judged, len(groups) - len(several), len(trajectories) - len(complete))
+
+
+def _show_due(plan: _Plan, votes: int, as_json: bool) -> None:
+    runs = sum(len(group.trajectories) for group in plan.due)
+    if as_json:
+        due = {group.key: len(group.trajectories) for group in plan.due}
+        click.echo(
+            msgspec.json.encode(
+                {
+                    "due": due,
+                    "judged": len(plan.judged),
+                    "singletons": plan.singletons,
+                    "incomplete": plan.incomplete,
+                }
+            )
+        )
+        return
+    click.echo(f"{len(plan.due)} groups ({runs} runs) would be scored, in {len(plan.due) * votes} requests at least.")
+    click.echo(f"  {len(plan.judged)} groups are scored already by this judge and rubric.")
+    if plan.singletons:
+        click.echo(f"  left out: {plan.singletons} single runs (nothing to compare them with)")
+    if plan.incomplete:
+        click.echo(f"  left out: {plan.incomplete} incomplete runs")
 
 
 def _why_no_group(trajectories: int, complete: int, key: str | None) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
 import os
 import random
 import sys
@@ -51,10 +52,11 @@ def rubric_hash(rubric: str) -> str:
     return hashlib.blake2b(rubric.strip().encode(), digest_size=16).hexdigest()
 
 
-def judgement_key(group: Group, judge_model: str, rubric: str = DEFAULT_RUBRIC) -> str:
-    """32 hex digits over judge, rubric and the runs (id, revision) in any order: equal keys mean one judgement."""
+def judgement_key(group: Group, judge_model: str, rubric: str = DEFAULT_RUBRIC, votes: int = 1) -> str:
+    """32 hex digits over judge, rubric, votes and runs (id, revision) in any order: equal keys mean one judgement."""
     runs = sorted([trajectory.id, trajectory.revision] for trajectory in group.trajectories)
-    return hashlib.blake2b(canonical_json([judge_model, rubric_hash(rubric), runs]), digest_size=16).hexdigest()
+    document = [judge_model, rubric_hash(rubric), runs, *([votes] if votes > 1 else [])]
+    return hashlib.blake2b(canonical_json(document), digest_size=16).hexdigest()
 
 
 def rewards_from(judgement: Judgement) -> list[Reward]:
@@ -102,7 +104,7 @@ async def ruler(
         raise JudgeError("there is no conversation to score", "Score two or more of them.")
     transcripts = [transcript_of_messages(history, offered) for history in histories]
     seed = hashlib.blake2b(canonical_json([msgspec.to_builtins(one) for one in transcripts])).hexdigest()
-    scores = await _score(_Judge(judge_model, extra_litellm_params or {}), transcripts, rubric, seed, _Bill())
+    scores = await score_transcripts(Judge(judge_model, extra_litellm_params or {}), transcripts, rubric, seed, Bill())
     numbered = [TrajectoryScore(str(number), one.explanation, one.score) for number, one in enumerate(scores, start=1)]
     if debug:
         _print_scores(numbered)
@@ -115,6 +117,7 @@ async def ruler_score_group(
     extra_litellm_params: dict[str, Any] | None = None,
     rubric: str = DEFAULT_RUBRIC,
     *,
+    votes: int = 1,
     swallow_exceptions: bool = False,
     debug: bool = False,
 ) -> Judgement | None:
@@ -122,13 +125,16 @@ async def ruler_score_group(
 
     `judge_model` is any name litellm knows, `extra_litellm_params` goes to its `acompletion` (`api_base`, `api_key`,
     `temperature`, ...). Runs with the same content are sent once and get equal scores. A group of one is scored too,
-    with a warning: a single score compares nothing, and nothing can be trained on it.
+    with a warning: a single score compares nothing, and nothing can be trained on it. With several `votes` the judge
+    is asked as often, with the runs in another order each time, and a run's score is the mean: a judge may favour what
+    it reads first.
 
     Raises JudgeError when the judge cannot be reached or its answer cannot be used after several attempts, or the group
     is empty; with `swallow_exceptions` the error is logged and None is returned. `debug` prints the explanations to
     stderr.
     """
-    return await _score_group(_Judge(judge_model, extra_litellm_params or {}), group, rubric, swallow_exceptions, debug)
+    judge = Judge(judge_model, extra_litellm_params or {})
+    return await _score_group(judge, group, rubric, votes, swallow_exceptions, debug)
 
 
 async def score_groups(
@@ -137,6 +143,7 @@ async def score_groups(
     extra_litellm_params: dict[str, Any] | None = None,
     rubric: str = DEFAULT_RUBRIC,
     *,
+    votes: int = 1,
     max_concurrency: int = 8,
     on_judged: Callable[[Group, Judgement], None] | None = None,
 ) -> list[Judgement | JudgeError]:
@@ -146,7 +153,7 @@ async def score_groups(
     has its error in the result. When the judge cannot be asked at all, no further group is sent; the answers under way
     are paid for, so they are waited for and handed to `on_judged`, and then JudgeUnavailable is raised.
     """
-    judge = _Judge(judge_model, extra_litellm_params or {})
+    judge = Judge(judge_model, extra_litellm_params or {})
     slots = asyncio.Semaphore(max_concurrency)
     unavailable: list[JudgeUnavailable] = []
 
@@ -155,7 +162,7 @@ async def score_groups(
             if unavailable:
                 return unavailable[0]
             try:
-                judgement = await _score_group(judge, group, rubric)
+                judgement = await _score_group(judge, group, rubric, votes)
             except JudgeUnavailable as error:
                 unavailable.append(error)
                 return error
@@ -177,7 +184,7 @@ async def score_groups(
 
 
 @dataclass(slots=True)
-class _Judge:
+class Judge:
     """A judge model and what was learned about it: whether it takes `response_format`."""
 
     model: str
@@ -186,7 +193,7 @@ class _Judge:
 
 
 @dataclass(slots=True)
-class _Bill:
+class Bill:
     """What one group has cost so far, unusable answers included."""
 
     input_tokens: int = 0
@@ -205,16 +212,20 @@ class _Bill:
 
 
 async def _score_group(
-    judge: _Judge, group: Group, rubric: str, swallow_exceptions: bool = False, debug: bool = False
+    judge: Judge, group: Group, rubric: str, votes: int, swallow_exceptions: bool = False, debug: bool = False
 ) -> Judgement | None:
     try:
         if not group.trajectories:
             raise JudgeError(f"group {group.key!r} holds no trajectory", "Score groups of two or more runs.")
         if len(group.trajectories) == 1:
             _log.warning("group %r holds one trajectory: its score compares nothing and is not trained on", group.key)
-        key = judgement_key(group, judge.model, rubric)
-        bill = _Bill()
-        scores = await _score(judge, [transcript(one) for one in group.trajectories], rubric, key, bill)
+        key = judgement_key(group, judge.model, rubric, votes)
+        bill, transcripts = Bill(), [transcript(one) for one in group.trajectories]
+        ballots = [
+            await score_transcripts(judge, transcripts, rubric, f"{key}:{vote}" if vote else key, bill)
+            for vote in range(votes)
+        ]
+        scores = [_mean(each) for each in zip(*ballots, strict=True)]
     except JudgeError as error:
         if not swallow_exceptions:
             raise
@@ -241,6 +252,13 @@ async def _score_group(
     )
 
 
+def _mean(votes: Sequence[TrajectoryScore]) -> TrajectoryScore:
+    """The mean of one run's scores, with the explanation of the vote that is nearest to it."""
+    mean = math.fsum(vote.score for vote in votes) / len(votes)
+    nearest = min(votes, key=lambda vote: abs(vote.score - mean))
+    return TrajectoryScore(nearest.trajectory_id, nearest.explanation, mean)
+
+
 def _print_scores(scores: Sequence[TrajectoryScore]) -> None:
     for one in scores:
         print(f"{one.trajectory_id}  {one.score:.3f}  {one.explanation}", file=sys.stderr)
@@ -255,10 +273,13 @@ def _plain(message: Any) -> dict[str, Any]:
     return dumped
 
 
-async def _score(
-    judge: _Judge, transcripts: Sequence[Transcript], rubric: str, seed: str, bill: _Bill
+async def score_transcripts(
+    judge: Judge, transcripts: Sequence[Transcript], rubric: str, seed: str, bill: Bill
 ) -> list[TrajectoryScore]:
-    """A score per transcript, in their order; the ids in it are those of the prompt."""
+    """A score per transcript, in their order; the id of each is that of the prompt, its place among those shown.
+
+    `seed` decides the order in which they are shown. Raises JudgeError as `ruler_score_group` does.
+    """
     litellm = await asyncio.to_thread(load_litellm)
     max_chars = _max_chars(litellm, judge.model)
     prompt = judge_prompt(transcripts, rubric=rubric, seed=seed, max_chars=max_chars)
@@ -296,7 +317,7 @@ async def _score(
     )
 
 
-async def _ask(litellm: Any, judge: _Judge, messages: list[dict[str, str]], bill: _Bill) -> str:
+async def _ask(litellm: Any, judge: Judge, messages: list[dict[str, str]], bill: Bill) -> str:
     """The text of one answer. A judge that refuses structured output is asked without it, and remembered."""
     structured = {"response_format": ANSWER_FORMAT} if judge.structured else {}
     request = {"timeout": _TIMEOUT_S, **structured, "num_retries": 0, "max_retries": 0, **judge.params}
