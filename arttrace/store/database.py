@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from arttrace.store import migrate, schema
 from arttrace.store.file import SETTINGS, make, opening
 
 _LOCK_PATIENCE_S = 2.0
+_HEADERS = 3 * 4096
 
 
 def connect(path: Path) -> duckdb.DuckDBPyConnection:
@@ -23,6 +25,7 @@ def connect(path: Path) -> duckdb.DuckDBPyConnection:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with opening(path):
+        _remove_unborn(path)
         fresh = not path.exists()
         connection = _connect(path)
         try:
@@ -34,6 +37,14 @@ def connect(path: Path) -> duckdb.DuckDBPyConnection:
         except BaseException:
             connection.close()
             raise
+
+
+def _remove_unborn(path: Path) -> None:
+    """Removes a file that is shorter than DuckDB's headers: its maker died or had no room, and it holds nothing."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        head = file.read(_HEADERS)
+        if len(head) < _HEADERS and head[8:12] in (b"DUCK", b""):
+            path.unlink()
 
 
 def _connect(path: Path) -> duckdb.DuckDBPyConnection:
