@@ -251,11 +251,11 @@ class ShippingLock:
             self._fd = None
 
 
-def sizes(directory: Path, mark: str = "") -> dict[str, int]:
-    """The segments there are (those with `mark` in their names) and their sizes in bytes."""
+def sizes(directory: Path, *, sealed_only: bool = False) -> dict[str, int]:
+    """The segments there are and their sizes in bytes."""
     found = {}
     for segment in list_segments(directory):
-        if mark in segment.name:
+        if segment.path.suffix == SEALED_SUFFIX or not sealed_only:
             with contextlib.suppress(FileNotFoundError):
                 found[segment.name] = segment.path.stat().st_size
     return found

@@ -7,7 +7,6 @@ takes over when it ends. The user's thread never waits for it, but in `drain`.
 from __future__ import annotations
 
 import contextvars
-import os
 import random
 import threading
 import time
@@ -68,18 +67,18 @@ class Shipper:
             self._news.set()
 
     def drain(self, timeout_s: float | None, *, patient: bool = True) -> bool:
-        """Return True when all that this process has sealed is delivered, by whichever process ships; False when the
-        time is over, or, without `patient`, when the receiver does not take it."""
+        """Return True when all that is sealed, by this process and its children, is delivered by whichever process
+        ships; False when the time is over, or, without `patient`, when the receiver does not take it."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
-        own, outages = sizes(self._directory, f"-{os.getpid()}-"), self.outages
-        if not undelivered(self._directory, own):
+        sealed, outages = sizes(self._directory, sealed_only=True), self.outages
+        if not sealed:
             return True
         self._start()
         self._waiting += 1
         try:
             self._hurry.set()
             self._news.set()
-            while undelivered(self._directory, own):
+            while undelivered(self._directory, sealed):
                 if self._thread is None or (not patient and self.outages > outages):
                     return False
                 if end is not None and time.monotonic() >= end:
@@ -135,6 +134,7 @@ class Shipper:
         client = self._client = self._new_client()
         self._delivery = Delivery(self._directory, client, stop.is_set)
         failures = 0
+        self._hurry.wait(_GATHER_S)
         try:
             while not stop.is_set() and lock.held():
                 self._news.clear()
