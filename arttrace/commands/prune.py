@@ -9,7 +9,7 @@ import click
 
 from arttrace.commands.options import dir_option
 from arttrace.paths import DataDir
-from arttrace.store import Store
+from arttrace.store import open_store
 
 _AGES = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _SIZES = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
@@ -46,7 +46,7 @@ def command(age_ns: int | None, max_bytes: int | None, dry_run: bool, data: Data
     """
     if age_ns is None and max_bytes is None:
         raise click.UsageError("say what is to go: --older-than AGE, --max-size SIZE, or both")
-    with Store.open(data) as store:
+    with open_store(data) as store:
         done = store.prune(
             before_ns=None if age_ns is None else time.time_ns() - age_ns, max_bytes=max_bytes, dry_run=dry_run
         )

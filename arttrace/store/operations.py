@@ -19,8 +19,19 @@ from arttrace.records.message import Message
 from arttrace.records.trajectory import Trajectory
 from arttrace.store.store import Store
 
-NAMES = ("summaries", "trajectory", "trajectories", "spans", "judgement", "policy_steps", "sql", "ingest_spool")
-"""The methods of Store that read, and the one that takes the spool in. Records enter by `append`, as JSON lines."""
+NAMES = (
+    "summaries",
+    "trajectory",
+    "trajectories",
+    "spans",
+    "judgement",
+    "policy_steps",
+    "sql",
+    "ingest_spool",
+    "prune",
+)
+"""The methods of Store that read, and those that take the spool in and old runs out. Records enter by `append`, as
+JSON lines."""
 
 
 class Operation(msgspec.Struct, frozen=True):

@@ -7,9 +7,12 @@ grows by a turn per call is recognised by its text alone, so its old part is nei
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+
+from arttrace.records.message import MessageTexts
 
 _PER_TRACE = 8
 _KEPT_BYTES = 64 << 20
@@ -23,6 +26,8 @@ _raw_list: msgspec.json.Decoder[list[msgspec.Raw]] = msgspec.json.Decoder(list[m
 def split(value: Any) -> tuple[list[str], int] | None:
     """The JSON texts of a message list and the form they stood in, from which `join` makes the very same value. None
     when that cannot be."""
+    if isinstance(value, MessageTexts):
+        return list(value), 0
     if isinstance(value, (list, tuple)):
         return ([msgspec.json.encode(item).decode() for item in value], STRUCTURED) if value else None
     if not isinstance(value, str) or len(value) < 3:
@@ -34,7 +39,7 @@ def split(value: Any) -> tuple[list[str], int] | None:
     return None
 
 
-def join(items: list[str], form: int) -> Any:
+def join(items: Sequence[str], form: int) -> Any:
     """The value that `split` took apart."""
     if form == STRUCTURED:
         return msgspec.json.decode(f"[{','.join(items)}]")

@@ -9,6 +9,7 @@ import duckdb
 import msgspec
 
 from arttrace import semconv
+from arttrace.records.message import MessageTexts
 from arttrace.records.span import SpanRow
 from arttrace.store.prefixes import join
 
@@ -17,8 +18,11 @@ _decoder = msgspec.json.Decoder(SpanRow)
 _COLUMNS = "document, origin, prompt, prompt_form, prompt_tokens, tools, instructions"
 
 
-def read_spans(connection: duckdb.DuckDBPyConnection, where: str, values: Sequence[Any]) -> list[SpanRow]:
-    """Every stored version of the spans for which a condition on `span_records` holds."""
+def read_spans(
+    connection: duckdb.DuckDBPyConnection, where: str, values: Sequence[Any], *, shared: bool = False
+) -> list[SpanRow]:
+    """Every stored version of the spans for which a condition on `span_records` holds, as they came; when `shared`,
+    their input messages as MessageTexts, in which equal messages are one object."""
     rows = connection.execute(f"SELECT {_COLUMNS}, trace_id FROM span_records WHERE {where}", values).fetchall()  # noqa: S608
     if not rows:
         return []
@@ -29,7 +33,7 @@ def read_spans(connection: duckdb.DuckDBPyConnection, where: str, values: Sequen
     ids.update(id for _, _, messages in prompts for id in messages)
     query = "SELECT id, text FROM texts WHERE id IN (SELECT unnest(?::BIGINT[]))"
     texts: dict[int, str] = dict(connection.execute(query, [list(ids)]).fetchall())
-    return _spans(rows, _Prompts(prompts, texts), _TokenPrompts(tokens), texts)
+    return _spans(rows, _Prompts(prompts, texts), _TokenPrompts(tokens), texts, shared)
 
 
 def _of_traces(
@@ -41,14 +45,15 @@ def _of_traces(
 
 
 def _spans(
-    rows: Sequence[tuple[Any, ...]], prompts: _Prompts, tokens: _TokenPrompts, texts: dict[int, str]
+    rows: Sequence[tuple[Any, ...]], prompts: _Prompts, tokens: _TokenPrompts, texts: dict[int, str], as_texts: bool
 ) -> list[SpanRow]:
     spans = []
     for document, origin, prompt, form, prompt_tokens, tools, instructions, _ in rows:
         span = _decoder.decode(document if origin is None else f"{document[:-1]},{texts[origin][1:]}")
         shared: dict[str, Any] = {}
         if prompt is not None:
-            shared[semconv.INPUT_MESSAGES] = prompts.value(prompt, form)
+            messages = prompts.messages(prompt)
+            shared[semconv.INPUT_MESSAGES] = messages if as_texts else join(messages, form)
         if prompt_tokens is not None:
             shared[semconv.PROMPT_TOKEN_IDS] = tokens.text(prompt_tokens)
         if tools is not None:
@@ -68,13 +73,13 @@ class _Prompts:
         self._rows = {id: (parent, messages) for id, parent, messages in rows}
         self._texts = texts
 
-    def value(self, id: int, form: int) -> Any:
+    def messages(self, id: int) -> MessageTexts:
         pieces = []
         at: int | None = id
         while at is not None:
             at, messages = self._rows[at]
             pieces.append(messages)
-        return join([self._texts[message] for piece in reversed(pieces) for message in piece], form)
+        return MessageTexts([self._texts[message] for piece in reversed(pieces) for message in piece])
 
 
 class _TokenPrompts:

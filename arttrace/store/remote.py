@@ -26,6 +26,7 @@ from arttrace.records.reward import Judgement
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store.operations import OPERATIONS
+from arttrace.store.prune import Pruned
 from arttrace.store.store import Store
 from arttrace.store.summary import TrajectorySummary
 
@@ -96,6 +97,7 @@ class AnyStore(Protocol):
     def judgement(self, key: str) -> Judgement | None: ...
     def policy_steps(self, policy: str) -> list[PolicyStep]: ...
     def sql(self, query: str) -> tuple[list[str], list[tuple[Any, ...]]]: ...
+    def prune(self, *, before_ns: int | None = None, max_bytes: int | None = None, dry_run: bool = False) -> Pruned: ...
 
 
 class Asking:
@@ -256,6 +258,11 @@ class RemoteStore:
         """As Store.sql."""
         found: tuple[list[str], list[tuple[Any, ...]]] = self._call("sql", query=query)
         return found
+
+    def prune(self, *, before_ns: int | None = None, max_bytes: int | None = None, dry_run: bool = False) -> Pruned:
+        """As Store.prune."""
+        done: Pruned = self._call("prune", before_ns=before_ns, max_bytes=max_bytes, dry_run=dry_run)
+        return done
 
     def _call(self, name: str, **arguments: Any) -> Any:
         def run(backend: Asking | Store) -> Any:

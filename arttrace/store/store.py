@@ -339,14 +339,14 @@ class Store:
             return []
         query = "SELECT document FROM reward_records WHERE trajectory_id IN (SELECT unnest(?::VARCHAR[]))"
         rewards = [_reward.decode(document) for document in self._column(query, [list(ids)])]
-        spans = [normalise(span) for span in self._spans(ids) if not is_reward_span(span)]
+        spans = [normalise(span) for span in self._spans(ids, shared=True) if not is_reward_span(span)]
         return build_trajectories(spans, rewards, ids=frozenset(ids))
 
-    def _spans(self, ids: Sequence[str]) -> list[SpanRow]:
+    def _spans(self, ids: Sequence[str], *, shared: bool = False) -> list[SpanRow]:
         where = """trace_id IN (
             SELECT trace_id FROM span_records WHERE trajectory_id IN (SELECT unnest(?::VARCHAR[])) OR trace_id = ?)"""
         with self._reading() as connection:
-            return read_spans(connection, where, [list(ids), ids[0]])
+            return read_spans(connection, where, [list(ids), ids[0]], shared=shared)
 
     def _column(self, query: str, values: Sequence[Any]) -> list[Any]:
         with self._reading() as connection:

@@ -41,7 +41,7 @@ def check(data: DataDir) -> None:
         assert judgement is not None
         assert judgement.id == "j"
         [step] = store.policy_steps("policy")
-        assert step.consumed[0].revision == store.trajectory("a").revision
+        assert (step.consumed[0].trajectory_id, step.consumed[0].revision) == ("a", "8790a85c2a4a8ba8")
         assert sorted(t.id for t in store.trajectories(unconsumed_by="policy")) == ["b", "half"]
         assert store.sql("SELECT version FROM arttrace_schema")[1] == [(VERSION,)]
 

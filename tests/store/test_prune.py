@@ -12,13 +12,14 @@ import pytest
 from click.testing import CliRunner
 from simulated_agent import T0, Run, message, research_run
 
+from arttrace.collector.owner import hold_store
 from arttrace.commands import cli
 from arttrace.errors import StoreError
 from arttrace.paths import DataDir
 from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
-from arttrace.store import Store
+from arttrace.store import Store, open_store
 from arttrace.store import store as store_module
 from arttrace.trajectories import build_trajectories
 
@@ -143,6 +144,15 @@ def test_readers_and_writers_go_on_beside_a_rewrite(data: DataDir) -> None:
         assert failed == []
     with Store.open(data) as store:
         assert store.trajectories() == [kept]
+
+
+def test_beside_an_owner(data: DataDir) -> None:
+    with hold_store(data, create=True), open_store(data) as store:
+        store.append(at(0, research_run("old")) + at(9, research_run("new")))
+        assert store.prune(before_ns=T0 + HOUR).trajectories == 1
+        assert [one.id for one in store.trajectories()] == ["new"]
+        store.append(research_run("more"))
+        assert len(store.summaries()) == 2
 
 
 def test_the_command(data: DataDir) -> None:
