@@ -132,6 +132,26 @@ def test_a_routed_call_differs_in_nothing_else(
     assert semconv.PROMPT_TOKEN_IDS in call.attributes
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_responses_api_is_routed_too(
+    stream: bool, vendor: ScriptedServer, policy: ScriptedServer, spans: Spans
+) -> None:
+    def ask() -> list[str]:
+        answer = client(vendor).responses.create(model="gpt-4o", input="hi", stream=stream)
+        return [event.type for event in answer] if stream else [answer.output_text]
+
+    with arttrace.no_capture():
+        bare = ask()
+    with arttrace.trajectory(name="root"), to_policy(policy):
+        assert ask() == bare
+    headers, body = expected(vendor.sent[0], policy, tokens=False)
+    assert (policy.sent[0].path, policy.sent[0].body) == ("/v1/responses", body)
+    assert same_headers(policy.sent[0], headers)
+    (call,) = [span for span in spans() if span.name.startswith("chat")]
+    assert call.attributes[semconv.ROUTED_FROM] == "gpt-4o"
+    assert call.attributes[semconv.POLICY_VERSION] == "policy@4"
+
+
 def test_async_and_retries(vendor: ScriptedServer, policy: ScriptedServer, spans: Spans) -> None:
     async def ask() -> Any:
         async with openai.AsyncOpenAI(base_url=vendor.url, api_key=KEY, max_retries=2) as c:

@@ -4,13 +4,13 @@ from smolagents import OpenAIModel, ToolCallingAgent, tool
 
 
 @tool
-def double(number: int) -> int:
+def double(number: int) -> str:
     """Doubles a number.
 
     Args:
         number: The number to double.
     """
-    return 2 * number
+    return str(2 * number)
 
 
 model = OpenAIModel(model_id="gpt-4o")
