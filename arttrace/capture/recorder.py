@@ -204,7 +204,8 @@ class Recorder:
         while not done.wait(0.0 if self._worker is None else min(_LOOK_AFTER_S, max(0.0, end - time.monotonic()))):
             if self._worker is None or not self._worker.is_alive():  # the interpreter is ending and starts no thread
                 self._drain()
-            elif time.monotonic() >= end:
+                return done.is_set()
+            if time.monotonic() >= end:
                 return False
         return True
 
