@@ -12,7 +12,7 @@ from arttrace.records.group import Group
 from arttrace.records.policy import Consumed
 from arttrace.records.trajectory import Trajectory
 from trainer.offline.conversations import Conversation, conversations, main_conversation
-from trainer.offline.render import Example, Unprovable, render
+from trainer.offline.render import Example, Unprovable, render, shared_context
 from trainer.offline.select import equal_groups, good_runs, preferences
 
 Method = Literal["sft", "dpo"]
@@ -22,8 +22,7 @@ Method = Literal["sft", "dpo"]
 class OfflinePlan:
     """The examples of one run of training.
 
-    `sft` holds one example per conversation, `dpo` pairs (chosen, rejected) with the same tokens before the first
-    learned one. `consumed` names the trajectories behind them; `groups` counts all that were
+    `sft` holds one example per conversation, `dpo` pairs (chosen, rejected) that begin alike. `consumed` names the trajectories behind them; `groups` counts all that were
     looked at, `groups_equal` those whose rewards are all equal. `trajectories_left_out` and `conversations_left_out`
     count what is not trained on, by reason.
     """
@@ -70,7 +69,11 @@ def plan_sft(
 def plan_dpo(
     groups: Sequence[Group], tokenizer: Any, *, min_gap: float = 0.1, max_length: int | None = None
 ) -> OfflinePlan:
-    """Pairs of runs of one group, by the root agent's last branch; see `preferences`."""
+    """Pairs of runs of one group, by the root agent's last branch; see `preferences`.
+
+    The two may read different things once they differ (a tool's answer, a user's words): those are context, and only
+    what the model said is compared.
+    """
     chosen = preferences(groups, min_gap=min_gap)
     dropped: Counter[str] = Counter()
     pairs: list[tuple[Example, Example]] = []
@@ -84,7 +87,7 @@ def plan_dpo(
         ]
         if len(sides) < 2:
             continue
-        if not _same_prompt(*sides):
+        if not shared_context(*sides):
             dropped["the two runs begin differently"] += 2
             continue
         pairs.append((sides[0], sides[1]))
@@ -124,11 +127,6 @@ def _rendered(
         dropped[f"longer than {max_length} tokens"] += 1
         return []
     return examples
-
-
-def _same_prompt(chosen: Example, rejected: Example) -> bool:
-    first = [example.learned.index(True) for example in (chosen, rejected)]
-    return first[0] == first[1] and chosen.token_ids[: first[0]] == rejected.token_ids[: first[0]]
 
 
 def _consumed(runs: Iterable[Trajectory]) -> tuple[Consumed, ...]:

@@ -57,6 +57,12 @@ def render(conversation: Conversation, tokenizer: Any) -> list[Example]:
     ]
 
 
+def shared_context(left: Example, right: Example) -> int:
+    """How many tokens two examples have in common before the first that either learns."""
+    bound = min(left.learned.index(True), right.learned.index(True))
+    return next((at for at in range(bound) if left.token_ids[at] != right.token_ids[at]), bound)
+
+
 def _text(tokenizer: Any, chat: Sequence[ChatMessage], tools: Any, *, asked: bool = False) -> str:
     text: str = tokenizer.apply_chat_template(list(chat), tools=tools, tokenize=False, add_generation_prompt=asked)
     return text

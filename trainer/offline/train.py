@@ -19,7 +19,7 @@ from trainer.learner.policy_model import load_policy, make_optimizer, trainable
 from trainer.learner.quiet import import_trl, quiet
 from trainer.learner.state import load_state, save_state
 from trainer.offline.plan import OfflinePlan
-from trainer.offline.render import Example
+from trainer.offline.render import Example, shared_context
 from trainer.offline.torch_head import use_where_triton_is_missing
 
 import_trl()
@@ -170,7 +170,7 @@ def _labels(example: Example) -> list[int]:
 
 
 def _pair(chosen: Example, rejected: Example) -> dict[str, list[int]]:
-    shared = chosen.learned.index(True)
+    shared = shared_context(chosen, rejected)
     return {
         "prompt_ids": list(chosen.token_ids[:shared]),
         "chosen_ids": list(chosen.token_ids[shared:]),
