@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 
 from arttrace.collector.app import CollectorApp
+from arttrace.collector.bodies import MAX_BODY_BYTES
 from arttrace.collector.forward import Forward
 from arttrace.collector.guard import Guard
 from arttrace.collector.loader import Loader
@@ -18,12 +20,14 @@ from arttrace.paths import DataDir
 def serve(
     data: DataDir,
     port: int,
-    ready: Callable[[str], None],
+    ready: Callable[[str, int | None], None],
     *,
     host: str = HOST,
+    grpc_port: int | None = None,
     api_key: str | None = None,
 ) -> None:
-    """Collects into a data directory until SIGINT or SIGTERM; `ready` is called with the URL once it listens.
+    """Collects into a data directory until SIGINT or SIGTERM; `ready` is called with the URL, and the port for gRPC if
+    there is one, once it listens.
 
     Port 0 takes a free one. Raises ArttraceError when the port is taken, or when others than this machine could send
     without a key.
@@ -35,15 +39,31 @@ def serve(
         )
     listener = listen(host, port)
     token = secrets.token_urlsafe(32)
-    sink = Sink(data)
-    loader = Loader(data, token)
+    guard = Guard(token, api_key)
+    with ExitStack() as stack:
+        stack.callback(listener.close)
+        serving = None if grpc_port is None else _grpc()
+        loader = Loader(data, token)
+        stack.callback(loader.close)
+        sink = Sink(data)
+        stack.callback(sink.close)  # before the loader, which then loads the rest
+        app = CollectorApp(sink, Forward(data), guard, loader)
+        if serving is not None and grpc_port is not None:
+            grpc_port = stack.enter_context(
+                serving(app.traces, app.budget, guard, host=host, port=grpc_port, max_body_bytes=MAX_BODY_BYTES)
+            )
+        ready(url_of(listener), grpc_port)
+        http_server(app).run(sockets=[listener])
+
+
+def _grpc() -> Callable[..., AbstractContextManager[int]]:
     try:
-        ready(url_of(listener))
-        http_server(CollectorApp(sink, Forward(data), Guard(token, api_key), loader)).run(sockets=[listener])
-    finally:
-        listener.close()
-        sink.close()
-        loader.close()
+        from arttrace.collector.grpc_server import serving_grpc
+    except ModuleNotFoundError as error:
+        raise ArttraceError(
+            f"gRPC needs the package {error.name}, which is not installed", "Install it: pip install 'arttrace[grpc]'"
+        ) from error
+    return serving_grpc
 
 
 def _is_loopback(host: str) -> bool:

@@ -17,13 +17,14 @@ from arttrace.paths import DataDir
 @click.command("collect", short_help="Receive spans of any OpenTelemetry SDK.")
 @click.option("--port", type=click.IntRange(0, 65535), default=4318, show_default=True, help="0 takes a free port.")
 @click.option("--host", default=HOST, show_default=True, help="Listen on this address; any but loopback needs a key.")
+@click.option("--grpc-port", type=click.IntRange(0, 65535), help="Receive OTLP/gRPC there too; mostly 4317.")
 @click.option(
     "--api-key-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Senders must know the key in this file.  [default: $ARTTRACE_API_KEY, else no key]",
 )
 @dir_option
-def command(port: int, host: str, api_key_file: Path | None, data: DataDir) -> None:
+def command(port: int, host: str, grpc_port: int | None, api_key_file: Path | None, data: DataDir) -> None:
     """Receive spans over OTLP/HTTP (protobuf or JSON, gzip or zstd), until Ctrl-C.
 
     Not needed for agents that arttrace captures itself: those write to the data directory directly. For any other
@@ -31,10 +32,11 @@ def command(port: int, host: str, api_key_file: Path | None, data: DataDir) -> N
     the disk. While the collector runs it owns the store, and every other command asks it.
     """
 
-    def ready(url: str) -> None:
-        click.echo(f"collecting on {url} (POST /v1/traces) into {data.root}; stop with Ctrl-C")
+    def ready(url: str, grpc: int | None) -> None:
+        also = "" if grpc is None else f" and gRPC on port {grpc}"
+        click.echo(f"collecting on {url} (POST /v1/traces){also} into {data.root}; stop with Ctrl-C")
 
-    serve(data, port, ready, host=host, api_key=_api_key(api_key_file))
+    serve(data, port, ready, host=host, grpc_port=grpc_port, api_key=_api_key(api_key_file))
 
 
 def _api_key(file: Path | None) -> str | None:

@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
+import httpx
+import pyarrow.ipc
 import pytest
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from otlp_requests import PROTOBUF, chat_request
+
+from arttrace.collector.grpc_server import SERVICE
+from arttrace.collector.owner import hold_store
+from arttrace.formats.payload import encode_records
+from arttrace.paths import DataDir
+from arttrace.records.reward import Reward
+from arttrace.store import open_store
+from arttrace.store.remote import read_owner
 
 pytestmark = pytest.mark.e2e
 
+IDS = [(bytes([n]) * 16, bytes([n]) * 8) for n in (1, 2, 3)]
 MAIN = "from arttrace.commands import main; main()"
 
 
@@ -25,17 +43,29 @@ def arttrace(*arguments: str) -> list[str]:
     return [sys.executable, "-c", MAIN, *arguments]
 
 
-@pytest.fixture
-def collector(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    command = arttrace("collect", "--port", "0", "--dir", str(tmp_path))
+@contextmanager
+def collecting(directory: Path, *options: str) -> Iterator[tuple[str, str]]:
+    """`arttrace collect` on free ports: what it said, and its URL."""
+    with running(directory, *options) as (_, line):
+        yield line, line.split()[2].replace("0.0.0.0", "127.0.0.1")
+
+
+@contextmanager
+def running(directory: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    command = arttrace("collect", "--port", "0", "--dir", str(directory), *options)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        line = process.stdout.readline()
         try:
-            yield process, line.split()[2]
+            yield process, process.stdout.readline()
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(20)
+            process.wait(60)
+
+
+@pytest.fixture
+def collector(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    with running(tmp_path) as (process, line):
+        yield process, line.split()[2]
 
 
 @pytest.mark.parametrize("compression", [Compression.NoCompression, Compression.Gzip])
@@ -80,3 +110,129 @@ def test_a_taken_port_is_told(collector: tuple[subprocess.Popen[str], str], tmp_
     second = subprocess.run(arttrace("collect", "--port", port, "--dir", str(tmp_path)), capture_output=True, text=True)
     assert second.returncode == 1
     assert f"port {port} on 127.0.0.1 cannot be used" in second.stderr
+
+
+def test_commands_ask_the_collector_that_owns_the_store(
+    collector: tuple[subprocess.Popen[str], str], tmp_path: Path
+) -> None:
+    _, url = collector
+    answer = httpx.post(f"{url}/v1/traces", content=chat_request(IDS), headers={"content-type": PROTOBUF})
+    assert (answer.status_code, answer.headers["x-arttrace-collector"]) == (200, "1")
+
+    def told(name: str, value: float) -> None:
+        line = f"arttrace_collector_{name} {value:g}"
+        deadline = time.monotonic() + 60
+        while line not in (text := httpx.get(f"{url}/metrics").text).splitlines():
+            assert time.monotonic() < deadline, text
+            time.sleep(0.05)
+
+    told("owns_store", 1)
+    told("load_lag_seconds", 0)
+    told("ready", 1)
+    told("spans_acknowledged_total", 3)
+    assert httpx.get(f"{url}/ready").status_code == 200
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run(arttrace(*arguments, "--dir", str(tmp_path)), capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert json.loads(run("sql", "SELECT count(*) AS n FROM spans", "--json")) == [{"n": 3}]
+    assert json.loads(run("show", "01" * 16, "--json"))["trajectory"]["id"] == "01" * 16
+    owner = json.loads((tmp_path / "owner.json").read_text())
+    key = {"authorization": f"Bearer {owner['token']}"}
+    asked = httpx.get(f"{url}/api/summaries", params={"limit": 1}, headers=key)  # at the collector's own address
+    assert [one["calls"] for one in asked.json()] == [1]
+    table = httpx.post(
+        f"{url}/api/sql",
+        json={"query": "SELECT span_id, start_ns FROM spans ORDER BY 1"},
+        headers=key | {"accept": "application/vnd.apache.arrow.stream"},
+    )
+    assert pyarrow.ipc.open_stream(table.content).read_all().column("span_id").to_pylist() == [
+        span_id.hex() for _, span_id in IDS
+    ]
+    assert httpx.get(f"{url}/api/summaries").status_code == 401
+    reward = encode_records([Reward(id="r", trajectory_id="01" * 16, value=0.5)])
+    posted = httpx.post(f"{url}/api/records", content=reward, headers=key | {"content-type": "application/x-ndjson"})
+    assert posted.status_code == 200
+    assert json.loads(run("sql", "SELECT value FROM rewards", "--json")) == [{"value": 0.5}]
+
+
+def test_the_child_that_owns_the_store_is_started_again(
+    collector: tuple[subprocess.Popen[str], str], tmp_path: Path
+) -> None:
+    data = DataDir(tmp_path)
+
+    def owner() -> int:
+        deadline = time.monotonic() + 60
+        while (found := read_owner(data)) is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return found.pid
+
+    first = owner()
+    os.kill(first, signal.SIGKILL)
+    answer = httpx.post(f"{collector[1]}/v1/traces", content=chat_request(IDS), headers={"content-type": PROTOBUF})
+    assert answer.status_code == 200  # nobody waits for the child
+    with open_store(data) as store:  # whoever gets the file first
+        assert len(store.spans("01" * 16)) == 1
+    assert owner() != first
+
+
+def test_a_store_that_another_process_holds_is_asked_there(tmp_path: Path) -> None:
+    data = DataDir(tmp_path)
+    with hold_store(data, create=True) as held, collecting(tmp_path) as (_, url):
+        answer = httpx.post(f"{url}/v1/traces", content=chat_request(IDS), headers={"content-type": PROTOBUF})
+        assert answer.status_code == 200
+        assert held.ingest_spool() == 3  # the holder takes in what the collector made durable
+        held_by = json.loads(data.owner.read_text())
+        key = {"authorization": f"Bearer {held_by['token']}"}
+        assert httpx.get(f"{url}/api/summaries", headers=key).status_code == 401  # its token is not the collector's
+        assert httpx.get(f"{url}/health").status_code == 200
+
+
+def test_stock_exporter_over_grpc(tmp_path: Path) -> None:
+    with collecting(tmp_path, "--grpc-port", "0") as (line, _):
+        port = line.split("gRPC on port ")[1].split()[0]
+        exporter = GrpcExporter(endpoint=f"http://127.0.0.1:{port}", insecure=True, compression=grpc.Compression.Gzip)
+        provider = TracerProvider()
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+        with provider.get_tracer("their code").start_as_current_span("chat m") as span:
+            span.set_attribute("gen_ai.operation.name", "chat")
+        provider.shutdown()
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            export = channel.unary_unary(f"/{SERVICE}/Export")
+            assert ExportTraceServiceResponse.FromString(export(chat_request(IDS))) == ExportTraceServiceResponse()
+            partial = ExportTraceServiceResponse.FromString(export(chat_request([*IDS, (b"short", b"x" * 8)])))
+            assert partial.partial_success.rejected_spans == 1
+            with pytest.raises(grpc.RpcError) as error:
+                export(b"\xff garbage")
+            assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+            bomb = b"\x0a" + b"\x80\x80\x80\x28" + b"\x00" * (80 << 20)
+            with pytest.raises(grpc.RpcError) as error:
+                export(bomb, compression=grpc.Compression.Gzip)
+            assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+            export(chat_request(IDS))
+    with open_store(DataDir(tmp_path)) as store:
+        assert store.sql("SELECT count(*) FROM spans")[1] == [(4,)]
+
+
+def test_others_than_this_machine_need_a_key(tmp_path: Path) -> None:
+    refused = subprocess.run(
+        arttrace("collect", "--host", "0.0.0.0", "--dir", str(tmp_path)), capture_output=True, text=True
+    )
+    assert refused.returncode == 1
+    assert "--api-key-file" in refused.stderr
+    file = tmp_path / "key"
+    file.write_text("a key\n")
+    with collecting(tmp_path, "--host", "0.0.0.0", "--api-key-file", str(file), "--grpc-port", "0") as (line, url):
+        headers = {"content-type": PROTOBUF}
+        assert httpx.post(f"{url}/v1/traces", content=chat_request(IDS), headers=headers).status_code == 401
+        headers["authorization"] = "Bearer a key"
+        assert httpx.post(f"{url}/v1/traces", content=chat_request(IDS), headers=headers).status_code == 200
+        with grpc.insecure_channel(f"127.0.0.1:{line.split('gRPC on port ')[1].split()[0]}") as channel:
+            export = channel.unary_unary(f"/{SERVICE}/Export")
+            with pytest.raises(grpc.RpcError) as error:
+                export(chat_request(IDS))
+            assert error.value.code() == grpc.StatusCode.UNAUTHENTICATED
+            export(chat_request(IDS), metadata=(("authorization", "Bearer a key"),))
