@@ -15,9 +15,12 @@ if TYPE_CHECKING:
         update,
     )
     from arttrace.capture.decorators import agent, tool, trajectory
+    from arttrace.capture.middleware import ASGIMiddleware, WSGIMiddleware
     from arttrace.capture.routing import route
 
 __all__ = [
+    "ASGIMiddleware",
+    "WSGIMiddleware",
     "agent",
     "current_trajectory",
     "flush",
@@ -32,15 +35,21 @@ __all__ = [
     "update",
 ]
 
-_DECORATORS = "arttrace.capture.decorators"
-_MODULES = {"agent": _DECORATORS, "tool": _DECORATORS, "trajectory": _DECORATORS, "route": "arttrace.capture.routing"}
+_MODULES = {
+    "ASGIMiddleware": "middleware",
+    "WSGIMiddleware": "middleware",
+    "agent": "decorators",
+    "route": "routing",
+    "tool": "decorators",
+    "trajectory": "decorators",
+}
 
 
 def __getattr__(name: str) -> Any:
     # Loaded on first use: whoever imports only records or the store does not pay for capture.
     if name not in __all__:
         raise AttributeError(f"module 'arttrace' has no attribute {name!r}")
-    module = import_module(_MODULES.get(name, "arttrace.capture.api"))
+    module = import_module(f"arttrace.capture.{_MODULES.get(name, 'api')}")
     value = globals()[name] = getattr(module, name)
     return value
 

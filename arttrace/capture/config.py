@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, get_args
 
 from arttrace.capture.guard import logger
+from arttrace.capture.propagation import of_process
 from arttrace.paths import DataDir
 
 ContentMode = Literal["full", "redacted", "off"]
@@ -97,9 +98,10 @@ class Settings:
 
         A word that is not known is logged, and the careful one is taken: content off, orphans ignored.
         """
+        parent = of_process()  # inside a trajectory of another process its project and directory count
         return cls(
-            data=DataDir.resolve(dir),
-            project=project or os.environ.get("ARTTRACE_PROJECT") or "default",
+            data=DataDir.resolve(dir or (parent.dir if parent else None)),
+            project=project or (parent.project if parent else None) or os.environ.get("ARTTRACE_PROJECT") or "default",
             capture_content=content_mode(capture_content, "ARTTRACE_CAPTURE_CONTENT", default="full"),
             mask=mask,
             orphans=_word(orphans, "ARTTRACE_ORPHANS", get_args(Orphans), "record", "ignore"),

@@ -7,9 +7,10 @@ one as parent. So two undecorated sub-agents that run in parallel are told apart
 
 from __future__ import annotations
 
-import asyncio
+import sys
 import threading
 import weakref
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -22,11 +23,14 @@ if TYPE_CHECKING:
 
 
 def _owner() -> Any:
-    """The current asyncio task, else the current thread."""
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:
-        task = None
+    """The current task of asyncio or trio, else the current thread."""
+    task = None
+    if (asyncio := sys.modules.get("asyncio")) is not None:
+        with suppress(RuntimeError):
+            task = asyncio.current_task()
+    if task is None and (trio := sys.modules.get("trio")) is not None:
+        with suppress(RuntimeError):
+            task = trio.lowlevel.current_task()
     return threading.current_thread() if task is None else task
 
 

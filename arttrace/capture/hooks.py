@@ -8,7 +8,7 @@ from types import ModuleType
 
 import wrapt
 
-from arttrace.capture import http_hook, openai_hook, runtime, threads, tool_hooks
+from arttrace.capture import hops, http_hook, openai_hook, processes, runtime, threads, tool_hooks
 from arttrace.capture.call import close_open_calls
 from arttrace.capture.guard import Guard
 
@@ -33,6 +33,12 @@ def install() -> None:
                 ("httpx2", http_hook.install),
                 ("openai._base_client", openai_hook.install),
                 *tool_hooks.HOOKS,
+                ("httpx", hops.install),  # after the taps, so that these see the headers that go out
+                ("httpx2", hops.install),
+                ("subprocess", processes.install_subprocess),
+                ("multiprocessing.process", processes.install_process),
+                ("multiprocessing.pool", processes.install_pool),
+                ("concurrent.futures.process", processes.install_executor),
             ):
                 wrapt.register_post_import_hook(_guarded(hook), name)
 

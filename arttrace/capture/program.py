@@ -1,7 +1,8 @@
 """The whole program as one trajectory, for `arttrace run`: calls outside any `@trajectory` belong to it.
 
 It begins with the first such call, so that a program whose calls are all inside trajectories of its own has none
-beside them, and ends when the process does. Each process of a program has its own.
+beside them, and ends when the process does. Each process of a program has its own; one that was started inside a
+trajectory is a sub-agent of that.
 """
 
 from __future__ import annotations
@@ -15,39 +16,50 @@ from arttrace.capture import runtime
 from arttrace.capture.flow import Execution
 from arttrace.capture.guard import Guard
 from arttrace.capture.ids import random_hex
-from arttrace.capture.scope import Run, Scope
+from arttrace.capture.places import place_by_baggage, place_of
+from arttrace.capture.propagation import of_process
+from arttrace.capture.scope import Run, Scope, ScopeKind
 
 _lock = threading.Lock()
 _enabled = False
 _scope: Scope | None = None
+_ends = False
 _ending = Guard("ending the program's trajectory", background=True)
 
 
 def enable() -> None:
     """From now on calls outside a trajectory are recorded under the program's."""
     global _enabled
-    if not _enabled:
-        _enabled = True
-        runtime.before_exit.append(_finish)
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=_after_fork_in_child)
+    _enabled = True
 
 
-def scope() -> Scope | None:
-    """The program's root scope, begun now if it has not; None where programs are not captured."""
+def scope(kind: ScopeKind = "agent") -> Scope | None:
+    """What goes outside any scope of this process belongs to this; None where it belongs to nothing.
+
+    That is the place that an HTTP request brought with it; else the program, begun now if it has not, where the whole
+    program is captured or it was started inside a trajectory of another process. A `trajectory` stands beside the
+    program, and not in it.
+    """
     global _scope
-    if not _enabled:
-        return None
+    place = place_by_baggage()
+    if place is not None:
+        return place
+    carried = of_process()
+    if kind == "trajectory" or (carried is None and not _enabled):
+        return None if carried is None else place_of(carried)
     with _lock:
         if _scope is None:
             recorder = runtime.recorder()
             if recorder.settings.disabled:
                 return None
-            run = Run(id=random_hex(32), project=recorder.settings.project)
+            parent = None if carried is None else place_of(carried)
+            run = Run(id=random_hex(32), project=recorder.settings.project) if parent is None else parent.run
             entry = _program()
-            _scope = Scope("trajectory", Path(entry).stem or entry, run=run, parent=None, entry=entry)
+            name = Path(entry).stem or entry
+            _scope = Scope("trajectory" if parent is None else "agent", name, run=run, parent=parent, entry=entry)
             _scope.set_arguments(argv=sys.argv[1:])
-            _scope.belongs_to(Execution.start(None, owner=threading.main_thread()))
+            _scope.belongs_to(Execution.start(_scope.root.execution, owner=threading.main_thread()))
+            _end_with_the_process()
         return _scope
 
 
@@ -60,6 +72,17 @@ def _program() -> str:
     return str(getattr(main, "__file__", None) or sys.argv[0] or "python")
 
 
+def _end_with_the_process() -> None:
+    global _ends
+    if not _ends:
+        _ends = True
+        runtime.before_exit.append(_finish)
+    # A child of multiprocessing ends with os._exit after the finalizers of its own.
+    util, process = sys.modules.get("multiprocessing.util"), sys.modules.get("multiprocessing.process")
+    if util is not None and process is not None and process.parent_process() is not None:
+        util.Finalize(None, _finish, exitpriority=200)
+
+
 def _finish() -> None:
     with _ending:
         if _scope is not None:
@@ -69,3 +92,7 @@ def _finish() -> None:
 def _after_fork_in_child() -> None:
     global _lock, _scope
     _lock, _scope = threading.Lock(), None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

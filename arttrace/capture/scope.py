@@ -294,8 +294,8 @@ def open_scope(
     """A new scope under the current one, or None when nothing is to be recorded here.
 
     Outside any scope it goes under `outside(kind)`; where that is nothing, only `trajectory` opens one. Inside, a
-    further `trajectory` is a sub-agent of it. `library` and `call_id` are those of a tool that a library executes; a tool
-    call that is being recorded already opens none.
+    further `trajectory` is a sub-agent of it. `library` and `call_id` are those of a tool that a library executes; a
+    tool call that is being recorded already opens none.
     """
     flow = current_flow()
     settings = recorder().settings

@@ -56,14 +56,16 @@ def _submit(submit: Callable[..., Any]) -> Callable[..., Any]:
             return submit(self, fn, *args, **kwargs)
         set_flow(EMPTY_FLOW)
         try:
-            return submit(self, _in_flow(flow, fn), *args, **kwargs)
+            return submit(self, in_flow(flow, fn), *args, **kwargs)
         finally:
             set_flow(flow)
 
     return hooked
 
 
-def _in_flow(flow: Flow, fn: Callable[..., Any]) -> Callable[..., Any]:
+def in_flow(flow: Flow, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn` as a job that brings its flow to whichever thread runs it."""
+
     def job(*args: Any, **kwargs: Any) -> Any:
         before = current_flow()
         set_flow(flow)

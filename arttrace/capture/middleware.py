@@ -1,0 +1,115 @@
+"""The receiving end of an HTTP hop: a server's part of a trajectory, for ASGI and WSGI applications.
+
+    app = arttrace.ASGIMiddleware(app)        # Starlette, FastAPI: app.add_middleware(arttrace.ASGIMiddleware)
+    app = arttrace.WSGIMiddleware(app)        # Flask: app.wsgi_app = arttrace.WSGIMiddleware(app.wsgi_app)
+
+Where OpenTelemetry's own instrumentation of the server extracts `baggage`, neither is needed. Whoever can send requests
+can name a trajectory: put them where only your own services reach, as with any trace header.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from dataclasses import replace
+from typing import Any
+
+from opentelemetry import baggage
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry.context import Context
+
+from arttrace.capture import hooks
+from arttrace.capture.flow import current_flow, set_flow
+from arttrace.capture.guard import Guard
+from arttrace.capture.places import Place, place_of
+from arttrace.capture.propagation import BAGGAGE, parse
+
+_joining = Guard("joining a trajectory of another process")
+_propagator = W3CBaggagePropagator()
+
+Messages = Callable[..., Awaitable[Any]]
+
+
+class ASGIMiddleware:
+    """Runs the application inside the trajectory that the request's `baggage` names, if it names one."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
+        self.app = app
+        hooks.install()
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Messages, send: Messages) -> None:
+        """Answer one request; lifespan and other messages pass."""
+        place = None
+        with _joining:
+            values = [value.decode("latin-1") for name, value in scope.get("headers", ()) if name == b"baggage"]
+            place = _place(values)
+        if place is None:
+            return await self.app(scope, receive, send)
+        with _Inside(place):
+            return await self.app(scope, receive, send)
+
+
+class WSGIMiddleware:
+    """Runs the application, and the making of its answer, inside the trajectory that the request's `baggage` names."""
+
+    def __init__(self, app: Callable[..., Iterable[bytes]]) -> None:
+        self.app = app
+        hooks.install()
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Answer one request."""
+        place = None
+        with _joining:
+            place = _place([environ["HTTP_BAGGAGE"]] if "HTTP_BAGGAGE" in environ else [])
+        if place is None:
+            return self.app(environ, start_response)
+        with _Inside(place):
+            body = self.app(environ, start_response)
+        return body if isinstance(body, (list, tuple)) else _Body(body, place)
+
+
+class _Body:
+    """An answer that is made while it is read: each part inside the trajectory."""
+
+    def __init__(self, body: Iterable[bytes], place: Place) -> None:
+        self._body = body
+        self._place = place
+
+    def __iter__(self) -> Iterator[bytes]:
+        with _Inside(self._place):
+            parts = iter(self._body)
+        while True:
+            with _Inside(self._place):
+                try:
+                    part = next(parts)
+                except StopIteration:
+                    return
+            yield part
+
+    def close(self) -> None:
+        close = getattr(self._body, "close", None)
+        if close is not None:
+            with _Inside(self._place):
+                close()
+
+
+class _Inside:
+    """Makes a place current in the caller's flow, for the length of a block."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def __enter__(self) -> None:
+        self._before = current_flow()
+        set_flow(replace(self._before, scope=self._place, execution=None))
+
+    def __exit__(self, *_: object) -> None:
+        set_flow(self._before)
+
+
+def _place(values: list[str]) -> Place | None:
+    if not any(BAGGAGE in value for value in values):
+        return None
+    context = _propagator.extract({"baggage": ",".join(values)}, Context())
+    text = baggage.get_baggage(BAGGAGE, context)
+    carried = parse(text) if isinstance(text, str) else None
+    return None if carried is None else place_of(carried)

@@ -1,0 +1,60 @@
+"""Where things are recorded that no scope of this process is around: under a span of another process.
+
+A place is a scope to whatever goes under it, and has no span of its own to end. Scopes right below one are this
+process's own roots: each says how many spans this process made under it.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+
+from opentelemetry import baggage
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, TraceFlags
+
+from arttrace.capture import propagation
+from arttrace.capture.config import ContentMode, content_mode, stricter
+from arttrace.capture.flow import Execution
+from arttrace.capture.propagation import Carried
+from arttrace.capture.runtime import recorder
+from arttrace.capture.scope import Run, Scope
+
+
+class Place(Scope):
+    """A scope that is not open here."""
+
+    is_place = True
+
+    def __init__(self, run: Run, span: Span, execution: Execution | None, capture_content: ContentMode) -> None:
+        self.recorder = recorder()
+        self.kind, self.name, self.library = "agent", "", None
+        self.parent, self.is_root = None, False
+        self.before = self.opened_by = None
+        self.run, self.span, self.execution = run, span, execution
+        self.capture_content = stricter(self.recorder.settings.capture_content, capture_content)
+        self._attributes, self._cut, self._failure = {}, [], None
+        self._ended, self._pid = True, os.getpid()
+
+
+class _Elsewhere:
+    """The owner of an execution in another process: never a task or thread of this one."""
+
+
+def place_of(carried: Carried) -> Place:
+    """The place that another process has said."""
+    context = SpanContext(carried.trace_id, carried.span_id, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+    execution = None
+    if carried.execution_id is not None:
+        execution = Execution(carried.execution_id, None, weakref.ref(_Elsewhere()))
+    run = Run(id=carried.trajectory_id, project=carried.project or recorder().settings.project)
+    mode = content_mode(carried.capture_content, default="full")
+    return Place(run, NonRecordingSpan(context), execution, mode)
+
+
+def place_by_baggage() -> Place | None:
+    """The place that the current OpenTelemetry context brought here over HTTP."""
+    text = baggage.get_baggage(propagation.BAGGAGE)
+    if not isinstance(text, str):
+        return None
+    carried = propagation.parse(text)
+    return None if carried is None else place_of(carried)

@@ -1,0 +1,348 @@
+"""The trajectory follows the program into child processes, pools of processes and HTTP hops, and nobody else hears."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+import httpx
+import pytest
+from chat_server import ChatServer
+from spool import read_spans
+
+import arttrace
+from arttrace import semconv
+from arttrace.capture import propagation
+from arttrace.capture.propagation import Carried, parse
+from arttrace.records.span import SpanRow
+from arttrace.records.trajectory import Trajectory
+from arttrace.trajectories import build_trajectories
+
+Spans = Callable[[], list[SpanRow]]
+
+ASKING = """
+import sys
+from openai import OpenAI
+def ask(url, text):
+    client = OpenAI(base_url=url, api_key="sk-test-0123456789")
+    client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
+"""
+
+
+def run(program: str, tmp_path: Path, *arguments: str, **environment: str) -> str:
+    (tmp_path / "asking.py").write_text(textwrap.dedent(ASKING))
+    (tmp_path / "program.py").write_text(textwrap.dedent(program))
+    env = {**os.environ, "ARTTRACE_DIR": str(tmp_path / "d"), **environment}
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "program.py"), *arguments], env=env, text=True, capture_output=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def one_trajectory(tmp_path: Path) -> Trajectory:
+    (trajectory,) = build_trajectories(read_spans(tmp_path / "d"))
+    assert trajectory.incomplete == ""
+    return trajectory
+
+
+def agents(trajectory: Trajectory) -> list[tuple[str, str | None, int]]:
+    """Each agent's name, its parent's name and its number of calls."""
+    names = {agent.id: agent.name for agent in trajectory.agents}
+    return sorted(
+        (agent.name, names.get(agent.parent_id or ""), sum(call.agent_id == agent.id for call in trajectory.calls))
+        for agent in trajectory.agents
+    )
+
+
+# --- child processes ------------------------------------------------------------------------------------------
+def test_a_child_process_joins_as_a_sub_agent(tmp_path: Path, server: ChatServer) -> None:
+    (tmp_path / "child.py").write_text(
+        "import arttrace, sys; arttrace.init(); from asking import ask; ask(sys.argv[1], 'child')"
+    )
+    (tmp_path / "decorated.py").write_text(
+        "import arttrace, sys; from asking import ask\n"
+        "@arttrace.trajectory\ndef inner(url): ask(url, 'inner')\n"
+        "inner(sys.argv[1])"
+    )  # fmt: skip
+    run(
+        """
+        import asyncio, pathlib, subprocess, sys
+        import arttrace
+        here = pathlib.Path(__file__).parent
+        arttrace.init(project="told", dir=here / "d")
+        @arttrace.trajectory
+        async def outer(url):
+            subprocess.run([sys.executable, here / "child.py", url], check=True)
+            process = await asyncio.create_subprocess_exec(sys.executable, here / "decorated.py", url)
+            assert await process.wait() == 0
+        asyncio.run(outer(sys.argv[1]))
+        """,
+        tmp_path,
+        server.url,
+        ARTTRACE_DIR=str(tmp_path / "elsewhere"),
+    )
+    trajectory = one_trajectory(tmp_path)
+    assert agents(trajectory) == [("child", "outer", 1), ("inner", "outer", 1), ("outer", None, 0)]
+    assert not (tmp_path / "elsewhere").exists()
+    roots = [span for span in read_spans(tmp_path / "d") if semconv.TRAJECTORY_SPAN_COUNT in span.attributes]
+    assert sorted(root.attributes[semconv.TRAJECTORY_SPAN_COUNT] for root in roots) == [0, 1, 1]
+    assert {root.attributes[semconv.PROJECT] for root in roots} == {"told"}
+
+
+def test_a_program_under_arttrace_run_joins_too(tmp_path: Path, server: ChatServer) -> None:
+    (tmp_path / "plain.py").write_text("import sys; from asking import ask; ask(sys.argv[1], 'plain')")
+    run(
+        """
+        import pathlib, subprocess, sys
+        import arttrace
+        with arttrace.trajectory(name="outer"):
+            script = str(pathlib.Path(__file__).parent / "plain.py")
+            main = "from arttrace.commands import main; main()"
+            subprocess.run([sys.executable, "-c", main, "run", "--", "python", script, sys.argv[1]], check=True)
+        """,
+        tmp_path,
+        server.url,
+        PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    )
+    assert agents(one_trajectory(tmp_path)) == [("outer", None, 0), ("plain", "outer", 1)]
+
+
+@pytest.mark.parametrize("how", ["fork", "spawn", "forkserver"])
+def test_multiprocessing_of_every_kind(how: str, tmp_path: Path) -> None:
+    if how not in __import__("multiprocessing").get_all_start_methods():
+        pytest.skip(f"no {how} here")
+    run(
+        """
+        import multiprocessing, sys
+        from concurrent.futures import ProcessPoolExecutor
+        import arttrace
+        @arttrace.agent
+        def worker(n): pass
+        def job(n): worker(n); return n
+        if __name__ == "__main__":
+            context = multiprocessing.get_context(sys.argv[1])
+            with ProcessPoolExecutor(1, mp_context=context) as executor:
+                with arttrace.trajectory(name="first"):
+                    pool = context.Pool(1)
+                    process = context.Process(target=worker, args=(1,))
+                    process.start(); process.join()
+                    assert process.exitcode == 0
+                    assert not hasattr(process, "_arttrace")
+                    assert executor.submit(job, 7).result() == 7
+                with arttrace.trajectory(name="second"):
+                    assert executor.submit(job, 7).result() == 7
+                    assert pool.map(job, [7, 7]) == [7, 7]
+                assert executor.submit(job, 7).result() == pool.apply(job, [7]) == 7  # outside: nobody's
+                pool.close(); pool.join()
+        """,
+        tmp_path,
+        how,
+    )
+    first, second = build_trajectories(read_spans(tmp_path / "d"))
+    assert agents(first) == [("first", None, 0), ("worker", "first", 0), ("worker", "first", 0)]
+    assert agents(second) == [("second", None, 0), *[("worker", "second", 0)] * 3]
+    assert (first.incomplete, second.incomplete) == ("", "")
+
+
+SHOW = [sys.executable, "-S", "-c", "import json, os; print(json.dumps(dict(os.environ)))"]
+
+
+@pytest.mark.parametrize("env", [None, {}, {"A": "1", "ARTTRACE_CONTEXT": "old"}])
+def test_a_child_gets_the_environment_it_was_given_and_one_variable(env: Any, spans: Spans) -> None:
+    def shown() -> dict[str, str]:
+        return json.loads(subprocess.run(SHOW, env=env, capture_output=True, check=True).stdout)  # type: ignore[no-any-return]
+
+    outside = shown()
+    with arttrace.trajectory(name="run") as root:
+        inside = shown()
+        with arttrace.no_capture():
+            assert shown() == outside
+        positional = subprocess.Popen(SHOW, -1, None, None, subprocess.PIPE, None, None, True, False, None, env)
+        assert set(json.loads(positional.communicate()[0])) == set(inside)
+    carried = parse(inside.pop(propagation.VARIABLE))
+    assert carried is not None
+    assert carried.trajectory_id == root.id
+    outside.pop(propagation.VARIABLE, None)
+    assert inside == outside
+
+
+def test_what_popen_refuses_is_refused_as_before(spans: Spans) -> None:
+    with arttrace.trajectory(name="run"):
+        with pytest.raises(AttributeError, match="items"):
+            subprocess.Popen(SHOW, env=7)  # type: ignore[call-overload]
+        with pytest.raises(FileNotFoundError):
+            subprocess.Popen(["/nowhere/at all"])
+
+
+def test_a_pool_that_cannot_pickle_says_so_as_before(spans: Spans) -> None:
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing.pool import ThreadPool
+
+    with arttrace.trajectory(name="run") as root, ProcessPoolExecutor(1) as executor:
+        with pytest.raises(Exception, match="pickle"):
+            executor.submit(lambda: 1).result()
+        with ThreadPool(1) as pool:
+            assert pool.apply(lambda: arttrace.current_trajectory().id) == root.id  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "00-" + "0" * 32 + "-" + "1" * 16 + "-01;trajectory=a", "00-" + "1" * 32 + "-" + "1" * 16 + "-01;"],
+)
+def test_a_line_that_says_nothing_joins_nothing(text: str, monkeypatch: pytest.MonkeyPatch, spans: Spans) -> None:
+    monkeypatch.setenv(propagation.VARIABLE, text)
+    with arttrace.trajectory(name="alone"):
+        pass
+    (root,) = spans()
+    assert root.parent_span_id is None
+
+
+def test_a_line_comes_back_as_it_was() -> None:
+    carried = Carried(1, 2, "run; of, ä=1", "e" * 16, "redacted", "my project", "/data dir")
+    assert parse(carried.text()) == carried
+    assert carried.text().isascii()
+    assert not set(carried.text()) & set(' ,"\\')
+
+
+# --- HTTP hops ------------------------------------------------------------------------------------------------
+def sub_agent(server: ChatServer) -> None:
+    @arttrace.agent(name="remote")
+    def remote() -> None:
+        import openai
+
+        with openai.OpenAI(base_url=server.url, api_key="sk-test-0123456789") as client:
+            client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hop"}])
+
+    threading.Thread(target=remote).run()
+
+
+class Quiet(WSGIRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextmanager
+def serving(app: Any) -> Iterator[str]:
+    with make_server("127.0.0.1", 0, app, handler_class=Quiet) as running:
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{running.server_port}/"
+        finally:
+            running.shutdown()
+            thread.join()
+
+
+class Service:
+    """A service of the user's own: what it was sent, and a sub-agent that works for each request."""
+
+    def __init__(self, server: ChatServer) -> None:
+        self.server = server
+        self.headers: list[dict[str, str]] = []
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
+        self.headers.append(
+            {
+                name: environ[f"HTTP_{name.upper()}"]
+                for name in ("traceparent", "baggage")
+                if f"HTTP_{name.upper()}" in environ
+            }
+        )
+        start_response("200 OK", [])
+        sub_agent(self.server)  # lazily: when the answer is read
+        yield b"done"
+
+
+@pytest.mark.parametrize("library", ["httpx", "httpx2"])
+@pytest.mark.parametrize("instrumented", [False, True])
+def test_a_listed_host_joins_over_http(
+    library: str, instrumented: bool, server: ChatServer, spans: Spans, tmp_path: Path
+) -> None:
+    module = pytest.importorskip(library)
+    service = Service(server)
+    instrumentor: Any = None
+    if instrumented:
+        from opentelemetry.instrumentation import httpx as instrumentation
+
+        instrumentor = getattr(
+            instrumentation, {"httpx": "HTTPXClientInstrumentor", "httpx2": "HTTPX2ClientInstrumentor"}[library]
+        )()
+        instrumentor.instrument()
+    try:
+        with serving(arttrace.WSGIMiddleware(service)) as url:
+            host = url.split("/")[2]
+            arttrace.init(project="test", dir=tmp_path / "data", propagate=[host])
+            with arttrace.trajectory(name="caller") as root:
+                assert module.get(url).text == "done"
+
+                async def hop() -> str:
+                    async with module.AsyncClient() as client:
+                        return str((await client.get(url)).text)
+
+                assert asyncio.run(hop()) == "done"
+                with arttrace.no_capture():
+                    module.get(url)
+            module.get(url)
+    finally:
+        if instrumentor is not None:
+            instrumentor.uninstrument()
+    (trajectory,) = [each for each in build_trajectories(spans()) if each.id == root.id]
+    assert agents(trajectory) == [("caller", None, 0), ("remote", "caller", 1), ("remote", "caller", 1)]
+    assert trajectory.incomplete == ""
+    assert [sorted(headers) for headers in service.headers[:2]] == [["baggage", "traceparent"]] * 2
+    assert not any("arttrace" in headers.get("baggage", "") for headers in service.headers[2:])
+    trace_ids = {span.trace_id for span in spans() if span.attributes.get(semconv.TRAJECTORY_ID) == root.id}
+    assert {headers["traceparent"].split("-")[1] for headers in service.headers[:2]} == trace_ids
+
+
+def test_a_host_that_is_not_listed_hears_nothing(server: ChatServer, spans: Spans, tmp_path: Path) -> None:
+    service = Service(server)
+    with serving(service) as url:
+        arttrace.init(project="test", dir=tmp_path / "data", propagate=["example.org"])
+        with arttrace.trajectory(name="caller"):
+            httpx.get(url)
+    assert service.headers == [{}]
+
+
+async def test_asgi_middleware_and_a_service_with_instrumentation_of_its_own(
+    server: ChatServer, spans: Spans, tmp_path: Path
+) -> None:
+    from opentelemetry import context
+    from opentelemetry.propagate import extract
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.to_thread(sub_agent, server)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
+
+    async def instrumented(scope: Any, receive: Any, send: Any) -> None:
+        headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+        token = context.attach(extract(headers))  # as OpenTelemetry's ASGI instrumentation does
+        try:
+            await app(scope, receive, send)
+        finally:
+            context.detach(token)
+
+    arttrace.init(project="test", dir=tmp_path / "data", propagate=["service"])
+    with arttrace.trajectory(name="caller"):
+        for served in (arttrace.ASGIMiddleware(app), instrumented):
+            transport = httpx.ASGITransport(served)
+
+            async def as_elsewhere(transport: Any = transport) -> Any:
+                async with httpx.AsyncClient(transport=transport) as client:
+                    return await client.get("http://service/")
+
+            assert (await as_elsewhere()).text == "done"
+    (trajectory,) = build_trajectories(spans())
+    assert agents(trajectory) == [("caller", None, 0), ("remote", "caller", 1), ("remote", "caller", 1)]
