@@ -41,9 +41,9 @@ def install(module: ModuleType) -> None:
 
 def begin_plain_call(http_client: Any, method: str, path: str, host: str | None) -> ModelCall | UnrecordedCall | None:
     """The call that an HTTP client makes of itself by this request, when it is one to a model API."""
-    if current_call.get() is not None or method.upper() != "POST" or api_of(path) is None:
-        return None
     with _beginning:
+        if current_call.get() is not None or method.upper() != "POST" or api_of(path) is None:
+            return None
         provider = "azure.ai.openai" if (host or "").endswith(".azure.com") else "openai"
         return begin_call(http_client, path=path, provider=provider, plain=True)
     return None
