@@ -142,7 +142,8 @@ def _ordered_alike(ballot: Ballot) -> float:
 
 
 def _first_minus_last(by_group: Mapping[str, Sequence[Ballot]], means: Mapping[str, Sequence[float]]) -> float | None:
-    first, last = [], []
+    first: list[float] = []
+    last: list[float] = []
     for key, ballots in by_group.items():
         for ballot in ballots if len(ballots) > 1 else ():
             end = max(ballot.places)

@@ -107,7 +107,7 @@ def blockwise_attention(
     return torch.cat(out, dim=2)
 
 
-class _JoinedAttention(torch.autograd.Function):
+class _JoinedAttention(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(
         ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, blocks: Sequence[Block], scale: float

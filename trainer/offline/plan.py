@@ -22,9 +22,9 @@ Method = Literal["sft", "dpo"]
 class OfflinePlan:
     """The examples of one run of training.
 
-    `sft` holds one example per conversation, `dpo` pairs (chosen, rejected) that begin alike. `consumed` names the trajectories behind them; `groups` counts all that were
-    looked at, `groups_equal` those whose rewards are all equal. `trajectories_left_out` and `conversations_left_out`
-    count what is not trained on, by reason.
+    `sft` holds one example per conversation, `dpo` pairs (chosen, rejected) that begin alike. `consumed` names the
+    trajectories behind them; `groups` counts all that were looked at, `groups_equal` those whose rewards are all equal.
+    `trajectories_left_out` and `conversations_left_out` count what is not trained on, by reason.
     """
 
     method: Method
