@@ -9,7 +9,7 @@ import msgspec
 from arttrace.records.message import Message
 
 
-class Choice(msgspec.Struct, frozen=True):
+class Choice(msgspec.Struct, frozen=True, gc=False):
     """One answer of a call.
 
     `token_ids` has shape (T,), the sampled tokens; `logprobs` has shape (T,), natural logarithms under the policy that
@@ -23,7 +23,7 @@ class Choice(msgspec.Struct, frozen=True):
     logprobs: tuple[float | None, ...] | None = None
 
 
-class Call(msgspec.Struct, frozen=True):
+class Call(msgspec.Struct, frozen=True, gc=False):
     """One model call: what went in, what came out, and the token truth where the engine gave it.
 
     `prompt_token_ids` has shape (P,). Times are nanoseconds since the epoch. `tools` are definitions in OpenAI's form.

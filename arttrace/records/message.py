@@ -8,19 +8,19 @@ from typing import Any
 import msgspec
 
 
-class TextPart(msgspec.Struct, frozen=True, tag="text"):
+class TextPart(msgspec.Struct, frozen=True, gc=False, tag="text"):
     """Plain text."""
 
     content: str
 
 
-class ReasoningPart(msgspec.Struct, frozen=True, tag="reasoning"):
+class ReasoningPart(msgspec.Struct, frozen=True, gc=False, tag="reasoning"):
     """The model's reasoning text, where the engine gives it apart from the answer."""
 
     content: str
 
 
-class ToolCallPart(msgspec.Struct, frozen=True, tag="tool_call"):
+class ToolCallPart(msgspec.Struct, frozen=True, gc=False, tag="tool_call"):
     """A tool call the model asked for. `arguments` is the text as sampled, which need not be valid JSON."""
 
     name: str
@@ -28,14 +28,14 @@ class ToolCallPart(msgspec.Struct, frozen=True, tag="tool_call"):
     id: str | None = None
 
 
-class ToolResultPart(msgspec.Struct, frozen=True, tag="tool_call_response"):
+class ToolResultPart(msgspec.Struct, frozen=True, gc=False, tag="tool_call_response"):
     """What a tool answered. `response` is text, or parsed JSON when the sender gave structure."""
 
     response: Any
     id: str | None = None
 
 
-class OtherPart(msgspec.Struct, frozen=True, tag="other"):
+class OtherPart(msgspec.Struct, frozen=True, gc=False, tag="other"):
     """Anything else (image, audio, file, refusal), kept as it came."""
 
     value: dict[str, Any]
@@ -44,7 +44,7 @@ class OtherPart(msgspec.Struct, frozen=True, tag="other"):
 Part = TextPart | ReasoningPart | ToolCallPart | ToolResultPart | OtherPart
 
 
-class Message(msgspec.Struct, frozen=True):
+class Message(msgspec.Struct, frozen=True, gc=False):
     """One message. An assistant message without any part is an empty generation."""
 
     role: str

@@ -10,7 +10,7 @@ Attributes = dict[str, Any]
 """Attribute values: str, bool, int, float, or lists of them; structured values (dicts) are accepted on input."""
 
 
-class SpanEvent(msgspec.Struct, frozen=True):
+class SpanEvent(msgspec.Struct, frozen=True, gc=False):
     """A timed event on a span."""
 
     name: str
@@ -18,7 +18,7 @@ class SpanEvent(msgspec.Struct, frozen=True):
     attributes: Attributes = {}
 
 
-class SpanLink(msgspec.Struct, frozen=True):
+class SpanLink(msgspec.Struct, frozen=True, gc=False):
     """A link to a span of this or another trace."""
 
     trace_id: str
@@ -26,7 +26,7 @@ class SpanLink(msgspec.Struct, frozen=True):
     attributes: Attributes = {}
 
 
-class SpanRow(msgspec.Struct, frozen=True, tag="span", omit_defaults=True):
+class SpanRow(msgspec.Struct, frozen=True, gc=False, tag="span", omit_defaults=True):
     """One finished span.
 
     Ids are lower-case hex, 32 digits for the trace and 16 for the span, as in OTLP/JSON; times are nanoseconds

@@ -31,7 +31,7 @@ class Agent(msgspec.Struct, frozen=True):
     spawned_by: str | None = None
 
 
-class ToolCall(msgspec.Struct, frozen=True):
+class ToolCall(msgspec.Struct, frozen=True, gc=False):
     """One tool execution: recorded by a span, or inferred from the history (its time is then only a bound)."""
 
     id: str
@@ -45,7 +45,7 @@ class ToolCall(msgspec.Struct, frozen=True):
     inferred: bool = False
 
 
-class MessageNode(msgspec.Struct, frozen=True):
+class MessageNode(msgspec.Struct, frozen=True, gc=False):
     """One distinct message in the graph of one agent, linked to its predecessor.
 
     `id` is a hash over (agent, tools, parent, message), so that equal histories share nodes. `sampled_by` are the
@@ -74,7 +74,7 @@ class Relation(StrEnum):
     UNRELATED = "unrelated"
 
 
-class AgentCall(msgspec.Struct, frozen=True):
+class AgentCall(msgspec.Struct, frozen=True, gc=False):
     """A call placed in the tree and the graph: `prompt_node` is the last message of its prompt.
 
     `relation` to the call `related_to` (a span id, None for a start), with what it was seen by and how sure that is

@@ -66,8 +66,8 @@ class MessageReader:
 
     def choices(self, value: Any) -> list[tuple[Message, str | None]]:
         """The messages of an answer, each with its reason to finish."""
-        texts = self._texts.messages(value) or MessageTexts()
-        return list(zip(self._of(texts), map(_reason_to_finish, texts), strict=True))
+        texts = self._texts.messages(value, grows=False) or MessageTexts()
+        return list(zip(map(self._seen.__getitem__, texts), map(_reason_to_finish, texts), strict=True))
 
     def token_ids(self, value: Any) -> tuple[int, ...] | None:
         """The ids of a prompt. Raises ValueError."""

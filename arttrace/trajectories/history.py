@@ -21,7 +21,7 @@ ROOT = 0
 """The trie node of the empty history."""
 
 
-class Exchange(msgspec.Struct, frozen=True):
+class Exchange(msgspec.Struct, frozen=True, gc=False):
     """A tool call that a call's answer (the trie node `answer`) asked for, and the first result seen to it. `seen_ns`
     is the start of the call whose prompt brought the result; None for both when there was none."""
 

@@ -26,7 +26,7 @@ _QUOTED = 16
 _INSTRUCTING = ("system", "developer")
 
 
-class Label(msgspec.Struct, frozen=True):
+class Label(msgspec.Struct, frozen=True, gc=False):
     """As on AgentCall; `of` is the call that it is related to."""
 
     relation: Relation
@@ -40,17 +40,21 @@ def labelled(agent: Agent, placed: Sequence[AgentCall], history: History, reader
     calls = [item.call for item in placed]
     by_key = {call_key(call): call for call in calls}
     first_at: dict[int, Call] = {}
+    continued: set[SpanKey | None] = set()
     found: list[AgentCall] = []
     for number, (item, call) in enumerate(zip(placed, calls, strict=True)):
-        prompt = history.prompts[call_key(call)]
+        prompt, before = history.prompts[call_key(call)], history.continues[call_key(call)]
+        recent = calls[max(0, number - _LOOKED_AT) : number]
         label = (
             _start(agent)
             if number == 0
             else _again(call, first_at.get(prompt))
+            or (_branched(call, recent, reader) if before in continued else None)
             or _going_on(call, history, by_key)
-            or _anew(call, calls[max(0, number - _LOOKED_AT) : number], reader)
+            or _anew(call, recent, reader)
         )
         first_at.setdefault(prompt, call)
+        continued.update({before} - {None})
         found.append(
             msgspec.structs.replace(
                 item,
@@ -150,17 +154,36 @@ def _tool_name(tool: Mapping[str, object]) -> str:
 
 def _anew(call: Call, earlier: Sequence[Call], reader: MessageReader) -> Label:
     new = [reader.hash(message) for message in call.messages]
-    known = set(new)
-    before = max(earlier, key=lambda other: (_told(other, known, reader), other.start_ns))
+    before = _most_alike(new, earlier, reader)
     if call.previous_response_id:
         return Label(Relation.UNRELATED, None, f"goes on from {call.previous_response_id}, not captured", 1.0)
-    old_messages = (*before.messages, *(choice.message for choice in before.choices[:1] if choice.message.parts))
+    old_messages = _with_answer(before)
     stripped = [without_reasoning(message) or message for message in old_messages]
     if [*map(reader.hash, stripped)] == [
         reader.hash(without_reasoning(message) or message) for message in call.messages[: len(stripped)]
     ]:
         return Label(Relation.TEMPLATE_DROPPED_REASONING, before, "earlier answers came back without their reasoning")
     return _edited(call, new, before, [reader.hash(message) for message in old_messages], earlier)
+
+
+def _branched(call: Call, earlier: Sequence[Call], reader: MessageReader) -> Label | None:
+    """A history that goes on from an answer which another one already went on from, yet holds more of that other one:
+    its middle was edited. None for a branch, which shares the beginning only."""
+    new = [reader.hash(message) for message in call.messages]
+    before = _most_alike(new, earlier, reader)
+    old = [reader.hash(message) for message in _with_answer(before)]
+    shared = _common(new, old)
+    further = set(old[shared:]).intersection(new[shared:])
+    return _edited(call, new, before, old, earlier) if further and shared < len(old) else None
+
+
+def _most_alike(new: Sequence[str], earlier: Sequence[Call], reader: MessageReader) -> Call:
+    known = set(new)
+    return max(earlier, key=lambda other: (_told(other, known, reader), other.start_ns))
+
+
+def _with_answer(call: Call) -> tuple[Message, ...]:
+    return (*call.messages, *(choice.message for choice in call.choices[:1] if choice.message.parts))
 
 
 def _told(call: Call, known: set[str], reader: MessageReader) -> int:

@@ -15,7 +15,7 @@ from arttrace.records.message import MessageTexts
 from arttrace.records.tokens import decode_token_ids
 
 _T = TypeVar("_T")
-_KEPT = 32
+_KEPT = 16
 
 _raw_list: msgspec.json.Decoder[list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -76,13 +76,14 @@ class SharedTexts:
         self._digests = _Digests()
         self._hashed: Prefixes[tuple[Any, int]] = Prefixes()
 
-    def messages(self, value: Any) -> MessageTexts | None:
-        """The messages of an attribute: JSON text, values, or MessageTexts. None when it is no list."""
+    def messages(self, value: Any, *, grows: bool = True) -> MessageTexts | None:
+        """The messages of an attribute: JSON text, values, or MessageTexts. None when it is no list. `grows` says that
+        it may begin with what came before."""
         if isinstance(value, MessageTexts):
             return value
         try:
             if isinstance(value, str):
-                return self._of_json(value)
+                return self._of_json(value) if grows else MessageTexts(self._parsed(value))
             if isinstance(value, (list, tuple)):
                 return MessageTexts(self._one(msgspec.json.encode(item).decode()) for item in value)
         except (msgspec.DecodeError, UnicodeError):

@@ -22,7 +22,7 @@ SpanKey = tuple[str, str]
 _encoder = msgspec.json.Encoder(order="sorted")
 
 
-class UniqueSpan(msgspec.Struct, frozen=True):
+class UniqueSpan(msgspec.Struct, frozen=True, gc=False):
     """A span with the hash of its content (32 hex digits) and its length in bytes. Its input messages are MessageTexts;
     `conflicts` counts other spans that came under its id, ended like it and with different content."""
 

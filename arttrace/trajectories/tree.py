@@ -48,7 +48,7 @@ def agent_tree(
     `parents` has every span's parent (see spans.py)."""
     above, problems = _nearest(spans, parents)
     heads = {key: span for key, span in spans.items() if operation(span) == semconv.OPERATION_INVOKE_AGENT}
-    root = _root(heads, above)
+    root = _root(heads, parents, above)
     missing = _missing_parents(spans, parents, above, root)
     placeholders = [key for key, _ in sorted(missing.items(), key=lambda item: (item[1].start_ns, item[0]))]
 
@@ -111,14 +111,22 @@ def _nearest(
     return known, problems
 
 
-def _root(heads: Mapping[SpanKey, SpanRow], above: Mapping[SpanKey, tuple[SpanKey | None, object]]) -> SpanKey | None:
-    """The decorated entry, else the agent span without a parent; the earliest of several."""
+def _root(
+    heads: Mapping[SpanKey, SpanRow],
+    parents: Mapping[SpanKey, SpanKey | None],
+    above: Mapping[SpanKey, tuple[SpanKey | None, object]],
+) -> SpanKey | None:
+    """The decorated entry, else the agent span without a parent, the earliest of several; else the only one that
+    stands under no agent (but, say, under a server's span)."""
 
     def rank(key: SpanKey) -> tuple[bool, int, SpanKey]:
         return (semconv.ENTRY not in heads[key].attributes, heads[key].start_ns, key)
 
     tops = [key for key in heads if above[key][0] not in heads]
-    candidates = [key for key in tops if semconv.ENTRY in heads[key].attributes or heads[key].parent_span_id is None]
+    candidates = [key for key in tops if semconv.ENTRY in heads[key].attributes or parents[key] is None]
+    if not candidates:
+        candidates = [key for key in tops if above[key][0] is None]
+        candidates = candidates if len(candidates) == 1 else []
     return min(candidates, key=rank, default=None)
 
 
