@@ -29,6 +29,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from arttrace.capture.api import flush, run_entry, shutdown
+from arttrace.capture.propagation import VARIABLE
 from arttrace.capture.runtime import counts
 from arttrace.capture.values import json_text
 from arttrace.records.rollout import RolloutJob, RolloutResult, WorkerReady
@@ -203,6 +204,7 @@ def main(entry: str, concurrency: int) -> None:
 
 
 if __name__ == "__main__":
+    os.environ.pop(VARIABLE, None)  # its trajectories are its own, whoever started it
     try:
         main(sys.argv[1], int(sys.argv[2]))
         shutdown(_LEAVE_WITHIN_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import click
 from arttrace.commands.options import dir_option
 from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir
+
+_PYTHON = re.compile(r"(python|pypy)[\d.]*w?(\.exe)?", re.IGNORECASE)
 
 
 @click.command(
@@ -51,6 +54,7 @@ def command(data: DataDir, project: str | None, policy: str | None, program: tup
         raise ArttraceError(
             f"there is no program {arguments[0]!r}", "Name one on PATH or by its path: arttrace run -- python agent.py"
         )
+    _refuse_uncapturable(executable, arguments)
     sys.stdout.flush()
     sys.stderr.flush()
     if os.name == "posix":
@@ -63,6 +67,50 @@ def _command_line(program: tuple[str, ...]) -> list[str]:
     if program[0] in ("-m", "-c") or (program[0].endswith(".py") and not os.access(program[0], os.X_OK)):
         return [sys.executable, *program]
     return list(program)
+
+
+def _refuse_uncapturable(executable: str, arguments: list[str]) -> None:
+    """Raise where Python is told to start without what capture comes in by."""
+    for command in (arguments, [*_shebang(executable), executable]):
+        option = _isolating_option(command)
+        if option is not None:
+            raise ArttraceError(
+                f"python -{option} starts without PYTHONPATH or sitecustomize: nothing would be captured",
+                f"Leave out -{option} (in {' '.join(command[:3])} ...), or decorate the program's entry with"
+                " @arttrace.trajectory and start it without arttrace run",
+            )
+
+
+def _isolating_option(command: list[str]) -> str | None:
+    """The first of -S, -I and -E among the options of a command that is Python's own."""
+    if not command or not _PYTHON.fullmatch(Path(command[0]).name):
+        return None
+    rest = iter(command[1:])
+    for word in rest:
+        if not word.startswith("-") or word in ("-", "--") or word.startswith("--"):
+            return None
+        for position, letter in enumerate(word[1:], 1):
+            if letter in "cm":  # what follows is the program
+                return None
+            if letter in "SIE":
+                return letter
+            if letter in "WX":  # takes a value, here or in the next word
+                if position == len(word) - 1:
+                    next(rest, None)
+                break
+    return None
+
+
+def _shebang(executable: str) -> list[str]:
+    """The command that a script's first line names."""
+    try:
+        with Path(executable).open("rb") as file:
+            line = file.readline(512)
+    except OSError:
+        return []
+    words = line[2:].decode(errors="replace").split() if line.startswith(b"#!") else []
+    is_env = bool(words) and Path(words[0]).name == "env"
+    return [word for word in words[1:] if word != "-S"] if is_env else words
 
 
 def _route(policy: str) -> str:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from chat_server import ChatServer, serve
 from spool import read_spans
 
 from arttrace import semconv
+from arttrace.trajectories import build_trajectories
 
 ARTTRACE = [sys.executable, "-c", "from arttrace.commands import main; main()"]
 
@@ -150,3 +152,61 @@ def test_a_program_that_does_not_exist_is_named(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "no-such-program" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("option", ["-S", "-I", "-E", "-uI", "-WignoreS -X dev -BE"])
+def test_a_python_that_would_not_be_captured_is_refused(option: str, tmp_path: Path, agent: Path) -> None:
+    done = run(tmp_path, None, "--", sys.executable, *option.split(), str(agent))
+    assert done.returncode == 1
+    assert f"python -{option[-1]} starts without" in done.stderr
+    assert "Traceback" not in done.stderr
+    script = tmp_path / "tool"
+    script.write_text(f"#!{sys.executable} -{option[-1]}\nprint(1)\n")
+    script.chmod(0o755)
+    assert "nothing would be captured" in run(tmp_path, None, "--", str(script)).stderr
+
+
+def test_options_that_leave_capture_alone_pass(tmp_path: Path, server: ChatServer) -> None:
+    (tmp_path / "print_argv.py").write_text("import sys; print(sys.argv[1:])")
+    command = [sys.executable, "-u", "-X", "utf8", "-W", "ignore", "-m", "print_argv", "-S", "-I"]
+    done = run(tmp_path, server, "--", *command)
+    assert (done.returncode, done.stdout) == (0, "['-S', '-I']\n")
+
+
+def test_a_console_script_and_a_package_are_captured(tmp_path: Path, agent: Path, server: ChatServer) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__main__.py").write_text("import agent; print(agent.ask('from the package'))")
+    script = tmp_path / "my-agent"
+    script.write_text(f"#!{sys.executable}\nimport agent\nprint(agent.ask('from the script'))\n")
+    script.chmod(0o755)
+    for command in ([str(script)], [sys.executable, "-m", "package"]):
+        done = run(tmp_path, server, "--", *command)
+        assert (done.returncode, done.stderr) == (0, "")
+    spans = [span for span in read_spans(tmp_path / "data") if span.end_ns]
+    assert [span.attributes.get(semconv.ENTRY) for span in spans if semconv.ENTRY in span.attributes] == [
+        str(script), "package",
+    ]  # fmt: skip
+
+
+def test_a_program_ended_by_sigterm_is_seen_to_be_incomplete(tmp_path: Path, server: ChatServer) -> None:
+    (tmp_path / "long.py").write_text(
+        "import time\nfrom openai import OpenAI\n"
+        "OpenAI().chat.completions.create(model='m', messages=[{'role': 'user', 'content': 'hi'}])\n"
+        "print('called', flush=True)\ntime.sleep(60)\n"
+    )
+    env = {**os.environ, "OPENAI_API_KEY": "sk-test-key-1234", "OPENAI_BASE_URL": server.url}
+    process = subprocess.Popen(
+        [*ARTTRACE, "run", "--dir", str(tmp_path / "data"), "long.py"], cwd=tmp_path, env=env, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    deadline = time.monotonic() + 60
+    while not any(span.end_ns == 0 and span.name == "invoke_agent long" for span in read_spans(tmp_path / "data")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == -signal.SIGTERM  # as without capture
+    process.stdout.close()
+    (trajectory,) = build_trajectories(read_spans(tmp_path / "data"))
+    assert trajectory.incomplete != ""
+    assert len(trajectory.calls) == 1
