@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import json
 import operator
+import sys
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, TypedDict
 
+import number_server
 import pytest
 from agents import (
     Agent,
@@ -19,6 +21,7 @@ from agents import (
     function_tool,
 )
 from agents import set_tracing_disabled as disable_agents_tracing
+from agents.mcp import MCPServerStdio
 from langchain_core.tools import InjectedToolArg, ToolException
 from langchain_core.tools import tool as langchain_tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -31,7 +34,8 @@ from scripted_server import Asked, Call, Reply, serve_script
 
 import arttrace
 from arttrace import semconv
-from arttrace.capture.tool_hooks import openai_agents, runs
+from arttrace.capture import guard
+from arttrace.capture.tool_hooks import langchain, langgraph, mcp, openai_agents, runs
 from arttrace.records.span import SpanRow
 
 Spans = Callable[[], list[SpanRow]]
@@ -281,10 +285,23 @@ async def test_langgraph_commands_and_interrupts_are_no_errors(spans: Spans) -> 
     assert seen(answered) == ("person", {"question": "who?"}, "me")
 
 
-async def test_a_failure_of_ours_changes_nothing(monkeypatch: pytest.MonkeyPatch, spans: Spans) -> None:
+@pytest.mark.parametrize(
+    "broken",
+    [
+        [(runs, "open_scope"), (openai_agents, "open_agent")],
+        [(runs, "Step")],
+        [(runs, "close")],
+        [(mcp, "_called"), (langchain, "_called"), (openai_agents, "_called"), (langgraph, "_name")],
+        [(mcp, "_shown"), (langchain, "_shown"), (openai_agents, "_shown")],
+    ],
+    ids=["opening", "entering", "closing", "reading a call", "reading a result"],
+)
+async def test_a_failure_of_ours_changes_nothing(
+    broken: list[tuple[Any, str]], monkeypatch: pytest.MonkeyPatch, spans: Spans
+) -> None:
     monkeypatch.setenv("ARTTRACE_RAISE", "0")
-    monkeypatch.setattr(runs, "open_scope", lambda *args, **kwargs: 1 / 0)
-    monkeypatch.setattr(openai_agents, "open_agent", lambda *args, **kwargs: 1 / 0)
+    for module, name in broken:
+        monkeypatch.setattr(module, name, lambda *args, **kwargs: 1 / 0)
     with arttrace.trajectory(name="root"), serve_script(script) as server:
         assert look_up.invoke({"word": "tea"}) == "tea is a word"
         assert await look_up_later.ainvoke({"word": "cup"}) == "cup was a word"
@@ -293,4 +310,29 @@ async def test_a_failure_of_ours_changes_nothing(monkeypatch: pytest.MonkeyPatch
         model = OpenAIResponsesModel("m", AsyncOpenAI(base_url=server.url, api_key="k"))
         result = await Runner.run(Agent(name="Helper", instructions="You help.", model=model), "go")
         assert result.final_output == "helped"
-    assert tools(spans) == []
+        graph = StateGraph(State).add_node("say", lambda state: {"said": ["a"]}).add_edge(START, "say").compile()
+        assert graph.invoke({"said": []}) == await graph.ainvoke({"said": []}) == {"said": ["a"]}
+    assert guard.failures
+    openai_agents._running.clear()
+
+
+async def test_a_servers_tool_in_the_agents_sdk_is_one_span(spans: Spans) -> None:
+    def call_add(asked: Asked) -> Reply:
+        if asked.results:
+            return Reply(asked.results[0])
+        (add,) = asked.tools
+        return Reply(calls=(Call(add, {"a": 1, "b": 2}, "call_add"),))
+
+    command: Any = {"command": sys.executable, "args": [number_server.__file__]}
+    with serve_script(call_add) as server:
+        model = OpenAIChatCompletionsModel("m", AsyncOpenAI(base_url=server.url, api_key="k"))
+        async with MCPServerStdio(command, name="numbers", client_session_timeout_seconds=60) as numbers:
+            for config in ({}, {"include_server_in_tool_names": True}):
+                agent: Agent[Any] = Agent(name="Adder", model=model, mcp_servers=[numbers], mcp_config=config)
+                with arttrace.trajectory(name="root"):
+                    result = await Runner.run(agent, "go")
+                assert "3" in result.final_output
+    plain, prefixed = tools(spans)
+    assert plain.attributes[semconv.TOOL_NAME] == "add"
+    assert prefixed.attributes[semconv.TOOL_NAME].endswith("_add")
+    assert {span.attributes[semconv.TOOL_CALL_ID] for span in (plain, prefixed)} == {"call_add"}

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from arttrace.capture.guard import Guard
-from arttrace.capture.tool_hooks.runs import ToolRun
+from arttrace.capture.tool_hooks.runs import Called, ToolRun
 
-_reading = Guard("reading a LangChain tool's arguments")
+_CONTROL_FLOW = ("GraphBubbleUp",)  # LangGraph's, when the tool waits for a person
 
 
 def install(module: ModuleType) -> None:
@@ -19,27 +18,26 @@ def install(module: ModuleType) -> None:
     module.BaseTool.arun = _arun(module.BaseTool.arun)
 
 
-def _tool_run(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ToolRun:
-    given = args[0] if args else kwargs.get("tool_input")
-    if isinstance(given, dict):
-        with _reading:  # without what the graph injects: the state, the store
-            given = tool._filter_injected_args(given)
-    call_id = kwargs.get("tool_call_id")
-    return ToolRun("langchain", str(tool.name), given, call_id, control_flow=("GraphBubbleUp",))  # LangGraph's
+def _called(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Called:
+    given = args[0] if args else kwargs["tool_input"]
+    not_injected = getattr(tool, "_filter_injected_args", None)
+    if isinstance(given, dict) and not_injected is not None:  # without what a graph injects: its state, its store
+        given = not_injected(given)
+    return Called(str(tool.name), given, kwargs.get("tool_call_id"))
 
 
-def _returned(run: ToolRun, result: Any) -> None:
+def _shown(result: Any) -> tuple[Any, bool]:
     is_message = hasattr(result, "tool_call_id") and hasattr(result, "content")
-    run.returned(result.content if is_message else result, failed=getattr(result, "status", "") == "error")
+    return (result.content if is_message else result), getattr(result, "status", "") == "error"
 
 
 def _run(run_tool: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run_tool)
     def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        run = _tool_run(self, args, kwargs)
+        run = ToolRun("langchain", lambda: _called(self, args, kwargs), control_flow=_CONTROL_FLOW)
         with run:
             result = run_tool(self, *args, **kwargs)
-            _returned(run, result)
+            run.returned(result, _shown)
         return result
 
     return hooked
@@ -48,10 +46,10 @@ def _run(run_tool: Callable[..., Any]) -> Callable[..., Any]:
 def _arun(run_tool: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run_tool)
     async def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        run = _tool_run(self, args, kwargs)
+        run = ToolRun("langchain", lambda: _called(self, args, kwargs), control_flow=_CONTROL_FLOW)
         with run:
             result = await run_tool(self, *args, **kwargs)
-            _returned(run, result)
+            run.returned(result, _shown)
         return result
 
     return hooked

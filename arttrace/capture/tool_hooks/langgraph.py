@@ -19,10 +19,14 @@ def install(module: ModuleType) -> None:
     module.Pregel.ainvoke = _ainvoke(module.Pregel.ainvoke)
 
 
+def _name(graph: Any) -> str:
+    return str(graph.name)
+
+
 def _invoke(invoke: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(invoke)
     def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with AgentRun(str(self.name), control_flow=_CONTROL_FLOW):
+        with AgentRun(lambda: _name(self), control_flow=_CONTROL_FLOW):
             return invoke(self, *args, **kwargs)
 
     return hooked
@@ -31,7 +35,7 @@ def _invoke(invoke: Callable[..., Any]) -> Callable[..., Any]:
 def _ainvoke(ainvoke: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(ainvoke)
     async def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with AgentRun(str(self.name), control_flow=_CONTROL_FLOW):
+        with AgentRun(lambda: _name(self), control_flow=_CONTROL_FLOW):
             return await ainvoke(self, *args, **kwargs)
 
     return hooked

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from arttrace.capture.tool_hooks.runs import ToolRun
+from arttrace.capture.tool_hooks.runs import Called, ToolRun
 
 
 def install(module: ModuleType) -> None:
@@ -18,20 +18,25 @@ def install(module: ModuleType) -> None:
 def _call_tool(call_tool: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(call_tool)
     async def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        name = args[0] if args else kwargs.get("name")
-        arguments = args[1] if len(args) > 1 else kwargs.get("arguments")
-        run = ToolRun("mcp", str(name), arguments or {})
+        run = ToolRun("mcp", lambda: _called(args, kwargs))
         with run:
             result = await call_tool(self, *args, **kwargs)
-            run.returned(_content(result), failed=bool(getattr(result, "is_error", getattr(result, "isError", False))))
+            run.returned(result, _shown)
         return result
 
     return hooked
 
 
-def _content(result: Any) -> Any:
-    """What a model is shown of a result: its text, or its parts where they are more than text."""
+def _called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Called:
+    name = args[0] if args else kwargs["name"]
+    arguments = args[1] if len(args) > 1 else kwargs.get("arguments")
+    return Called(str(name), arguments or {})
+
+
+def _shown(result: Any) -> tuple[Any, bool]:
+    """The text of a result, or its parts where they are more than text; majors 1 and 2 spell the error differently."""
     parts = getattr(result, "content", result)
+    failed = bool(getattr(result, "is_error", getattr(result, "isError", False)))
     if isinstance(parts, list) and parts and all(getattr(part, "type", None) == "text" for part in parts):
-        return "\n".join(part.text for part in parts)
-    return parts
+        return "\n".join(part.text for part in parts), failed
+    return parts, failed

@@ -17,7 +17,7 @@ import msgspec
 from arttrace.capture.flow import Flow
 from arttrace.capture.guard import Guard
 from arttrace.capture.scope import Scope
-from arttrace.capture.tool_hooks.runs import ToolRun, open_agent
+from arttrace.capture.tool_hooks.runs import Called, ToolRun, open_agent
 
 # The newest first: the older one calls it.
 _INVOKERS = ("_invoke_function_tool_with_metadata", "invoke_function_tool")
@@ -44,22 +44,26 @@ def install_agents(module: ModuleType) -> None:
 
 def _invoke(invoke: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(invoke)
-    async def hooked(*, function_tool: Any, context: Any, arguments: str) -> Any:
-        name, call_id = str(function_tool.name), getattr(context, "tool_call_id", None)
-        run = ToolRun("openai-agents", name, _parsed(arguments), call_id)
+    async def hooked(*args: Any, **kwargs: Any) -> Any:
+        run = ToolRun("openai-agents", lambda: _called(**kwargs))
         with run:
-            result = await invoke(function_tool=function_tool, context=context, arguments=arguments)
-            run.returned(getattr(result, "output", result))
+            result = await invoke(*args, **kwargs)
+            run.returned(result, _shown)
         return result
 
     return hooked
 
 
-def _parsed(arguments: str) -> Any:
+def _called(*, function_tool: Any, context: Any, arguments: str, **_: Any) -> Called:
     try:
-        return msgspec.json.decode(arguments) if arguments else {}
+        by_name = msgspec.json.decode(arguments) if arguments else {}
     except msgspec.DecodeError:
-        return arguments
+        by_name = arguments
+    return Called(str(function_tool.name), by_name, getattr(context, "tool_call_id", None))
+
+
+def _shown(result: Any) -> tuple[Any, bool]:
+    return getattr(result, "output", result), False  # newer invokers return it with notes of their own
 
 
 def _start(start: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from arttrace.capture import program
 from arttrace.capture.flow import current_flow
@@ -13,6 +14,7 @@ from arttrace.capture.steps import Step, close
 
 _opening = Guard("opening a scope for a library")
 _returning = Guard("recording a tool's result")
+_ending = Guard("ending a scope for a library")
 
 TOOL_ERROR = ("tool_error", "the tool reported an error")
 """The error of a tool that said so in its result and raised nothing; the type is that of the MCP conventions."""
@@ -26,6 +28,7 @@ class _LibraryRun:
 
     def __init__(self, control_flow: tuple[str, ...]) -> None:
         self._scope: Scope | None = None
+        self._step: Step | None = None
         self._control_flow = control_flow
 
     def _open(self) -> Scope | None:
@@ -34,20 +37,31 @@ class _LibraryRun:
     def __enter__(self) -> None:
         with _opening:
             self._scope = self._open()
-        self._step = Step(self._scope)
-        self._step.__enter__()
+            self._step = Step(self._scope)
+            self._step.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._step.__exit__(kind, error, traceback)
-        if kind is not None and any(base.__name__ in self._control_flow for base in kind.__mro__):
-            error = self._left()
-        close(self._scope, error)
+        with _ending:
+            if self._step is not None:
+                self._step.__exit__(kind, error, traceback)
+            if kind is not None and any(base.__name__ in self._control_flow for base in kind.__mro__):
+                error = self._left()
+            close(self._scope, error)
 
     def _left(self) -> BaseException | None:
         """What ended a run that control passed out of."""
         return None
+
+
+class Called(NamedTuple):
+    """What a library executes: the tool's name as the model knows it, its arguments (those that are no object of names
+    are recorded as `input`), and the id that the model gave the call, where the library knows it."""
+
+    name: str
+    arguments: Any
+    call_id: str | None = None
 
 
 class ToolRun(_LibraryRun):
@@ -55,55 +69,45 @@ class ToolRun(_LibraryRun):
 
     Args:
         library: Which library runs it, to know one execution seen at several places from a tool that calls another.
-        name: The tool's name as the model knows it.
-        arguments: By name; anything else is recorded as `input`.
-        call_id: The id that the model gave the call, where the library knows it.
+        called: Reads what is called.
     """
 
-    def __init__(
-        self,
-        library: str,
-        name: str,
-        arguments: Any,
-        call_id: str | None = None,
-        *,
-        control_flow: tuple[str, ...] = (),
-    ) -> None:
+    def __init__(self, library: str, called: Callable[[], Called], *, control_flow: tuple[str, ...] = ()) -> None:
         super().__init__(control_flow)
         self._library = library
-        self._name = name
-        self._arguments = arguments
-        self._call_id = call_id
+        self._called = called
 
     def _open(self) -> Scope | None:
-        scope = open_scope("tool", self._name, outside=program.scope, library=self._library, call_id=self._call_id)
+        name, arguments, call_id = self._called()
+        scope = open_scope("tool", name, outside=program.scope, library=self._library, call_id=call_id)
         if scope is not None:
-            scope.run_by(self._library, self._call_id)
-            by_name = isinstance(self._arguments, dict) and all(isinstance(key, str) for key in self._arguments)
-            scope.set_arguments(**(self._arguments if by_name else {"input": self._arguments}))
+            scope.run_by(self._library, call_id)
+            by_name = isinstance(arguments, dict) and all(isinstance(key, str) for key in arguments)
+            scope.set_arguments(**(arguments if by_name else {"input": arguments}))
         return scope
 
     def _left(self) -> BaseException | None:
         return GeneratorExit()  # it waits for a person, say, and will be run anew
 
-    def returned(self, result: Any, *, failed: bool = False) -> None:
-        """What the tool gave back. `failed`: it says itself that it is an error."""
+    def returned(self, result: Any, shown: Callable[[Any], tuple[Any, bool]]) -> None:
+        """The tool has returned. `shown` reads what a model is shown of the result, and whether that is an error."""
         if self._scope is not None:
             with _returning:
-                self._scope.set_result(result)
+                value, failed = shown(result)
+                self._scope.set_result(value)
                 if failed:
                     self._scope.failed(*TOOL_ERROR)
 
 
 class AgentRun(_LibraryRun):
-    """One run of an agent."""
+    """One run of an agent. `name` reads its name."""
 
-    def __init__(self, name: str, *, control_flow: tuple[str, ...] = ()) -> None:
+    def __init__(self, name: Callable[[], str], *, control_flow: tuple[str, ...] = ()) -> None:
         super().__init__(control_flow)
         self._name = name
 
     def _open(self) -> Scope | None:
-        return open_agent(self._name)
+        return open_agent(self._name())
 
 
 def open_agent(name: str) -> Scope | None:
