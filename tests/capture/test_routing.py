@@ -381,3 +381,19 @@ def test_a_request_names_its_trajectory_as_art_does(
     assert ids[-4:] == ["run-7", root.id, root.id, "run-7"]
     (ended,) = [span for span in found if semconv.ENTRY in span.attributes]
     assert ended.attributes[semconv.TRAJECTORY_SPAN_COUNT] == 2, "the other calls are counted with their own run"
+
+
+def test_calls_outside_any_trajectory_are_routed_as_well(
+    vendor: ScriptedServer, policy: ScriptedServer, spans: Spans
+) -> None:
+    handle = to_policy(policy)
+    try:
+        chat(client(vendor))
+    finally:
+        handle.remove()
+    handle.remove()
+    chat(client(vendor))
+    assert [len(policy.sent), len(vendor.sent)] == [1, 1]
+    first, second = sorted(spans(), key=lambda span: span.start_ns)
+    assert first.attributes[semconv.ROUTED_FROM] == "gpt-4o"
+    assert semconv.ROUTED_FROM not in second.attributes
