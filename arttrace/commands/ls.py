@@ -41,7 +41,7 @@ def command(group: str | None, limit: int, as_json: bool, data: DataDir) -> None
 
 def _row(summary: TrajectorySummary, prefix: str) -> tuple[str, ...]:
     reward = _reward(summary)
-    group = "" if summary.group == summary.id else summary.group.removeprefix(summary.entry).strip()
+    group = "" if summary.group == summary.id else terminal.group_name(summary.group, summary.entry)
     return (
         prefix,
         summary.entry.rpartition("/")[2],

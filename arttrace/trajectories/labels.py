@@ -187,7 +187,7 @@ def _with_answer(call: Call) -> tuple[Message, ...]:
 
 
 def _told(call: Call, known: set[str], reader: MessageReader) -> int:
-    return sum(m.role not in _INSTRUCTING and reader.hash(m) in known for m in call.messages)
+    return sum(m.role not in _INSTRUCTING and reader.hash(m) in known for m in _with_answer(call))
 
 
 def _edited(call: Call, new: list[str], before: Call, old: list[str], earlier: Sequence[Call]) -> Label:

@@ -19,7 +19,7 @@ from rich.tree import Tree
 from arttrace.records.message import Message, OtherPart, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from arttrace.records.reward import Reward
 from arttrace.records.sequence import TokenReport, TokenSequence
-from arttrace.records.trajectory import Agent, AgentCall, MessageNode, ToolCall, Trajectory
+from arttrace.records.trajectory import Agent, AgentCall, MessageNode, Relation, ToolCall, Trajectory
 
 _PIPE_WIDTH = 100
 _SHORT = 400
@@ -56,6 +56,20 @@ def short_ids(ids: Sequence[str], least: int = 8) -> dict[str, str]:
     while length < max(map(len, ids), default=0) and len({id[:length] for id in ids}) < len(set(ids)):
         length += 1
     return {id: id[:length] for id in ids}
+
+
+def group_name(key: str, entry: str) -> str:
+    """A group's key for people: that of an entry point with its arguments is read as those, `city=Oslo, days=3`, the
+    value alone where there is one."""
+    arguments = key.removeprefix(entry).strip()
+    try:
+        values = msgspec.json.decode(arguments)
+    except msgspec.DecodeError:
+        return arguments
+    if not isinstance(values, dict):
+        return "" if values is None else arguments
+    shown = {name: _json(value) for name, value in values.items()}
+    return next(iter(shown.values())) if len(shown) == 1 else ", ".join(f"{k}={v}" for k, v in shown.items())
 
 
 LIST_COLUMNS = ("id", "entry", "group", "age", "agents", "calls", "tokens", "policy", "reward", "status")
@@ -115,6 +129,8 @@ def _facts(
         fact("", _reward(given, trajectory))
     if trajectory.error:
         fact("error", Text(one_line(trajectory.error), style="red"))
+    if trajectory.conflicts:
+        fact("conflicts", f"{trajectory.conflicts} set aside: other content under the id of a span")
     if trajectory.incomplete:
         fact("status", Text(f"incomplete: {trajectory.incomplete}", style="yellow"))
     else:
@@ -220,13 +236,17 @@ class _Walk:
             if not _told_by_tools(node.message, answered) and not node.sampled_by:
                 branch.add(_message_label(node.message, " [context]" if node.message.role == "assistant" else ""))
         call = placed.call
+        if placed.relation not in _ORDINARY:
+            branch.add(_relation_label(placed))
         model = one_line(call.policy_version or call.response_model or call.request_model)
         for choice in call.choices:
             sampled = "no token ids" if choice.token_ids is None else f"{len(choice.token_ids)} tokens"
             which = f"choice {choice.index}" if len(call.choices) > 1 else ""
             facts = ", ".join(filter(None, [which, model, sampled, call.interrupted]))
             branch.add(_message_label(choice.message, f" [{facts}]"))
-        if call.error or not call.choices:
+        if call.end_ns == 0 and not call.choices:
+            branch.add(_cropped(Text.assemble(("call in progress", "yellow"), (f" [{model}]", "dim"))))
+        elif call.error or not call.choices:
             failure = one_line(call.error or "no answer")
             branch.add(_cropped(Text.assemble(("call failed", "red"), (f" [{model}]", "dim"), f": {failure}")))
         seen.update(placed.choice_nodes)
@@ -241,12 +261,27 @@ class _Walk:
         return fresh[::-1]
 
 
+_ORDINARY = (Relation.START, Relation.EXTENDS, Relation.SUB_AGENT)
+
+
+def _relation_label(placed: AgentCall) -> Text:
+    """Why a history branches off or starts anew here; a reading of the messages says how sure it is."""
+    label = Text.assemble(("branch ", "magenta"), (placed.relation.value, "bold"))
+    if placed.evidence:
+        label.append(f": {one_line(placed.evidence)}", style="dim")
+    if 0 < placed.confidence < 1:
+        label.append(f" ({placed.confidence:.0%} sure)", style="dim")
+    return _cropped(label)
+
+
 def _agent_label(agent: Agent) -> Text:
     label = Text.assemble(("agent ", "blue"), (one_line(agent.name), "bold"))
     if agent.placeholder:
         label.append(f"  (missing: {agent.evidence})", style="yellow")
     elif agent.inferred:
         label.append(f"  (inferred: {agent.evidence})", style="dim")
+    elif agent.end_ns == 0 and agent.start_ns:
+        label.append("  (in progress)", style="yellow")
     return _cropped(label)
 
 

@@ -1,0 +1,65 @@
+"""What `arttrace show` says of branches, of what is in progress, and of calls that nobody answered."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from rich.console import Console
+from simulated_agent import Run, message
+
+from arttrace.records.span import SpanRow
+from arttrace.trajectories import build_trajectories, sequences
+from arttrace.views.terminal import group_name, trajectory_view
+
+
+def shown(spans: list[SpanRow]) -> str:
+    [trajectory] = build_trajectories(spans)
+    console = Console(width=100)
+    with console.capture() as capture:
+        console.print(trajectory_view(trajectory, *sequences(trajectory), None))
+    return capture.get()
+
+
+def test_branches_and_unanswered_tools_are_told() -> None:
+    run = Run()
+    start = [message("system", "s"), message("user", "u")]
+    run.chat("a", start, message("assistant", "x"), at=1)
+    run.chat("b", start, message("assistant", calls=(("1", "look", "{}"),)), at=10)
+    run.chat(
+        "c", [message("system", "t"), message("user", "u"), message("assistant", "x")], message("assistant", "z"), at=20
+    )
+    text = shown(run.end())
+    assert "branch regeneration: the same prompt\n" in text.replace(" \n", "\n").replace("  ", " ")
+    assert "branch edit: 1 changed in place (system) (95% sure)" in text
+    assert "tool look({}) not answered" in text
+
+
+def test_what_is_in_progress_is_told() -> None:
+    run = Run()
+    run.chat("a", [message("user", "u")], at=1, TOKEN_IDS=None, OUTPUT_MESSAGES=None)
+    spans = [msgspec.structs.replace(span, end_ns=0) for span in run.end()]
+    text = shown(spans)
+    assert "incomplete: call in progress; run in progress" in text
+    assert "call in progress [policy@1]" in text
+    assert "agent planner  (in progress)" in text
+
+
+def test_spans_set_aside_are_told() -> None:
+    run = Run()
+    run.chat("a", [message("user", "u")], message("assistant", "x"), at=1)
+    spans = run.end()
+    assert "1 set aside" in shown([*spans, msgspec.structs.replace(spans[0], name="chat other")])
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("agent:run null", ""),
+        ('agent:run {"question":"Oslo?"}', "Oslo?"),
+        ('agent:run {"city":"Oslo","days":3}', "city=Oslo, days=3"),
+        ("agent:run #0123456789abcdef", "#0123456789abcdef"),
+        ("airline-7", "airline-7"),
+    ],
+)
+def test_a_group_is_named_readably(key: str, name: str) -> None:
+    assert group_name(key, "agent:run") == name
