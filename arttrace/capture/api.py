@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from arttrace.capture import hooks, program, routing, runtime
+from arttrace.capture import hooks, program, runtime
 from arttrace.capture.config import ContentMode, Mask, Orphans, Settings
 from arttrace.capture.decorators import trajectory
 from arttrace.capture.flow import current_flow, set_flow

@@ -142,7 +142,7 @@ def test_ship_delivers_what_a_killed_process_left_and_an_interrupted_run_shows_a
     until(lambda: len(trajectories()) == 2, "both runs are in the collector's store")
     assert trajectories()["whole"]["incomplete"] == ""
     unfinished = trajectories()["unfinished"]
-    assert unfinished["incomplete"] or unfinished["end_ns"] == 0
+    assert "in progress" in unfinished["incomplete"]
     again = ship(agent_data, ARTTRACE_ENDPOINT=url)
     assert again.stdout == f"0 spans delivered to {url}\n"
 
