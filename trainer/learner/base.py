@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample, StepMetrics
 from trainer.learner.policy_model import trainable
 from trainer.learner.quiet import quiet
+from trainer.learner.ranks import largest, total
 from trainer.learner.samples import Plan, plan_step, share_out
 from trainer.learner.state import Snapshot, load_state, save_state
 
@@ -50,6 +52,14 @@ class Tally:
         self.difference_max = max(self.difference_max, float(gap.max()))
         if (own := gap[current]).numel():
             self.difference_max_current = max(self.difference_max_current, float(own.max()))
+
+    def gather(self) -> None:
+        """Add up what the ranks have seen, apart from what is the same on all of them."""
+        sums = ("loss", "forwarded_tokens", "targets", "ratio", "clipped", "entropy", "kl", "difference", "compared")
+        added = total(torch.tensor([float(getattr(self, name)) for name in sums], dtype=torch.float64))
+        for name, value in zip(sums, added.tolist(), strict=True):
+            setattr(self, name, value)
+        self.difference_max = float(largest(torch.tensor(self.difference_max)))
 
 
 class BaseLearner(ABC):
@@ -107,6 +117,9 @@ class BaseLearner(ABC):
     def check_before_optimizer_step(self, tally: Tally) -> None:
         """Raises TrainingError when the gradients, or the agreement with the engine that sampled, are not sound."""
         bound = self.config.logprob_bound
+        tally.difference_max_current = float(largest(torch.tensor(tally.difference_max_current)))
+        if not math.isfinite(float(total(torch.tensor(tally.loss)))):
+            raise TrainingError("The loss is not a finite number.", UNSOUND)
         if tally.optimizer_steps == 0 and not tally.difference_max_current <= bound:
             raise TrainingError(
                 "The log-probabilities captured from the current policy version differ from the learner's by up to "

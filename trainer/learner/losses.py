@@ -6,6 +6,7 @@ tensors have shape (M,), one entry per target. Formulas: the papers named in con
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -73,8 +74,15 @@ def staleness_weight(config: LearnerConfig, before: Before) -> torch.Tensor:
     return kept.to(moved.dtype)
 
 
-def trajectory_means(values: torch.Tensor, trajectory: torch.Tensor, count: int) -> torch.Tensor:
-    """The mean of `values` (M,) over the targets of each of `count` trajectories, shape (count,); 0 without targets."""
-    sums = values.new_zeros(count).index_add_(0, trajectory, values)
-    sizes = values.new_zeros(count).index_add_(0, trajectory, torch.ones_like(values))
-    return sums / sizes.clamp(min=1)
+def trajectory_sums(values: Sequence[torch.Tensor], trajectory: Sequence[torch.Tensor], count: int) -> torch.Tensor:
+    """Over the targets of each of `count` trajectories, the sum of values and the number of targets, shape (2, count).
+
+    `values` and `trajectory` are lists of tensors (M,), one pair per micro-batch; there may be none.
+    """
+    dtype = values[0].dtype if values else torch.float32
+    device = values[0].device if values else None
+    sums = torch.zeros(2, count, dtype=dtype, device=device)
+    for some, of in zip(values, trajectory, strict=True):
+        sums[0].index_add_(0, of, some)
+        sums[1].index_add_(0, of, torch.ones_like(some))
+    return sums

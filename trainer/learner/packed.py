@@ -3,6 +3,9 @@
 Rows become forests (forest.py), attention follows their branches (attention.py), the output head sees targets only
 (head.py). Prefixes that trajectories share are computed once and keep their gradient; advantages and loss terms stay
 those of each trajectory.
+
+Under torch.distributed every rank is given the same samples and computes its share of the forests; normalisers are
+those of the whole batch, so that the sum of the ranks' gradients is the gradient.
 """
 
 from __future__ import annotations
@@ -16,13 +19,14 @@ import torch
 
 from arttrace.errors import TrainingError
 from trainer.learner.attention import NAME, visiting
-from trainer.learner.base import UNSOUND, BaseLearner, Tally
+from trainer.learner.base import BaseLearner, Tally
 from trainer.learner.config import LearnerConfig
 from trainer.learner.forest import Block, Forest, plant, split_forests
 from trainer.learner.head import log_probabilities
-from trainer.learner.losses import Before, loss_terms, trajectory_means
+from trainer.learner.losses import Before, loss_terms, trajectory_sums
 from trainer.learner.policy_model import as_reference, load_policy, make_optimizer, trainable
 from trainer.learner.quiet import quiet
+from trainer.learner.ranks import rank_and_count, total
 from trainer.learner.samples import Plan
 
 
@@ -80,15 +84,18 @@ class PackedLearner(BaseLearner):
         for _ in range(self.config.epochs):
             for minibatch in minibatches:
                 self._optimise(minibatch, tally)
+        tally.gather()
         return tally
 
     def _prepare(self, plan: Plan, current_version: str | None, *, several: bool) -> _Minibatch:
         """Forests, and the log-probabilities that the step itself would change: the policy's now, the reference's."""
         config = self.config
         dtype = torch.float64 if config.dtype == "float64" else torch.float32
+        rank, ranks = rank_and_count()
+        runs = split_forests(plan.rows, config.micro_batch_tokens)
         forests = tuple(
             plant(rows, current_version=current_version, device=config.device, dtype=dtype)
-            for rows in split_forests(plan.rows, config.micro_batch_tokens)
+            for rows in runs[rank::ranks]
         )
         before = [Before(sampled=forest.logprobs, old=forest.logprobs) for forest in forests]
         if config.importance != "clip" and (several or config.epochs > 1):
@@ -110,8 +117,12 @@ class PackedLearner(BaseLearner):
         for forest, known in zip(minibatch.forests, minibatch.before, strict=True):
             loss += self._accumulate(forest, known, minibatch.plan, shifts, tally)
         tally.loss += loss
-        self.check_before_optimizer_step(tally)
         parameters = list(trainable(self.model).values())
+        for parameter in parameters:
+            if parameter.grad is None:  # a rank without a forest
+                parameter.grad = torch.zeros_like(parameter)
+            total(parameter.grad)
+        self.check_before_optimizer_step(tally)
         tally.grad_norm += float(torch.nn.utils.clip_grad_norm_(parameters, self.config.max_grad_norm))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -128,12 +139,11 @@ class PackedLearner(BaseLearner):
                 known = replace(known, old=logps.detach())
             if config.loss == "gspo":
                 if shifts is None:
-                    shifts = trajectory_means(logps.detach() - known.old, forest.trajectory, plan.samples)
+                    sums = trajectory_sums([logps.detach() - known.old], [forest.trajectory], plan.samples)
+                    shifts = sums[0] / sums[1].clamp(min=1)
                 known = replace(known, trajectory_shift=shifts[forest.trajectory])
             terms = loss_terms(config, logps, forest.advantages, known)
             loss = (forest.weights * terms.loss).sum() / plan.normaliser
-            if not torch.isfinite(loss):
-                raise TrainingError("The loss is not a finite number.", UNSOUND)
             loss.backward()
         tally.forwarded_tokens += forest.token_ids.numel() if tally.optimizer_steps < config.minibatches else 0
         tally.targets += logps.numel()
@@ -146,7 +156,7 @@ class PackedLearner(BaseLearner):
 
     def _trajectory_shifts(self, minibatch: _Minibatch) -> torch.Tensor | None:
         """For gspo over several forests, in which a trajectory may be split: its mean log-ratio, (samples,)."""
-        if self.config.loss != "gspo" or len(minibatch.forests) == 1:
+        if self.config.loss != "gspo" or (len(minibatch.forests) == 1 and rank_and_count()[1] == 1):
             return None
         with torch.no_grad():
             now = [self._score(forest)[0] for forest in minibatch.forests]
@@ -154,8 +164,12 @@ class PackedLearner(BaseLearner):
             logps if self.config.importance != "clip" and known.old is known.sampled else known.old
             for logps, known in zip(now, minibatch.before, strict=True)
         ]
-        trajectory = torch.cat([forest.trajectory for forest in minibatch.forests])
-        return trajectory_means(torch.cat(now) - torch.cat(olds), trajectory, minibatch.plan.samples)
+        sums = trajectory_sums(
+            [logps - old for logps, old in zip(now, olds, strict=True)],
+            [forest.trajectory for forest in minibatch.forests],
+            minibatch.plan.samples,
+        )
+        return total(sums[0]) / total(sums[1]).clamp(min=1)
 
     def _score(self, forest: Forest) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probability and entropy at each target, both (M,)."""

@@ -18,6 +18,7 @@ import torch
 from arttrace.errors import TrainingError
 from arttrace.records.sequence import TokenSequence
 from trainer.advantages import group_advantages
+from trainer.learner import make_learner
 from trainer.learner.base import BaseLearner
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample
@@ -209,10 +210,11 @@ def test_stale_log_probabilities_are_refused_only_for_the_current_version(
     assert learner.step(samples, current_version="p@1").logprob_difference_max > 0.01
 
 
-def test_a_random_model_learns_a_simple_reward(engine: type[BaseLearner], base_model: Path) -> None:
-    """Reward: the share of even tokens among six."""
-    learner = engine(base_model, msgspec.structs.replace(LOOSE, max_logprob_difference=1e-3))
-    generator = torch.Generator().manual_seed(1)
+def learns(base_model: Path, engine: str, loss: str, seed: int) -> list[float]:
+    """The mean reward of 25 steps, the reward being the share of even tokens among six."""
+    config = msgspec.structs.replace(LOOSE, engine=engine, loss=loss, dr_grpo_length=6, max_logprob_difference=1e-3)
+    learner = make_learner(base_model, config)
+    generator = torch.Generator().manual_seed(seed)
     means = []
     for step in range(25):
         samples, rewards = [], []
@@ -223,6 +225,16 @@ def test_a_random_model_learns_a_simple_reward(engine: type[BaseLearner], base_m
             rewards += group
         learner.step(samples, current_version=f"p@{step}")
         means.append(sum(rewards) / len(rewards))
+    return means
+
+
+@pytest.mark.parametrize(
+    ("engine_name", "loss"),
+    [("trl", "dapo"), *[("packed", loss) for loss in ("dapo", "grpo", "dr_grpo", "cispo", "gspo")]],
+)
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.full), pytest.param(3, marks=pytest.mark.full)])
+def test_a_random_model_learns_a_simple_reward(base_model: Path, engine_name: str, loss: str, seed: int) -> None:
+    means = learns(base_model, engine_name, loss, seed)
     assert means[0] < 0.65
     assert sum(means[-3:]) / 3 > 0.9, means
 
@@ -242,6 +254,9 @@ def test_the_learning_rate_falls_to_a_tenth_where_the_config_says_so(
     assert torch.allclose(fallen, constant / 10, rtol=1e-3, atol=1e-8)
     assert [LearnerConfig(learning_rate=1.0, decay=(2, 4)).learning_rate_at(n) for n in (0, 2, 3, 4, 9)] == (
         pytest.approx([1.0, 1.0, 0.55, 0.1, 0.1])
+    )
+    assert [LearnerConfig(learning_rate=1.0, warmup_steps=3).learning_rate_at(n) for n in range(5)] == (
+        pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
     )
 
 
@@ -322,3 +337,51 @@ def test_a_model_loaded_by_unsloth_is_trained_alike(
     wanted = learner.step(samples).grad_norm
     assert json.loads(done.stdout) == pytest.approx([wanted, wanted], rel=1e-5)
     assert list(tmp_path.iterdir()) == []
+
+
+RANKS = """
+import sys
+from pathlib import Path
+import msgspec, torch
+from torch import distributed
+from trainer.learner import LearnerConfig, make_learner
+from trainer.learner.interface import Sample
+from arttrace.records.sequence import TokenSequence
+
+rank, base, work = int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
+distributed.init_process_group("gloo", init_method=f"file://{work / 'meeting'}", rank=rank, world_size=2)
+samples, configs = (work / "job").read_text().split("|")
+samples = [Sample(tuple(q), a) for q, a in msgspec.json.decode(samples, type=list[tuple[list[TokenSequence], float]])]
+for number, config in enumerate(msgspec.json.decode(configs, type=list[LearnerConfig])):
+    learner = make_learner(base, config)
+    metrics = learner.step(samples)
+    metrics = learner.step(samples)
+    weights = {n: p.detach() for n, p in learner.model.named_parameters() if p.requires_grad}
+    torch.save((msgspec.structs.asdict(metrics), weights), work / f"{number}-{rank}.pt")
+"""
+
+
+def test_two_ranks_take_the_step_of_one(
+    base_model: Path, tmp_path: Path, make_samples: Callable[[int], list[Sample]]
+) -> None:
+    samples = make_samples(0)
+    double = {"dtype": "float64", "micro_batch_tokens": 20}
+    configs = [
+        msgspec.structs.replace(LOOSE, **double, loss="dapo", kl_weight=0.1),
+        msgspec.structs.replace(LOOSE, **double, loss="gspo", epsilon_low=0.5, epsilon_high=0.5),
+    ]
+    job = msgspec.json.encode([(s.sequences, s.advantage) for s in samples]) + b"|" + msgspec.json.encode(configs)
+    (tmp_path / "job").write_bytes(job)
+    command = [sys.executable, "-c", RANKS]
+    running = [subprocess.Popen([*command, str(rank), str(base_model), str(tmp_path)]) for rank in (0, 1)]
+    assert [process.wait(timeout=300) for process in running] == [0, 0]
+    for number, config in enumerate(configs):
+        alone = PackedLearner(base_model, config)
+        alone.step(samples)
+        wanted = msgspec.structs.asdict(alone.step(samples))
+        for rank in (0, 1):
+            found, moved = torch.load(tmp_path / f"{number}-{rank}.pt")
+            assert found.pop("step_s") > 0
+            assert found == pytest.approx({name: value for name, value in wanted.items() if name != "step_s"})
+            for name, weight in weights(alone).items():
+                torch.testing.assert_close(moved[name], weight, rtol=1e-7, atol=1e-10)

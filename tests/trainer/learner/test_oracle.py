@@ -16,7 +16,7 @@ import torch
 from unsloth_zoo.rl_replacements import grpo_compute_loss
 
 from trainer.learner.config import LearnerConfig
-from trainer.learner.losses import Before, loss_terms, trajectory_means
+from trainer.learner.losses import Before, loss_terms, trajectory_sums
 
 torch.manual_seed(0)
 rows, length, limit = 5, 9, 11
@@ -40,9 +40,10 @@ for loss in ("dapo", "grpo", "dr_grpo", "cispo", "gspo"):
         )[0]
         (wanted,) = torch.autograd.grad(theirs, new)
         logps, shift = new[chosen], (new - old).detach()
+        sums = trajectory_sums([shift[chosen]], [trajectory[chosen]], rows)
         before = Before(
             old[chosen], old[chosen], reference[chosen] if kl_weight else None,
-            trajectory_means(shift[chosen], trajectory[chosen], rows)[trajectory[chosen]],
+            (sums[0] / sums[1])[trajectory[chosen]],
         )
         terms = loss_terms(config, logps, advantages[trajectory[chosen]], before).loss
         weights, normaliser = {

@@ -1,0 +1,27 @@
+"""Ranks: the processes of torch.distributed that share one step. Alone, every function here does nothing."""
+
+from __future__ import annotations
+
+import torch
+from torch import distributed
+
+
+def rank_and_count() -> tuple[int, int]:
+    """The number of this process, from 0, and how many there are."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return 0, 1
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def total(values: torch.Tensor) -> torch.Tensor:
+    """The sum of what all ranks hold, in place."""
+    if rank_and_count()[1] > 1:
+        distributed.all_reduce(values)
+    return values
+
+
+def largest(values: torch.Tensor) -> torch.Tensor:
+    """The elementwise maximum of what all ranks hold, in place."""
+    if rank_and_count()[1] > 1:
+        distributed.all_reduce(values, op=distributed.ReduceOp.MAX)
+    return values
