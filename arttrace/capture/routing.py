@@ -16,10 +16,15 @@ from arttrace.capture import program, runtime
 from arttrace.capture.flow import current_flow, set_flow
 from arttrace.capture.guard import Guard, logger
 from arttrace.errors import ArttraceError
-from arttrace.wire.rewriting import read_model, with_flags, with_model
+from arttrace.wire.rewriting import read_model, with_fields, with_model
 
 ANY_MODEL = "*"
 _ENDPOINTS = ("/chat/completions", "/responses", "/completions")
+# Completions take a number: of alternatives beside the sampled token, where none is needed.
+_WISHES: dict[str, dict[str, Any]] = {
+    "/chat/completions": {"logprobs": True, "return_token_ids": True},
+    "/completions": {"logprobs": 0, "return_token_ids": True},
+}
 # What identifies the user to the server that the call was meant for.
 _KEY_HEADERS = (b"authorization", b"api-key", b"x-api-key")
 _PRIVATE_HEADERS = (*_KEY_HEADERS, b"cookie", b"openai-organization", b"openai-project")
@@ -163,8 +168,8 @@ def _query(url: Any) -> str:
 
 
 def _asking(body: bytes, endpoint: str) -> bytes:
-    """The body asking for what training needs, in the one API that gives it."""
-    return with_flags(body, "logprobs", "return_token_ids") if endpoint == "/chat/completions" else body
+    """The body asking for what training needs, in the APIs that give it."""
+    return with_fields(body, _WISHES.get(endpoint, {}))
 
 
 def _rebuilt(request: Any, url: Any, body: bytes, route: Route | None = None) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -39,14 +41,11 @@ def with_model(body: bytes, model: str) -> bytes:
     return body if span is None else body[: span[0]] + msgspec.json.encode(model) + body[span[1] :]
 
 
-def with_flags(body: bytes, *names: str) -> bytes:
-    """The body with `"name": true` at its end for each name that it does not have at its top level."""
-    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+def with_fields(body: bytes, fields: Mapping[str, Any]) -> bytes:
+    """The body with the fields at its end that it does not have at its top level; those that it has stay."""
+    present = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    added = {name: value for name, value in fields.items() if name not in present}
+    if not added:
+        return body
     end = body.rindex(b"}")
-    for name in names:
-        if name not in fields:
-            comma = b"," if fields else b""
-            body = body[:end] + comma + msgspec.json.encode(name) + b":true" + body[end:]
-            end = body.rindex(b"}")
-            fields[name] = msgspec.Raw(b"true")
-    return body
+    return body[:end] + (b"," if present else b"") + msgspec.json.encode(added)[1:-1] + body[end:]

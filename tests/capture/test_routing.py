@@ -26,7 +26,7 @@ from arttrace.capture.routing import apply, parse_routes
 from arttrace.commands import run
 from arttrace.errors import ArttraceError
 from arttrace.records.span import SpanRow
-from arttrace.wire.rewriting import read_model, with_flags, with_model
+from arttrace.wire.rewriting import read_model, with_fields, with_model
 
 Spans = Callable[[], list[SpanRow]]
 KEY, POLICY_KEY = "sk-secret-0123456789", "policy-key-0123456789"
@@ -258,10 +258,12 @@ def test_trainable_servers_are_asked_for_tokens_and_no_others(
         assert chat(client(vendor)).choices[0].logprobs is None
         asked = chat(client(policy))
         chat(client(policy), logprobs=False)
+        client(policy).completions.create(model="m", prompt="x")
     assert asked.choices[0].message.content == "fine"
     assert policy.sent[0].body == vendor.sent[0].body.removesuffix(b"}") + TOKENS
     assert policy.sent[0].headers["authorization"] == f"Bearer {KEY}"
     assert policy.sent[1].json["logprobs"] is False, "what the user has set stays"
+    assert policy.sent[2].body == b'{"model":"m","prompt":"x","logprobs":0,"return_token_ids":true}'
     calls = sorted((span for span in spans() if span.name.startswith("chat")), key=lambda span: span.start_ns)
     assert [semconv.TOKEN_IDS in call.attributes for call in calls] == [False, True, True]
     assert semconv.ROUTED_FROM not in calls[1].attributes
@@ -317,9 +319,9 @@ def test_one_field_of_a_body_is_changed(body: bytes, model: str | None) -> None:
         assert json.loads(changed) == {**json.loads(body), "model": "\u00fc"}
         assert list(json.loads(changed)) == list(json.loads(body))
     if body.strip().endswith(b"}"):
-        flagged = with_flags(body, "a", "b", "n" if b'"n"' in body else "a")
-        assert json.loads(flagged) == {**json.loads(body), "a": True, "b": True}
-        assert flagged.startswith(body.rstrip().removesuffix(b"}").rstrip())
+        wishing = with_fields(body, {"a": True, "model": "no", "b": True})
+        assert json.loads(wishing) == {**json.loads(body), "a": True, "b": True}
+        assert wishing.startswith(body.rstrip().removesuffix(b"}").rstrip())
 
 
 @pytest.mark.parametrize("named", ["url", "name"])
