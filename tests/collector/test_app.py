@@ -125,6 +125,54 @@ def test_protobuf_and_json_give_the_same_rows(client: TestClient, data: DataDir,
     )
 
 
+def test_an_opentelemetry_collector_in_front(client: TestClient, sink: Sink, data: DataDir) -> None:
+    """Several services in one request, schema URLs, scope attributes, flags and counts of what was dropped, gzipped:
+    the shape in which the OpenTelemetry Collector's otlphttp exporter passes batches on."""
+    message = ExportTraceServiceRequest()
+    for number, service in enumerate(("planner", "worker"), 1):
+        batch = message.resource_spans.add(schema_url="https://opentelemetry.io/schemas/1.37.0")
+        batch.resource.attributes.add(key="service.name").value.string_value = service
+        batch.resource.dropped_attributes_count = 1
+        for library in ("one", "two"):
+            scope = batch.scope_spans.add(schema_url="https://opentelemetry.io/schemas/1.37.0")
+            scope.scope.name, scope.scope.version = library, "2"
+            scope.scope.attributes.add(key="x").value.bool_value = True
+            span = scope.spans.add(
+                trace_id=b"\x01" * 16,
+                span_id=bytes([number, len(library) + ord(library[0])]) * 4,
+                parent_span_id=b"\x09" * 8,
+                trace_state="vendor=1",
+                flags=0x101,
+                name=library,
+                start_time_unix_nano=5,
+                end_time_unix_nano=9,
+                dropped_attributes_count=2,
+            )
+            span.links.add(trace_id=b"\x02" * 16, span_id=b"\x03" * 8, flags=0x100)
+            span.status.code, span.status.message = 2, "no"
+    headers = {
+        "content-type": PROTOBUF,
+        "content-encoding": "gzip",
+        "user-agent": "OpenTelemetry Collector Contrib/0.140.1 (linux/amd64)",
+    }
+    answer = client.post("/v1/traces", content=gzip.compress(message.SerializeToString()), headers=headers)
+    assert (answer.status_code, answer.content) == (200, b"")
+    sink.close()
+    with Store.open(data) as store:
+        rows = store.spans("01" * 16)
+    assert sorted((row.resource["service.name"], row.scope_name, row.scope_version) for row in rows) == [
+        (service, library, "2") for service in ("planner", "worker") for library in ("one", "two")
+    ]
+    for row in rows:
+        assert (row.parent_span_id, row.trace_state, row.status_code, row.status_message) == (
+            "09" * 8,
+            "vendor=1",
+            2,
+            "no",
+        )
+        assert [(link.trace_id, link.span_id) for link in row.links] == [("02" * 16, "03" * 8)]
+
+
 def test_an_answer_comes_only_when_the_spans_are_in_the_spool(
     client: TestClient, data: DataDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:

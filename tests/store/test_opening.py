@@ -96,6 +96,17 @@ def test_an_owner_is_asked_and_its_file_is_private(data: DataDir) -> None:
         assert rewards(store) == {"late"}
 
 
+@pytest.mark.parametrize("command", [["ls"], ["show", "a"], ["sql", "SELECT count(*) AS calls FROM calls"]])
+def test_no_command_fails_because_another_holds_the_store(data: DataDir, command: list[str]) -> None:
+    with hold_store(data, create=True) as store:
+        store.append(research_run("a"))
+        program = "from arttrace.commands import main; main()"
+        arguments = [sys.executable, "-c", program, *command, "--json", "--dir", str(data.root)]
+        done = subprocess.run(arguments, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert '"calls":' in done.stdout
+
+
 def test_an_owner_that_is_killed_is_followed_by_the_one_that_asks(data: DataDir) -> None:
     with holder(data) as owner, open_store(data) as store:
         store.append([reward("before")])

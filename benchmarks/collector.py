@@ -1,0 +1,356 @@
+"""What the collector does in a second, beside the stock way: one JSON row per span, executemany, then the ack.
+
+    python benchmarks/collector.py                  the whole table, about two minutes
+    python benchmarks/collector.py --soak 300       memory at a fifth of a soak and at its end
+
+Sender and collector are processes of their own and share this machine's cores. A sender's connections each wait for
+an answer before the next request, as OpenTelemetry's exporters do; requests are built beforehand, only the ids change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import secrets
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+HERE = Path(__file__)
+MARK = b"\xc3trace-id-mark\xc3\xc3"
+CONNECTIONS = 4
+
+
+@dataclass(frozen=True)
+class Load:
+    """`spans` spans of about `size` bytes in each request."""
+
+    name: str
+    size: int
+    spans: int
+
+
+LOADS = (Load("0.5 KB", 500, 256), Load("2 KB", 2_000, 128), Load("20 KB", 20_000, 32))
+
+
+def request_bytes(load: Load) -> bytes:
+    """An HTTP request with a chat span's attributes, padded by its messages."""
+    export = ExportTraceServiceRequest()
+    batch = export.resource_spans.add()
+    batch.resource.attributes.add(key="service.name").value.string_value = "benchmark"
+    scope = batch.scope_spans.add()
+    scope.scope.name = "benchmark"
+    for n in range(load.spans):
+        span = scope.spans.add(
+            trace_id=MARK,
+            span_id=(n + 1).to_bytes(8, "big"),
+            name="chat policy",
+            kind=3,
+            start_time_unix_nano=1_790_000_000_000_000_000 + n * 1000,
+            end_time_unix_nano=1_790_000_000_000_500_000 + n * 1000,
+        )
+        for key, value in (("operation.name", "chat"), ("provider.name", "openai"), ("request.model", "policy")):
+            span.attributes.add(key=f"gen_ai.{key}").value.string_value = value
+        span.attributes.add(key="gen_ai.usage.output_tokens").value.int_value = 12
+        words = f"message {n} of the run: " + "the quick brown fox jumps over the lazy dog; " * (load.size // 45 + 1)
+        message = [{"role": "user", "parts": [{"type": "text", "content": ""}]}]
+        room = load.size - span.ByteSize() - len(json.dumps(message)) - 40
+        message[0]["parts"][0]["content"] = words[: max(room, 1)]  # type: ignore[index]
+        span.attributes.add(key="gen_ai.input.messages").value.string_value = json.dumps(message)
+    body = export.SerializeToString()
+    head = (
+        "POST /v1/traces HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-protobuf\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+# --- the sender, a process of its own ------------------------------------------------------------------------
+
+
+def send(port: int, load: Load, seconds: float, rate: float, connections: int) -> dict[str, Any]:
+    """Sends for so long, at most `rate` spans/s over all connections (0: as fast as answers come)."""
+    template = request_bytes(load)
+    latencies: list[float] = []
+    acked = refused = 0
+    lock = threading.Lock()
+    began = time.perf_counter()
+    end = began + seconds
+
+    def one(number: int) -> None:
+        nonlocal acked, refused
+        request = bytearray(template)
+        places = []
+        at = request.find(MARK)
+        while at >= 0:
+            places.append(at)
+            at = request.find(MARK, at + 16)
+        pause = load.spans * connections / rate if rate else 0.0
+        due = began + pause * number / connections
+        own: list[float] = []
+        good = bad = 0
+        with socket.create_connection(("127.0.0.1", port)) as wire:
+            wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while (now := time.perf_counter()) < end:
+                if rate:
+                    if now < due:
+                        time.sleep(due - now)
+                    due += pause
+                trace_id = secrets.token_bytes(16)
+                for place in places:
+                    request[place : place + 16] = trace_id
+                sent = time.perf_counter()
+                wire.sendall(request)
+                answer = wire.recv(65536)
+                own.append(time.perf_counter() - sent)
+                if answer.startswith(b"HTTP/1.1 200"):
+                    good += load.spans
+                else:
+                    bad += 1
+                    time.sleep(0.05)
+        with lock:
+            latencies.extend(own)
+            acked += good
+            refused += bad
+
+    threads = [threading.Thread(target=one, args=(n,)) for n in range(connections)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    taken = time.perf_counter() - began
+    ordered = sorted(latencies)
+    return {
+        "acked": acked,
+        "refused_requests": refused,
+        "seconds": taken,
+        "rate": acked / taken,
+        "p50_ms": 1000 * statistics.median(ordered),
+        "p99_ms": 1000 * ordered[int(len(ordered) * 0.99)],
+        "max_ms": 1000 * ordered[-1],
+    }
+
+
+def run_sender(port: int, load: Load, seconds: float, rate: float = 0.0, connections: int = CONNECTIONS) -> Any:
+    arguments = json.dumps([port, LOADS.index(load), seconds, rate, connections])
+    done = subprocess.run([sys.executable, HERE, "--send", arguments], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+# --- the receivers ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def collector(directory: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+    """`arttrace collect` on a free port."""
+    program = "from arttrace.commands import main; main()"
+    command = [sys.executable, "-c", program, "collect", "--port", "0", "--dir", directory]
+    with started(command) as (line, process):
+        port = int(line.split("http://127.0.0.1:")[1].split()[0])
+        wait_for(lambda: metric(port, "owns_store") == 1)
+        yield port, process
+
+
+@contextmanager
+def stock(directory: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+    """The stock way, on the same HTTP server and the same decoder."""
+    with started([sys.executable, str(HERE), "--stock", directory]) as (line, process):
+        yield int(line), process
+
+
+@contextmanager
+def started(command: list[str]) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "ARTTRACE_API_KEY": ""}
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline(), process
+        finally:
+            process.terminate()
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def serve_stock(directory: str) -> None:
+    """A receiver as one writes it first: decode, one row of JSON per span, executemany, commit, answer."""
+    import duckdb
+    import uvicorn
+
+    from arttrace.formats.otlp import protobuf_spans
+    from arttrace.records.record import encode_record
+
+    connection = duckdb.connect(str(Path(directory) / "stock.duckdb"))
+    connection.execute("CREATE TABLE spans (trace_id VARCHAR, span_id VARCHAR, document JSON)")
+    lock = threading.Lock()
+
+    def insert(body: bytes) -> None:
+        rows = [(span.trace_id, span.span_id, encode_record(span).decode()) for span in protobuf_spans(body)]
+        with lock:
+            connection.execute("BEGIN")
+            connection.executemany("INSERT INTO spans VALUES (?, ?, ?)", rows)
+            connection.execute("COMMIT")
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        body = b""
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        await asyncio.to_thread(insert, body)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    print(listener.getsockname()[1], flush=True)
+    config = uvicorn.Config(app, log_level="warning", lifespan="off", access_log=False)
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def metric(port: int, name: str) -> float:
+    """One of the collector's numbers."""
+    import urllib.request
+
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        for line in answer.read().decode().splitlines():
+            if line.startswith(f"arttrace_collector_{name} "):
+                return float(line.split()[1])
+    return 0.0
+
+
+def wait_for(reached: Any, seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not reached():
+        if time.monotonic() > deadline:
+            raise SystemExit("the collector did not get there in time")
+        time.sleep(0.02)
+
+
+# --- what is measured --------------------------------------------------------------------------------------------
+
+
+def acks(seconds: float) -> None:
+    """Acked spans/s, ours and the stock way in turn, three rounds each."""
+    print(f"acknowledged spans, {CONNECTIONS} connections, median of 3 rounds of {seconds:g} s, ours and stock in turn")
+    print(f"{'span':>8} {'spans/request':>14} {'':>8} {'spans/s':>10} {'p50 ms':>8} {'p99 ms':>8} {'times stock':>12}")
+    for load in LOADS:
+        rounds: dict[str, list[Any]] = {"arttrace": [], "stock": []}
+        for _ in range(3):
+            for name, receiver in (("arttrace", collector), ("stock", stock)):
+                with tempfile.TemporaryDirectory() as directory, receiver(directory) as (port, _process):
+                    rounds[name].append(run_sender(port, load, seconds))
+        middle = {
+            name: {key: statistics.median(one[key] for one in many) for key in ("rate", "p50_ms", "p99_ms")}
+            for name, many in rounds.items()
+        }
+        for name, found in middle.items():
+            times = f"{found['rate'] / middle['stock']['rate']:.1f}" if name == "arttrace" else ""
+            print(
+                f"{load.name:>8} {load.spans:>14} {name:>8} {found['rate']:>10,.0f} {found['p50_ms']:>8.1f} "
+                f"{found['p99_ms']:>8.1f} {times:>12}",
+                flush=True,
+            )
+
+
+def paced(seconds: float) -> None:
+    """At 100k small spans/s offered: what is acked, and how late."""
+    with tempfile.TemporaryDirectory() as directory, collector(directory) as (port, _):
+        found = run_sender(port, LOADS[0], seconds, rate=100_000.0, connections=8)
+    print(
+        f"\n100,000 spans/s of {LOADS[0].name} offered for {seconds:g} s: {found['rate']:,.0f} acked/s, "
+        f"p50 {found['p50_ms']:.1f} ms, p99 {found['p99_ms']:.1f} ms, max {found['max_ms']:.0f} ms, "
+        f"{found['refused_requests']} requests asked to wait",
+        flush=True,
+    )
+
+
+def sustained(seconds: float) -> None:
+    """Spans into DuckDB: from the first request until the last span can be queried."""
+    print()
+    for load, rate in ((LOADS[0], 50_000.0), (LOADS[1], 30_000.0)):
+        with tempfile.TemporaryDirectory() as directory, collector(directory) as (port, _):
+            began = time.perf_counter()
+            found = run_sender(port, load, seconds, rate=rate)
+            wait_for(lambda port=port: metric(port, "load_lag_seconds") == 0)
+            taken = time.perf_counter() - began
+            size = metric(port, "store_bytes")
+        print(
+            f"into DuckDB, {load.name}: {found['acked']:,} spans offered at {found['rate']:,.0f}/s, all queryable "
+            f"after {taken:.1f} s: {found['acked'] / taken:,.0f} spans/s, p99 of the acks {found['p99_ms']:.0f} ms, "
+            f"{size / found['acked']:,.0f} bytes on disk per span",
+            flush=True,
+        )
+
+
+def soak(seconds: float) -> None:
+    """Memory of both processes at a fifth of a soak and at its end, at 5,000 spans/s of 0.5 KB."""
+    with tempfile.TemporaryDirectory() as directory, collector(directory) as (port, process):
+        found: dict[str, Any] = {}
+        sender = threading.Thread(target=lambda: found.update(run_sender(port, LOADS[0], seconds, rate=5_000.0)))
+        sender.start()
+        time.sleep(seconds / 5)
+        child = json.loads((Path(directory) / "owner.json").read_text())["pid"]
+        early = [resident(process.pid), resident(child)]
+        sender.join()
+        wait_for(lambda: metric(port, "load_lag_seconds") == 0)
+        late = [resident(process.pid), resident(child)]
+    print(
+        f"soak of {seconds:g} s at {found['rate']:,.0f} spans/s, {found['acked']:,} spans: collector and loader "
+        f"{told(early)} at a fifth, {told(late)} at the end: {sum(late) / sum(early):.2f} times"
+    )
+
+
+def told(sizes: list[int]) -> str:
+    return " + ".join(f"{size / 1e6:.0f}" for size in sizes) + " MB"
+
+
+def resident(pid: int) -> int:
+    """Resident memory in bytes, the median of 20 samples over two seconds."""
+    samples = []
+    for _ in range(20):
+        fields = Path(f"/proc/{pid}/statm").read_text().split()
+        samples.append(int(fields[1]) * os.sysconf("SC_PAGE_SIZE"))
+        time.sleep(0.1)
+    return int(statistics.median(samples))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=4.0, help="length of a round")
+    parser.add_argument("--soak", type=float, metavar="SECONDS", help="only the soak, for so long")
+    parser.add_argument("--send", help=argparse.SUPPRESS)
+    parser.add_argument("--stock", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.send:
+        port, load, seconds, rate, connections = json.loads(given.send)
+        print(json.dumps(send(port, LOADS[load], seconds, rate, connections)))
+    elif given.stock:
+        serve_stock(given.stock)
+    elif given.soak:
+        soak(given.soak)
+    else:
+        print(f"{os.cpu_count()} cores, shared by sender and collector\n")
+        acks(given.seconds)
+        paced(2 * given.seconds)
+        sustained(2 * given.seconds)
+
+
+if __name__ == "__main__":
+    main()
