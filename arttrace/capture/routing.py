@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
@@ -40,7 +40,7 @@ class Route:
     model: str
     to: str
     base_url: str
-    api_key: str | None = None
+    api_key: str | None = field(default=None, repr=False)
     agent: str | None = None
 
     def takes(self, model: str, agent: str | None) -> bool:

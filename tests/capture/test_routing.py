@@ -389,6 +389,7 @@ def test_calls_outside_any_trajectory_are_routed_as_well(
     vendor: ScriptedServer, policy: ScriptedServer, spans: Spans
 ) -> None:
     handle = to_policy(policy)
+    assert POLICY_KEY not in repr(handle.route)
     try:
         chat(client(vendor))
     finally:
