@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
+from importlib import import_module
 from types import ModuleType
 
 import wrapt
 
-from arttrace.capture import hops, http_hook, openai_hook, processes, runtime, threads, tool_hooks
-from arttrace.capture.call import close_open_calls
+from arttrace.capture import runtime, threads
 from arttrace.capture.guard import Guard
+
+_HOOKS = (
+    ("httpx", "http_hook:install"),
+    ("httpx2", "http_hook:install"),
+    ("httpx", "hops:install"),  # after the taps, so that these see the headers that go out
+    ("httpx2", "hops:install"),
+    ("openai._base_client", "openai_hook:install"),
+    ("requests.sessions", "http_clients:install_requests"),
+    ("aiohttp", "http_clients:install_aiohttp"),
+    ("mcp.client.session", "tool_hooks.mcp:install"),
+    ("langchain_core.tools.base", "tool_hooks.langchain:install"),
+    ("langgraph.pregel.main", "tool_hooks.langgraph:install"),
+    ("agents.run_internal.tool_execution", "tool_hooks.openai_agents:install_tools"),
+    ("agents.realtime.session", "tool_hooks.openai_agents:install_tools"),
+    ("agents.tracing.spans", "tool_hooks.openai_agents:install_agents"),
+    ("subprocess", "processes:install_subprocess"),
+    ("multiprocessing.process", "processes:install_process"),
+    ("multiprocessing.pool", "processes:install_pool"),
+    ("concurrent.futures.process", "processes:install_executor"),
+)
+"""Which module's import brings which hook of ours: `file:function`."""
 
 _installing = Guard("installing a hook")
 _lock = threading.Lock()
@@ -27,20 +49,24 @@ def install() -> None:
     if first:
         with _installing:
             threads.install()
-            runtime.before_exit.insert(0, close_open_calls)
-            for name, hook in (
-                ("httpx", http_hook.install),
-                ("httpx2", http_hook.install),
-                ("openai._base_client", openai_hook.install),
-                *tool_hooks.HOOKS,
-                ("httpx", hops.install),  # after the taps, so that these see the headers that go out
-                ("httpx2", hops.install),
-                ("subprocess", processes.install_subprocess),
-                ("multiprocessing.process", processes.install_process),
-                ("multiprocessing.pool", processes.install_pool),
-                ("concurrent.futures.process", processes.install_executor),
-            ):
-                wrapt.register_post_import_hook(_guarded(hook), name)
+            runtime.before_exit.insert(0, _close_open_calls)
+            for name, hook in _HOOKS:
+                wrapt.register_post_import_hook(_guarded(_named(hook)), name)
+
+
+def _named(hook: str) -> Callable[[ModuleType], None]:
+    """A hook that is imported when the module is that it hooks."""
+    module_name, _, function = hook.partition(":")
+
+    def install(module: ModuleType) -> None:
+        getattr(import_module(f"arttrace.capture.{module_name}"), function)(module)
+
+    return install
+
+
+def _close_open_calls() -> None:
+    if "arttrace.capture.call" in sys.modules:
+        sys.modules["arttrace.capture.call"].close_open_calls()
 
 
 def _guarded(hook: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:

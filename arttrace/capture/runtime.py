@@ -7,10 +7,13 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from arttrace.capture.config import Settings
 from arttrace.capture.guard import Guard
-from arttrace.capture.recorder import Counts, Recorder
+
+if TYPE_CHECKING:
+    from arttrace.capture.recorder import Counts, Recorder
 
 _lock = threading.Lock()
 _recorder: Recorder | None = None
@@ -34,6 +37,8 @@ def configure(settings: Settings | None = None, *, renew: bool = False) -> Recor
     with _lock:
         if _recorder is not None and not renew:
             return _recorder
+        from arttrace.capture.recorder import Recorder  # on first use: importing arttrace stays quick
+
         settings = settings or Settings.resolve()
         if _recorder is not None:
             if _recorder.settings == settings:
@@ -60,6 +65,8 @@ def shutdown(timeout_s: float | None) -> bool:
 
 def counts() -> Counts:
     """What became of this process's records so far: spooled, refused for want of disk or memory, delivered."""
+    from arttrace.capture.recorder import Counts
+
     of_each = [each.counts() for each in _all()]
     return Counts(
         recorded=sum(each.recorded for each in of_each),

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
@@ -20,10 +20,12 @@ from arttrace.capture.config import MAX_CONTENT_BYTES, ContentMode, stricter
 from arttrace.capture.flow import Execution, Flow, claim_execution, current_flow, set_flow
 from arttrace.capture.guard import Guard, logger
 from arttrace.capture.ids import random_hex
-from arttrace.capture.recorder import Recorder
 from arttrace.capture.runtime import recorder
 from arttrace.capture.values import json_object, json_text
 from arttrace.records.reward import Reward
+
+if TYPE_CHECKING:
+    from arttrace.capture.recorder import Recorder
 
 ScopeKind = Literal["trajectory", "agent", "tool"]
 MAX_ERROR_TEXT = 4000

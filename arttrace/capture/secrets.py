@@ -23,19 +23,16 @@ _NAME = (
     r"|(?:access|refresh|auth|bearer|id|session)[_-]?token|credentials?|cookie)"
 )
 _KEYS = r"(?:sk|pk|rk|gsk|xai|hf|gh[opsu]|glpat|xox[abprs])[-_](?=[\w-]*\d)[\w-]{12,}"
-_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern, re.IGNORECASE | re.DOTALL), replacement)
-    for pattern, replacement in (
-        # "api_key": "...", in JSON, in JSON inside JSON and in a repr
-        (rf"((\\*[\"']){_NAME}\2\s*:\s*\2)(?!\[secret\])(?:.+?)(?<!\\)(\2)", rf"\1{SECRET}\3"),
-        # --api-key ..., --api-key=..., ["--api-key", "..."], api_key=...
-        (rf"(--?{_NAME}(?:\"\s*,\s*\"|=|\s+))(?!\[secret\])[^\s\"]+", rf"\1{SECRET}"),
-        (rf"\b({_NAME}\s*[:=]\s*(?:bearer\s+|basic\s+)?)(?!\[secret\])[^\s,;\"'\[\]{{}}]{{8,}}", rf"\1{SECRET}"),
-        (rf"([?&](?:{_NAME}|key|token|sig|signature|code)=)[^&\s\"'<>]+", rf"\1{SECRET}"),
-        (r"(://)[^/\s:@\"']+:[^/\s@\"']+@", rf"\1{SECRET}@"),
-        (r"(\bbearer\s+)(?=\S*\d)[\w.~+/=-]{8,}", rf"\1{SECRET}"),
-        (rf"\b(?:{_KEYS}|AKIA[A-Z0-9]{{16}}|AIza[\w-]{{30,}}|eyJ[\w-]{{8,}}\.[\w-]{{8,}}\.[\w-]*)", SECRET),
-    )
+_PATTERNS = (
+    # "api_key": "...", in JSON, in JSON inside JSON and in a repr
+    (rf"((\\*[\"']){_NAME}\2\s*:\s*\2)(?!\[secret\])(?:.+?)(?<!\\)(\2)", rf"\1{SECRET}\3"),
+    # --api-key ..., --api-key=..., ["--api-key", "..."], api_key=...
+    (rf"(--?{_NAME}(?:\"\s*,\s*\"|=|\s+))(?!\[secret\])[^\s\"]+", rf"\1{SECRET}"),
+    (rf"\b({_NAME}\s*[:=]\s*(?:bearer\s+|basic\s+)?)(?!\[secret\])[^\s,;\"'\[\]{{}}]{{8,}}", rf"\1{SECRET}"),
+    (rf"([?&](?:{_NAME}|key|token|sig|signature|code)=)[^&\s\"'<>]+", rf"\1{SECRET}"),
+    (r"(://)[^/\s:@\"']+:[^/\s@\"']+@", rf"\1{SECRET}@"),
+    (r"(\bbearer\s+)(?=\S*\d)[\w.~+/=-]{8,}", rf"\1{SECRET}"),
+    (rf"\b(?:{_KEYS}|AKIA[A-Z0-9]{{16}}|AIza[\w-]{{30,}}|eyJ[\w-]{{8,}}\.[\w-]{{8,}}\.[\w-]*)", SECRET),
 )
 
 
@@ -67,7 +64,7 @@ def scrubbed(text: str) -> str:
     """`text` without the keys that went out, and without what is named or written like a secret."""
     text = without_known(text, is_content=False)
     for pattern, replacement in _PATTERNS:
-        text = pattern.sub(replacement, text)
+        text = re.sub(pattern, replacement, text, flags=re.IGNORECASE | re.DOTALL)  # re keeps them compiled
     return text
 
 

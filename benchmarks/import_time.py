@@ -1,0 +1,38 @@
+"""What `import arttrace` and applying a decorator cost beyond OpenTelemetry's own import.
+
+    python benchmarks/import_time.py [rounds]
+
+Each round starts fresh interpreters, in turn: one that imports OpenTelemetry's SDK, one that imports arttrace after it
+and decorates a function, and for scale one that imports openai. Printed are the medians of the rounds.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+
+_TIMED = "import time; start = time.perf_counter(); {}; print((time.perf_counter() - start) * 1000)"
+_PROGRAMS = {
+    "OpenTelemetry's SDK": _TIMED.format("import opentelemetry.sdk.trace"),
+    "arttrace, decorator applied, beyond it": "import opentelemetry.sdk.trace; "
+    + _TIMED.format("import arttrace; arttrace.trajectory(lambda: None)"),
+    "openai, for scale": _TIMED.format("import openai"),
+}
+
+
+def main(rounds: int) -> None:
+    """Measure and print."""
+    times: dict[str, list[float]] = {name: [] for name in _PROGRAMS}
+    for _ in range(rounds + 1):
+        for name, program in _PROGRAMS.items():
+            done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+            times[name].append(float(done.stdout))
+    medians = {name: statistics.median(each[1:]) for name, each in times.items()}  # the first round warms the disk
+    base = medians["OpenTelemetry's SDK"]
+    for name, median in medians.items():
+        print(f"{name:40} {median:7.1f} ms {median / base:6.2f} x")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 15)
