@@ -36,7 +36,7 @@ from arttrace.trajectories import build_trajectories
 
 GROUP, BATCH_GROUPS, LISTED = 4, 8, 20
 STOCK_SPANS = 1_500
-TURNS = (50, 200)
+TURNS = (25, 100)
 _ABOUT = "Looks something up. " * 6
 _RESOURCE = {"service.name": "agent", "telemetry.sdk.language": "python", "telemetry.sdk.version": "1.45.2"}
 
@@ -217,7 +217,7 @@ def long_runs() -> None:
     for turns in TURNS:
         with tempfile.TemporaryDirectory() as folder:
             data = DataDir(Path(folder))
-            runs = 1200 // turns
+            runs = 3000 // turns
             raw = 0
             with Store.open(data, create=True) as store:
                 for number in range(runs):

@@ -62,8 +62,9 @@ class Store:
         self._journal = JournalWriter(data.journal, fsync_interval_s=None)
 
     @classmethod
-    def open(cls, data: DataDir, *, create: bool = False) -> Store:
-        """The store of a data directory, with all of its spool and journal taken in.
+    def open(cls, data: DataDir, *, create: bool = False, take_in: bool = True) -> Store:
+        """The store of a data directory, with all of its spool and journal taken in, unless `take_in` leaves that to
+        the first `ingest_spool`.
 
         It is made when `create` is given or when a spool waits for it. Raises StoreError when there is neither store
         nor spool, when another process owns it (naming it), when it is damaged, or when its schema is not known.
@@ -76,8 +77,9 @@ class Store:
             )
         store = cls(data, connect(data.store))
         try:
-            store._take_in(data.journal)  # what a former owner could not load any more
-            store.ingest_spool()
+            if take_in:
+                store._take_in(data.journal)  # what a former owner could not load any more
+                store.ingest_spool()
         except BaseException:
             store.close()
             raise
@@ -322,16 +324,17 @@ class Store:
 
     def _summaries(self, ids: Sequence[str]) -> list[TrajectorySummary]:
         """Summaries in the order of the ids: those that are kept, the others made now and kept from now on."""
-        with self._lock:  # so that no span comes between building a summary and keeping it
-            query = """SELECT trajectory_id, document FROM summaries
-                WHERE version = ? AND trajectory_id IN (SELECT unnest(?::VARCHAR[]))"""
-            rows = self._connection.execute(query, [SUMMARY_VERSION, list(ids)]).fetchall()
-            found = {id: _summary.decode(document) for id, document in rows}
-            missing = [id for id in ids if id not in found]
-            for start in range(0, len(missing), _BUILT_AT_ONCE):
+        query = """SELECT trajectory_id, document FROM summaries
+            WHERE version = ? AND trajectory_id IN (SELECT unnest(?::VARCHAR[]))"""
+        with self._reading() as connection:
+            rows = connection.execute(query, [SUMMARY_VERSION, list(ids)]).fetchall()
+        found = {id: _summary.decode(document) for id, document in rows}
+        missing = [id for id in ids if id not in found]
+        for start in range(0, len(missing), _BUILT_AT_ONCE):
+            with self._lock:  # so that no span comes between building a summary and keeping it
                 made = [summarise(one) for one in self._build(missing[start : start + _BUILT_AT_ONCE])]
-                found.update((one.id, one) for one in made)
                 self._writer.keep_summaries(made)
+            found.update((one.id, one) for one in made)
         return [found[id] for id in ids if id in found]
 
     def _build(self, ids: Sequence[str]) -> list[Trajectory]:
