@@ -300,10 +300,10 @@ def sustained(seconds: float) -> None:
 
 
 def soak(seconds: float) -> None:
-    """Memory of both processes at a fifth of a soak and at its end, at 5,000 spans/s of 0.5 KB."""
+    """Memory of both processes at a fifth of a soak and at its end, at 20,000 spans/s of 0.5 KB."""
     with tempfile.TemporaryDirectory() as directory, collector(directory) as (port, process):
         found: dict[str, Any] = {}
-        sender = threading.Thread(target=lambda: found.update(run_sender(port, LOADS[0], seconds, rate=5_000.0)))
+        sender = threading.Thread(target=lambda: found.update(run_sender(port, LOADS[0], seconds, rate=20_000.0)))
         sender.start()
         time.sleep(seconds / 5)
         child = json.loads((Path(directory) / "owner.json").read_text())["pid"]

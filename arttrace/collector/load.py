@@ -64,10 +64,11 @@ def _load_until(ended: threading.Event, data: DataDir, token: str) -> None:
             trouble = ""
             try:
                 if store is None:
-                    store = owned.enter_context(Store.open(data, create=True))
+                    # It answers first: whoever asks waits for what is being taken in, and is not turned away.
+                    store = owned.enter_context(Store.open(data, create=True, take_in=False))
                     owned.enter_context(answering(store, token))
-                else:
-                    store.ingest_spool()
+                    store.load()
+                store.ingest_spool()
             except StoreInUse:
                 pass  # its owner takes the spool in
             except Exception as error:  # noqa: BLE001 - spans are safe in the spool; try again
