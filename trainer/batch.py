@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from arttrace.records.group import Group
 from arttrace.records.policy import Consumed
-from arttrace.records.trajectory import Trajectory
+from arttrace.records.trajectory import Agent, Trajectory
 from arttrace.rewards.mix import trajectory_reward
 from arttrace.trajectories import sequences
 from trainer.advantages import Scale, group_advantages
@@ -61,9 +61,10 @@ def make_batch(
     """Samples of every group with at least two complete, rewarded trajectories; targets are the tokens that a version
     of `policy` sampled (None: whoever sampled them).
 
-    A trajectory without trainable tokens keeps its place in the group's baseline but is no sample; one trajectory is
-    one sample, so all its sequences share one advantage. With `max_staleness`, a trajectory of which any version more
-    than so many steps older than `step` sampled a part is left out: its group is compared without it.
+    A trajectory without trainable tokens keeps its place in the group's baseline but is no sample. One trajectory is
+    one sample: all its sequences share one advantage, but for those of an agent that was rewarded by itself. With
+    `max_staleness`, a trajectory of which any version more than so many steps older than `step` sampled a part is left
+    out: its group is compared without it.
     """
     samples: list[Sample] = []
     consumed: list[Consumed] = []
@@ -87,6 +88,7 @@ def make_batch(
             continue
         values = tuple(reward for _, reward in scored)
         rewards.append(values)
+        own = _agent_advantages([trajectory for trajectory, _ in scored], scale)
         for (trajectory, _), advantage in zip(scored, group_advantages(values, scale=scale), strict=True):
             consumed.append(Consumed(trajectory.id, trajectory.revision))
             found, report = sequences(trajectory, policy=policy)
@@ -96,7 +98,7 @@ def make_batch(
                 left_out["no trainable tokens"] += 1
                 continue
             trained += report.trained_tokens
-            samples.append(Sample(sequences=found, advantage=advantage))
+            samples.append(Sample(found, advantage, own.get(trajectory.id, {})))
     return Batch(
         samples=tuple(samples),
         consumed=tuple(consumed),
@@ -106,6 +108,39 @@ def make_batch(
         left_out=dict(+left_out),
         quarantined=dict(quarantined),
     )
+
+
+def _agent_advantages(trajectories: Sequence[Trajectory], scale: Scale) -> dict[str, dict[str, float]]:
+    """By trajectory and agent id, the advantage of agents that were rewarded by themselves: each against the others of
+    its role (the names from the root down to it) in the group. One without another to compare with has none."""
+    by_role: dict[tuple[str, ...], list[tuple[str, str, float]]] = defaultdict(list)
+    for trajectory in trajectories:
+        given: dict[str, float] = defaultdict(float)
+        for reward in trajectory.rewards:
+            if reward.agent_id is not None:
+                given[reward.agent_id] += reward.value
+        agents = {agent.id: agent for agent in trajectory.agents}
+        for agent_id, value in given.items():
+            if agent_id in agents:
+                by_role[_role(agent_id, agents)].append((trajectory.id, agent_id, value))
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for members in by_role.values():
+        if len(members) > 1:
+            advantages = group_advantages([value for _, _, value in members], scale=scale)
+            for (trajectory_id, agent_id, _), advantage in zip(members, advantages, strict=True):
+                found[trajectory_id][agent_id] = advantage
+    return found
+
+
+def _role(agent_id: str, agents: Mapping[str, Agent]) -> tuple[str, ...]:
+    names: list[str] = []
+    seen: set[str] = set()
+    at: str | None = agent_id
+    while at is not None and at in agents and at not in seen:
+        seen.add(at)
+        names.append(agents[at].name)
+        at = agents[at].parent_id
+    return tuple(reversed(names))
 
 
 def staleness(trajectory: Trajectory, step: int, policy: str | None = None) -> int:

@@ -99,3 +99,50 @@ def test_sequences_of_a_batch_are_those_of_the_trajectories() -> None:
     groups = groups_of({i: research_run(i, scenario="s") for i in "ab"}, {"a": 1.0, "b": 0.0})
     expected = [sequences(trajectory)[0] for trajectory in groups[0].trajectories]
     assert [sample.sequences for sample in make_batch(groups).samples] == expected
+
+
+def test_an_agent_rewarded_by_itself_is_compared_with_those_of_its_role() -> None:
+    runs = {id: research_run(id, scenario="s") for id in ("a", "b", "c")}
+    plain = groups_of(runs, {"a": 1.0, "b": 0.0, "c": 0.5})[0].trajectories
+    planner = plain[0].agents[0].name
+    subs = {one.id: [agent for agent in one.agents if agent.name != planner] for one in plain}
+    role = subs["a"][0].name
+    given = [
+        Reward(id=f"own-{id}", trajectory_id=id, value=value, agent_id=next(x.id for x in subs[id] if x.name == role))
+        for id, value in (("a", 0.2), ("b", 0.8))
+    ]
+    rewards = [Reward(id=f"r-{id}", trajectory_id=id, value=v) for id, v in {"a": 1.0, "b": 0.0, "c": 0.5}.items()]
+    spans = [span for spans in runs.values() for span in spans]
+    batch = make_batch(group_trajectories(build_trajectories(spans, [*rewards, *given])))
+    found = {
+        sample.sequences[0].trajectory_id: {s.agent_id: sample.advantage_of(s) for s in sample.sequences}
+        for sample in batch.samples
+    }
+    for reward, advantage in zip(given, (-0.3, 0.3), strict=True):
+        others = {**found[reward.trajectory_id]}
+        assert others.pop(reward.agent_id or "") == pytest.approx(advantage)
+        assert set(others.values()) == {0.5 if reward.trajectory_id == "a" else -0.5}
+    assert set(found["c"].values()) == {0.0}
+
+
+def test_runs_that_were_sampled_too_long_ago_are_left_out_on_request() -> None:
+    def sampled_by(id: str, *versions: int) -> list[SpanRow]:
+        run = Run(id, scenario="s")
+        for number, version in enumerate(versions):
+            said = message("assistant", f"answer {number}")
+            run.chat(f"m{number}", [message("user", str(number))], said, at=1 + number, policy=f"policy@{version}")
+        return run.end()
+
+    runs = {
+        "new": sampled_by("new", 9),
+        "mixed": sampled_by("mixed", 9, 5),
+        "old": sampled_by("old", 7),
+        "x": sampled_by("x", 8),
+    }
+    groups = groups_of(runs, {"new": 1.0, "mixed": 1.0, "old": 0.0, "x": 0.0})
+    assert {c.trajectory_id for c in make_batch(groups, step=9).consumed} == {"new", "mixed", "old", "x"}
+    batch = make_batch(groups, policy="policy", step=9, max_staleness=1)
+    assert {c.trajectory_id for c in batch.consumed} == {"new", "x"}
+    assert batch.left_out == {"too stale": 2}
+    with pytest.raises(TrainingError, match="4 too stale"):
+        require_trainable(make_batch(groups, policy="policy", step=20, max_staleness=1))

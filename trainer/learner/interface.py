@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -14,10 +14,18 @@ from arttrace.records.sequence import TokenSequence
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One trajectory: all its sequences, sub-agents' too, and the advantage they share."""
+    """One trajectory: all its sequences, sub-agents' too, and the advantage they share.
+
+    `agent_advantages` holds, by agent id, that of an agent which was rewarded by itself.
+    """
 
     sequences: tuple[TokenSequence, ...]
     advantage: float
+    agent_advantages: Mapping[str, float] = field(default_factory=dict)
+
+    def advantage_of(self, sequence: TokenSequence) -> float:
+        """The advantage of the tokens of one of its sequences."""
+        return self.agent_advantages.get(sequence.agent_id, self.advantage)
 
 
 class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):

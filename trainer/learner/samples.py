@@ -88,13 +88,14 @@ def plan_step(samples: Sequence[Sample], config: LearnerConfig) -> Plan:
     trajectories = sum(1 for count in counts if count)
     rows: list[Row] = []
     for number, (sample, count) in enumerate(zip(samples, counts, strict=True)):
-        if not math.isfinite(sample.advantage):
-            raise TrainingError(f"An advantage is not a finite number: {sample.advantage}.")
+        advantages = [sample.advantage_of(sequence) for sequence in sample.sequences] or [sample.advantage]
+        if not all(map(math.isfinite, advantages)):
+            raise TrainingError(f"An advantage is not a finite number: {advantages}.")
         by_trajectory = config.loss in ("grpo", "gspo") and count
         weight = total / (trajectories * count) if by_trajectory else 1.0
-        for sequence in sample.sequences:
-            row = _row(sequence, sample.advantage, weight, number)
-            if row is not None and (config.kl_weight > 0 or sample.advantage != 0.0):
+        for sequence, advantage in zip(sample.sequences, advantages, strict=False):
+            row = _row(sequence, advantage, weight, number)
+            if row is not None and (config.kl_weight > 0 or advantage != 0.0):
                 rows.append(row)
     normaliser = trajectories * config.dr_grpo_length if config.loss == "dr_grpo" else total
     return Plan(tuple(rows), float(normaliser), total, trajectories, len(samples))
