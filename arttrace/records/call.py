@@ -14,6 +14,7 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
 
     `token_ids` has shape (T,), the sampled tokens; `logprobs` has shape (T,), natural logarithms under the policy that
     sampled them, None where the engine gave none. Either is None as a whole when the engine did not give it.
+    `prompt_token_ids` is this choice's prompt where that is not the call's (legacy completions of several prompts).
     """
 
     index: int
@@ -21,6 +22,7 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     finish_reason: str | None = None
     token_ids: tuple[int, ...] | None = None
     logprobs: tuple[float | None, ...] | None = None
+    prompt_token_ids: tuple[int, ...] | None = None
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):

@@ -43,7 +43,10 @@ def decode_logprobs(value: Any) -> tuple[float | None, ...] | None:
         return None
     if isinstance(value, str):
         raw = _payload(value, _LOGPROBS)
-        return tuple(None if math.isnan(v) else v for v in struct.unpack(f"<{len(raw) // 4}f", raw))
+        values: tuple[float, ...] = struct.unpack(f"<{len(raw) // 4}f", raw)
+        if not math.isnan(sum(values)):
+            return values
+        return tuple(None if math.isnan(v) else v for v in values)
     if not isinstance(value, Sequence) or any(v is not None and not isinstance(v, (int, float)) for v in value):
         raise ValueError("log-probabilities are neither 'f4:' text nor an array of numbers")
     return tuple(None if v is None or math.isnan(v) else float(v) for v in value)

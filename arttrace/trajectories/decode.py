@@ -251,5 +251,8 @@ def _choices(attributes: dict[str, Any], reader: MessageReader) -> tuple[Choice,
                 finish_reason=finish_reason,
                 token_ids=_or_none(decode_token_ids, ids),
                 logprobs=_or_none(decode_logprobs, attributes.get(semconv.LOGPROBS + suffix)),
+                prompt_token_ids=_or_none(decode_token_ids, attributes.get(semconv.PROMPT_TOKEN_IDS + suffix))
+                if index
+                else None,
             )
         )

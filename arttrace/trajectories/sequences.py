@@ -101,7 +101,7 @@ def _fault(call: Call, choice: Choice | None) -> str | None:
         return TRUNCATED
     if call.error and not call.interrupted:  # unreadable chunks, say: what there is need not be what was sampled
         return ERROR
-    if choice is None or not call.prompt_token_ids or choice.token_ids is None:
+    if choice is None or not _prompt(call, choice) or choice.token_ids is None:
         return ERROR if call.error else IN_PROGRESS if choice is None and not call.end_ns else NO_TOKEN_IDS
     logprobs = choice.logprobs
     if logprobs is None or len(logprobs) != len(choice.token_ids) or any(map(_unknown, logprobs)):
@@ -128,8 +128,12 @@ def _unknown(logprob: float | None) -> bool:
     return logprob is None or not math.isfinite(logprob)
 
 
+def _prompt(call: Call, choice: Choice) -> tuple[int, ...]:
+    return choice.prompt_token_ids or call.prompt_token_ids or ()
+
+
 def _node(call: Call, choice: Choice) -> _Node:
-    prompt = array("i", call.prompt_token_ids or ()).tobytes()
+    prompt = array("i", _prompt(call, choice)).tobytes()
     return _Node(call, choice, prompt, prompt + array("i", choice.token_ids or ()).tobytes(), children=[])
 
 
@@ -171,7 +175,7 @@ def _sequence(
         path.append(parent)
     path.reverse()
     last = nodes[leaf]
-    token_ids = (*(last.call.prompt_token_ids or ()), *(last.choice.token_ids or ()))
+    token_ids = (*_prompt(last.call, last.choice), *(last.choice.token_ids or ()))
     trained = [0] * len(token_ids)
     logprobs: list[float | None] = [None] * len(token_ids)
     versions = [-1] * len(token_ids)
@@ -183,7 +187,7 @@ def _sequence(
         name = node.call.policy_version or ""
         if name not in names:
             names.append(name)
-        start, count = len(node.call.prompt_token_ids or ()), len(node.choice.token_ids or ())
+        start, count = len(_prompt(node.call, node.choice)), len(node.choice.token_ids or ())
         trained[start : start + count] = [1] * count
         logprobs[start : start + count] = node.choice.logprobs or ()
         versions[start : start + count] = [names.index(name)] * count

@@ -35,8 +35,26 @@ _NUMBERS = {
     "frequency_penalty": semconv.REQUEST_FREQUENCY_PENALTY,
     "presence_penalty": semconv.REQUEST_PRESENCE_PENALTY,
 }
-# Request fields that the conventions do not name and that change what is sampled, with the value that changes nothing.
-_NEUTRAL: dict[str, Any] = {"min_p": 0, "repetition_penalty": 1, "logit_bias": {}}
+# Request fields that the conventions do not name and that change what is sampled, with the values that change nothing.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "min_p": (0,),
+    "repetition_penalty": (1,),
+    "logit_bias": ({},),
+    "min_tokens": (0,),
+    "bad_words": ([],),
+    "allowed_token_ids": (),
+    "logits_processors": ([],),
+    "best_of": (1,),
+    "use_beam_search": (False,),
+    "response_format": ({"type": "text"},),
+    "text": ({}, {"format": {"type": "text"}}),
+    "tool_choice": ("auto", "none"),
+    "structured_outputs": ({},),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+}
 _USAGE = {
     ("prompt_tokens",): semconv.USAGE_INPUT_TOKENS,
     ("input_tokens",): semconv.USAGE_INPUT_TOKENS,
@@ -112,7 +130,7 @@ class SpanDraft:
             value = request.get(field)
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 self.put(name, value)
-        changed = [field for field, neutral in _NEUTRAL.items() if request.get(field) not in (None, neutral)]
+        changed = [field for field, neutral in _NEUTRAL.items() if request.get(field) not in (None, *neutral)]
         self.put(semconv.SAMPLING_SETTINGS, changed or None)
         stop = request.get("stop")
         stops = [stop] if isinstance(stop, str) else stop

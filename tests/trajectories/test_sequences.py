@@ -230,3 +230,16 @@ def test_long_conversations_cost_little_more_than_their_length() -> None:
         history += [run.chat(f"t{turn}", history, message("assistant", f"a{turn}"), at=10 * turn), result("x", "y")]
     [sequence], _ = read(run.end(at=10_000))
     assert len(sequence.call_ids) == 150
+
+
+def test_each_prompt_of_one_legacy_call_leads_its_own_choices() -> None:
+    run = Run()
+    prompts = [message("user", "one"), message("user", "two")]
+    run.chat(
+        "a", prompts, message("assistant", "x"), message("assistant", "y"), at=1, OPERATION_NAME="text_completion",
+        PROMPT_TOKEN_IDS=[1, 2],
+    )  # fmt: skip
+    run.spans[0].attributes["arttrace.prompt_token_ids.1"] = [3, 4, 5]
+    made, report = read(run.end())
+    assert [sequence.token_ids[: sequence.trained.index(1)] for sequence in made] == [(1, 2), (3, 4, 5)]
+    assert report.trained_tokens == report.captured_tokens

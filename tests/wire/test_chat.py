@@ -61,6 +61,23 @@ def test_settings_that_the_conventions_do_not_name_but_that_change_what_is_sampl
     assert semconv.SAMPLING_SETTINGS not in decode({}, neutral).attributes
 
 
+@pytest.mark.parametrize(
+    ("setting", "changes"),
+    [
+        ({"tool_choice": "auto"}, []),
+        ({"tool_choice": "required"}, ["tool_choice"]),
+        ({"tool_choice": {"type": "function", "function": {"name": "look"}}}, ["tool_choice"]),
+        ({"response_format": {"type": "text"}}, []),
+        ({"response_format": {"type": "json_object"}}, ["response_format"]),
+        ({"structured_outputs": {"regex": "a+"}}, ["structured_outputs"]),
+        ({"guided_json": {"type": "object"}}, ["guided_json"]),
+        ({"min_tokens": 4, "bad_words": [], "allowed_token_ids": [1, 2]}, ["min_tokens", "allowed_token_ids"]),
+    ],
+)
+def test_constrained_sampling_is_told(setting: dict[str, Any], changes: list[str]) -> None:
+    assert decode({}, {**REQUEST, **setting}).attributes.get(semconv.SAMPLING_SETTINGS, []) == changes
+
+
 def test_no_token_after_an_unreadable_chunk_is_kept() -> None:
     def chunk(token: int) -> dict[str, Any]:
         return {
