@@ -333,7 +333,7 @@ def resident(pid: int) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=4.0, help="length of a round")
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of a round")
     parser.add_argument("--soak", type=float, metavar="SECONDS", help="only the soak, for so long")
     parser.add_argument("--send", help=argparse.SUPPRESS)
     parser.add_argument("--stock", help=argparse.SUPPRESS)

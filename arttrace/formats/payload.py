@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import msgspec
+from google.protobuf.message import DecodeError
 
 from arttrace.formats.otlp import protobuf_spans
 from arttrace.records.record import Record
@@ -31,5 +32,8 @@ def encode_otlp(request: bytes) -> bytes:
 def decode_payload(payload: bytes) -> list[Record]:
     """The records in a payload. Raises msgspec.DecodeError or UnicodeDecodeError when it is none."""
     if payload.startswith(_OTLP_PROTOBUF):
-        return list(protobuf_spans(payload[1:]))
+        try:
+            return list(protobuf_spans(payload[1:]))
+        except DecodeError as error:
+            raise msgspec.DecodeError(f"no OTLP trace request in protobuf: {error}") from error
     return _decoder.decode_lines(payload)

@@ -19,7 +19,7 @@ from arttrace.collector.sink import Sink
 from arttrace.formats.otlp import MalformedRequest, protobuf_spans
 from arttrace.formats.otlp_check import TooManySpans, check_protobuf
 from arttrace.formats.payload import decode_payload, encode_otlp
-from arttrace.journal import list_segments, read_segment
+from arttrace.journal import JournalWriter, list_segments, read_segment
 from arttrace.paths import DataDir
 from arttrace.store import Store
 
@@ -87,6 +87,17 @@ def test_random_bytes(body: bytes) -> None:
 @settings(max_examples=30_000, deadline=None)
 def test_many_damaged_requests(body: bytes) -> None:
     survives(body)
+
+
+def test_an_entry_of_the_journal_that_is_none_stops_nothing(tmp_path: Path) -> None:
+    data = DataDir(tmp_path)
+    writer = JournalWriter(data.spool)
+    for payload in (b"\x01\xff garbage", b"\x02", b"", encode_otlp(GOOD)):
+        writer.append(payload)
+    writer.close()
+    with Store.open(data) as store:
+        assert store.sql("SELECT count(*) FROM spans")[1] == [(5,)]
+    assert len(list(data.spool.glob("*.damaged"))) == 1
 
 
 @pytest.fixture
