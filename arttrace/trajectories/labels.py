@@ -39,7 +39,7 @@ def labelled(agent: Agent, placed: Sequence[AgentCall], history: History, reader
     """The calls of one agent, which are in order of start, with their labels."""
     calls = [item.call for item in placed]
     by_key = {call_key(call): call for call in calls}
-    first_at: dict[int, Call] = {}
+    last_at: dict[int, Call] = {}
     continued: set[SpanKey | None] = set()
     found: list[AgentCall] = []
     for number, (item, call) in enumerate(zip(placed, calls, strict=True)):
@@ -48,12 +48,12 @@ def labelled(agent: Agent, placed: Sequence[AgentCall], history: History, reader
         label = (
             _start(agent)
             if number == 0
-            else _again(call, first_at.get(prompt))
+            else _again(call, last_at.get(prompt))
             or (_branched(call, recent, reader) if before in continued else None)
             or _going_on(call, history, by_key)
             or _anew(call, recent, reader)
         )
-        first_at.setdefault(prompt, call)
+        last_at[prompt] = call
         continued.update({before} - {None})
         found.append(
             msgspec.structs.replace(
