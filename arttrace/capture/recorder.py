@@ -120,7 +120,9 @@ class Recorder:
                 failed("keeping up with the calls", BufferError(f"over {MAX_WAITING_BYTES} bytes wait to be written"))
                 return
         self._jobs.put((job, weight))
-        if self._worker is None or not self._worker.is_alive():
+        if sys.is_finalizing():  # a thread that is started now never begins, and its start never returns
+            self._drain()
+        elif self._worker is None or not self._worker.is_alive():
             self._start_worker()
 
     def started(self, span: Span, so_far: SoFar) -> None:
