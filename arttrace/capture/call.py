@@ -189,8 +189,8 @@ class ModelCall:
         return attempt
 
     def not_answered(self, error: BaseException) -> None:
-        """The HTTP client raised instead of answering."""
-        if self._attempts:
+        """The HTTP client raised instead of answering; one that was cancelled has not failed."""
+        if self._attempts and isinstance(error, Exception):
             self._attempts[-1].fail({semconv.ERROR_TYPE: describe_error(error)[0]})
 
     def stream_ended(self, attempt: Attempt, ending: Ending, error: BaseException | None = None) -> None:
@@ -263,7 +263,7 @@ class ModelCall:
             attributes[semconv.ATTEMPTS] = len(self._attempts)
         if self.routed_from is not None:
             attributes[semconv.ROUTED_FROM] = self.routed_from
-        if last.first_chunk_ns is not None:
+        if last.first_chunk_ns is not None and "event-stream" in (last.headers.get("content-type") or ""):
             attributes[semconv.RESPONSE_TIME_TO_FIRST_CHUNK] = (last.first_chunk_ns - self.start_ns) / 1e9
         settings = self._recorder.settings
         try:

@@ -27,6 +27,8 @@ _HOOKS = (
     ("agents.run_internal.tool_execution", "tool_hooks.openai_agents:install_tools"),
     ("agents.realtime.session", "tool_hooks.openai_agents:install_tools"),
     ("agents.tracing.spans", "tool_hooks.openai_agents:install_agents"),
+    ("smolagents.tools", "tool_hooks.smolagents:install_tools"),
+    ("smolagents.agents", "tool_hooks.smolagents:install_agents"),
     ("subprocess", "processes:install_subprocess"),
     ("multiprocessing.process", "processes:install_process"),
     ("multiprocessing.pool", "processes:install_pool"),

@@ -1,0 +1,201 @@
+"""Model calls of other HTTP clients, by their exchange: the same to the user, each recorded once, where switched on."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import aiohttp
+import httpx
+import httpx2
+import openai
+import pytest
+import requests
+from model_server import TEXT, ModelServer, serve_model
+
+import arttrace
+from arttrace import semconv
+from arttrace.records.record import Record
+from arttrace.records.span import SpanRow
+
+Spans = Callable[[], list[SpanRow]]
+HEADERS = {"authorization": "Bearer sk-secret-0123456789"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ModelServer]:
+    with serve_model() as running:
+        yield running
+
+
+@pytest.fixture
+def spans(records: Callable[[], list[Record]], tmp_path: Any) -> Spans:
+    """Capture with plain HTTP clients switched on; gives the spans of calls."""
+    arttrace.init(project="test", dir=tmp_path / "data", capture_http=True)
+
+    def read() -> list[SpanRow]:
+        found = [record for record in records() if isinstance(record, SpanRow)]
+        return [span for span in found if semconv.OPENAI_API_TYPE in span.attributes]
+
+    return read
+
+
+def body(model: str, stream: bool) -> dict[str, Any]:
+    return {"model": model, "messages": [{"role": "user", "content": "hi"}], "stream": stream}
+
+
+def with_httpx(library: Any) -> Callable[..., Any]:
+    def ask(url: str, model: str, stream: bool, leave: bool) -> Any:
+        with library.Client(headers=HEADERS) as client:
+            if not stream:
+                answer = client.post(url, json=body(model, stream))
+                return answer.status_code, answer.json()
+            with client.stream("POST", url, json=body(model, stream)) as answer:
+                return answer.status_code, first_or_all(answer.iter_lines(), leave)
+
+    return ask
+
+
+def with_async_httpx(library: Any) -> Callable[..., Any]:
+    async def ask(url: str, model: str, stream: bool, leave: bool) -> Any:
+        async with library.AsyncClient(headers=HEADERS) as client:
+            if not stream:
+                answer = await client.post(url, json=body(model, stream))
+                return answer.status_code, answer.json()
+            async with client.stream("POST", url, json=body(model, stream)) as answer:
+                lines = []
+                async for line in answer.aiter_lines():
+                    lines.append(line)
+                    if leave:
+                        break
+                return answer.status_code, lines
+
+    return lambda *args: asyncio.run(ask(*args))
+
+
+def with_requests(url: str, model: str, stream: bool, leave: bool) -> Any:
+    with requests.Session() as session:
+        answer = session.post(url, json=body(model, stream), headers=HEADERS, stream=stream)
+        if not stream:
+            return answer.status_code, answer.json()
+        with answer:
+            return answer.status_code, first_or_all(answer.iter_lines(), leave)
+
+
+async def _aiohttp(url: str, model: str, stream: bool, leave: bool) -> Any:
+    async with (
+        aiohttp.ClientSession(headers=HEADERS) as session,
+        session.post(url, json=body(model, stream)) as answer,
+    ):
+        if not stream:
+            return answer.status, await answer.json()
+        lines = []
+        async for line in answer.content:
+            lines.append(line)
+            if leave:
+                break
+        return answer.status, lines
+
+
+def with_aiohttp(*args: Any) -> Any:
+    return asyncio.run(_aiohttp(*args))
+
+
+def first_or_all(lines: Iterator[Any], leave: bool) -> list[Any]:
+    return [next(lines)] if leave else list(lines)
+
+
+CLIENTS: dict[str, Callable[..., Any]] = {
+    "httpx": with_httpx(httpx),
+    "httpx, async": with_async_httpx(httpx),
+    "httpx2": with_httpx(httpx2),
+    "httpx2, async": with_async_httpx(httpx2),
+    "requests": with_requests,
+    "aiohttp": with_aiohttp,
+}
+
+
+def seen(client: str, url: str, model: str, stream: bool, leave: bool) -> Any:
+    try:
+        return CLIENTS[client](url, model, stream, leave)
+    except Exception as error:
+        return type(error)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_plain_client_sees_no_difference_and_its_calls_are_recorded(
+    client: str, server: ModelServer, spans: Spans
+) -> None:
+    url = server.url + "/chat/completions"
+    for model, stream, leave in (("m", False, False), ("400", False, False), ("m", True, False), ("stall", True, True)):
+        server.reset()
+        with arttrace.no_capture():
+            bare = seen(client, url, model, stream, leave)
+        before = len(spans())
+        with arttrace.trajectory(name="root"):
+            captured = seen(client, url, model, stream, leave)
+        server.release()
+        gc.collect()
+        assert captured == bare, model
+        assert [each.request for each in server.sent[:1]] == [each.request for each in server.sent[1:]], model
+        found = spans()
+        assert len(found) == before + 1, model
+        call = found[-1].attributes
+        assert json.loads(call[semconv.INPUT_MESSAGES])[0]["parts"] == [{"type": "text", "content": "hi"}]
+        assert call[semconv.HTTP_STATUS_CODE] == (400 if model == "400" else 200)
+        assert call[semconv.SERVER_PORT] == int(server.url.split(":")[2].split("/")[0])
+        if model == "m":
+            assert json.loads(call[semconv.OUTPUT_MESSAGES])[0]["parts"] == [{"type": "text", "content": TEXT}]
+            assert semconv.INTERRUPTED not in call
+        if leave:
+            assert call[semconv.INTERRUPTED] == "closed"
+        assert (semconv.RESPONSE_TIME_TO_FIRST_CHUNK in call) == stream
+    refused = seen(client, "http://127.0.0.1:9/v1/chat/completions", "m", False, False)
+    assert isinstance(refused, type)
+    assert spans()[-1].attributes[semconv.ERROR_TYPE].endswith(refused.__name__)
+
+
+def test_nothing_is_recorded_of_other_paths_nor_where_it_is_not_switched_on(
+    server: ModelServer, spans: Spans, tmp_path: Any
+) -> None:
+    with arttrace.trajectory(name="root"):
+        for client in CLIENTS:
+            seen(client, server.url + "/moderations", "m", False, False)
+    assert spans() == []
+    arttrace.init(project="test", dir=tmp_path / "off")
+    with arttrace.trajectory(name="root"):
+        for client in CLIENTS:
+            assert seen(client, server.url + "/chat/completions", "m", False, False)[0] == 200
+    arttrace.flush()
+    written = b"".join(path.read_bytes() for path in (tmp_path / "off" / "spool").iterdir())
+    assert semconv.OPENAI_API_TYPE.encode() not in written
+
+
+def test_the_openai_client_and_litellm_are_counted_once(server: ModelServer, spans: Spans) -> None:
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    import litellm
+
+    options: Any = {"base_url": server.url, "api_key": "sk-secret-0123456789"}
+    messages: Any = [{"role": "user", "content": "hi"}]
+    with arttrace.trajectory(name="root"):
+        openai.OpenAI(**options).chat.completions.create(model="m", messages=messages)
+        assert len(spans()) == 1
+        # By the openai client, by litellm's own handler, and by that over aiohttp.
+        litellm.completion(model="openai/m", messages=messages, **options)
+        list(litellm.completion(model="hosted_vllm/m", messages=messages, stream=True, **options))
+        assert len(spans()) == 3
+
+        async def ask() -> None:
+            await litellm.acompletion(model="openai/m", messages=messages, **options)
+            answer = await litellm.acompletion(model="hosted_vllm/m", messages=messages, stream=True, **options)
+            assert "".join([chunk.choices[0].delta.content or "" async for chunk in answer]) == TEXT
+
+        asyncio.run(ask())
+    calls = spans()
+    assert len(calls) == 5
+    for call in calls:
+        assert json.loads(call.attributes[semconv.OUTPUT_MESSAGES])[0]["parts"] == [{"type": "text", "content": TEXT}]
