@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -10,8 +10,19 @@ import msgspec
 MAX_REPR = 1000
 
 
+_PLAIN: tuple[tuple[type, Callable[[Any], Any]], ...] = (
+    (str, str.__str__),
+    (int, int.__int__),
+    (float, float.__float__),
+)
+
+
 def _fallback(value: Any) -> Any:
-    """What msgspec cannot encode: a pydantic model as its fields, all else by its repr."""
+    """What msgspec cannot encode: a text or number of a type of its own as what it is, a pydantic model as its fields,
+    all else by its repr."""
+    for kind, as_plain in _PLAIN:
+        if isinstance(value, kind):
+            return as_plain(value)
     dump = getattr(type(value), "model_dump", None)
     if callable(dump):
         return value.model_dump(mode="json")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Annotated, Any, TypedDict
 
 import number_server
+import numpy
 import pytest
 from agents import (
     Agent,
@@ -160,6 +161,23 @@ def test_a_decorated_tool_that_calls_itself_is_recorded_each_time(spans: Spans) 
     with arttrace.trajectory(name="root"):
         assert down(2) == 0
     assert [seen(span)[1] for span in tools(spans)] == [{"n": 2}, {"n": 1}, {"n": 0}]
+
+
+def test_texts_and_numbers_of_types_of_their_own_are_recorded_as_what_they_are(spans: Spans) -> None:
+    class Text(str):
+        def __repr__(self) -> str:
+            return "<text>"
+
+    class Count(int): ...
+
+    @arttrace.tool
+    def mean(values: list[Any], label: str) -> Any:
+        return numpy.mean(values)
+
+    with arttrace.trajectory(name="root"):
+        mean([Count(1), numpy.float64(2.5)], Text("a"))
+    (span,) = tools(spans)
+    assert seen(span) == ("mean", {"values": [1, 2.5], "label": "a"}, 1.75)
 
 
 def script(asked: Asked) -> Reply:

@@ -54,7 +54,7 @@ class Runs:
         return [
             (
                 span.attributes[semconv.TOOL_NAME],
-                span.attributes[semconv.TOOL_CALL_ID],
+                span.attributes.get(semconv.TOOL_CALL_ID, ""),
                 span.attributes[semconv.TOOL_CALL_RESULT],
             )
             for span in sorted(self.named(semconv.OPERATION_EXECUTE_TOOL), key=lambda span: span.start_ns)
@@ -227,6 +227,10 @@ def test_smolagents(tmp_path: Path) -> None:
     check(runs)
     assert len(runs.calls) == 4
     assert runs.bare == ["42"]
+    assert runs.callers == ["main", "helper", "helper", "main"]
+    managed, double, *_ = runs.tools
+    assert managed[0] == "helper"
+    assert double == ("double", "", '"42"')
 
 
 def surveying(asked: Asked) -> Reply:
