@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -78,7 +79,7 @@ def test_a_stream_cut_after_any_event_holds_what_had_come(words: str) -> None:
         texts.append("".join(part["content"] for part in parts if part["type"] == "text"))
         tools.append("".join(part["arguments"] for part in parts if part["type"] == "tool_call"))
     for grown in (texts, tools):
-        assert all(later.startswith(earlier) for earlier, later in zip(grown, grown[1:], strict=False))
+        assert all(later.startswith(earlier) for earlier, later in pairwise(grown))
     assert texts[-1] == ("" if words == "refuse" else TEXT)
     assert tools[-1] == ("".join(arguments for _, _, arguments in TOOLS) if words == "tools" else "")
 
@@ -217,40 +218,16 @@ def test_a_long_image_is_cut_and_the_cut_is_said() -> None:
     assert parts == [{"type": "text", "content": "see"}, {"type": "other", "value": {"type": "input_image"}}]
 
 
+FIELDS = (
+    "type input output content role item output_index delta response error summary text call_id name arguments prompt "
+    "choices logprobs token_logprobs usage status instructions conversation echo model"
+).split()
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(
-                [
-                    "type",
-                    "input",
-                    "output",
-                    "content",
-                    "role",
-                    "item",
-                    "output_index",
-                    "delta",
-                    "response",
-                    "error",
-                    "summary",
-                    "text",
-                    "call_id",
-                    "name",
-                    "arguments",
-                    "prompt",
-                    "choices",
-                    "logprobs",
-                    "token_logprobs",
-                    "usage",
-                    "status",
-                    "instructions",
-                    "conversation",
-                    "echo",
-                    "model",
-                ]
-            ),  # fmt: skip
+            st.sampled_from(FIELDS),
             inner
             | st.sampled_from(["message", "reasoning", "function_call", "response.output_text.delta", "x_output"]),
             max_size=6,
