@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import subprocess
 import sys
@@ -27,6 +28,7 @@ class Loader:
         self._token = token
         self._round = Round(time.monotonic(), False, "what an earlier process left is being taken in")
         self._stop = threading.Event()
+        self._starting = threading.Lock()
         self._process = self._start()
         self._thread = threading.Thread(target=self._watch, name="arttrace-loader", daemon=True)
         self._thread.start()
@@ -48,8 +50,9 @@ class Loader:
 
     def close(self) -> None:
         """Returns when the rest is loaded and the store is free."""
-        self._stop.set()
-        process = self._process
+        with self._starting:
+            self._stop.set()
+            process = self._process
         assert process.stdin is not None
         process.stdin.close()
         try:
@@ -81,8 +84,12 @@ class Loader:
             if self._stop.is_set():
                 return
             died = f"the process that loads the store ended (exit code {self._process.returncode}); it is started again"
-            _log.error("%s", died)
+            if died != self._round.trouble:
+                _log.error("%s", died)
             self._round = Round(self._round.began, False, died)
-            if self._stop.wait(_RESTART_S):
-                return
-            self._process = self._start()
+            self._stop.wait(_RESTART_S)
+            with self._starting:
+                if self._stop.is_set():
+                    return
+                with contextlib.suppress(OSError):  # no room for a process now: the one that ended is met again
+                    self._process = self._start()
