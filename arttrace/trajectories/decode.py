@@ -41,10 +41,21 @@ _NEUTRAL: dict[str, tuple[int, ...]] = {
 }
 
 
+_SAMPLING = frozenset((*_NEUTRAL, semconv.SAMPLING_SETTINGS))
+
+
+class _Answer(msgspec.Struct, gc=False):
+    role: str
+    parts: tuple[Part, ...]
+    name: str | None = None
+    finish_reason: str | None = None
+
+
 class _FinishReason(msgspec.Struct):
     finish_reason: str | None = None
 
 
+_answer: msgspec.json.Decoder[_Answer] = msgspec.json.Decoder(_Answer)
 _finish_reason: msgspec.json.Decoder[_FinishReason] = msgspec.json.Decoder(_FinishReason)
 
 
@@ -67,7 +78,7 @@ class MessageReader:
     def choices(self, value: Any) -> list[tuple[Message, str | None]]:
         """The messages of an answer, each with its reason to finish."""
         texts = self._texts.messages(value, grows=False) or MessageTexts()
-        return list(zip(map(self._seen.__getitem__, texts), map(_reason_to_finish, texts), strict=True))
+        return [self._choice(text) for text in texts]
 
     def token_ids(self, value: Any) -> tuple[int, ...] | None:
         """The ids of a prompt. Raises ValueError."""
@@ -87,6 +98,15 @@ class MessageReader:
         """The canonical hash of a message (records.message.message_hash), computed once per distinct message."""
         known = self._seen.hashes.get(id(message))
         return message_hash(message) if known is None else known
+
+    def _choice(self, text: str) -> tuple[Message, str | None]:
+        try:
+            answer = _answer.decode(text)
+        except msgspec.ValidationError:
+            found = _or_none(_finish_reason.decode, text)
+            return self._seen[text], found.finish_reason if found else None
+        message = Message(answer.role, answer.parts, answer.name)
+        return self._seen.held_or(text, message), answer.finish_reason
 
     def _of(self, texts: MessageTexts) -> tuple[Message, ...]:
         length, known = self._read.longest(texts)
@@ -108,14 +128,15 @@ class _Seen(dict[str, Message]):
             message = _message.decode(text)
         except msgspec.ValidationError:
             message = _lenient_message(msgspec.json.decode(text))
-        self[text] = message
-        self.hashes[id(message)] = message_hash(message)
-        return message
+        return self.held_or(text, message)
 
-
-def _reason_to_finish(text: str) -> str | None:
-    found = _or_none(_finish_reason.decode, text)
-    return found.finish_reason if found else None
+    def held_or(self, text: str, message: Message) -> Message:
+        """The message held for a text; this one when there is none."""
+        held = self.get(text)
+        if held is None:
+            held = self[text] = message
+            self.hashes[id(message)] = message_hash(message)
+        return held
 
 
 def _lenient_message(value: Any) -> Message:
@@ -227,6 +248,8 @@ def decode_call(span: SpanRow, reader: MessageReader) -> Call:
 
 
 def _altered_sampling(attributes: dict[str, Any]) -> tuple[str, ...]:
+    if attributes.keys().isdisjoint(_SAMPLING):
+        return ()
     further = attributes.get(semconv.SAMPLING_SETTINGS)
     return (
         *(name for name, neutral in _NEUTRAL.items() if attributes.get(name) not in (None, *neutral)),
