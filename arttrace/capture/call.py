@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from opentelemetry.context import get_value
 from opentelemetry.trace import Span, SpanKind
 
 from arttrace import semconv
@@ -65,7 +66,8 @@ def begin_call(http_client: Any, *, path: str, provider: str, plain: bool = Fals
     flow = current_flow()
     recorder = runtime.recorder() if flow.scope is None else flow.scope.recorder
     settings = recorder.settings
-    if flow.muted or settings.disabled or (plain and not settings.capture_http):
+    muted = flow.muted or get_value("suppress_instrumentation")  # a judge's calls are no agent's
+    if muted or settings.disabled or (plain and not settings.capture_http):
         return None
     scope = flow.scope or program.scope()
     if scope is None:
