@@ -19,6 +19,7 @@ from typing import Any
 import openai
 import pytest
 from model_server import ModelServer, Sent, chat_events, response_events, serve_model
+from outcomes import outcome
 from pydantic import BaseModel
 
 import arttrace
@@ -144,21 +145,6 @@ async def run_async(client: Any, api: str, mode: str, case: Case, messages: list
     if case.leave == "close":
         await result.close()
     return got
-
-
-def plain(value: Any) -> Any:
-    """A result as plain data with its types."""
-    if isinstance(value, BaseModel):
-        return (type(value).__qualname__, value.model_dump(warnings=False))
-    return [plain(item) for item in value] if isinstance(value, list) else value
-
-
-def outcome(run: Callable[[], Any]) -> Any:
-    try:
-        return ("returned", plain(run()))
-    except BaseException as error:
-        said = getattr(error, "body", None), getattr(error, "status_code", None)
-        return ("raised", type(error), str(error), said, type(error.__cause__))
 
 
 class Programs:

@@ -431,7 +431,7 @@ HOOKS = [
     "arttrace.capture.call.decode",
     "arttrace.capture.call.end_span",
     "arttrace.capture.recorder.span_row",
-    "arttrace.capture.recorder.encode_record",
+    "arttrace.capture.recorder.encoded",
     "arttrace.capture.scope.Scope.__init__",
     "arttrace.capture.scope.Scope.enter",
     "arttrace.capture.scope.Scope.leave",

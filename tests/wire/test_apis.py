@@ -218,16 +218,16 @@ def test_a_long_image_is_cut_and_the_cut_is_said() -> None:
     assert parts == [{"type": "text", "content": "see"}, {"type": "other", "value": {"type": "input_image"}}]
 
 
-FIELDS = (
+NAMES = (
     "type input output content role item output_index delta response error summary text call_id name arguments prompt "
     "choices logprobs token_logprobs usage status instructions conversation echo model"
-).split()
+)
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(FIELDS),
+            st.sampled_from(NAMES.split()),
             inner
             | st.sampled_from(["message", "reasoning", "function_call", "response.output_text.delta", "x_output"]),
             max_size=6,
