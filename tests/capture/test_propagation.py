@@ -22,7 +22,8 @@ from spool import read_spans
 
 import arttrace
 from arttrace import semconv
-from arttrace.capture import propagation
+from arttrace.capture import hops, middleware, processes, propagation
+from arttrace.capture.guard import failures
 from arttrace.capture.propagation import Carried, parse
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
@@ -213,6 +214,27 @@ def test_a_line_comes_back_as_it_was() -> None:
     assert parse(carried.text()) == carried
     assert carried.text().isascii()
     assert not set(carried.text()) & set(' ,"\\')
+
+
+def test_a_failure_of_ours_is_not_noticed(
+    spans: Spans, server: ChatServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("ours")
+
+    monkeypatch.delenv("ARTTRACE_RAISE")
+    service = Service(server)
+    before = failures.copy()
+    with serving(arttrace.WSGIMiddleware(service)) as url:
+        arttrace.init(project="test", dir=tmp_path / "data", propagate=["127.0.0.1"])
+        with arttrace.trajectory(name="run"):
+            for module, name in ((processes, "carried_by"), (hops, "carried_by"), (middleware, "parse")):
+                with monkeypatch.context() as patch:
+                    patch.setattr(module, name, broken)
+                    assert subprocess.run([sys.executable, "-S", "-c", "pass"]).returncode == 0
+                    assert httpx.get(url).text == "done"
+    for part in ("telling a child process its", "telling a server its", "joining a"):
+        assert any(name.startswith(part) for name in failures - before), part
 
 
 # --- HTTP hops ------------------------------------------------------------------------------------------------
