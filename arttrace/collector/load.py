@@ -23,7 +23,7 @@ from arttrace.errors import StoreInUse
 from arttrace.paths import DataDir
 from arttrace.store import Store
 
-_INTERVAL_S = 0.25
+_IDLE_S, _BUSY_S = 0.25, 0.02
 _RETRY_S = 1.0
 _NICE = 5  # acks first
 
@@ -62,13 +62,14 @@ def _load_until(ended: threading.Event, data: DataDir, token: str) -> None:
             last = ended.is_set()
             began = time.monotonic()
             trouble = ""
+            new = 0
             try:
                 if store is None:
                     # It answers first: whoever asks waits for what is being taken in, and is not turned away.
                     store = owned.enter_context(Store.open(data, create=True, take_in=False))
                     owned.enter_context(answering(store, token))
                     store.load()
-                store.ingest_spool()
+                new = store.ingest_spool()
             except StoreInUse:
                 pass  # its owner takes the spool in
             except Exception as error:  # noqa: BLE001 - spans are safe in the spool; try again
@@ -76,7 +77,10 @@ def _load_until(ended: threading.Event, data: DataDir, token: str) -> None:
             _tell(Round(began, store is not None, trouble))
             if last:
                 return
-            ended.wait(_INTERVAL_S if store is not None and not trouble else _RETRY_S)
+            if store is None or trouble:
+                ended.wait(_RETRY_S)
+            else:
+                ended.wait(_BUSY_S if new else _IDLE_S)
 
 
 def _tell(round: Round) -> None:
