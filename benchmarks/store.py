@@ -22,6 +22,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
+import simulated_agent
 from simulated_agent import Run, message, prompt_tokens, result
 
 from arttrace.journal import JournalWriter
@@ -36,9 +37,24 @@ from arttrace.trajectories import build_trajectories
 
 GROUP, BATCH_GROUPS, LISTED = 4, 8, 20
 STOCK_SPANS = 1_500
-TURNS = (25, 100)
+TURNS, LONG_RUN_TURNS = (25, 200), 6_000
 _ABOUT = "Looks something up. " * 6
 _RESOURCE = {"service.name": "agent", "telemetry.sdk.language": "python", "telemetry.sdk.version": "1.45.2"}
+
+
+_told: dict[bytes, list[int]] = {}
+_tokens = simulated_agent.tokens
+
+
+def tokens(item: dict[str, Any]) -> list[int]:
+    """The toy tokenizer, each message once: it would take most of the time."""
+    key = msgspec.json.encode(item)
+    if key not in _told:
+        _told[key] = _tokens(item)
+    return _told[key]
+
+
+simulated_agent.tokens = tokens
 
 
 def run(number: int, turns: int) -> list[SpanRow]:
@@ -217,7 +233,7 @@ def long_runs() -> None:
     for turns in TURNS:
         with tempfile.TemporaryDirectory() as folder:
             data = DataDir(Path(folder))
-            runs = 3000 // turns
+            runs = LONG_RUN_TURNS // turns
             raw = 0
             with Store.open(data, create=True) as store:
                 for number in range(runs):
