@@ -1,0 +1,374 @@
+"""The first rule: whatever of ours fails, the user's program gets the values and exceptions that it gets without us.
+
+Nothing is listed by hand: a program that uses all of capture is run once to see which functions of arttrace it enters,
+then once for each of them with that function raising.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import Any
+
+import faults
+import httpx
+import openai
+import pytest
+from chat_server import ChatServer
+from pydantic import BaseModel
+
+import arttrace
+from arttrace.capture import guard, hooks, http_hook, openai_hook, runtime
+from arttrace.capture.flow import EMPTY_FLOW, set_flow
+
+FLUSH_S = 3.0
+
+
+def plain(value: Any) -> Any:
+    return (type(value).__qualname__, value.model_dump() if isinstance(value, BaseModel) else repr(value))
+
+
+def outcome(run: Callable[[], Any]) -> Any:
+    try:
+        result = run()
+        return [plain(each) for each in result] if isinstance(result, list) else plain(result)
+    except Exception as error:
+        return ("raised", type(error), str(error), type(error.__cause__))
+
+
+class Program:
+    """An agent that uses every part of capture; `bare` is the same without arttrace."""
+
+    def __init__(self, server: ChatServer, directory: Path, *, bare: bool = False) -> None:
+        self.server = server
+        self.directory = directory
+        self.runs = 0
+        self.bare = bare
+        options: Any = {"base_url": server.url, "api_key": "sk-test-0123456789", "max_retries": 0}
+        self.client = openai.OpenAI(**options)
+        self.async_client = openai.AsyncOpenAI(**options)
+        self.loop = asyncio.new_event_loop()
+
+    def close(self) -> None:
+        self.loop.run_until_complete(self.async_client.close())
+        self.client.close()
+        self.loop.close()
+
+    def decorated(self, fn: Callable[..., Any], kind: str = "trajectory", **options: Any) -> Any:
+        return fn if self.bare else getattr(arttrace, kind)(**options)(fn)
+
+    def run(self) -> list[Any]:
+        """What the user's code saw, step by step."""
+        set_flow(EMPTY_FLOW)
+        agent = self.decorated(self.agent, group=lambda *_: "group", tags=["a"], metadata={"k": 1})
+        seen = [outcome(lambda: agent("hi")), outcome(lambda: agent())]
+        seen.append(outcome(lambda: self.decorated(self.fails)()))
+        seen.append(outcome(lambda: list(self.decorated(self.generator)())))
+        seen.append(outcome(lambda: self.loop.run_until_complete(self.decorated(self.async_agent)("x"))))
+        seen.append(outcome(lambda: self.loop.run_until_complete(self.collect())))
+        seen.append(outcome(self.block))
+        seen.append(outcome(lambda: self.create("orphan")))
+        seen.append(outcome(lambda: self.by_plain_http()))
+        return seen
+
+    def create(self, text: str, **options: Any) -> Any:
+        messages: Any = [{"role": "user", "content": text}]
+        return self.client.chat.completions.create(model="m", messages=messages, **options)
+
+    def by_plain_http(self) -> Any:
+        body = {"model": "m", "messages": [{"role": "user", "content": "plain"}]}
+        return httpx.post(f"{self.server.url}/chat/completions", json=body).json()
+
+    def fails(self) -> None:
+        raise LookupError("the user's")
+
+    def agent(self, text: str) -> Any:
+        tool = self.decorated(lambda q: {"found": q}, "tool", name="look")
+        seen = [outcome(lambda: self.create(text)), tool("x")]
+        seen.append(outcome(lambda: list(self.create(text, stream=True))))
+        seen.append(outcome(lambda: next(iter(self.create(text, stream=True)))))
+        seen.append(outcome(lambda: list(self.create("break", stream=True))))
+        seen.append(outcome(lambda: self.create("garbage", temperature="x")))
+        self.server.failures.append((400, b'{"error": {"message": "no"}}'))
+        seen.append(outcome(lambda: self.create(text)))
+        seen.append(self.decorated(lambda: self.create(text).id, "agent", name="helper")())
+        with ThreadPoolExecutor(1) as pool:
+            seen.append(pool.submit(outcome, lambda: self.create("pool")).result())
+        thread = threading.Thread(target=lambda: seen.append(outcome(lambda: self.create("thread"))))
+        thread.start()
+        thread.join()
+        if not self.bare:
+            arttrace.reward(0.5, name="resolved")
+            arttrace.update(tags=["b"], metadata={"more": [1]})
+            arttrace.current_trajectory()
+        with nullcontext() if self.bare else arttrace.no_capture():
+            seen.append(outcome(lambda: self.create(text)))
+        return seen
+
+    def generator(self) -> Iterator[Any]:
+        yield self.create("in a generator").id
+        yield 2
+
+    async def async_agent(self, text: str) -> list[Any]:
+        create = self.async_client.chat.completions.create
+        messages: Any = [{"role": "user", "content": text}]
+        answer = await create(model="m", messages=messages)
+        chunks = [chunk async for chunk in await create(model="m", messages=messages, stream=True)]
+        async for _ in await create(model="m", messages=messages, stream=True):
+            break
+        call = asyncio.ensure_future(create(model="m", messages=messages))
+        await asyncio.sleep(0)
+        call.cancel()
+        (cancelled,) = await asyncio.gather(call, return_exceptions=True)
+        return [answer, *chunks, type(cancelled)]
+
+    async def collect(self) -> list[Any]:
+        async def generator() -> AsyncIterator[int]:
+            for number in range(2):
+                await asyncio.sleep(0)
+                yield number
+
+        return [item async for item in self.decorated(generator)()]
+
+    def block(self) -> Any:
+        if self.bare:
+            return self.create("block").id
+        with arttrace.trajectory(name="block") as run:
+            run.set_arguments(a=1)
+            run.update(tags=["t"])
+            run.reward(1.0)
+            answer = self.create("block").id
+            run.set_result(answer)
+        return answer
+
+
+@pytest.fixture
+def programs(server: ChatServer, tmp_path: Path) -> Iterator[tuple[list[Any], Program]]:
+    """What the program sees without us, and the program with us."""
+    program, bare = Program(server, tmp_path), Program(server, tmp_path, bare=True)
+    with arttrace.no_capture():
+        expected = bare.run()
+    yield expected, program
+    program.close()
+    bare.close()
+
+
+def whole(program: Program) -> list[Any]:
+    """The program from its first to its last moment, with a recorder of its own."""
+    program.server.failures.clear()
+    program.runs += 1
+    arttrace.init(
+        dir=program.directory / str(program.runs),
+        capture_http=True,
+        propagate=["127.0.0.1"],
+        mask=lambda content, *, kind: content,
+    )
+    seen = program.run()
+    arttrace.flush(FLUSH_S)
+    runtime._at_exit()
+    runtime._replaced.clear()
+    return seen
+
+
+SHELLS = {
+    "api": "init current_trajectory flush no_capture reward update",
+    "decorators": "trajectory agent tool ScopeDecorator.__init__ ScopeDecorator.__call__ ScopeDecorator.__enter__ "
+    "ScopeDecorator.__exit__ ScopeDecorator._open",
+    "scope": "Scope.set_arguments Scope.set_result Scope.update Scope.reward Scope._content",
+    "steps": "Step.__init__ Step.__enter__ Step.__exit__ close finish named_as drive_coroutine drive_generator "
+    "drive_async_generator _Yielded.__init__ _Yielded.add _Yielded.result",
+    "openai_hook": "_begin",
+    "hops": "_told _current",
+    "http_hook": "begin_plain_call _call_of _send_out _answered not_answered raised returned "
+    "Tap.__del__ Tap._take Tap._ended Tap._broken",
+    "routing": "apply",
+    "threads": "in_flow",
+    "flow": "current_flow set_flow",
+    "guard": "Guard.__enter__ Guard.__exit__",
+    "hooks": "install",
+    "recorder": "Recorder._work",
+    "runtime": "_at_exit _all",
+}
+"""What stands around the guards and so cannot be under one: the public names and the frames that the user's own code
+runs in, each with its work under a guard inside, and what only reads or writes a variable."""
+
+UNCOUNTED = {"arttrace.capture.values:_fallback"}
+"""What fails without a count: a value that cannot be encoded is recorded by its name."""
+
+UNRAISABLE = {"arttrace.capture.http_hook:_ending_of"}
+"""What fails while a dropped generator is closed, where Python prints an exception and raises none."""
+
+ELSEWHERE = {
+    "installing a hook": "test_a_hook_that_cannot_be_installed_is_said_once",
+    "the callable given as group": "test_decorators.py",
+    "ending the program's trajectory": "test_process.py",
+    "shipping to the collector": "test_shipper.py",
+    "joining a trajectory of another process": "test_propagation.py",
+    "telling a child process its trajectory": "test_propagation.py",
+    "opening a scope for a library": "test_tools.py",
+    "ending a scope for a library": "test_tools.py",
+    "recording a tool's result": "test_tools.py",
+    "following the agents of the OpenAI Agents SDK": "tests/frameworks",
+    "carrying the flow into a thread": "calls nothing of ours",
+    "ending a span": "calls nothing of ours",
+}
+"""Guards under which this program fails nothing, and where they are tested."""
+
+
+def guards() -> set[str]:
+    """The parts of all guards in capture."""
+    return {
+        value._part
+        for module in faults.modules(arttrace.capture)
+        for value in vars(module).values()
+        if isinstance(value, guard.Guard)
+    }
+
+
+def chosen(program: Program) -> dict[str, FunctionType]:
+    """The functions of ours that the program enters, but for the shells."""
+    shells = {f"arttrace.capture.{module}:{name}" for module, names in SHELLS.items() for name in names.split()}
+    ours = faults.functions(arttrace)
+    codes = faults.entered(arttrace, lambda: whole(program))
+    names = sorted(name for name, each in ours.items() if each.__code__ in codes and name not in shells)
+    assert len(names) > 100
+    return {name: ours[name] for name in names}
+
+
+def test_whatever_of_ours_fails_the_program_never_notices_and_it_is_counted(
+    programs: tuple[list[Any], Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, program = programs
+    assert whole(program) == expected
+    functions = chosen(program)
+    monkeypatch.setenv("ARTTRACE_RAISE", "0")
+    parts: set[str] = set()
+    wrong: dict[str, str] = {}
+    for name, function in functions.items():
+        guard.failures.clear()
+        with faults.failing(function):
+            try:
+                seen = whole(program)
+            except Exception as error:
+                wrong[name] = f"the program gets {error!r}"
+            else:
+                steps = [(mine, bare) for mine, bare in zip(seen, expected, strict=True) if mine != bare]
+                if steps:
+                    wrong[name] = f"the program sees {steps[0][0]}, not {steps[0][1]}"[:600]
+        if not guard.failures and name not in UNCOUNTED:
+            wrong.setdefault(name, "nothing was counted")
+        parts |= guard.failures.keys()
+        set_flow(EMPTY_FLOW)
+    assert not wrong, "\n".join(f"{name}: {why}" for name, why in wrong.items())
+    assert guards() - parts - ELSEWHERE.keys() == set(), "guards that nothing here makes fail"
+
+
+def test_in_our_own_tests_every_failure_is_seen(programs: tuple[list[Any], Program]) -> None:
+    _, program = programs
+    unseen = []
+    for name, function in chosen(program).items():
+        with faults.failing(function):
+            try:
+                seen = "Fault" in repr(whole(program)) or bool(guard._background)
+            except faults.Fault:
+                seen = True
+        guard._background.clear()
+        if not seen and name not in UNCOUNTED | UNRAISABLE:
+            unseen.append(name)
+        set_flow(EMPTY_FLOW)
+    assert unseen == []
+
+
+def test_what_capture_takes_from_the_system_may_fail(
+    programs: tuple[list[Any], Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, program = programs
+    monkeypatch.setenv("ARTTRACE_RAISE", "0")
+
+    def broken(*_: Any) -> Any:
+        raise OSError("not now")
+
+    def no_memory(*_: Any, **__: Any) -> Any:
+        raise MemoryError
+
+    def refuses(_: logging.LogRecord) -> bool:
+        raise RuntimeError("a filter of the user's")
+
+    disturbances: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+        "no random numbers": lambda patch: patch.setattr("arttrace.capture.ids.os", SimpleNamespace(urandom=broken)),
+        "no clock": lambda patch: patch.setattr("time.time_ns", broken),
+        "a clock that stands still": lambda patch: patch.setattr("time.time_ns", lambda: 0),
+        "a clock of another kind": lambda patch: patch.setattr("time.time_ns", lambda: "noon"),
+        "no room in the queue": lambda patch: patch.setattr("arttrace.capture.recorder.MAX_WAITING_BYTES", 0),
+        "no memory": lambda patch: patch.setattr("arttrace.capture.recorder.span_row", no_memory),
+        "no disk": lambda patch: patch.setattr("arttrace.journal.writer.os.write", broken),
+        "a log filter that raises": lambda patch: (
+            patch.setattr("arttrace.capture.recorder.span_row", no_memory),
+            patch.setattr(guard.logger, "filters", [refuses]),
+        )[0],
+    }
+    for name, disturb in disturbances.items():
+        guard.failures.clear()
+        with monkeypatch.context() as patch:
+            disturb(patch)
+            assert whole(program) == expected, name
+        assert guard.failures or name == "a clock that stands still", name
+
+
+def test_a_hook_that_cannot_be_installed_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for install in (http_hook.install, openai_hook.install):
+        guard.failures.clear()
+        with pytest.raises(AttributeError):
+            hooks._guarded(install)(ModuleType("another library"))
+        monkeypatch.setenv("ARTTRACE_RAISE", "0")
+        hooks._guarded(install)(ModuleType("another library"))
+        assert guard.failures["installing a hook"] == 2
+        monkeypatch.setenv("ARTTRACE_RAISE", "1")
+
+
+AT_THE_END = """
+import atexit, sys, threading
+if sys.argv[2] == "with":
+    import arttrace
+    agent = arttrace.trajectory(name="late")
+else:
+    agent = lambda fn: fn
+from openai import OpenAI
+client = OpenAI(base_url=sys.argv[1], max_retries=0)
+@agent
+def ask(text):
+    answer = client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
+    print(answer.choices[0].message.content, flush=True)
+    return answer
+class Last:
+    def __del__(self):
+        ask("when collected")
+atexit.register(ask, "at exit")
+kept = Last()
+stream = client.chat.completions.create(model="m", messages=[{"role": "user", "content": "open"}], stream=True)
+print(next(iter(stream)).id)
+ask("before")
+sys.exit(3)
+"""
+
+
+def test_calls_while_the_interpreter_ends_are_as_without_us(server: ChatServer, tmp_path: Path) -> None:
+    def end(how: str) -> tuple[int, str, str]:
+        env = {**os.environ, "ARTTRACE_DIR": str(tmp_path), "OPENAI_API_KEY": "sk-test", "ARTTRACE_RAISE": "0"}
+        command = [sys.executable, "-c", AT_THE_END, server.url, how]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+        return done.returncode, done.stdout, done.stderr.strip().rpartition("\n")[2]
+
+    bare = end("without")
+    assert bare[0] == 3
+    assert bare[1].splitlines()[:3] == ["c1", "answer 0 to before", "answer 0 to at exit"]
+    assert end("with") == bare
