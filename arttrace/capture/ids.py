@@ -1,15 +1,27 @@
-"""Ids from the operating system: the user's seeded `random` is neither consumed nor able to repeat them."""
+"""Ids from a generator of our own, seeded by the system: the user's seeded `random` is neither consumed nor able to
+repeat them. Asking the system for each id would cost a call more than all else that starts a span."""
 
 from __future__ import annotations
 
 import os
+import random
 
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 
+_random = random.Random()  # ids are no secrets
+
+
+def _after_fork_in_child() -> None:
+    _random.seed()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
 
 def random_hex(digits: int) -> str:
-    """That many random hex digits (an even number)."""
-    return os.urandom(digits // 2).hex()
+    """That many random hex digits."""
+    return f"{_random.getrandbits(4 * digits):0{digits}x}"
 
 
 class SystemIds(IdGenerator):
@@ -17,8 +29,8 @@ class SystemIds(IdGenerator):
 
     def generate_span_id(self) -> int:
         """A random id of 64 bits, not 0."""
-        return int.from_bytes(os.urandom(8), "big") or 1
+        return _random.getrandbits(64) or 1
 
     def generate_trace_id(self) -> int:
         """A random id of 128 bits, not 0."""
-        return int.from_bytes(os.urandom(16), "big") or 1
+        return _random.getrandbits(128) or 1
