@@ -29,6 +29,7 @@ _EXTRA_OF_MODULE = {
     "pyarrow": "store",
     "rich": "store",
     "starlette": "store",
+    "uvicorn": "store",
     "litellm": "judge",
     "torch": "trainer",
 }
