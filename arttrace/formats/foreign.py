@@ -100,10 +100,8 @@ def _messages(span: SpanRow, found: Attributes) -> None:
         replies = numbered(attributes, "gen_ai.completion") or _event_messages(span, ("gen_ai.choice",))
         if replies:
             found[semconv.OUTPUT_MESSAGES] = answers(replies)
-    if semconv.TOOL_DEFINITIONS not in attributes and semconv.TOOL_DEFINITIONS not in found:
-        functions = numbered(attributes, "llm.request.functions")
-        if functions:
-            found[semconv.TOOL_DEFINITIONS] = tools(functions)
+    if "llm.request.functions.0.name" in attributes:
+        found.setdefault(semconv.TOOL_DEFINITIONS, tools(numbered(attributes, "llm.request.functions")))
 
 
 _INPUT_EVENTS = (

@@ -1,7 +1,7 @@
 """OTLP trace requests, as protobuf or JSON, become span rows. Pure.
 
-A protobuf request is checked and kept as it came (`check_protobuf`), and becomes rows later (`protobuf_spans`): rows are
-what costs. Source: opentelemetry-proto `collector/trace/v1` and the OTLP specification (JSON: ids in hex,
+A protobuf request is checked and kept as it came (`check_protobuf`), and becomes rows later (`protobuf_spans`): rows
+are what costs. Source: opentelemetry-proto `collector/trace/v1` and the OTLP specification (JSON: ids in hex,
 64-bit numbers as text or number, bytes in base64).
 """
 
