@@ -51,7 +51,8 @@ def read_completion(document: Any) -> Completion | None:
     """A response that came whole, or None when it is no object."""
     if not isinstance(document, dict):
         return None
-    completion = _frame(document)
+    completion = Completion(choices=[])
+    _read_frame(completion, document)
     for position, choice in enumerate(dicts(document.get("choices"))):
         answer = ChoiceAnswer(_index(choice, position))
         message = choice.get("message")
@@ -76,7 +77,7 @@ def read_stream(events: Iterable[bytes]) -> Completion:
         if not isinstance(chunk, dict):
             whole.unreadable_chunks += 1
             continue
-        _add_frame(whole, _frame(chunk))
+        _read_frame(whole, chunk)
         for choice in dicts(chunk.get("choices")):
             index = _index(choice, 0)
             stream = choices.setdefault(index, _ChoiceStream(index))
@@ -151,26 +152,18 @@ class _ToolCallStream:
         return {**self._fields, "function": {"name": "".join(self._name), "arguments": "".join(self._arguments)}}
 
 
-def _frame(document: dict[str, Any]) -> Completion:
-    """What a response or a chunk says beside its choices."""
-    completion = Completion(choices=[])
-    for key in ("id", "model"):
-        if isinstance(document.get(key), str):
-            setattr(completion, key, document[key])
-    if isinstance(document.get("usage"), dict):
-        completion.usage = document["usage"]
-    completion.prompt_token_ids = integers(document.get("prompt_token_ids"))
-    completion.error = error_of(document)
-    return completion
-
-
-def _add_frame(whole: Completion, chunk: Completion) -> None:
-    whole.id = whole.id or chunk.id
-    whole.model = whole.model or chunk.model
-    whole.usage = chunk.usage or whole.usage
-    whole.error = whole.error or chunk.error
+def _read_frame(whole: Completion, document: dict[str, Any]) -> None:
+    """Add what a response or a chunk says beside its choices: the first id, model and error, the last usage."""
+    if whole.id is None and isinstance(document.get("id"), str):
+        whole.id = document["id"]
+    if whole.model is None and isinstance(document.get("model"), str):
+        whole.model = document["model"]
+    if document.get("usage") and isinstance(document["usage"], dict):
+        whole.usage = document["usage"]
     if whole.prompt_token_ids is None:
-        whole.prompt_token_ids = chunk.prompt_token_ids
+        whole.prompt_token_ids = integers(document.get("prompt_token_ids"))
+    if whole.error is None and "error" in document:
+        whole.error = error_of(document)
 
 
 def _read_choice_end(answer: ChoiceAnswer, choice: dict[str, Any], *, tokens: bool = True) -> None:
@@ -215,8 +208,9 @@ def integers(value: Any) -> list[int] | None:
     """A list of token ids, or None when it is none."""
     if not isinstance(value, list):
         return None
-    if any(type(item) is not int or not -(2**31) <= item < 2**31 for item in value):
-        return None
+    for item in value:
+        if type(item) is not int or not -0x80000000 <= item < 0x80000000:
+            return None
     return value
 
 
