@@ -29,12 +29,13 @@ def build_trajectories(
 ) -> list[Trajectory]:
     """Every trajectory among the spans, in order of start (ties by id), each with the rewards given to it.
 
-    `ids` keeps only these trajectories. A trace with neither a trajectory id nor a GenAI operation is nobody's run
+    `ids` keeps only these trajectories; a trace that is among them by its own id stays whole, though it holds several
+    conversations. A trace with neither a trajectory id nor a GenAI operation is nobody's run
     and is left out.
     """
     unique = deduplicate(spans)
     above = parents(unique)
-    id_of = trajectory_ids(unique, above)
+    id_of = trajectory_ids(unique, above, whole=ids or ())
     members: dict[str, list[UniqueSpan]] = {}
     for key, trajectory_id in id_of.items():
         if ids is None or trajectory_id in ids:
