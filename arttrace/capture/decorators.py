@@ -169,11 +169,18 @@ class ScopeDecorator:
             except BaseException as error:
                 close(scope, error)
                 raise
-            if inspect.iscoroutine(result):  # a plain function that returns one: the run ends when it does
+            # Of a plain function that returns one of these the run ends when that does.
+            if inspect.iscoroutine(result):
                 return named_as(result, drive_coroutine(result, lambda: scope))
+            if makes_generator and inspect.isgenerator(result):
+                return named_as(result, drive_generator(result, lambda: scope))
+            if makes_generator and inspect.isasyncgen(result):
+                return named_as(result, drive_async_generator(result, lambda: scope))
             finish(scope, result)
             return result
 
+        innermost = inspect.unwrap(plain if inspect.isroutine(plain) else type(plain).__call__)
+        makes_generator = inspect.isgeneratorfunction(innermost) or inspect.isasyncgenfunction(innermost)
         if inspect.iscoroutinefunction(plain):
             return in_coroutine
         if inspect.isgeneratorfunction(plain):

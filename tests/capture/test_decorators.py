@@ -25,6 +25,7 @@ from arttrace import semconv
 from arttrace.capture import guard
 from arttrace.capture.config import MAX_WAITING_BYTES, Settings
 from arttrace.capture.recorder import Recorder
+from arttrace.capture.scope import Scope
 from arttrace.paths import DataDir
 from arttrace.records.record import Record
 from arttrace.records.reward import Reward
@@ -500,3 +501,60 @@ def test_threads_started_in_a_run_are_as_python_has_them(spans: Spans) -> None:
 
     contextvars.copy_context().run(in_context)
     assert seen == [("unset", False, True), "unset"]
+
+
+def test_callable_objects_of_every_kind(spans: Spans) -> None:
+    class Plain:
+        def __call__(self, x: int) -> int:
+            return x
+
+    class Async:
+        async def __call__(self, x: int) -> int:
+            return x
+
+    class Lazy:
+        def __call__(self, x: int) -> Iterator[str]:
+            run = arttrace.current_trajectory()
+            yield run.id if run else ""
+
+    assert arttrace.trajectory(Plain())(1) == asyncio.run(arttrace.trajectory(Async())(1)) == 1
+    (inside,) = arttrace.trajectory(Lazy())(1)
+    assert [span.name for span in spans()] == [f"invoke_agent {name}" for name in ("Plain", "Async", "Lazy")]
+    assert spans()[-1].attributes[semconv.TRAJECTORY_ID] == inside
+
+
+def test_a_generator_below_a_plain_decorator_ends_when_it_does(spans: Spans) -> None:
+    def plain(fn: Any) -> Any:
+        @functools.wraps(fn)
+        def wrapper(*args: Any) -> Any:
+            return fn(*args)
+
+        return wrapper
+
+    @arttrace.trajectory
+    @plain
+    def generator() -> Iterator[str]:
+        run = arttrace.current_trajectory()
+        yield run.id if run else ""
+
+    (inside,) = generator()
+    (root,) = spans()
+    assert root.attributes[semconv.TRAJECTORY_ID] == inside
+
+
+def test_a_generator_leaves_its_consumers_scope_as_it_was(spans: Spans) -> None:
+    @arttrace.agent
+    def numbers() -> Iterator[int]:
+        yield from range(3)
+
+    with arttrace.trajectory(name="root"):
+        running = numbers()
+        next(running)
+        with arttrace.agent(name="consumer") as consumer:
+            next(running)
+            with arttrace.tool(name="inner"):
+                pass
+        running.close()
+    inner = next(span for span in spans() if span.name == "execute_tool inner")
+    assert isinstance(consumer, Scope)
+    assert inner.parent_span_id == f"{consumer.span.get_span_context().span_id:016x}"

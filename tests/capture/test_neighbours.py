@@ -153,7 +153,8 @@ def test_langfuse_observe_in_both_orders(
 
 # --- Logfire and weave --------------------------------------------------------------------------------------------
 def test_logfire(client: openai.OpenAI, spans: Spans) -> None:
-    logfire = pytest.importorskip("logfire")
+    reason = "logfire is not installed: its pydantic plugin slows every import of openai"
+    logfire = pytest.importorskip("logfire", reason=reason)
     exporter = InMemorySpanExporter()
     local = logfire.configure(
         local=True,
@@ -170,6 +171,31 @@ def test_logfire(client: openai.OpenAI, spans: Spans) -> None:
     theirs = [span for span in exporter.get_finished_spans() if span.name == "theirs"]
     assert {row.trace_id for row in rows} == {f"{span.context.trace_id:032x}" for span in theirs}
     assert not [span for span in exporter.get_finished_spans() if "arttrace" in str(span.instrumentation_scope)]
+
+
+@pytest.mark.parametrize("order", ["ours outside", "theirs outside"])
+def test_weave_op_in_both_orders(order: str, client: openai.OpenAI, spans: Spans) -> None:
+    """Without an account weave's decorator wraps and sends nothing."""
+    weave = pytest.importorskip("weave")
+    ours, theirs = arttrace.trajectory(name="run"), weave.op
+
+    def both(fn: Any) -> Any:
+        return ours(theirs(fn)) if order == "ours outside" else theirs(ours(fn))
+
+    @both
+    def function(text: str) -> str:
+        return ask(client, text)
+
+    @both
+    async def coroutine(text: str) -> str:
+        return ask(client, text)
+
+    assert function("hi") == asyncio.run(coroutine(text="hi")) == "answer 0 to hi"
+    rows = spans()
+    assert [trajectory.incomplete for trajectory in build_trajectories(rows)] == ["", ""]
+    assert sorted(row.name for row in rows) == ["chat m", "chat m", "invoke_agent run", "invoke_agent run"]
+    entries = [row.attributes[semconv.ENTRY_ARGUMENTS] for row in rows if row.name == "invoke_agent run"]
+    assert entries == ['{"text":"hi"}'] * 2
 
 
 # --- event loops ------------------------------------------------------------------------------------------------
