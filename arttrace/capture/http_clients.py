@@ -151,9 +151,9 @@ _readers: dict[int, Tap] = {}
 
 def install_aiohttp(module: ModuleType) -> None:
     """Hook `aiohttp.ClientSession._request`, and what it sends and reads by."""
-    tapped = _tapped_reader(module.StreamReader)
-    module.ClientSession._request = _aiohttp_request(module.ClientSession._request, tapped)
-    module.ClientRequest.send = _aiohttp_send(module.ClientRequest.send)
+    request, send = module.ClientSession._request, module.ClientRequest.send  # both are there, or nothing is hooked
+    module.ClientSession._request = _aiohttp_request(request, _tapped_reader(module.StreamReader))
+    module.ClientRequest.send = _aiohttp_send(send)
 
 
 def _aiohttp_request(request: Callable[..., Any], tapped: type[Any]) -> Callable[..., Any]:
