@@ -232,12 +232,12 @@ class _Walk:
             self._sub_agent(child, below)
 
     def _call(self, placed: AgentCall, branch: Tree, seen: set[str], answered: set[str]) -> None:
+        if placed.relation not in _ORDINARY and placed.confidence:
+            branch.add(_relation_label(placed))
         for node in self._unseen(placed.prompt_node, seen):
             if not _told_by_tools(node.message, answered) and not node.sampled_by:
                 branch.add(_message_label(node.message, " [context]" if node.message.role == "assistant" else ""))
         call = placed.call
-        if placed.relation not in _ORDINARY:
-            branch.add(_relation_label(placed))
         model = one_line(call.policy_version or call.response_model or call.request_model)
         for choice in call.choices:
             sampled = "no token ids" if choice.token_ids is None else f"{len(choice.token_ids)} tokens"
