@@ -15,12 +15,20 @@ class ArttraceError(Exception):
         self.mend = mend
 
 
+class MayPass:
+    """Marks an error whose cause may pass by itself or be mended meanwhile: who has time waits and tries again."""
+
+
 class StoreError(ArttraceError):
     """The store is missing, locked by another process, damaged, or of a schema this version does not know."""
 
 
-class StoreInUse(StoreError):
+class StoreInUse(StoreError, MayPass):
     """Another process holds the store's file."""
+
+
+class StoreFull(StoreError, MayPass):
+    """The disk takes no more; what was acknowledged is safe."""
 
 
 class ServingError(ArttraceError):

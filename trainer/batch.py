@@ -10,6 +10,7 @@ from arttrace.records.group import Group
 from arttrace.records.policy import Consumed
 from arttrace.records.trajectory import Agent, Trajectory
 from arttrace.rewards.mix import trajectory_reward
+from arttrace.store.summary import TrajectorySummary
 from arttrace.trajectories import sequences
 from trainer.advantages import Scale, group_advantages
 from trainer.learner.interface import Sample
@@ -143,7 +144,7 @@ def _role(agent_id: str, agents: Mapping[str, Agent]) -> tuple[str, ...]:
     return tuple(reversed(names))
 
 
-def staleness(trajectory: Trajectory, step: int, policy: str | None = None) -> int:
+def staleness(trajectory: Trajectory | TrajectorySummary, step: int, policy: str | None = None) -> int:
     """How many steps before `step` the oldest version of `policy` (None: of any) that answered in it was made; 0 when
     none did."""
     names = (version.rpartition("@") for version in trajectory.policy_versions)

@@ -2,7 +2,8 @@
 
 `<root>/<policy>/<policy>@<N>/` holds the adapter, the trainer's state and `manifest.json`, which says what the step
 consumed. A version is written into a hidden directory, synced to disk and renamed: whoever sees the name sees all of
-it, and a killed process leaves only a hidden directory that the next write removes.
+it, and a killed process leaves only a hidden directory that the next write removes. Of a pruned version `pruned.json`
+stays, its manifest under another name: what it consumed stays known, and its number is never given again.
 """
 
 from __future__ import annotations
@@ -12,16 +13,24 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
-from arttrace.errors import TrainingError
+from arttrace.errors import MayPass, TrainingError
+from arttrace.journal.lock import acquire
 from arttrace.records.policy import PolicyStep
 
-_MANIFEST = "manifest.json"
+_MANIFEST, _PRUNED, _LOCK = "manifest.json", "pruned.json", "train.lock"
+_LOCK_WITHIN_S = 1.0
+_FULL_BELOW = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class CheckpointError(TrainingError, MayPass):
+    """The disk refuses a version; what was there before is whole."""
 
 
 class Checkpoints:
@@ -42,13 +51,20 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """The steps of all whole versions, ascending."""
+        return self._with_file(_MANIFEST)
+
+    def all_steps(self) -> list[int]:
+        """The steps of all versions, pruned ones too, ascending."""
+        return sorted({*self._with_file(_MANIFEST), *self._with_file(_PRUNED)})
+
+    def _with_file(self, name: str) -> list[int]:
         if not self.directory.is_dir():
             return []
         prefix = f"{self.policy}@"
         numbers = (
             entry.name.removeprefix(prefix)
             for entry in self.directory.iterdir()
-            if entry.name.startswith(prefix) and (entry / _MANIFEST).is_file()
+            if entry.name.startswith(prefix) and (entry / name).is_file()
         )
         return sorted(int(number) for number in numbers if number.isdecimal())
 
@@ -58,8 +74,11 @@ class Checkpoints:
         return steps[-1] if steps else None
 
     def manifest(self, step: int) -> PolicyStep:
-        """What version `step` says about itself. Raises TrainingError when it is missing or damaged."""
+        """What version `step` says about itself, also when it was pruned. Raises TrainingError when it is missing or
+        damaged."""
         path = self.path(step) / _MANIFEST
+        if not path.exists() and (pruned := self.path(step) / _PRUNED).exists():
+            path = pruned
         try:
             return msgspec.json.decode(path.read_bytes(), type=PolicyStep)
         except FileNotFoundError:
@@ -72,7 +91,7 @@ class Checkpoints:
 
     def consumed_ids(self) -> frozenset[str]:
         """The ids of all trajectories that any version was trained on."""
-        return frozenset(entry.trajectory_id for step in self.steps() for entry in self.manifest(step).consumed)
+        return frozenset(entry.trajectory_id for step in self.all_steps() for entry in self.manifest(step).consumed)
 
     def write(self, step: int, save: Callable[[Path], None], manifest: PolicyStep) -> Path:
         """Write version `step` and return its directory: `save` fills it, the manifest is added.
@@ -100,14 +119,65 @@ class Checkpoints:
             _sync_tree(temporary)
             temporary.rename(final)
             _sync(self.directory)
-        except OSError as error:
-            raise TrainingError(
+        except Exception as error:
+            if not isinstance(error, OSError) and not _disk_full(self.directory):
+                raise  # torch and safetensors give a full disk names of their own
+            raise CheckpointError(
                 f"{self.policy}@{step} could not be written under {self.directory}: {error}.",
                 "Make room or mend the permissions, then train on: the step before is whole.",
             ) from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         return final
+
+    def prune(self, steps: Iterable[int]) -> list[int]:
+        """Remove the weights of versions and keep their manifests; returns those that were there. The newest stays.
+
+        A kill half-way leaves a version that is pruned already in everybody's eyes; the next call removes the rest.
+        """
+        there = set(self.steps()[:-1])
+        gone = sorted(there.intersection(steps))
+        for step in gone:
+            (self.path(step) / _MANIFEST).rename(self.path(step) / _PRUNED)
+            _sync(self.path(step))
+        for step in self._with_file(_PRUNED):
+            for entry in self.path(step).iterdir():
+                if entry.is_dir():
+                    shutil.rmtree(entry, ignore_errors=True)
+                elif entry.name != _PRUNED:
+                    entry.unlink(missing_ok=True)
+        return gone
+
+    @contextlib.contextmanager
+    def only_writer(self) -> Iterator[None]:
+        """For as long as this process makes versions of the policy. Raises TrainingError, with its pid, when another
+        process does; the system frees a dead one's hold."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        path = self.directory / _LOCK
+        with path.open("a+") as lock:
+            deadline = time.monotonic() + _LOCK_WITHIN_S
+            while not acquire(lock.fileno()):
+                if time.monotonic() > deadline:
+                    lock.seek(0)
+                    raise TrainingError(
+                        f"{self.policy!r} is being trained already, by process {lock.read().strip() or '?'}.",
+                        "Wait for it, or stop it; another policy (--policy) can be trained beside it.",
+                    )
+                time.sleep(0.02)
+            lock.truncate(0)
+            lock.write(str(os.getpid()))
+            lock.flush()
+            yield
+
+    def writer(self) -> int | None:
+        """The process that makes versions of the policy now, None when none does."""
+        try:
+            with (self.directory / _LOCK).open() as lock:
+                if acquire(lock.fileno()):
+                    return None
+                return int(lock.read() or 0)
+        except (OSError, ValueError):
+            return None
 
     def _remove_leftovers(self) -> None:
         for entry in self.directory.glob(f".{self.policy}@*.*.*"):
@@ -126,6 +196,13 @@ def _alive(pid: int) -> bool:
     except OSError:
         return True
     return True
+
+
+def _disk_full(directory: Path) -> bool:
+    try:
+        return shutil.disk_usage(directory).free < _FULL_BELOW
+    except OSError:
+        return False
 
 
 def _sync_tree(directory: Path) -> None:

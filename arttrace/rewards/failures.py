@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from arttrace.errors import JudgeError
+from arttrace.errors import JudgeError, MayPass
 
 _MAX_RETRY_AFTER_S = 60.0
 _MAX_TOLD = 300
@@ -20,6 +20,14 @@ _SECRET_NAMES = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 
 class JudgeUnavailable(JudgeError):
     """The judge cannot be asked at all: unreachable, key missing or refused, unknown model. Other groups fail alike."""
+
+
+class JudgeUnreachable(JudgeUnavailable, MayPass):
+    """Nothing answers where the judge should be."""
+
+
+class JudgeDown(JudgeError, MayPass):
+    """The judge's provider failed, or had too much to do, at every attempt."""
 
 
 def may_pass(error: BaseException) -> bool:
@@ -47,7 +55,7 @@ def judge_error(error: BaseException, model: str, params: Mapping[str, Any]) -> 
             "Set the key of its provider in the environment (OPENAI_API_KEY, ANTHROPIC_API_KEY, ...).",
         )
     if _unreachable(error):
-        return JudgeUnavailable(
+        return JudgeUnreachable(
             f"{judge} cannot be reached: {why}",
             "Start it, or name another with --judge (and --judge-base-url for a server of your own).",
         )
@@ -56,7 +64,8 @@ def judge_error(error: BaseException, model: str, params: Mapping[str, Any]) -> 
             f"{judge} is not known: {why}",
             "Name a model as litellm does, provider/model: openai/o3, anthropic/..., or openai/NAME with a base URL.",
         )
-    return JudgeError(f"{judge} failed: {why}", "Try again later, or use another judge.")
+    kind = JudgeDown if may_pass(error) else JudgeError
+    return kind(f"{judge} failed: {why}", "Try again later, or use another judge.")
 
 
 def told(error: BaseException, params: Mapping[str, Any]) -> str:

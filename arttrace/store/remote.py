@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import httpx
 import msgspec
 
-from arttrace.errors import StoreError
+from arttrace.errors import MayPass, StoreError
 from arttrace.formats.payload import encode_records
 from arttrace.paths import DataDir
 from arttrace.records.policy import PolicyStep
@@ -56,7 +56,7 @@ class Failure(msgspec.Struct, frozen=True):
     mend: str | None = None
 
 
-class OwnerGone(StoreError):
+class OwnerGone(StoreError, MayPass):
     """The process that owned the store does not answer any more."""
 
 

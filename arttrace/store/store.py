@@ -15,7 +15,7 @@ from typing import Any
 import duckdb
 import msgspec
 
-from arttrace.errors import StoreError
+from arttrace.errors import StoreError, StoreFull
 from arttrace.formats.evaluations import is_reward_span
 from arttrace.formats.foreign import normalise
 from arttrace.groups import group_key
@@ -118,7 +118,7 @@ class Store:
                 self._journal.append(encode_record(record))
             self._journal.sync()
         except OSError as error:
-            raise StoreError(
+            raise StoreFull(
                 f"the journal in {self.data.journal} cannot be written: {error.strerror or error}",
                 "Free disk space or mend the directory's rights, then try again.",
             ) from error
@@ -143,7 +143,7 @@ class Store:
             except (duckdb.Error, OSError) as error:
                 # A commit that failed for a full disk invalidates the whole DuckDB instance until it is reopened.
                 self._reopen()
-                raise StoreError(
+                raise StoreFull(
                     f"the store {self.data.store} could not be written: {error}",
                     f"Free disk space. Nothing is lost: what was not stored is still in {directory}.",
                 ) from error

@@ -14,7 +14,7 @@ import torch
 
 from arttrace.errors import TrainingError
 from trainer.learner.config import LearnerConfig
-from trainer.learner.interface import Sample, StepMetrics
+from trainer.learner.interface import NotFinite, Sample, StepMetrics
 from trainer.learner.policy_model import trainable
 from trainer.learner.quiet import quiet
 from trainer.learner.ranks import largest, total
@@ -119,7 +119,7 @@ class BaseLearner(ABC):
         bound = self.config.logprob_bound
         tally.difference_max_current = float(largest(torch.tensor(tally.difference_max_current)))
         if not math.isfinite(float(total(torch.tensor(tally.loss)))):
-            raise TrainingError("The loss is not a finite number.", UNSOUND)
+            raise NotFinite("The loss is not a finite number.", UNSOUND)
         if tally.optimizer_steps == 0 and not tally.difference_max_current <= bound:
             raise TrainingError(
                 "The log-probabilities captured from the current policy version differ from the learner's by up to "
@@ -130,7 +130,7 @@ class BaseLearner(ABC):
             )
         gradients = [p.grad for p in trainable(self.model).values() if p.grad is not None]
         if not all(torch.isfinite(gradient).all() for gradient in gradients):
-            raise TrainingError("A gradient is not a finite number.", UNSOUND)
+            raise NotFinite("A gradient is not a finite number.", UNSOUND)
 
     def _check_vocabulary(self, plan: Plan) -> None:
         size = self.model.get_input_embeddings().weight.shape[0]

@@ -9,7 +9,12 @@ from typing import Protocol
 
 import msgspec
 
+from arttrace.errors import TrainingError
 from arttrace.records.sequence import TokenSequence
+
+
+class NotFinite(TrainingError):
+    """A loss or a gradient was not a finite number: the weights were left as they were."""
 
 
 @dataclass(frozen=True, slots=True)

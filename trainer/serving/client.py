@@ -9,11 +9,15 @@ from typing import Any
 import httpx
 import msgspec
 
-from arttrace.errors import ServingError
+from arttrace.errors import MayPass, ServingError
 from arttrace.paths import DataDir
 from trainer.serving.report import GatewayStatus, PublishReport, ServingFile
 
 _START = "Start it with: arttrace serve --base-model DIR"
+
+
+class GatewayGone(ServingError, MayPass):
+    """The gateway, or the engine behind it, does not answer now."""
 
 
 class GatewayClient:
@@ -48,11 +52,12 @@ class GatewayClient:
         try:
             response = self._client.request(method, path, json=body)
         except httpx.TransportError as error:
-            raise ServingError(f"the gateway at {self.url} does not answer: {error}", _START) from error
+            raise GatewayGone(f"the gateway at {self.url} does not answer: {error}", _START) from error
         if response.status_code != 200:
             try:
                 reason = msgspec.json.decode(response.content)["error"]
-                raise ServingError(str(reason["message"]), reason.get("mend"))
+                kind = GatewayGone if response.status_code == httpx.codes.SERVICE_UNAVAILABLE else ServingError
+                raise kind(str(reason["message"]), reason.get("mend"))
             except (msgspec.DecodeError, KeyError, TypeError):
                 raise ServingError(f"{self.url}{path} answered {response.status_code}: is it a gateway?") from None
         return response.content

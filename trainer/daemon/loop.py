@@ -1,4 +1,4 @@
-"""The loop that turns scored groups into the next policy: batch, step, checkpoint, publish, record.
+"""One step from scored groups to the next policy: batch, step, checkpoint, publish, record.
 
 Each phase leaves its mark on disk before the next begins, so that a process killed anywhere can be started again:
 a checkpoint that was not published or recorded is published and recorded first, and its manifest decides what was
@@ -12,24 +12,29 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from arttrace.errors import TrainingError
 from arttrace.records.group import Group
 from arttrace.records.policy import Consumed, PolicyStep
+from arttrace.records.reward import Judgement
 from arttrace.store import AnyStore
 from trainer.advantages import Scale
 from trainer.batch import Batch, make_batch
 from trainer.checkpoints import Checkpoints
 from trainer.learner.interface import Learner
-from trainer.serving import GatewayClient
+from trainer.metrics import step_numbers
+from trainer.serving import GatewayStatus, PublishReport
+
+T = TypeVar("T")
 
 
 class Phase(StrEnum):
     """Where the loop is; the order is that of one step."""
 
+    WAIT = "wait"
     ROLLOUT = "rollout"
     SCORE = "score"
     BATCH = "batch"
@@ -37,6 +42,28 @@ class Phase(StrEnum):
     CHECKPOINT = "checkpoint"
     PUBLISH = "publish"
     RECORD = "record"
+
+
+class Gateway(Protocol):
+    """Where a version is published, as GatewayClient does it; None from `publish` says that nobody serves."""
+
+    def publish(self, step: int, path: Path) -> PublishReport | None: ...
+    def status(self) -> GatewayStatus | None: ...
+
+
+class Patience(Protocol):
+    """Does what it is given, and may do it again when that fails: every such action is idempotent."""
+
+    def __call__(self, action: Callable[[], T]) -> T: ...
+
+
+def at_once(action: Callable[[], T]) -> T:
+    """No patience: a failure is raised."""
+    return action()
+
+
+class NothingToTrain(TrainingError):
+    """A batch without anything to learn from."""
 
 
 class Watch(Protocol):
@@ -69,16 +96,21 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """One policy's loop: its store, learner, checkpoints, and the gateway that serves it (None: not served)."""
+    """One policy's loop: its store, learner, checkpoints, and the gateway that serves it (None: not served).
+
+    A step whose KL to the reference is above `max_kl` nats per token is refused.
+    """
 
     policy: str
     base_model: str
     store: AnyStore
     learner: Learner
     checkpoints: Checkpoints
-    gateway: GatewayClient | None = None
+    gateway: Gateway | None = None
     scale: Scale = "none"
     max_staleness: int | None = None
+    max_kl: float | None = None
+    patience: Patience = at_once
 
     def resume(self) -> int:
         """Take the newest checkpoint, finish what it left open, and return its step (0: none yet)."""
@@ -86,11 +118,21 @@ class Loop:
         if step is None:
             return 0
         self.learner.load(self.checkpoints.path(step))
-        finish_open_step(self.store, self.checkpoints, self.gateway)
+        finish_open_step(self.store, self.checkpoints, self.gateway, self.patience)
         return step
 
-    def train(self, groups: Sequence[Group], clock: Clock | None = None) -> PolicyStep | None:
+    def train(
+        self,
+        groups: Sequence[Group],
+        clock: Clock | None = None,
+        *,
+        beside: tuple[Consumed, ...] = (),
+        judgements: Sequence[Judgement] = (),
+    ) -> PolicyStep | None:
         """One step on scored groups: the new version is on disk, served, and recorded when this returns.
+
+        `beside` are trajectories that earlier rounds took and learned nothing from: this version's manifest names them
+        as consumed too. What the `judgements` of the groups cost is counted in the metrics.
 
         None when the rewards of every group are equal: the step is skipped, and nothing changes or is consumed.
         Raises TrainingError when there is nothing to train on; nothing is consumed then either.
@@ -105,36 +147,37 @@ class Loop:
         if learned.skipped:
             clock.stop()
             return None
-        metrics = {
-            "groups": float(len(batch.rewards)),
-            "groups_equal": float(batch.equal_groups),
-            "reward_mean": batch.reward_mean,
-            "reward_spread": batch.reward_spread,
-            "tokens_captured": float(batch.captured_tokens),
-            "tokens_trained": float(batch.trained_tokens),
-            **learned.numbers(),
-        }
+        if self.max_kl is not None and not learned.kl <= self.max_kl:
+            raise TrainingError(
+                f"The policy is {learned.kl:.3g} nats per token away from its reference (KL); the bound is "
+                f"{self.max_kl:g}.",
+                "Go on from an earlier version with `arttrace policies fork`, with a lower learning rate or a larger "
+                "--kl-weight; or raise --max-kl.",
+            )
+        metrics = step_numbers(batch, learned, groups, step=last, policy=self.policy, judgements=judgements)
         return complete_step(
             self.store,
             self.checkpoints,
             self.gateway,
             self.base_model,
             self.learner.save,
-            batch.consumed,
+            (*batch.consumed, *beside),
             metrics,
             clock,
+            self.patience,
         )
 
 
 def complete_step(
     store: AnyStore,
     checkpoints: Checkpoints,
-    gateway: GatewayClient | None,
+    gateway: Gateway | None,
     base_model: str,
     save: Callable[[Path], None],
     consumed: tuple[Consumed, ...],
     metrics: Mapping[str, float],
     clock: Clock,
+    patience: Patience = at_once,
 ) -> PolicyStep:
     """Make what a learner holds the next version: `save` writes it, then it is served and recorded."""
     clock(Phase.CHECKPOINT)
@@ -148,9 +191,9 @@ def complete_step(
         base_model=base_model,
         time_ns=time.time_ns(),
     )
-    checkpoints.write(step, save, manifest)
+    patience(lambda: checkpoints.write(step, save, manifest))
     clock(Phase.PUBLISH)
-    published = gateway.publish(step, checkpoints.path(step)) if gateway else None
+    published = patience(lambda: gateway.publish(step, checkpoints.path(step))) if gateway else None
     clock(Phase.RECORD)
     numbers = dict(manifest.metrics)
     if published:
@@ -158,11 +201,13 @@ def complete_step(
     clock.stop()
     numbers |= {f"{phase.value}_s": seconds for phase, seconds in clock.seconds.items()}
     done = msgspec.structs.replace(manifest, metrics=numbers)
-    store.append([done])
+    patience(lambda: store.append([done]))
     return done
 
 
-def finish_open_step(store: AnyStore, checkpoints: Checkpoints, gateway: GatewayClient | None) -> None:
+def finish_open_step(
+    store: AnyStore, checkpoints: Checkpoints, gateway: Gateway | None, patience: Patience = at_once
+) -> None:
     """Record and publish the checkpoints that a killed or failed step left unrecorded or unserved.
 
     To be called before anyone asks the store what a policy was not trained on.
@@ -170,19 +215,23 @@ def finish_open_step(store: AnyStore, checkpoints: Checkpoints, gateway: Gateway
     step = checkpoints.latest()
     if step is None:
         return
-    recorded = {done.step for done in store.policy_steps(checkpoints.policy)}
-    store.append([checkpoints.manifest(n) for n in checkpoints.steps() if n not in recorded])
-    if gateway and gateway.status().step != step:
-        gateway.publish(step, checkpoints.path(step))
+    recorded = {done.step for done in patience(lambda: store.policy_steps(checkpoints.policy))}
+    missing = [checkpoints.manifest(n) for n in checkpoints.all_steps() if n not in recorded]
+    patience(lambda: store.append(missing))
+    if gateway is None:
+        return
+    served = patience(gateway.status)
+    if served is not None and served.step != step:
+        patience(lambda: gateway.publish(step, checkpoints.path(step)))
 
 
 def require_trainable(batch: Batch) -> None:
-    """Raise TrainingError with the cause and the mend when a batch holds nothing to learn from."""
+    """Raise NothingToTrain with the cause and the mend when a batch holds nothing to learn from."""
     if not batch.consumed:
-        raise TrainingError(*_why_no_groups(batch.left_out))
+        raise NothingToTrain(*_why_no_groups(batch.left_out))
     if not batch.samples:
         reasons = ", ".join(f"{n} calls: {why}" for why, n in sorted(batch.quarantined.items()))
-        raise TrainingError(
+        raise NothingToTrain(
             f"{len(batch.consumed)} rewarded trajectories, but no trainable token among them ({reasons or 'no call'}).",
             "GRPO needs the sampled token ids and log-probabilities: let the agent call the gateway of "
             "`arttrace serve`, which asks the engine for them.",
