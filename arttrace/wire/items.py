@@ -15,7 +15,7 @@ from arttrace.records.message import Message, OtherPart, Part, ReasoningPart, Te
 
 _TEXTS = ("input_text", "output_text", "text")
 _TOOL_CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
-# Ids of the server's that change nothing for the model, and that a client may or may not send again.
+# What the server notes on an item and a client may or may not send again; it changes nothing for the model.
 _SERVERS_OWN = ("status", "created_by")
 
 
@@ -36,13 +36,13 @@ def parse_instructions(value: Any) -> list[Part] | None:
 
 def parse_output(items: Iterable[Any]) -> tuple[Part, ...]:
     """The parts of one answer."""
-    return tuple(part for item in items for _, part in _read(item))
+    return tuple(part for item in items for part in _read(item))
 
 
 def _grouped(items: Iterable[Any]) -> Iterator[Message]:
     assistant: list[Part] = []
     for item in items:
-        role, parts = _role(item), [part for _, part in _read(item)]
+        role, parts = _role(item), list(_read(item))
         if role == "assistant":
             assistant += parts
             continue
@@ -64,22 +64,21 @@ def _role(item: Any) -> str:
     return "tool" if isinstance(kind, str) and kind.endswith(("_output", "_response")) else "assistant"
 
 
-def _read(item: Any) -> Iterator[tuple[str, Part]]:
+def _read(item: Any) -> Iterator[Part]:
     if not isinstance(item, dict):
-        yield "content", OtherPart({"type": "content", "content": item})
+        yield OtherPart({"type": "content", "content": item})
         return
     kind = item.get("type", "message")
     if kind == "message" or "role" in item:
-        for part in _content(item.get("content")):
-            yield "message", part
+        yield from _content(item.get("content"))
     elif kind == "reasoning":
-        yield "reasoning", _reasoning(item)
+        yield _reasoning(item)
     elif kind in _TOOL_CALLS and isinstance(item.get("name"), str):
-        yield "tool_call", _tool_call(item, _TOOL_CALLS[kind])
+        yield _tool_call(item, _TOOL_CALLS[kind])
     elif isinstance(kind, str) and kind.endswith("_output") and "call_id" in item:
-        yield "tool_result", ToolResultPart(response=_output(item.get("output")), id=_text(item.get("call_id")))
+        yield ToolResultPart(response=item.get("output") or "", id=_text(item.get("call_id")))
     else:  # calls of built-in tools, references, approvals
-        yield "other", _other(item)
+        yield _other(item)
 
 
 def _content(content: Any) -> Iterator[Part]:
@@ -120,10 +119,6 @@ def _tool_call(item: dict[str, Any], key: str) -> Part:
     elif not isinstance(arguments, str):
         arguments = msgspec.json.encode(arguments).decode()
     return ToolCallPart(name=item["name"], arguments=arguments, id=_text(item.get("call_id")))
-
-
-def _output(output: Any) -> Any:
-    return output if output is not None else ""
 
 
 def _other(item: dict[str, Any]) -> Part:
