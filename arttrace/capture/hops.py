@@ -27,9 +27,9 @@ _propagators = (TraceContextTextMapPropagator(), W3CBaggagePropagator())
 
 
 def install(module: ModuleType) -> None:
-    """Hook `Client.send` and `AsyncClient.send` of httpx or httpx2."""
-    module.Client.send = _sync_send(module.Client.send)
-    module.AsyncClient.send = _async_send(module.AsyncClient.send)
+    """Hook where httpx or httpx2 sends one request: below redirects, which may lead to another host."""
+    module.Client._send_single_request = _sync_send(module.Client._send_single_request)
+    module.AsyncClient._send_single_request = _async_send(module.AsyncClient._send_single_request)
 
 
 def _sync_send(send: Callable[..., Any]) -> Callable[..., Any]:
@@ -64,6 +64,10 @@ def _told(request: Any) -> Context | None:
     with _telling:
         url = request.url
         if not {url.host, f"{url.host}:{url.port}"} & set(scope.recorder.settings.propagate):
+            if BAGGAGE in request.headers.get("baggage", ""):  # a listed host redirects here
+                for propagator in _propagators:
+                    for name in propagator.fields:
+                        request.headers.pop(name, None)
             return None
         carried = carried_by(far=True)
         if carried is None:

@@ -337,6 +337,20 @@ def test_a_host_that_is_not_listed_hears_nothing(server: ChatServer, spans: Span
     assert service.headers == [{}]
 
 
+def test_a_redirect_to_another_host_takes_nothing_along(server: ChatServer, spans: Spans, tmp_path: Path) -> None:
+    service = Service(server)
+
+    def redirecting(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        start_response("302 Found", [("location", target)])
+        return []
+
+    with serving(service) as target, serving(redirecting) as url:
+        arttrace.init(project="test", dir=tmp_path / "data", propagate=[url.split("/")[2]])
+        with arttrace.trajectory(name="caller"):
+            assert httpx.get(url, follow_redirects=True).text == "done"
+    assert service.headers == [{}]
+
+
 async def test_asgi_middleware_and_a_service_with_instrumentation_of_its_own(
     server: ChatServer, spans: Spans, tmp_path: Path
 ) -> None:
