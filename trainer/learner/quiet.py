@@ -41,19 +41,22 @@ def quiet() -> Iterator[None]:
 def import_trl() -> ModuleType:
     """The module `trl.trainer.grpo_trainer`, imported once.
 
-    TRL imports vLLM wherever it is installed, though given trajectories need no generation: four seconds, and an
-    engine that only its own process should load. TRL is told that there is none while it is imported.
+    TRL imports vLLM and Weave wherever they are installed: seconds, for an engine that only its own process should load
+    and an account that nobody was asked for. TRL is told that there are none while it is imported.
     """
     for name in ("HF_HUB_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
         os.environ.setdefault(name, "1")
     with quiet():
         availability = importlib.import_module("trl.import_utils")
-        original = availability.is_vllm_available
-        availability.is_vllm_available = lambda *_args, **_kwargs: False  # type: ignore[attr-defined]
+        originals = {name: getattr(availability, name) for name in ("is_vllm_available", "is_weave_available")}
         try:
+            for name in originals:
+                setattr(availability, name, lambda *_args, **_kwargs: False)
+            importlib.import_module("trl.trainer.callbacks")
             return importlib.import_module("trl.trainer.grpo_trainer")
         finally:
-            availability.is_vllm_available = original  # type: ignore[attr-defined]
+            for name, original in originals.items():
+                setattr(availability, name, original)
 
 
 def import_unsloth() -> ModuleType:
