@@ -44,6 +44,7 @@ NEEDED = (
     "trio",
     "outcome",
     "sortedcontainers",
+    "websockets",
 )
 TESTS = (
     "tests/test_client.py",
@@ -59,10 +60,17 @@ TESTS = (
 Outcomes = dict[str, str]
 
 
-def environment(directory: Path, release: str, lock: Path) -> str:
+def pinned(packages: tuple[str, ...], source: Path) -> list[str]:
+    """The packages in the versions that the distribution's own locks name, where they do."""
+    locks = "".join(
+        lock.read_text() for lock in (source / "uv.lock", source / "requirements-dev.lock") if lock.exists()
+    )
+    found = {name: re.search(rf'^(?:name = "{name}"\nversion = "|{name}==)([\w.]+)', locks, re.M) for name in packages}
+    return [f"{name}=={match[1]}" if match else name for name, match in found.items()]
+
+
+def environment(directory: Path, release: str, source: Path) -> str:
     """A virtual environment with that release of openai and what its tests need; its interpreter."""
-    locked = re.search(r'name = "websockets"\nversion = "([^"]+)"', lock.read_text()) if lock.exists() else None
-    websockets = [f"websockets=={locked[1]}"] if locked else []
     venv.create(directory, with_pip=False, symlinks=True)
     python = directory / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     ask = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
@@ -70,7 +78,7 @@ def environment(directory: Path, release: str, lock: Path) -> str:
     ours = [sysconfig.get_path("purelib"), str(Path(__file__).parents[2])]
     Path(site, "arttrace.pth").write_text("\n".join(ours) + "\n")
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", site]
-    subprocess.run([*install, f"openai=={release}", *NEEDED, *websockets], check=True, stderr=subprocess.DEVNULL)
+    subprocess.run([*install, f"openai=={release}", *pinned(NEEDED, source)], check=True, stderr=subprocess.DEVNULL)
     return str(python)
 
 
@@ -96,7 +104,7 @@ def compare(sdist: Path, directory: Path) -> bool:
         archive.extractall(directory, filter="data")
     (source,) = (path for path in directory.iterdir() if path.is_dir())
     release = source.name.removeprefix("openai-")
-    python = environment(directory / "venv", release, source / "uv.lock")
+    python = environment(directory / "venv", release, source)
     data = directory / "data"
     on = [python, "-c", "from arttrace.commands import main; main()", "run", "--dir", str(data), "--", python]
     off = outcomes([python], source, directory / "off.xml")
