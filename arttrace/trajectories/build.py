@@ -88,7 +88,7 @@ def _build(
         tool_calls=tools,
         nodes=nodes,
         rewards=_latest(rewards),
-        incomplete="; ".join((*tree.problems, *_in_progress(spans), *_missing_spans(tree, spans))),
+        incomplete="; ".join((*tree.problems, *_in_progress(spans), *_missing_spans(spans))),
         conflicts=sum(span.conflicts for span in members),
     )
 
@@ -208,17 +208,15 @@ def _in_progress(spans: Mapping[SpanKey, SpanRow]) -> list[str]:
     return [f"{kind} in progress" if n == 1 else f"{n} {kind}s in progress" for kind, n in sorted(open.items())]
 
 
-def _missing_spans(tree: AgentTree, spans: Mapping[SpanKey, SpanRow]) -> list[str]:
+def _missing_spans(spans: Mapping[SpanKey, SpanRow]) -> list[str]:
     """Reasons found on the entries themselves: more spans ended than arrived, or the run was interrupted.
 
-    An entry inside another entry's process is counted by the outer one, so only the outermost counts are added up.
+    Every process that took part counts the spans it ended on its own uppermost one, wherever that stands in the tree.
     """
     expected, problems = 0, []
-    counting = {key[1] for key, span in spans.items() if semconv.TRAJECTORY_SPAN_COUNT in span.attributes}
-    parents = {agent.id: agent.parent_id for agent in tree.agents}
     for span in spans.values():
         count = span.attributes.get(semconv.TRAJECTORY_SPAN_COUNT)
-        if isinstance(count, int) and not _under_any(span.span_id, parents, counting):
+        if isinstance(count, int):
             expected += count + 1
         if operation(span) == semconv.OPERATION_INVOKE_AGENT and semconv.INTERRUPTED in span.attributes:
             problems.append(f"interrupted: {span.attributes[semconv.INTERRUPTED]}")
@@ -226,17 +224,6 @@ def _missing_spans(tree: AgentTree, spans: Mapping[SpanKey, SpanRow]) -> list[st
     if expected > seen:
         problems.append(f"{expected - seen} of {expected} spans missing")
     return problems
-
-
-def _under_any(agent_id: str, parents: Mapping[str, str | None], above: Collection[str]) -> bool:
-    seen = {agent_id}
-    parent = parents.get(agent_id)
-    while parent is not None and parent not in seen:
-        if parent in above:
-            return True
-        seen.add(parent)
-        parent = parents.get(parent)
-    return False
 
 
 def _latest(rewards: Iterable[Reward]) -> tuple[Reward, ...]:

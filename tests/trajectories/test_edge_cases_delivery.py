@@ -89,6 +89,28 @@ def test_a_span_after_completion_makes_a_new_revision() -> None:
     assert before.revision != after.revision
 
 
+def joined_process(run: Run, name: str, calls: int) -> None:
+    """What a child process or a server did that joined the run: its local root stands under the run's and has a count
+    of its own, which the run's count knows nothing of."""
+    head = run.agent(name, at=100, until=200, TRAJECTORY_SPAN_COUNT=calls)
+    for number in range(calls):
+        said = message("assistant", "x")
+        run.chat(f"{name}{number}", [message("user", name)], said, at=110 + 10 * number, parent=head)
+
+
+def test_a_gap_in_a_process_that_joined_is_missed() -> None:
+    """Every local root counts its own process only: the counts add up, wherever the roots stand (rule 3)."""
+    run = Run()
+    run.chat("a", [message("user", "u")], message("assistant", "y"), at=1)
+    run.end()
+    joined_process(run, "child", 2)
+    joined_process(run, "server", 1)
+    assert built(run.spans).incomplete == ""
+    for lost in ("a", "child1", "server0"):
+        rest = [span for span in run.spans if span.span_id != run.span_id(lost)]
+        assert built(rest).incomplete == "1 of 7 spans missing"
+
+
 def test_a_missing_root() -> None:
     """Its children hang on a placeholder root, incomplete (rule 3)."""
     trajectory = built(research_run()[:-1])

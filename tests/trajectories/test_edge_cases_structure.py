@@ -27,10 +27,11 @@ def family(trajectory: Trajectory) -> list[tuple[str, str | None]]:
 
 
 def expert(trace: str, **attributes: str) -> Run:
-    """A sub-agent's own run in a trace of its own: an agent span with one call."""
+    """A sub-agent's own run in a trace of its own, by somebody else's SDK: an agent span with one call."""
     run = Run(trace)
     run.chat("c", [message("user", "asked")], message("assistant", "said"), at=20, flow=None, TRAJECTORY_ID=None)
-    run.end(at=30, TRAJECTORY_ID=None, ENTRY=None, EXECUTION_ID=None, AGENT_NAME="expert", **attributes)
+    unknown = dict.fromkeys(("TRAJECTORY_ID", "TRAJECTORY_SPAN_COUNT", "ENTRY", "EXECUTION_ID"))
+    run.end(at=30, AGENT_NAME="expert", **unknown, **attributes)
     return run
 
 
