@@ -14,7 +14,6 @@ from collections import Counter
 from types import TracebackType
 
 logger = logging.getLogger("arttrace")
-logger.addHandler(logging.NullHandler())
 
 failures: Counter[str] = Counter()
 """How often each part of ours failed, by the part's name."""
@@ -44,9 +43,9 @@ def failed(part: str, error: Exception, *, background: bool = False) -> None:
         first = failures[part] == 1
     if first:
         with contextlib.suppress(Exception):  # a filter or handler of the user's may raise
-            logger.warning(
-                "arttrace: %s failed; your program goes on, what it concerned is not recorded", part, exc_info=error
-            )
+            told = "arttrace: %s failed (%s); your program goes on, what it concerned is not recorded"
+            # A failure of the machine is told in a line; one of ours with its place.
+            logger.warning(told, part, error, exc_info=None if isinstance(error, OSError) else error)
     if raising():
         if not background:
             raise error
