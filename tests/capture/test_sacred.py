@@ -304,7 +304,9 @@ def test_what_capture_takes_from_the_system_may_fail(
         raise RuntimeError("a filter of the user's")
 
     disturbances: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-        "no random numbers": lambda patch: patch.setattr("arttrace.capture.ids.os", SimpleNamespace(urandom=broken)),
+        "no random numbers": lambda patch: patch.setattr(
+            "arttrace.capture.ids._random", SimpleNamespace(getrandbits=broken)
+        ),
         "no clock": lambda patch: patch.setattr("time.time_ns", broken),
         "a clock that stands still": lambda patch: patch.setattr("time.time_ns", lambda: 0),
         "a clock of another kind": lambda patch: patch.setattr("time.time_ns", lambda: "noon"),
