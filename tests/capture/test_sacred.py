@@ -238,6 +238,7 @@ def chosen(program: Program) -> dict[str, FunctionType]:
     """The functions of ours that the program enters, but for the shells."""
     shells = {f"arttrace.capture.{module}:{name}" for module, names in SHELLS.items() for name in names.split()}
     ours = faults.functions(arttrace)
+    whole(program)  # what happens once in a process is not this program's
     codes = faults.entered(arttrace, lambda: whole(program))
     names = sorted(name for name, each in ours.items() if each.__code__ in codes and name not in shells)
     assert len(names) > 100
