@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import get_args
 
@@ -11,7 +12,6 @@ import click
 
 from arttrace.collector.owner import hold_store
 from arttrace.commands.options import dir_option, json_option
-from arttrace.errors import TrainingError
 from arttrace.groups import group_trajectories
 from arttrace.paths import DataDir
 from arttrace.records.group import Group
@@ -19,13 +19,15 @@ from arttrace.records.policy import PolicyStep
 from trainer.advantages import Scale
 from trainer.batch import Batch, make_batch
 from trainer.checkpoints import Checkpoints
+from trainer.commands.daemon_options import DaemonFlags, daemon_options, run_daemon
 from trainer.commands.learner_options import learner_options
+from trainer.commands.training import print_step, require_base_model, require_served
+from trainer.config import print_config
 from trainer.daemon import Loop, finish_open_step, require_trainable
 from trainer.learner import LearnerConfig, make_learner
 from trainer.offline.plan import OfflinePlan, plan_dpo, plan_sft, require_examples
 from trainer.offline.step import load_tokenizer, train_offline
-from trainer.serving import GatewayClient, ServingFile, find_serving
-from trainer.serving.model import read_model
+from trainer.serving import GatewayClient, find_serving
 
 _SKIPPED = "all rewards within each group are equal, so there is nothing to learn from them"
 _SKIPPED_MEND = "Run the scenarios more often, take harder ones, or score them by a finer rubric."
@@ -67,6 +69,7 @@ _SKIPPED_MEND = "Run the scenarios more often, take harder ones, or score them b
 )
 @click.option("--max-length", type=click.IntRange(min=2), help="Leave out longer conversations, in tokens (sft, dpo).")
 @learner_options
+@daemon_options
 @click.option("--dry-run", is_flag=True, help="Say what would be trained, what not, and why; change nothing.")
 @json_option
 def command(
@@ -81,6 +84,7 @@ def command(
     min_gap: float,
     max_length: int | None,
     learner: LearnerConfig,
+    daemon: DaemonFlags,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -90,14 +94,26 @@ def command(
     Runs of any other model, which have no token ids, train by SFT on good runs or by DPO on pairs of one group. Every
     step writes a new version, `policy@N`; while `arttrace serve` runs on the same directory the version is loaded
     there, checked, and answers the next call.
+
+    With --daemon it goes on by GRPO for as long as it is wanted, step after step, as groups of runs become ready; it
+    may be killed at any moment and started again. `arttrace status` shows what it does.
     """
     serving = find_serving(data)
+    if daemon.wanted:
+        config = daemon.config()
+        if daemon.print_only:
+            click.echo(print_config(config), nl=False)
+            return
+        if dry_run or method != "grpo":
+            raise click.UsageError("--daemon trains by GRPO, and has no --dry-run")
+        run_daemon(data, config, serving, as_json)
+        return
     policy = policy or (serving.policy if serving else "policy")
     base_model = base_model or (Path(serving.base_model) if serving else None)
     checkpoints = Checkpoints(data.policies, policy)
-    with hold_store(data) as store:
+    with hold_store(data) as store, nullcontext() if dry_run else checkpoints.only_writer():
         if not dry_run:
-            _require_served(serving, policy, base_model)
+            require_served(serving, policy, base_model)
             finish_open_step(store, checkpoints, GatewayClient(serving.url) if serving else None)
         consumed = checkpoints.consumed_ids()  # a dry run has recorded nothing
         fresh = [one for one in store.trajectories(unconsumed_by=policy) if one.id not in consumed]
@@ -108,9 +124,9 @@ def command(
                 _print_offline_plan(policy, plan, as_json)
                 return
             require_examples(plan)
-            base_model = _require_base_model(base_model)
+            base_model = require_base_model(base_model)
             gateway = GatewayClient(serving.url) if serving else None
-            _print_step(
+            print_step(
                 train_offline(store, checkpoints, gateway, base_model, plan, learner),
                 served=serving is not None,
                 as_json=as_json,
@@ -123,7 +139,7 @@ def command(
             _print_plan(policy, batch, as_json)
             return
         require_trainable(batch)
-        base_model = _require_base_model(base_model)
+        base_model = require_base_model(base_model)
         if serving:
             GatewayClient(serving.url).status()
         if batch.equal_groups == len(batch.rewards):
@@ -142,36 +158,9 @@ def command(
         loop.resume()
         for done in _steps(loop, groups, steps):
             if done is not None:
-                _print_step(done, served=serving is not None, as_json=as_json)
+                print_step(done, served=serving is not None, as_json=as_json)
             else:
                 _print_skip(as_json)
-
-
-def _require_served(serving: ServingFile | None, policy: str, base_model: Path | None) -> None:
-    """Raise TrainingError when the running gateway would serve what is trained as another policy's version."""
-    if serving is None:
-        return
-    if serving.policy != policy:
-        raise TrainingError(
-            f"`arttrace serve` runs on this directory for the policy {serving.policy!r}, not {policy!r}.",
-            f"Train {serving.policy!r}, or restart it with --policy {policy}.",
-        )
-    if base_model is not None and base_model.resolve() != Path(serving.base_model).resolve():
-        raise TrainingError(
-            f"`arttrace serve` runs on this directory with the base model {serving.base_model}, not {base_model}.",
-            "Leave --base-model out, or restart it with the other base model.",
-        )
-
-
-def _require_base_model(base_model: Path | None) -> Path:
-    """The model to train, checked before the imports that take seconds."""
-    if base_model is None:
-        raise TrainingError(
-            "Which model to train is not known: no `arttrace serve` runs on this directory.",
-            "Start `arttrace serve --base-model DIR`, or pass --base-model DIR.",
-        )
-    read_model(base_model)
-    return base_model
 
 
 def _plan_offline(
@@ -182,7 +171,7 @@ def _plan_offline(
     min_gap: float,
     max_length: int | None,
 ) -> OfflinePlan:
-    tokenizer = load_tokenizer(_require_base_model(base_model))
+    tokenizer = load_tokenizer(require_base_model(base_model))
     if method == "sft":
         return plan_sft(groups, tokenizer, min_reward=min_reward, max_length=max_length)
     return plan_dpo(groups, tokenizer, min_gap=min_gap, max_length=max_length)
@@ -247,29 +236,3 @@ def _print_offline_plan(policy: str, plan: OfflinePlan, as_json: bool) -> None:
         click.echo(f"  left out: {count} trajectories ({reason})")
     for reason, count in sorted(plan.conversations_left_out.items()):
         click.echo(f"  left out: {count} conversations ({reason})")
-
-
-def _print_step(done: PolicyStep, *, served: bool, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps({"version": done.version, "adapter": done.adapter, "metrics": done.metrics}))
-        return
-    m = done.metrics
-    if "learned_tokens" in m:
-        click.echo(
-            f"{done.version}: {len(done.consumed)} trajectories, {m['learned_tokens']:.0f} tokens learned in "
-            f"{m['optimizer_steps']:.0f} optimizer steps, loss {m['first_loss']:.4f} to {m['last_loss']:.4f}"
-        )
-    else:
-        click.echo(
-            f"{done.version}: {len(done.consumed)} trajectories in {m['groups']:.0f} groups, "
-            f"{m['tokens_trained']:.0f} tokens trained, reward {m['reward_mean']:.3f} "
-            f"(spread {m['reward_spread']:.3f}), loss {m['loss']:z.4f}, gradient norm {m['grad_norm']:.3f}"
-        )
-    click.echo(f"  adapter: {done.adapter}")
-    if served:
-        click.echo(
-            f"  served: {done.version} answers from the next call on "
-            f"(log-probabilities of the probe moved by up to {m['publish_logprob_change']:.3g})"
-        )
-    else:
-        click.echo("  not served: start `arttrace serve --base-model DIR` on this directory to serve it")

@@ -1,0 +1,275 @@
+"""Daemon: the state machine that trains one policy for as long as it is wanted.
+
+wait -> score -> batch -> step -> checkpoint -> publish -> record -> wait. Every state is on disk before its work
+begins, and its work may be done again:
+
+- wait chooses the groups of the next version, and the choice is kept until that version is there;
+- score stores each judgement as it comes, and asks for none twice;
+- batch and step change only memory: the next start does them again from the last checkpoint, which holds weights,
+  optimizer and random state, so that the same version comes of it;
+- checkpoint is one rename; what was consumed is in its manifest;
+- publish and record do nothing when they were done.
+
+A failure that may pass (a gateway that restarts, a judge that is down, a full disk) is waited for. A step whose numbers
+are not finite, or whose rewards are all equal, is skipped. Everything else ends the daemon; the last version goes on
+being served.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from arttrace.errors import ArttraceError, TrainingError
+from arttrace.groups import group_trajectories
+from arttrace.records.group import Group
+from arttrace.records.policy import Consumed, PolicyStep
+from arttrace.records.reward import Judgement
+from arttrace.rewards import to_store
+from arttrace.store import AnyStore
+from trainer.checkpoints import Checkpoints
+from trainer.config import DaemonConfig
+from trainer.daemon.loop import Clock, Gateway, Loop, NothingToTrain, Phase
+from trainer.daemon.patience import Stopped, Waiting
+from trainer.daemon.queue import Terms, look
+from trainer.daemon.scoring import JudgeTerms, judge
+from trainer.daemon.state import FAILED, STARTING, STOPPED, DaemonState, Plan, read_state, write_state
+from trainer.learner.interface import Learner, NotFinite
+from trainer.metrics import group_rewards, version_rewards
+from trainer.reporters import Reporters
+from trainer.retention import to_prune
+
+_SHOWN_GROUPS = 20
+_EQUAL = "all rewards within each group are equal"
+
+
+class Daemon:
+    """One policy's daemon. `state` is what it does now, for any thread to read; `stop` asks it to end."""
+
+    def __init__(
+        self,
+        config: DaemonConfig,
+        *,
+        policy: str,
+        base_model: Path,
+        store: AnyStore,
+        learner: Callable[[], Learner],
+        gateway: Gateway | None = None,
+        judge: JudgeTerms | None = None,
+        reporters: Reporters | None = None,
+        stop: threading.Event | None = None,
+        say: Callable[[str], None] = lambda line: None,
+        on_step: Callable[[PolicyStep], None] = lambda done: None,
+    ) -> None:
+        self._config = config
+        self._policy = policy
+        self._base_model = base_model
+        self._store = store
+        self._make_learner = learner
+        self._gateway = gateway
+        self._judge = judge
+        self._reporters = reporters or Reporters.none()
+        self._stop = stop or threading.Event()
+        self._say = say
+        self._on_step = on_step
+        self._checkpoints = Checkpoints(store.data.policies, policy)
+        self._patience = Waiting(self._stop, self._trouble)
+        self._unjudged: set[str] = set()  # ids of runs that the judge cannot score; asked again by the next start
+        self._rewards: dict[int, float] = {}
+        self._state_lost = False
+        self.state = DaemonState(policy=policy)
+
+    def run(self) -> None:
+        """Train until `stop`, or until the policy is at `max_steps`. To be called by the policy's only writer.
+
+        Raises what ended it: an ArttraceError when something does not pass, KeyboardInterrupt when the running step
+        was dropped.
+        """
+        try:
+            self._begin()
+            while not self._done():
+                self._round(self.state.plan or self._choose())
+            self._enter(STOPPED, reason=f"{self._policy}@{self.state.step} is there, as was asked for")
+        except Stopped:
+            self._enter(STOPPED, reason="asked to stop")
+        except KeyboardInterrupt:
+            self._enter(STOPPED, reason="asked to stop at once: the step under way was dropped")
+            raise
+        except ArttraceError as error:
+            self._enter(FAILED, reason=error.message, mend=error.mend or "")
+            raise
+        except BaseException as error:
+            self._enter(FAILED, reason=f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            self._reporters.close()
+
+    # --- the states ------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Take up what the last start left: finish an open step, keep a plan whose version is not there yet."""
+        known = read_state(self._checkpoints.directory) or DaemonState(policy=self._policy)
+        step = self._checkpoints.latest() or 0
+        self.state = msgspec.structs.replace(
+            known,
+            base_model=str(self._base_model),
+            pid=os.getpid(),
+            started_ns=time.time_ns(),
+            step=step,
+            plan=known.plan if known.plan and known.plan.step == step + 1 else None,
+            skips=0,
+        )
+        self._enter(STARTING)
+        self._loop = Loop(
+            policy=self._policy,
+            base_model=str(self._base_model),
+            store=self._store,
+            learner=self._make_learner(),
+            checkpoints=self._checkpoints,
+            gateway=self._gateway,
+            scale=self._config.advantages,
+            max_staleness=self._config.max_staleness,
+            max_kl=self._config.max_kl,
+            patience=self._patience,
+        )
+        self._loop.resume()
+        consumed = self._checkpoints.consumed_ids()
+        status = self._patience(self._gateway.status) if self._gateway else None
+        self._note(
+            set_aside=tuple(one for one in self.state.set_aside if one.trajectory_id not in consumed),
+            served=status.current if status else "",
+        )
+        made = [self._checkpoints.manifest(n) for n in self._checkpoints.all_steps()]
+        self._rewards = version_rewards(made)
+        self._note(reported=self._reporters.catch_up(made, self.state.reported, self._checkpoints))
+
+    def _choose(self) -> Plan:
+        """Wait until enough groups are ready, and choose those that are ready for longest."""
+        self._enter(Phase.WAIT)
+        config, step = self._config, self.state.step
+        terms = Terms(self._policy, step, config.group_size, self._judge is None, config.max_staleness)
+        while not self._stop.is_set():
+            self._patience(self._store.ingest_spool)
+            summaries = self._patience(lambda: self._store.summaries(unconsumed_by=self._policy))
+            taken = self._unjudged | {one.trajectory_id for one in self.state.set_aside}
+            ready, queue = look(summaries, terms, taken)
+            if queue != self.state.queue:
+                self._note(queue=queue)
+            if len(ready) >= config.min_groups:
+                plan = Plan(step + 1, tuple(ready[: config.min_groups]))
+                self._note(plan=plan)
+                return plan
+            self._stop.wait(config.poll)
+        raise Stopped
+
+    def _round(self, plan: Plan) -> None:
+        """Make the plan's version, or put its runs aside with the reason."""
+        clock = Clock(watch=lambda phase: self._enter(phase))
+        groups = self._groups(plan)
+        judgements: Sequence[Judgement] = ()
+        if self._judge is not None:
+            clock(Phase.SCORE)
+            groups, judgements = self._score(plan, groups, self._judge)
+        if self._judge is not None and not groups:
+            self._skip("the judge could not score any of the groups", ())
+            return
+        try:
+            done = self._loop.train(groups, clock, beside=self.state.set_aside, judgements=judgements)
+        except (NotFinite, NothingToTrain) as error:
+            self._skip(error.message, groups)
+            return
+        if done is None:
+            self._skip(_EQUAL, groups)
+        else:
+            self._made(done, groups)
+
+    def _score(self, plan: Plan, groups: list[Group], terms: JudgeTerms) -> tuple[list[Group], Sequence[Judgement]]:
+        """The groups with their scores, without those that the judge cannot score, and the judgements."""
+
+        def keep(judgement: Judgement) -> None:
+            self._patience(lambda: self._store.append(to_store(judgement)))
+
+        failed = dict(self._patience(lambda: judge(self._store, groups, terms, keep)))
+        for key, error in failed.items():
+            self._say(f"not scored: {key}: {error.message}")
+            self._unjudged.update(one.id for group in groups if group.key == key for one in group.trajectories)
+        scored = [group for group in self._groups(plan) if group.key not in failed]
+        return scored, self._patience(lambda: terms.found(self._store, scored))
+
+    def _made(self, done: PolicyStep, groups: Sequence[Group]) -> None:
+        self._rewards.update(
+            version_rewards([done]) if done.step == 1 else {done.step - 1: done.metrics["reward_mean"]}
+        )
+        self._note(
+            step=done.step,
+            plan=None,
+            set_aside=(),
+            skips=0,
+            reason="",
+            mend="",
+            served=done.version if "publish_logprob_change" in done.metrics else self.state.served,
+            last=done.metrics,
+            last_groups=tuple(group_rewards(groups))[:_SHOWN_GROUPS],
+        )
+        self._on_step(done)
+        self._note(reported=self._reporters.catch_up([done], self.state.reported, self._checkpoints))
+        self._checkpoints.prune(to_prune(self._checkpoints.steps(), self._rewards, self._config.keep))
+
+    def _skip(self, reason: str, groups: Sequence[Group]) -> None:
+        """The round made no version: its runs are not looked at again, and the next manifest names them."""
+        aside = tuple(Consumed(one.id, one.revision) for group in groups for one in group.trajectories)
+        skips = self.state.skips + 1
+        self._note(
+            plan=None,
+            set_aside=(*self.state.set_aside, *aside),
+            skips=skips,
+            reason=f"round skipped: {reason}",
+            mend="",
+        )
+        self._say(f"skipped: {reason}")
+        if skips >= self._config.max_skips:
+            raise TrainingError(
+                f"{skips} rounds in a row taught nothing; the last: {reason}.",
+                "When rewards have collapsed, take harder or easier scenarios or a finer rubric; when numbers are not "
+                "finite, a lower learning rate. The newest version stays as it is.",
+            )
+
+    def _done(self) -> bool:
+        if self._stop.is_set():
+            raise Stopped
+        return self._config.max_steps is not None and self.state.step >= self._config.max_steps
+
+    def _groups(self, plan: Plan) -> list[Group]:
+        keys = [group.key for group in plan.groups]
+        return group_trajectories(self._patience(lambda: self._store.trajectories(groups=keys, ids=plan.ids)))
+
+    # --- the state, on disk and in memory ----------------------------------------------------------------------
+
+    def _enter(self, state: str, reason: str = "", mend: str = "") -> None:
+        keep = state == Phase.WAIT and self.state.skips > 0  # why the round before was skipped
+        why: dict[str, Any] = {} if keep else {"reason": reason, "mend": mend}
+        self._note(state=str(state), since_ns=time.time_ns(), **why)
+
+    def _trouble(self, error: ArttraceError | None) -> None:
+        if error is None:
+            self._say(f"{self.state.state}: going on")
+            self._note(reason="", mend="")
+        else:
+            self._say(f"{self.state.state}: waiting, because {error.message}")
+            self._note(reason=error.message, mend=error.mend or "")
+
+    def _note(self, **changes: Any) -> None:
+        self.state = msgspec.structs.replace(self.state, **changes)
+        try:
+            write_state(self._checkpoints.directory, self.state)
+            self._state_lost = False
+        except OSError as error:  # nothing depends on it but what others see, and how far a restart repeats itself
+            if not self._state_lost:
+                self._say(f"the state file cannot be written: {error}")
+            self._state_lost = True

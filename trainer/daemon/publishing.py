@@ -1,0 +1,51 @@
+"""FoundGateway: the gateway of a data directory, looked for at every call, since it may be restarted elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from arttrace.paths import DataDir
+from trainer.serving import GatewayClient, GatewayStatus, PublishReport, find_serving
+from trainer.serving.client import GatewayGone
+
+
+class FoundGateway:
+    """Publishes where `arttrace serve` runs for the policy. While it never did, there is nobody to publish to; once it
+    did, its absence is a failure that may pass: GatewayGone."""
+
+    def __init__(self, data: DataDir, policy: str) -> None:
+        self._data = data
+        self._policy = policy
+        self._seen = False
+
+    def publish(self, step: int, path: Path) -> PublishReport | None:
+        """As GatewayClient.publish; None when nobody serves."""
+        client = self._client()
+        if client is None:
+            return None
+        try:
+            return client.publish(step, path)
+        finally:
+            client.close()
+
+    def status(self) -> GatewayStatus | None:
+        """As GatewayClient.status; None when nobody serves."""
+        client = self._client()
+        if client is None:
+            return None
+        try:
+            return client.status()
+        finally:
+            client.close()
+
+    def _client(self) -> GatewayClient | None:
+        serving = find_serving(self._data)
+        if serving is not None and serving.policy == self._policy:
+            self._seen = True
+            return GatewayClient(serving.url)
+        if self._seen:
+            raise GatewayGone(
+                f"`arttrace serve` does not run for {self._policy!r} any more",
+                "Start it again on the same directory: it takes up the newest version by itself.",
+            )
+        return None

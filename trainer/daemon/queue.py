@@ -1,0 +1,68 @@
+"""Pure: which groups of the store are ready for the next step, and why the other runs are not."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from arttrace.store import TrajectorySummary
+from trainer.batch import staleness
+from trainer.daemon.state import PlannedGroup, Queue
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a run and a group must be to count for the step after version `step`."""
+
+    policy: str
+    step: int
+    group_size: int
+    rewarded: bool
+    max_staleness: int | None = None
+
+
+def look(
+    summaries: Iterable[TrajectorySummary], terms: Terms, taken: Collection[str]
+) -> tuple[list[PlannedGroup], Queue]:
+    """The ready groups, those that are ready for longest first, and the queue as others see it.
+
+    `taken` are ids of runs that were dealt with. A group is ready when `group_size` of its runs count, at least one of
+    them with tokens to train on; all its runs that count belong to it.
+    """
+    members: defaultdict[str, list[TrajectorySummary]] = defaultdict(list)
+    left_out: Counter[str] = Counter()
+    for one in summaries:
+        if one.id in taken:
+            continue
+        if reason := why_not(one, terms):
+            left_out[reason] += 1
+        else:
+            members[one.group].append(one)
+    ready: list[tuple[int, PlannedGroup]] = []
+    waiting = 0
+    for key, runs in members.items():
+        if not any(_trainable(one, terms.policy) for one in runs):
+            left_out["no tokens of this policy"] += len(runs)
+        elif len(runs) < terms.group_size:
+            waiting += 1
+        else:
+            ended = sorted(one.end_ns for one in runs)[terms.group_size - 1]
+            ready.append((ended, PlannedGroup(key, tuple(sorted(one.id for one in runs)))))
+    ready.sort(key=lambda found: (found[0], found[1].key))
+    return [group for _, group in ready], Queue(len(ready), waiting, dict(left_out))
+
+
+def why_not(one: TrajectorySummary, terms: Terms) -> str:
+    """Why a run does not count, "" when it does."""
+    if one.incomplete:
+        return "incomplete"
+    if terms.rewarded and not any(reward.agent_id is None for reward in one.rewards):
+        return "no reward"
+    if terms.max_staleness is not None and staleness(one, terms.step, terms.policy) > terms.max_staleness:
+        return "too stale"
+    return ""
+
+
+def _trainable(one: TrajectorySummary, policy: str) -> bool:
+    return one.trained_tokens > 0 and any(version.rpartition("@")[0] == policy for version in one.policy_versions)

@@ -1,0 +1,55 @@
+"""Scoring inside the loop: the groups of a plan are judged, each once, and what a judge could not score is named."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from arttrace.errors import JudgeError, MayPass
+from arttrace.records.group import Group
+from arttrace.records.reward import Judgement
+from arttrace.rewards import DEFAULT_RUBRIC, judgement_key, score_groups
+from arttrace.store import AnyStore
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeTerms:
+    """Who judges, by what rubric, and how often per group."""
+
+    model: str
+    base_url: str | None = None
+    rubric: str = DEFAULT_RUBRIC
+    votes: int = 1
+
+    def key(self, group: Group) -> str:
+        """The key of a group's judgement by this judge."""
+        return judgement_key(group, self.model, self.rubric, self.votes)
+
+    def found(self, store: AnyStore, groups: Sequence[Group]) -> list[Judgement]:
+        """The judgements of the groups that the store holds."""
+        return [one for group in groups if (one := store.judgement(self.key(group))) is not None]
+
+
+def judge(
+    store: AnyStore, groups: Sequence[Group], terms: JudgeTerms, keep: Callable[[Judgement], None]
+) -> list[tuple[str, JudgeError]]:
+    """Judge the groups that have no judgement yet; `keep` stores each as soon as it is there. Returns the keys of the
+    groups whose judgement failed for good, with why. Raises a failure that may pass, and JudgeUnavailable."""
+    due = [group for group in groups if store.judgement(terms.key(group)) is None]
+    if not due:
+        return []
+    params: dict[str, Any] = {"api_base": terms.base_url} if terms.base_url else {}
+    outcomes = asyncio.run(
+        score_groups(
+            due, terms.model, params, terms.rubric, votes=terms.votes, on_judged=lambda _, judgement: keep(judgement)
+        )
+    )
+    failed = [
+        (group.key, outcome) for group, outcome in zip(due, outcomes, strict=True) if isinstance(outcome, JudgeError)
+    ]
+    for _, error in failed:
+        if isinstance(error, MayPass):
+            raise error
+    return failed

@@ -1,0 +1,101 @@
+"""The daemon's state file: what it does now, for others to see, and what it must still know after a kill.
+
+`<policies>/<policy>/daemon.json` is replaced whole, so that a reader or a restart sees the state before a change or
+after it. What was trained on is not in it: the checkpoints' manifests decide that.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from arttrace.errors import TrainingError
+from arttrace.records.policy import Consumed
+from trainer.metrics import GroupReward
+
+_FILE = "daemon.json"
+
+STARTING, STOPPED, FAILED = "starting", "stopped", "failed"
+"""States beside those of trainer.daemon.Phase."""
+
+
+class PlannedGroup(msgspec.Struct, frozen=True):
+    """A group as it was chosen: its key and the ids of its runs."""
+
+    key: str
+    ids: tuple[str, ...]
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What version `step` is to be made from; chosen once, so that whoever starts again trains on the same runs."""
+
+    step: int
+    groups: tuple[PlannedGroup, ...]
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of all its runs."""
+        return [id for group in self.groups for id in group.ids]
+
+
+class Queue(msgspec.Struct, frozen=True):
+    """What lies before the daemon: groups that are ready, groups that wait for more runs, and runs that do not count,
+    by the reason."""
+
+    ready: int = 0
+    waiting: int = 0
+    left_out: dict[str, int] = {}
+
+
+class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at the daemon of a policy.
+
+    `state` is a Phase or one of the states above, entered at `since_ns`. `reason` and `mend` tell why it waits for
+    something that is out of order, stopped, or failed. `set_aside` are runs that taught nothing; the next version's
+    manifest names them as consumed. `skips` counts rounds in a row without a version. `served` is the version that
+    answers, "" when nobody serves. `reported` is by reporter the last step it was told of.
+    """
+
+    policy: str
+    base_model: str = ""
+    pid: int = 0
+    state: str = STARTING
+    since_ns: int = 0
+    started_ns: int = 0
+    step: int = 0
+    served: str = ""
+    queue: Queue = Queue()
+    plan: Plan | None = None
+    set_aside: tuple[Consumed, ...] = ()
+    skips: int = 0
+    reason: str = ""
+    mend: str = ""
+    last: dict[str, float] = {}
+    last_groups: tuple[GroupReward, ...] = ()
+    reported: dict[str, int] = {}
+
+
+def read_state(directory: Path) -> DaemonState | None:
+    """The state in a policy's directory, None when no daemon ever ran there. Raises TrainingError when damaged."""
+    path = directory / _FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=DaemonState)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise TrainingError(
+            f"The daemon's state {path} cannot be read: {error}.",
+            "Move it away and start again: which runs were trained on is kept in the checkpoints.",
+        ) from error
+
+
+def write_state(directory: Path, state: DaemonState) -> None:
+    """Replace it, durably. Raises OSError."""
+    temporary = directory / f".{_FILE}.tmp"  # one process writes, by the policy's lock
+    with temporary.open("wb") as file:
+        file.write(msgspec.json.encode(state))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(directory / _FILE)
