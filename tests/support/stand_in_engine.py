@@ -137,7 +137,8 @@ class StandInEngine:
 
     def _unload(self, body: Request) -> tuple[int, Any]:
         self.log.append(("unload", body["lora_name"]))
-        del self.adapters[body["lora_name"]]
+        if self.adapters.pop(body["lora_name"], None) is None:
+            return 404, {"error": {"message": f"The lora adapter '{body['lora_name']}' cannot be found."}}
         return 200, "Success"
 
     def _probe(self, body: Request) -> Any:

@@ -27,9 +27,29 @@ from arttrace.paths import DataDir
 )
 @click.option("--max-model-len", type=click.IntRange(1), help="Longest context in tokens.  [default: from the model]")
 @click.option("--tool-call-parser", default="hermes", show_default=True, help="vLLM's parser for tool calls.")
-@click.option("--vllm-url", help="Use a vLLM that already runs instead of starting one.")
+@click.option("--replicas", default=1, show_default=True, type=click.IntRange(1), help="vLLM processes to start.")
+@click.option(
+    "--vllm-url", "vllm_urls", multiple=True, help="Use a vLLM that already runs instead of starting one. Repeatable."
+)
 @click.option(
     "--vllm-arg", "vllm_args", multiple=True, help="Passed on to vLLM, as in --vllm-arg=--seed=1. Repeatable."
+)
+@click.option(
+    "--max-requests",
+    default=1024,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Requests held at once; further ones get 503.",
+)
+@click.option(
+    "--trajectory-idle-seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    help="End a trajectory of /r/NAME/v1 that has been quiet for so long.  [default: only /r/NAME/end ends it]",
+)
+@click.option(
+    "--record-traceparent",
+    is_flag=True,
+    help="Record calls that carry a traceparent, in its trace. Not together with arttrace's capture in the agent.",
 )
 @dir_option
 @json_option
@@ -41,8 +61,12 @@ def command(
     api_key: str | None,
     max_model_len: int | None,
     tool_call_parser: str,
-    vllm_url: str | None,
+    replicas: int,
+    vllm_urls: tuple[str, ...],
     vllm_args: tuple[str, ...],
+    max_requests: int,
+    trajectory_idle_seconds: float | None,
+    record_traceparent: bool,
     data: DataDir,
     as_json: bool,
 ) -> None:
@@ -51,6 +75,9 @@ def command(
     Starts vLLM and, in front of it, an endpoint that speaks OpenAI's API. The model name `policy:latest` always means
     the newest version; `arttrace train` swaps it without a failed request. Answers carry token ids and
     log-probabilities, so that captured runs can be trained on.
+
+    Agents in other languages name their run in the base URL, /r/NAME/v1, and end it with a POST to /r/NAME/end: their
+    calls are then recorded here.
     """
     # Checked before the import that takes a second.
     from trainer.serving.model import read_model
@@ -92,7 +119,11 @@ def command(
             host=host,
             port=port,
             api_key=api_key or None,
-            vllm_url=vllm_url,
+            vllm_urls=vllm_urls,
+            replicas=replicas,
+            max_requests=max_requests,
+            trajectory_idle_s=trajectory_idle_seconds,
+            record_traceparent=record_traceparent,
         ),
         say=lambda line: click.echo(line, err=True),
         ready=ready,

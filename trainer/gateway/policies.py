@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +18,7 @@ class Version:
     """One version of the policy, made by step `step` (0: the base model itself).
 
     `engine_model` is its name inside the engine, `path` its adapter (None for the base model), `digest` identifies
-    the adapter's weights ("" when they change nothing), `probe` are the log-probabilities it gave on the probe prompt.
+    the adapter's weights ("" when they change nothing).
     """
 
     step: int
@@ -24,23 +26,23 @@ class Version:
     engine_model: str
     path: Path | None = None
     digest: str = ""
-    probe: tuple[float, ...] = ()
     requests: int = 0
     _idle: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
 
     def __post_init__(self) -> None:
         self._idle.set()
 
-    def begin(self) -> None:
+    @contextmanager
+    def answering(self) -> Iterator[None]:
         """A request is being answered by this version."""
         self.requests += 1
         self._idle.clear()
-
-    def end(self) -> None:
-        """That request is over."""
-        self.requests -= 1
-        if not self.requests:
-            self._idle.set()
+        try:
+            yield
+        finally:
+            self.requests -= 1
+            if not self.requests:
+                self._idle.set()
 
     async def idle(self) -> None:
         """Wait until no request is being answered by this version."""

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import struct
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from arttrace.errors import ServingError
+from trainer.gateway.errors import engine_down
 from trainer.gateway.policies import Policies, Version
-from trainer.gateway.upstream import Upstream
+from trainer.gateway.pool import Pool, Replica
+from trainer.gateway.upstream import EngineGone, Upstream
 from trainer.serving.model import Probe
 from trainer.serving.report import PublishReport
 
@@ -58,32 +61,42 @@ def max_abs_diff(new: Sequence[float], old: Sequence[float]) -> float:
 
 
 class Publisher:
-    """Publishes one version at a time to the engine behind `policies`."""
+    """Publishes one version at a time to every engine behind `policies`."""
 
-    def __init__(self, policies: Policies, probe: Probe) -> None:
+    def __init__(self, policies: Policies, probe: Probe, pool: Pool) -> None:
         self._policies = policies
         self._probe = probe
+        self._pool = pool
+        # Publishing and adopting take turns: an engine that joined between the loading of a version and the switch
+        # to it would be asked for what it does not hold.
         self._lock = asyncio.Lock()
         self._drains: set[asyncio.Task[None]] = set()
-        self._digests: dict[str, str] = {}  # of every name the running engine has served
 
-    async def adopt(self, upstream: Upstream) -> None:
-        """Bring a fresh engine to the state of the policies: the base's probe, and the current version loaded."""
-        current, base = self._policies.current, self._policies.base
-        base.probe = await upstream.probe(base.engine_model, self._probe, timeout_s=600.0)
-        self._digests.clear()
-        for version in self._policies.versions():
-            self._policies.forget(version)
-        if current.path is not None:
-            await self._ensure_loaded(upstream, current)
-            current.probe = await upstream.probe(current.engine_model, self._probe)
-
-    async def publish(self, upstream: Upstream, step: int, path: Path) -> PublishReport:
-        """Serve the adapter in `path` as version `step`. On ServingError the version before goes on being served."""
+    async def adopt(self, replica: Replica, upstream: Upstream) -> None:
+        """Bring an engine to the state of the policies, and let requests reach it."""
+        base = self._policies.base
+        probe = await upstream.probe(base.engine_model, self._probe, timeout_s=600.0)  # the first request compiles
         async with self._lock:
-            return await self._publish(upstream, step, path)
+            current = self._policies.current
+            replica.probes[base.name] = probe
+            await self._unload_strangers(replica, upstream)
+            if current.path is not None:
+                await self._load(replica, upstream, current)
+                replica.probes[current.name] = await upstream.probe(current.engine_model, self._probe)
+            replica.upstream, replica.state = upstream, "ready"
+            for version in self._policies.versions():
+                if not any(each.holds(version) for each in self._pool.ready()):
+                    self._policies.forget(version)
 
-    async def _publish(self, upstream: Upstream, step: int, path: Path) -> PublishReport:
+    async def publish(self, step: int, path: Path) -> PublishReport:
+        """Serve the adapter in `path` as version `step`. On ServingError the version before goes on being served.
+
+        Raises Refusal (503) when no engine is ready.
+        """
+        async with self._lock:
+            return await self._publish(step, path)
+
+    async def _publish(self, step: int, path: Path) -> PublishReport:
         began = time.perf_counter()
         previous = self._policies.current
         name = self._policies.version_name(step)
@@ -94,58 +107,100 @@ class Publisher:
             if served is previous and served.digest == adapter.digest:
                 return PublishReport(name, name, 0.0, time.perf_counter() - began, already_served=True)
             raise ServingError(f"{name} is already served", "Publish under a number that was not served before.")
-        if self._digests.get(name, adapter.digest) != adapter.digest:
+        replicas = self._pool.ready()
+        if not replicas:
+            raise engine_down("no version can be published")
+        if any(replica.digests.get(name, adapter.digest) != adapter.digest for replica in replicas):
             # The engine's prefix cache goes by the name: it would mix the two policies.
             raise ServingError(
                 f"{name} was served with other weights before",
                 "Publish under another number, or restart `arttrace serve`.",
             )
         version = Version(step, name, name, path, adapter.digest)
-        await self._ensure_loaded(upstream, version)
-        loaded = time.perf_counter()
-        unchanged = adapter.digest == previous.digest
-        try:
-            version.probe = await upstream.probe(name, self._probe)
-            difference = max_abs_diff(version.probe, previous.probe)
-            if difference == 0.0 and not unchanged:
-                raise ServingError(
-                    f"the served policy did not change: {name} gives the same log-probabilities as {previous.name}",
-                    "The adapter's weights differ, so the engine does not apply them. See vLLM's log; "
-                    "an adapter whose target modules are not those of the base model does this.",
-                )
-        except ServingError:
-            await self._unload(upstream, version)
-            raise
+        outcomes = await asyncio.gather(
+            *(self._bring(replica, version, previous) for replica in replicas), return_exceptions=True
+        )
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        for replica, outcome in zip(replicas, outcomes, strict=True):
+            if isinstance(outcome, EngineGone):
+                replica.lose()
+        if failures and (len(failures) == len(replicas) or not all(isinstance(each, EngineGone) for each in failures)):
+            await asyncio.gather(*(self._unload(replica, version) for replica in replicas))
+            raise next((each for each in failures if not isinstance(each, EngineGone)), failures[0])
         self._policies.switch(version)
         if previous.path is not None:
-            self._drain(upstream, previous)
-        seconds = time.perf_counter() - began
-        return PublishReport(name, previous.name, difference, seconds, loaded - began, unchanged)
+            self._drain(previous)
+        brought = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+        return PublishReport(
+            name,
+            previous.name,
+            max(each.difference for each in brought),
+            time.perf_counter() - began,
+            max(each.load_seconds for each in brought),
+            adapter.digest == previous.digest,
+        )
 
-    async def _ensure_loaded(self, upstream: Upstream, version: Version) -> None:
+    async def _bring(self, replica: Replica, version: Version, previous: Version) -> _Brought:
+        """Load a version on one engine, and make sure that it changes what the engine answers."""
+        upstream, began = replica.upstream, time.perf_counter()
+        if upstream is None:
+            raise EngineGone(f"the serving engine is {replica.state}")
+        await self._load(replica, upstream, version)
+        loaded = time.perf_counter()
+        probe = replica.probes[version.name] = await upstream.probe(version.engine_model, self._probe)
+        difference = max_abs_diff(probe, replica.probes[previous.name])
+        if difference == 0.0 and version.digest != previous.digest:
+            raise ServingError(
+                f"the served policy did not change: {version.name} gives the same log-probabilities as {previous.name}",
+                "The adapter's weights differ, so the engine does not apply them. See vLLM's log; "
+                "an adapter whose target modules are not those of the base model does this.",
+            )
+        return _Brought(difference, loaded - began)
+
+    async def _load(self, replica: Replica, upstream: Upstream, version: Version) -> None:
         # An engine that outlived an earlier gateway may still hold it.
         if (await upstream.models()).get(version.engine_model) != str(version.path):
             try:
                 await upstream.load_adapter(version.engine_model, str(version.path))
+            except EngineGone:
+                raise
             except ServingError as error:
                 mend = "Serve with --vllm-arg=--max-lora-rank=N." if "max_lora_rank" in error.message else None
                 raise ServingError(f"{version.name} could not be loaded: {error.message}", mend) from error
-        self._digests[version.name] = version.digest
+        replica.digests[version.name] = version.digest
+        replica.loaded.add(version.name)
 
-    async def _unload(self, upstream: Upstream, version: Version) -> None:
-        try:
-            await upstream.unload_adapter(version.engine_model)
-        except ServingError:
-            # The engine is gone, and the adapter with it; or it never took it.
-            return
+    async def _unload_strangers(self, replica: Replica, upstream: Upstream) -> None:
+        """Versions that the engine was given before it was lost: those that are not served any more go."""
+        held = await upstream.models()
+        replica.loaded = {name for name in replica.digests if name in held and self._policies.get(name) is not None}
+        for name in [name for name in replica.digests if name in held and name not in replica.loaded]:
+            await self._forget(upstream, name)
 
-    def _drain(self, upstream: Upstream, version: Version) -> None:
+    async def _unload(self, replica: Replica, version: Version) -> None:
+        replica.loaded.discard(version.name)
+        replica.probes.pop(version.name, None)
+        if replica.upstream is not None:
+            await self._forget(replica.upstream, version.engine_model)
+
+    @staticmethod
+    async def _forget(upstream: Upstream, name: str) -> None:
+        with contextlib.suppress(ServingError):  # it is gone, and the adapter with it; or it never took it
+            await upstream.unload_adapter(name)
+
+    def _drain(self, version: Version) -> None:
         async def unload_when_idle() -> None:
             while version.requests:
                 await version.idle()
             self._policies.forget(version)
-            await self._unload(upstream, version)
+            holding = [replica for replica in self._pool.replicas if version.name in replica.loaded]
+            await asyncio.gather(*(self._unload(replica, version) for replica in holding))
 
         task = asyncio.create_task(unload_when_idle())
         self._drains.add(task)
         task.add_done_callback(self._drains.discard)
+
+
+class _Brought(NamedTuple):
+    difference: float
+    load_seconds: float

@@ -1,4 +1,4 @@
-"""HTTP to the serving engine: one request in, its answer streamed out, dropped idle connections tried again once.
+"""HTTP to the serving engine: one request in, its answer streamed out; none is ever sent twice.
 
 On aiohttp, whose parser is compiled: every call of every agent passes here, and httpx took several times the CPU.
 """
@@ -24,8 +24,16 @@ UpstreamError = (aiohttp.ClientError, asyncio.TimeoutError)
 """What reading an answer raises when the engine breaks off."""
 
 
+class NotReached(Exception):
+    """No connection was made: the engine has seen nothing of the request."""
+
+
+class EngineGone(ServingError):
+    """The engine did not answer an order."""
+
+
 class Upstream:
-    """One engine. Requests that cannot be answered raise Refusal (503); administration raises ServingError."""
+    """One engine. Requests that cannot be answered raise NotReached or Refusal (503), administration ServingError."""
 
     def __init__(self, address: EngineAddress) -> None:
         self.address = address
@@ -45,12 +53,13 @@ class Upstream:
     def _open(self) -> aiohttp.ClientSession:
         # A request may have got here before the engine died and its connections were closed.
         if self._session.closed:
-            raise aiohttp.ClientConnectionError("it was stopped")
+            raise _Stopped("it was stopped")
         return self._session
 
     @asynccontextmanager
     async def forward(self, path: str, body: bytes) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer to a POST of JSON, its body not yet read. Raises Refusal when the engine does not answer.
+        """The answer to a POST of JSON, its body not yet read. Raises NotReached when no connection was made, and
+        Refusal (503) when the engine hangs up without an answer: it may have done what was asked.
 
         Leaving the block before the body is read closes the connection, which makes the engine stop generating.
         """
@@ -61,17 +70,10 @@ class Upstream:
             response.close() if not response.content.is_eof() else response.release()
 
     async def _send(self, path: str, body: bytes) -> aiohttp.ClientResponse:
-        url = self.address.url + path
         try:
-            return await self._open.post(url, data=body)
-        except aiohttp.ClientConnectorError as error:
-            raise engine_down(repr(error)) from error
-        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-            # An idle connection that the engine closed shows so before any byte of the answer has come.
-            try:
-                return await self._open.post(url, data=body)
-            except UpstreamError as error:
-                raise engine_down(repr(error)) from error
+            return await self._open.post(self.address.url + path, data=body)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, _Stopped) as error:
+            raise NotReached(repr(error)) from error
         except UpstreamError as error:
             raise engine_down(repr(error)) from error
 
@@ -121,10 +123,14 @@ class Upstream:
             async with self._open.request(method, self.address.url + path, data=data, timeout=timeout) as response:
                 content = await response.read()
         except UpstreamError as error:
-            raise ServingError(f"the serving engine did not answer {path}: {error!r}") from error
+            raise EngineGone(f"the serving engine did not answer {path}: {error!r}") from error
         if response.status != 200:
             raise ServingError(f"the serving engine refused {path} ({response.status}): {_reason(content)}")
         return msgspec.json.decode(content) if content[:1] in (b"{", b"[") else None
+
+
+class _Stopped(aiohttp.ClientConnectionError):
+    """Its connections were closed before the request was sent."""
 
 
 def _reason(content: bytes) -> str:

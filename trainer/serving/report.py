@@ -34,17 +34,36 @@ class ServingFile(msgspec.Struct, frozen=True):
 
 
 class EngineStatus(msgspec.Struct, frozen=True):
-    """The engine behind the gateway: "starting", "ready" or "restarting"; `url` is None while there is none."""
+    """An engine behind the gateway: "starting", "ready", "restarting", "lost" (it does not answer) or "failed" (it
+    died too often); `url` is None while there is none. `requests` is how many it is answering now."""
 
     state: str
     url: str | None
     restarts: int
+    requests: int = 0
+
+
+class GateStatus(msgspec.Struct, frozen=True):
+    """Whether the gateway is paused, how many requests wait before it, and how many are being answered."""
+
+    paused: bool = False
+    waiting: int = 0
+    answering: int = 0
+
+
+class RecordingStatus(msgspec.Struct, frozen=True):
+    """Records that the gateway wrote, those it could not write, and trajectories that are open."""
+
+    recorded: int
+    refused: int
+    open_trajectories: int
 
 
 class GatewayStatus(msgspec.Struct, frozen=True):
     """`current` is the version that the aliases mean, `step` its number (0: the base model itself).
 
-    `requests` maps every loaded version to the number of requests it is answering now.
+    `requests` maps every loaded version to the number of requests it is answering now. `engine` speaks for all
+    `replicas`: the first one that is ready, and the sums of their counts.
     """
 
     policy: str
@@ -53,3 +72,6 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     base_model: str
     requests: dict[str, int]
     engine: EngineStatus
+    replicas: list[EngineStatus] = []
+    gate: GateStatus = GateStatus()
+    recording: RecordingStatus | None = None

@@ -1,4 +1,4 @@
-"""`arttrace serve` itself: one engine kept alive, the gateway in front of it, and serving.json while both answer."""
+"""`arttrace serve` itself: engines kept alive, the gateway in front of them, and serving.json while they answer."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import errno
 import os
 import signal
 import socket
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -21,24 +21,27 @@ from arttrace.journal.lock import acquire
 from arttrace.paths import DataDir
 from trainer.checkpoints import Checkpoints
 from trainer.gateway.app import Gateway
+from trainer.gateway.gate import Gate
 from trainer.gateway.policies import Policies, Version
+from trainer.gateway.pool import Pool, Replica
 from trainer.gateway.publish import Publisher, read_adapter
-from trainer.gateway.upstream import Upstream
+from trainer.gateway.recording import recorder_of
 from trainer.serving.client import find_serving
-from trainer.serving.engine import EngineAddress, EngineOptions, VllmProcess
+from trainer.serving.engine import EngineOptions
 from trainer.serving.model import make_probe
 from trainer.serving.report import ServingFile
+from trainer.serving.supervisor import Say, Supervisor
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-_READY_WITHIN_S = 900.0
-_RESTARTS, _RESTARTS_WITHIN_S = 3, 600.0
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What `arttrace serve` was asked for. `vllm_url` names an engine that is already there instead of a new one."""
+    """What `arttrace serve` was asked for.
+
+    `vllm_urls` name engines that are already there instead of `replicas` new ones. Trajectories that are recorded here
+    end by themselves after `trajectory_idle_s` quiet seconds, or never when it is None.
+    """
 
     data: DataDir
     engine: EngineOptions
@@ -46,7 +49,11 @@ class ServeOptions:
     host: str = "127.0.0.1"
     port: int = 8000
     api_key: str | None = None
-    vllm_url: str | None = None
+    vllm_urls: tuple[str, ...] = ()
+    replicas: int = 1
+    max_requests: int = 1024
+    trajectory_idle_s: float | None = None
+    record_traceparent: bool = False
 
 
 def serve(options: ServeOptions, *, say: Say, ready: Callable[[ServingFile, Policies], None]) -> None:
@@ -78,10 +85,32 @@ class _Server:
         self._ready = ready
         shape = options.engine.shape
         self._policies = Policies(options.policy, shape.name)
-        self._publisher = Publisher(self._policies, make_probe(shape))
-        self._gateway = Gateway(self._policies, self._publisher, api_key=options.api_key)
+        urls: list[str | None] = list(options.vllm_urls) or [None] * options.replicas
+        names = ["the engine"] if len(urls) == 1 else [f"engine {number}" for number in range(1, len(urls) + 1)]
+        pool = Pool([Replica(name) for name in names])
+        publisher = Publisher(self._policies, make_probe(shape), pool)
         self._log = options.data.root / "logs" / "vllm.log"
-        self._process: VllmProcess | None = None
+        self._supervisors = [
+            Supervisor(
+                replica,
+                publisher,
+                options.engine,
+                self._log if number == 0 else self._log.with_stem(f"vllm-{number + 1}"),
+                say if len(urls) == 1 else partial(_say_for, say, replica.name),
+                url,
+            )
+            for number, (replica, url) in enumerate(zip(pool.replicas, urls, strict=True))
+        ]
+        self._recorder = recorder_of(options.data.spool, say)
+        self._gateway = Gateway(
+            self._policies,
+            publisher,
+            pool,
+            api_key=options.api_key,
+            gate=Gate(max_requests=options.max_requests),
+            recorder=self._recorder,
+            joins_traceparents=options.record_traceparent,
+        )
         self._stop = asyncio.Event()
 
     async def run(self) -> None:
@@ -103,13 +132,8 @@ class _Server:
         finally:
             stopped.cancel()
             self._options.data.serving.unlink(missing_ok=True)
-            if self._gateway.upstream is not None:
-                await self._gateway.upstream.close()
-            await self._stop_engine()
-
-    async def _stop_engine(self) -> None:
-        if self._process is not None:
-            await asyncio.to_thread(self._process.stop)
+            await asyncio.gather(*(supervisor.stop() for supervisor in self._supervisors))
+            await asyncio.to_thread(self._recorder.close)
 
     def _load_newest_version(self) -> None:
         checkpoints = Checkpoints(self._options.data.policies, self._options.policy)
@@ -120,7 +144,9 @@ class _Server:
             self._say(f"newest version: {name}")
 
     async def _serve(self) -> None:
-        await self._start_engine()
+        async with asyncio.TaskGroup() as starting:
+            for supervisor in self._supervisors:
+                starting.create_task(supervisor.bring_up())
         server = _QuietServer(
             uvicorn.Config(
                 self._gateway.app(),
@@ -133,22 +159,39 @@ class _Server:
             )
         )
         answering = asyncio.create_task(server.serve(sockets=[self._listener]))
+        watching = [asyncio.create_task(self._keep_engines_alive())]
+        if (idle_s := self._options.trajectory_idle_s) is not None:
+            watching.append(asyncio.create_task(self._recorder.end_idle_ones(idle_s)))
         try:
             while not server.started and not answering.done():  # noqa: ASYNC110 - uvicorn has no event for it
                 await asyncio.sleep(0.01)
             record = self._record()
             _write_atomically(self._options.data.serving, msgspec.json.encode(record))
             self._ready(record, self._policies)
-            watching = asyncio.create_task(self._keep_engine_alive())
-            try:
-                await asyncio.wait((answering, watching), return_when=asyncio.FIRST_COMPLETED)
-                if watching.done():
-                    watching.result()
-            finally:
-                watching.cancel()
+            await asyncio.wait((answering, *watching), return_when=asyncio.FIRST_COMPLETED)
+            for task in watching:
+                if task.done():
+                    task.result()
         finally:
+            for task in watching:
+                task.cancel()
             server.should_exit = True
-            await asyncio.wait((answering,))
+            await asyncio.wait((answering, *watching))
+
+    async def _keep_engines_alive(self) -> None:
+        """Raises the last engine's failure when every one has failed for good."""
+        watched = {asyncio.create_task(supervisor.keep_alive()) for supervisor in self._supervisors}
+        try:
+            while True:
+                failed, watched = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+                for task in failed:
+                    error = task.exception()
+                    if not watched or not isinstance(error, ServingError):
+                        task.result()
+                    self._say(f"given up: {error}")
+        finally:
+            for task in watched:
+                task.cancel()
 
     def _record(self) -> ServingFile:
         host, port = self._listener.getsockname()[:2]
@@ -163,85 +206,9 @@ class _Server:
             log=str(self._log),
         )
 
-    async def _start_engine(self) -> None:
-        """Bring one engine up: alive, its own, warmed by a first completion, with the current version loaded."""
-        if self._options.vllm_url is None:
-            self._process = VllmProcess(self._options.engine, self._log)
-            address = self._process.address
-            self._say(f"starting vLLM with {self._options.engine.base_model} (log: {self._log})")
-        else:
-            address = EngineAddress(
-                self._options.vllm_url.rstrip("/").removesuffix("/v1"), os.environ.get("VLLM_API_KEY")
-            )
-            self._say(f"using the engine at {address.url}")
-        upstream = Upstream(address)
-        try:
-            await self._until_healthy(upstream)
-            await self._check_identity(upstream)
-            self._say("warming up (vLLM compiles on first use)")
-            warming = asyncio.create_task(self._publisher.adopt(upstream))
-            while not warming.done():
-                await asyncio.wait((warming,), timeout=0.5)
-                self._raise_if_dead()
-            warming.result()
-        except BaseException:
-            await upstream.close()
-            raise
-        self._gateway.upstream, self._gateway.engine_state = upstream, "ready"
 
-    def _raise_if_dead(self) -> None:
-        if self._process is not None and not self._process.alive:
-            raise self._process.failure()
-
-    async def _until_healthy(self, upstream: Upstream) -> None:
-        deadline = time.monotonic() + (_READY_WITHIN_S if self._process else 10.0)
-        while not await upstream.healthy():
-            self._raise_if_dead()
-            if time.monotonic() > deadline:
-                raise ServingError(
-                    f"the engine at {upstream.address.url} does not answer /health",
-                    f"See {self._log}." if self._process else "Start it, or leave --vllm-url out.",
-                )
-            await asyncio.sleep(0.2)
-
-    async def _check_identity(self, upstream: Upstream) -> None:
-        served = await upstream.models()
-        expected = self._policies.base_model if self._process is None else self._process.marker
-        if expected not in served:
-            raise ServingError(
-                f"the server at {upstream.address.url} is not the expected engine: it serves {sorted(served)}",
-                "Start it with --served-model-name and the base model's directory name."
-                if self._process is None
-                else "Another program took vLLM's port; start again.",
-            )
-
-    async def _keep_engine_alive(self) -> None:
-        """Restart vLLM when it dies, with the current version. Raises its failure when it dies too often."""
-        deaths: list[float] = []
-        while True:
-            await asyncio.sleep(0.2)
-            try:
-                self._raise_if_dead()
-                continue
-            except ServingError as error:
-                failure = error
-            upstream, self._gateway.upstream = self._gateway.upstream, None
-            self._gateway.engine_state = "restarting"
-            if upstream is not None:
-                await upstream.close()
-            await self._stop_engine()
-            now = time.monotonic()
-            deaths = [*(at for at in deaths if now - at < _RESTARTS_WITHIN_S), now]
-            if len(deaths) > _RESTARTS:
-                raise ServingError(f"vLLM died {len(deaths)} times; the last time: {failure.message}", failure.mend)
-            self._gateway.restarts += 1
-            self._say(f"vLLM died ({failure.message.splitlines()[0]}); restart {len(deaths)} of {_RESTARTS}")
-            try:
-                await self._start_engine()
-                self._say(f"serving {self._policies.current.name} again")
-            except ServingError as error:
-                self._say(f"the restart failed: {error.message}")
-                await self._stop_engine()
+def _say_for(say: Say, name: str, line: str) -> None:
+    say(f"{name}: {line}")
 
 
 class _QuietServer(uvicorn.Server):

@@ -12,7 +12,9 @@ from stand_in_engine import StandInEngine
 
 from trainer.gateway.app import Gateway
 from trainer.gateway.policies import Policies
+from trainer.gateway.pool import Pool, Replica
 from trainer.gateway.publish import Publisher
+from trainer.gateway.recording import Recorder
 from trainer.gateway.upstream import Upstream
 from trainer.serving.engine import EngineAddress
 from trainer.serving.model import Probe
@@ -23,10 +25,13 @@ async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
     """Parametrised indirectly it is the API key that the gateway asks for."""
     async with StandInEngine() as engine:
         policies = Policies("policy", "base")
-        publisher = Publisher(policies, Probe([[3, 1], [4, 1]], 5))
-        gateway = Gateway(policies, publisher, api_key=getattr(request, "param", None))
-        gateway.upstream = Upstream(EngineAddress(engine.url, "engine-key"))
-        await publisher.adopt(gateway.upstream)
+        pool = Pool([Replica()])
+        publisher = Publisher(policies, Probe([[3, 1], [4, 1]], 5), pool)
+        recorder = Recorder(tmp_path / "spool")
+        gateway = Gateway(policies, publisher, pool, api_key=getattr(request, "param", None), recorder=recorder)
+        upstream = Upstream(EngineAddress(engine.url, "engine-key"))
+        await publisher.adopt(pool.replicas[0], upstream)
         async with serving(gateway) as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
             yield Site(engine, gateway, http, tmp_path)
-        await gateway.upstream.close()
+        await upstream.close()
+        recorder.close()

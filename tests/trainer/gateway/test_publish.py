@@ -9,6 +9,7 @@ from stand_in_engine import StandInEngine, write_adapter
 
 from arttrace.errors import ServingError
 from trainer.gateway.policies import Policies, Version
+from trainer.gateway.pool import Pool, Replica
 from trainer.gateway.publish import Publisher, read_adapter
 from trainer.gateway.upstream import Upstream
 from trainer.serving.engine import EngineAddress
@@ -108,12 +109,14 @@ async def test_a_fresh_engine_gets_the_current_version(tmp_path: Path) -> None:
     policies.switch(Version(7, "policy@7", "policy@7", path, read_adapter(path).digest))
     async with StandInEngine() as engine:
         upstream = Upstream(EngineAddress(engine.url))
-        publisher = Publisher(policies, Probe([[1, 2], [3]], 4))
-        await publisher.adopt(upstream)
+        pool = Pool([Replica()])
+        publisher = Publisher(policies, Probe([[1, 2], [3]], 4), pool)
+        await publisher.adopt(pool.replicas[0], upstream)
         assert engine.adapters == {"policy@7": str(path)}
-        await publisher.adopt(upstream)  # an engine that still holds it
+        await publisher.adopt(pool.replicas[0], upstream)  # an engine that still holds it
         assert engine.log == [("load", "policy@7")]
-        assert policies.current.probe != policies.base.probe
+        probes = pool.replicas[0].probes
+        assert probes["policy@7"] != probes["policy@0"]
         await upstream.close()
 
 

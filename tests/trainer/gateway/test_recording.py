@@ -1,0 +1,232 @@
+"""Calls of agents in any language: recorded by URL, header or traceparent, in the right trajectory, each once."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+from gateway_site import Site
+from stand_in_engine import write_adapter
+
+from arttrace.paths import DataDir
+from arttrace.records.span import SpanRow
+from arttrace.records.trajectory import Trajectory
+from arttrace.store import open_store
+from trainer.gateway.trajectories import IDLE_TAG
+
+MESSAGES = [{"role": "user", "content": "6 x 7?"}]
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+async def call(site: Site, url: str = "/v1/chat/completions", headers: dict[str, str] | None = None, **more: object):
+    body = {"model": "policy:latest", "messages": MESSAGES, **more}
+    return await site.http.post(url, json=body, headers=headers)
+
+
+def taken_in(site: Site) -> tuple[dict[str, Trajectory], list[SpanRow]]:
+    """What a reader of the data directory finds, the gateway still running."""
+    site.gateway.recorder.close()
+    with open_store(DataDir(site.directory), create=True) as store:
+        found = {trajectory.id: trajectory for trajectory in store.trajectories()}
+        return found, [span for id in found for span in store.spans(id)]
+
+
+async def test_a_trajectory_is_named_by_its_url_and_whole_when_it_is_ended(site: Site) -> None:
+    await site.publish(1, write_adapter(site.directory / "a", b"w1"))
+    for _ in range(2):
+        assert (await call(site, "/r/run-7/v1/chat/completions", seed=3)).status_code == 200
+    assert (await call(site, "/r/other/v1/chat/completions")).status_code == 200
+    assert (await call(site)).status_code == 200  # names none: recorded in its own process, or nowhere
+    order = {"reward": 0.5, "scenario": "s", "group": "g", "metadata": {"k": [1]}, "result": {"answer": "42"}}
+    ended = await site.http.post("/r/run-7/end", json=order)
+    assert ended.json() == {"trajectory": "run-7", "calls": 2, "already_ended": False}
+    again = await site.http.post("/r/run-7/end", json={"reward": 9.0})
+    assert again.json()["already_ended"]
+
+    found, spans = taken_in(site)
+    assert set(found) == {"run-7", "other"}
+    run = found["run-7"]
+    assert (run.incomplete, run.scenario, run.group, run.metadata) == ("", "s", "g", {"k": [1]})
+    assert (run.result, [reward.value for reward in run.rewards]) == ({"answer": "42"}, [0.5])
+    assert [agent.name for agent in run.agents] == ["agent"]
+    assert [each.call.policy_version for each in run.calls] == ["policy@1"] * 2
+    assert [message.text for message in run.calls[0].call.messages] == ["6 x 7?"]
+    assert found["other"].incomplete == "run in progress"
+    chats = [span for span in spans if span.kind == 3]
+    assert {span.name for span in chats} == {"chat policy:latest"}
+    assert {span.attributes.get("gen_ai.request.seed") for span in chats} == {3, None}
+    assert all(span.start_ns <= span.end_ns for span in chats)
+
+
+async def test_sub_agents_are_named_in_the_url(site: Site) -> None:
+    for path in ("", "/search", "/search", "/write"):
+        assert (await call(site, f"/r/t/{path.strip('/')}/v1/chat/completions".replace("//", "/"))).status_code == 200
+    await site.http.post("/r/t/end")
+    run = taken_in(site)[0]["t"]
+    assert run.incomplete == ""
+    assert {agent.name: agent.parent_id for agent in run.agents[1:]} == {
+        "search": run.agents[0].id,
+        "write": run.agents[0].id,
+    }
+    names = {agent.id: agent.name for agent in run.agents}
+    assert [names[each.agent_id] for each in run.calls] == ["agent", "search", "search", "write"]
+
+
+async def test_a_header_names_a_trajectory_too_and_capture_s_own_baggage_forbids_it(site: Site) -> None:
+    headers = {"x-arttrace-trajectory-id": "h"}
+    await call(site, headers=headers)
+    await call(site, headers=headers | {"baggage": f"a=b,arttrace.context=00-{TRACE}-{SPAN}-01;trajectory=x"})
+    await call(site, headers={"traceparent": f"00-{TRACE}-{SPAN}-01"})  # sent unasked by many: says nothing here
+    await site.http.post("/r/h/end", json={})
+    found, _ = taken_in(site)
+    assert {id: len(run.calls) for id, run in found.items()} == {"h": 1}
+
+
+async def test_a_traceparent_places_a_call_where_the_gateway_was_told_so(site: Site) -> None:
+    site.gateway.joins_traceparents = True
+    for parent in (f"00-{TRACE}-{SPAN}-01", "nonsense", f"00-{'0' * 32}-{SPAN}-01"):
+        assert (await call(site, headers={"traceparent": parent})).status_code == 200
+    _, spans = taken_in(site)
+    assert [(span.trace_id, span.parent_span_id) for span in spans] == [(TRACE, SPAN)]
+
+
+async def test_token_truth_of_streams_errors_and_refusals_is_recorded(site: Site) -> None:
+    site.engine.release.set()
+    await call(site, "/r/t/v1/chat/completions", stream=True)
+    site.engine.drop = 1
+    assert (await call(site, "/r/t/v1/chat/completions")).status_code == 503
+    assert (await call(site, "/r/t/v1/chat/completions", model="gpt-4o")).status_code == 404
+    site.engine.break_stream = True
+    await call(site, "/r/t/v1/chat/completions", stream=True)
+    await site.http.post("/r/t/end")
+    found, spans = taken_in(site)
+    assert found["t"].incomplete == ""
+    chats = sorted((span for span in spans if span.kind == 3), key=lambda span: span.start_ns)
+    assert [span.attributes.get("http.response.status_code") for span in chats] == [200, 503, 404, 200]
+    assert [span.attributes.get("error.type") for span in chats] == [None, "503", "404", "stream_error"]
+    assert [span.status_code for span in chats] == [0, 2, 2, 2]
+    assert chats[0].attributes["gen_ai.request.stream"] is True
+    assert chats[0].attributes["gen_ai.response.time_to_first_chunk"] > 0
+
+
+async def test_a_client_that_leaves_is_recorded_and_the_trajectory_is_whole(site: Site) -> None:
+    site.engine.held = True
+    with pytest.raises(httpx.ReadTimeout):
+        await site.http.post("/r/t/v1/chat/completions", json={"model": "policy", "messages": MESSAGES}, timeout=0.2)
+    async with asyncio.timeout(10):
+        while site.gateway.gate.inside:
+            await asyncio.sleep(0.005)
+    await site.http.post("/r/t/end")
+    found, spans = taken_in(site)
+    assert found["t"].incomplete == ""
+    [left] = [span for span in spans if span.kind == 3]
+    assert left.attributes["arttrace.interrupted"] == "closed"
+
+
+async def test_an_end_before_its_last_call_is_over_waits_for_it_in_the_store(site: Site) -> None:
+    site.engine.held = True
+    under_way = asyncio.create_task(call(site, "/r/t/v1/chat/completions"))
+    async with asyncio.timeout(10):
+        while not site.engine.generations:
+            await asyncio.sleep(0.005)
+    assert (await site.http.post("/r/t/end")).json()["calls"] == 1
+    found, _ = taken_in(site)
+    assert found["t"].incomplete == "1 of 2 spans missing"
+    site.engine.release.set()
+    await under_way
+    async with asyncio.timeout(10):
+        while site.gateway.gate.inside:
+            await asyncio.sleep(0.005)
+    found, _ = taken_in(site)
+    assert (found["t"].incomplete, len(found["t"].calls)) == ("", 1)
+
+
+async def test_a_quiet_trajectory_ends_by_itself_and_says_so(site: Site) -> None:
+    await call(site, "/r/t/v1/chat/completions")
+    idle = asyncio.create_task(site.gateway.recorder.end_idle_ones(0.05))
+    async with asyncio.timeout(10):
+        while site.gateway.recorder.trajectories.open:
+            await asyncio.sleep(0.01)
+    idle.cancel()
+    run = taken_in(site)[0]["t"]
+    assert (run.incomplete, run.tags) == ("", (IDLE_TAG,))
+
+
+async def test_rewards_are_given_once_by_id(site: Site) -> None:
+    await call(site, "/r/t/v1/chat/completions")
+    for value in (1.0, 2.0):
+        answer = await site.http.post("/r/t/reward", json={"value": value, "id": "mine", "explanation": "why"})
+        assert answer.json() == {"id": "mine"}
+    await site.http.post("/r/t/reward", json={"value": 0.25, "name": "style"})
+    await site.http.post("/r/t/end")
+    run = taken_in(site)[0]["t"]
+    assert {(reward.name, reward.value) for reward in run.rewards} == {("reward", 2.0), ("style", 0.25)}
+
+
+async def test_what_is_no_end_is_told(site: Site) -> None:
+    assert (await site.http.post("/r/never/end")).status_code == 404
+    await call(site, "/r/t/v1/chat/completions")
+    assert "rewards" in (await site.http.post("/r/t/end", json={"rewards": 1})).json()["error"]["message"]
+    assert (await site.http.post("/r/t/reward", json={"value": "x"})).status_code == 400
+    assert (await site.http.post("/r/t/reward", json={})).status_code == 400
+    assert (await call(site, f"/r/{'x' * 257}/v1/chat/completions")).status_code == 400
+    assert (await call(site, "/r/%00/v1/chat/completions")).status_code == 400
+    page = await site.http.post("/r/t/end", content=b"{}", headers={"content-type": "text/plain"})
+    assert page.status_code == 415
+    assert (await site.http.post("/r/t/end")).status_code == 200
+
+
+async def test_a_full_disk_harms_no_call_and_an_end_says_that_it_was_not_taken(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_payload: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(site.gateway.recorder._journal, "append", full)
+    assert (await call(site, "/r/t/v1/chat/completions")).status_code == 200
+    answer = await site.http.post("/r/t/end")
+    assert (answer.status_code, "No space left" in answer.text) == (507, True)
+    recording = (await site.http.get("/arttrace/status")).json()["recording"]
+    assert (recording["recorded"], recording["refused"] >= 3) == (0, True)
+
+
+async def test_an_end_that_was_not_taken_may_be_sent_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    await call(site, "/r/t/v1/chat/completions")
+    async with asyncio.timeout(10):
+        while site.gateway.recorder.recorded < 2:
+            await asyncio.sleep(0.005)
+
+    def full(_payload: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(site.gateway.recorder._journal, "append", full)
+        assert (await site.http.post("/r/t/end", json={"reward": 1.0})).status_code == 507
+    assert (await site.http.post("/r/t/end", json={"reward": 1.0})).json()["already_ended"]
+    run = taken_in(site)[0]["t"]
+    assert (run.incomplete, [reward.value for reward in run.rewards]) == ("", [1.0])
+
+
+async def test_content_that_is_not_wanted_is_not_written(site: Site, tmp_path: Path) -> None:
+    site.gateway.recorder._content = site.gateway.recorder.trajectories._content = False
+    await call(site, "/r/t/v1/chat/completions", headers={"authorization": "Bearer geheim"})
+    await site.http.post("/r/t/end", json={"result": "secret answer"})
+    site.gateway.recorder.close()
+    written = b"".join(path.read_bytes() for path in (site.directory / "spool").iterdir())
+    assert b"chat policy:latest" in written
+    for hidden in (b"6 x 7?", b"secret answer", b"geheim"):
+        assert hidden not in written
+
+
+def test_the_same_name_gives_the_same_ids() -> None:
+    from trainer.gateway.identity import trajectory_owner
+
+    one = trajectory_owner("t", "a")
+    assert one == trajectory_owner("t", "a")
+    assert one.parent_span_id != trajectory_owner("t").parent_span_id
+    assert trajectory_owner(TRACE).trace_id == TRACE
+    assert json.dumps(one.trace_id).strip('"').isalnum()

@@ -1,0 +1,116 @@
+"""Who may pass: bounds on what the gateway holds at once, and the pause that lets requests wait or turns them away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from trainer.gateway.errors import Refusal
+
+MAX_BODY_BYTES = 64 << 20
+"""One request's body."""
+
+_RETRY_S = 2
+
+
+@dataclass(slots=True)
+class _Place:
+    gate: Gate
+    held: int = 0
+
+    def hold(self, size: int) -> None:
+        """The request has grown by `size` bytes. Raises Refusal (503) when all requests together hold too many."""
+        if self.gate.held_bytes + size > self.gate.max_held_bytes:
+            raise _too_much(f"requests of over {self.gate.max_held_bytes} bytes in all are being answered")
+        self.held += size
+        self.gate.held_bytes += size
+
+
+class Gate:
+    """Counts the requests that are inside, and those of them that wait, or have passed on to an engine.
+
+    At most `max_requests` are inside at once, and their bodies hold at most `max_held_bytes`. While it is paused,
+    requests wait up to `max_wait_s` seconds, or are refused where `refusing`.
+    """
+
+    def __init__(self, *, max_requests: int = 1024, max_held_bytes: int = 1 << 30, max_wait_s: float = 600.0) -> None:
+        self.max_requests = max_requests
+        self.max_held_bytes = max_held_bytes
+        self.max_wait_s = max_wait_s
+        self.inside = 0
+        self.waiting = 0
+        self.passed = 0
+        self.held_bytes = 0
+        self.refusing = False
+        self._opened = asyncio.Event()
+        self._opened.set()
+        self._drained = asyncio.Event()
+        self._drained.set()
+
+    @property
+    def paused(self) -> bool:
+        """Whether no request passes now."""
+        return not self._opened.is_set()
+
+    def pause(self, *, refuse: bool = False) -> None:
+        """Let no further request pass; those that have passed go on."""
+        self.refusing = refuse
+        self._opened.clear()
+
+    def resume(self) -> None:
+        """Let requests pass again, those that waited first."""
+        self.refusing = False
+        self._opened.set()
+
+    async def drained(self, timeout_s: float) -> bool:
+        """Wait until no request is with an engine; False when that took longer than `timeout_s` seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._drained.wait()
+        return not self.passed
+
+    @contextmanager
+    def entered(self) -> Iterator[_Place]:
+        """A request is inside. Raises Refusal (503) when too many are."""
+        if self.inside >= self.max_requests:
+            raise _too_much(f"{self.inside} requests are being answered, which is the bound")
+        self.inside += 1
+        place = _Place(self)
+        try:
+            yield place
+        finally:
+            self.inside -= 1
+            self.held_bytes -= place.held
+
+    async def opened(self) -> None:
+        """Wait while it is paused. Raises Refusal (503) instead when it refuses, or when the wait is over."""
+        while self.paused:
+            if not self.refusing:
+                self.waiting += 1
+                try:
+                    async with asyncio.timeout(self.max_wait_s):
+                        await self._opened.wait()
+                        continue
+                except TimeoutError:
+                    pass
+                finally:
+                    self.waiting -= 1
+            raise Refusal(503, "paused", "the gateway is paused", retry_s=_RETRY_S)
+
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """A request is with an engine."""
+        self.passed += 1
+        self._drained.clear()
+        try:
+            yield
+        finally:
+            self.passed -= 1
+            if not self.passed:
+                self._drained.set()
+
+
+def _too_much(message: str) -> Refusal:
+    return Refusal(503, "overloaded", message, retry_s=_RETRY_S)

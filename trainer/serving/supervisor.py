@@ -1,0 +1,162 @@
+"""One engine kept alive: brought up, watched, and brought back with the current version when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from arttrace.errors import ServingError
+from trainer.gateway.pool import Replica
+from trainer.gateway.publish import Publisher
+from trainer.gateway.upstream import Upstream
+from trainer.serving.engine import EngineAddress, EngineOptions, VllmProcess
+
+Say = Callable[[str], None]
+
+_READY_WITHIN_S = 900.0
+_RESTARTS, _RESTARTS_WITHIN_S = 3, 600.0
+_LOOK_EVERY_S = 0.2
+_ASK_EVERY_S, _SILENT_TIMES = 2.0, 3
+
+
+class Supervisor:
+    """Keeps the engine of one replica alive: a vLLM process of its own, or the engine at `url`, which is only asked.
+
+    A process that dies is started again; an engine that does not answer, or that requests could not reach, gets no
+    more of them until it answers again. `url` takes $VLLM_API_KEY along.
+    """
+
+    def __init__(
+        self, replica: Replica, publisher: Publisher, engine: EngineOptions, log: Path, say: Say, url: str | None = None
+    ) -> None:
+        self.replica = replica
+        self._publisher = publisher
+        self._engine = engine
+        self._log = log
+        self._say = say
+        self._url = None if url is None else url.rstrip("/").removesuffix("/v1")
+        self._process: VllmProcess | None = None
+
+    async def bring_up(self) -> None:
+        """Start the engine, or find it; returns when it is warm and requests reach it.
+
+        Raises ServingError with the cause: it died, or did not answer in time, or is not the expected one.
+        """
+        if self._url is None:
+            self.replica.renew()
+            self._process = VllmProcess(self._engine, self._log)
+            address = self._process.address
+            self._say(f"starting vLLM with {self._engine.base_model} (log: {self._log})")
+        else:
+            address = EngineAddress(self._url, os.environ.get("VLLM_API_KEY"))
+            self._say(f"using the engine at {address.url}")
+        upstream = Upstream(address)
+        try:
+            await self._until_healthy(upstream)
+            await self._check_identity(upstream)
+            self._say("warming up (vLLM compiles on first use)")
+            await self._adopted(upstream)
+        except BaseException:
+            await upstream.close()
+            raise
+
+    async def keep_alive(self) -> None:
+        """Watch it for ever. Raises its failure when its process dies too often."""
+        deaths: list[float] = []
+        silent, asked = 0, time.monotonic()
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            if self._process is not None and not self._process.alive:
+                await self._restart(deaths)
+                silent = 0
+                continue
+            upstream = self.replica.upstream
+            if upstream is None or (self.replica.ready and time.monotonic() - asked < _ASK_EVERY_S):
+                continue
+            asked = time.monotonic()
+            healthy = await upstream.healthy()
+            silent = 0 if healthy else silent + 1
+            if self.replica.ready and silent >= (1 if self._process is None else _SILENT_TIMES):
+                self._say(f"{self.replica.name} does not answer; requests go elsewhere")
+                self.replica.lose()
+            elif not self.replica.ready and healthy:
+                await self._welcome(upstream)
+
+    async def stop(self) -> None:
+        """Close the connections to it, and stop the process if it is ours."""
+        if self.replica.upstream is not None:
+            await self.replica.upstream.close()
+        if self._process is not None:
+            await asyncio.to_thread(self._process.stop)
+
+    async def _adopted(self, upstream: Upstream) -> None:
+        warming = asyncio.create_task(self._publisher.adopt(self.replica, upstream))
+        try:
+            while not warming.done():
+                await asyncio.wait((warming,), timeout=0.5)
+                self._raise_if_dead()
+            warming.result()
+        finally:
+            warming.cancel()
+
+    async def _welcome(self, upstream: Upstream) -> None:
+        """It answers again: give it the current version, and let requests reach it."""
+        try:
+            await self._check_identity(upstream)
+            await self._adopted(upstream)
+            self._say(f"{self.replica.name} answers again")
+        except ServingError as error:
+            self._say(f"{self.replica.name} is not taken back yet: {error.message}")
+
+    async def _restart(self, deaths: list[float]) -> None:
+        failure = self._process.failure() if self._process is not None else ServingError("vLLM died")
+        upstream, self.replica.upstream, self.replica.state = self.replica.upstream, None, "restarting"
+        if upstream is not None:
+            await upstream.close()
+        await self._stop_process()
+        now = time.monotonic()
+        deaths[:] = [*(at for at in deaths if now - at < _RESTARTS_WITHIN_S), now]
+        if len(deaths) > _RESTARTS:
+            self.replica.state = "failed"
+            raise ServingError(f"vLLM died {len(deaths)} times; the last time: {failure.message}", failure.mend)
+        self.replica.restarts += 1
+        self._say(f"vLLM died ({failure.message.splitlines()[0]}); restart {len(deaths)} of {_RESTARTS}")
+        try:
+            await self.bring_up()
+            self._say("serving again")
+        except ServingError as error:
+            self._say(f"the restart failed: {error.message}")
+            await self._stop_process()
+
+    async def _stop_process(self) -> None:
+        if self._process is not None:
+            await asyncio.to_thread(self._process.stop)
+
+    def _raise_if_dead(self) -> None:
+        if self._process is not None and not self._process.alive:
+            raise self._process.failure()
+
+    async def _until_healthy(self, upstream: Upstream) -> None:
+        deadline = time.monotonic() + (_READY_WITHIN_S if self._process else 10.0)
+        while not await upstream.healthy():
+            self._raise_if_dead()
+            if time.monotonic() > deadline:
+                raise ServingError(
+                    f"the engine at {upstream.address.url} does not answer /health",
+                    f"See {self._log}." if self._process else "Start it, or leave --vllm-url out.",
+                )
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    async def _check_identity(self, upstream: Upstream) -> None:
+        served = await upstream.models()
+        expected = self._engine.shape.name if self._process is None else self._process.marker
+        if expected not in served:
+            raise ServingError(
+                f"the server at {upstream.address.url} is not the expected engine: it serves {sorted(served)}",
+                "Start it with --served-model-name and the base model's directory name."
+                if self._process is None
+                else "Another program took vLLM's port; start again.",
+            )
