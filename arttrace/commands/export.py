@@ -42,10 +42,13 @@ def command(ids: tuple[str, ...], form: str, output: Path | None, data: DataDir)
 
 def _write(store: AnyStore, ids: tuple[str, ...], file: BinaryIO) -> int:
     count = 0
+    written: set[str] = set()
     for id in _traces(store) if not ids else (store.trajectory(id).id for id in ids):
-        spans = store.spans(id)
+        spans = [span for span in store.spans(id) if span.trace_id not in written]  # a trace may be in several runs
+        written.update(span.trace_id for span in spans)
         count += len(spans)
-        file.write(encode_json(spans) + b"\n")
+        if spans:
+            file.write(encode_json(spans) + b"\n")
     return count
 
 

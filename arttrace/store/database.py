@@ -10,7 +10,7 @@ from pathlib import Path
 import duckdb
 
 from arttrace.errors import StoreError, StoreInUse
-from arttrace.store import migrate, schema
+from arttrace.store import links, migrate, schema
 from arttrace.store.file import SETTINGS, make, opening
 
 _LOCK_PATIENCE_S = 2.0
@@ -92,6 +92,8 @@ def _check_schema(connection: duckdb.DuckDBPyConnection, path: Path, fresh: bool
             f"knows version {schema.VERSION}",
             "Use the version of arttrace that wrote it, or pass another directory with --dir.",
         )
+    if found[0] == schema.VERSION and "links" not in tables:
+        links.find(connection)
     return int(found[0])
 
 

@@ -27,8 +27,8 @@ class Pruned(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct):
-    """Trajectories and traces that share spans: they stay or go together. `last_ns` is when the last of it ended,
-    `size` the bytes of its spans as JSON."""
+    """Trajectories and traces that share spans or are linked: they stay or go together. `last_ns` is when the last of
+    it ended, `size` the bytes of its spans as JSON."""
 
     trajectories: set[str]
     traces: set[str]
@@ -45,6 +45,16 @@ def runs(connection: duckdb.DuckDBPyConnection) -> list[Run]:
     ).fetchall()
     of_trace: dict[str, Run] = {}
     of_trajectory: dict[str, Run] = {}
+
+    def join(run: Run, other: Run) -> None:
+        small, large = sorted((run, other), key=lambda one: len(one.traces))
+        large.last_ns, large.size = max(large.last_ns, small.last_ns), large.size + small.size
+        large.spans += small.spans
+        large.traces |= small.traces
+        large.trajectories |= small.trajectories
+        of_trace.update(dict.fromkeys(small.traces, large))
+        of_trajectory.update(dict.fromkeys(small.trajectories, large))
+
     for trace_id, trajectory_id, last_ns, size, spans in rows:
         run = of_trace.setdefault(trace_id, Run(set(), {trace_id}))
         run.last_ns, run.size, run.spans = max(run.last_ns, last_ns), run.size + size, run.spans + spans
@@ -53,13 +63,10 @@ def runs(connection: duckdb.DuckDBPyConnection) -> list[Run]:
         run.trajectories.add(trajectory_id)
         other = of_trajectory.setdefault(trajectory_id, run)
         if other is not run:
-            small, large = sorted((run, other), key=lambda one: len(one.traces))
-            large.last_ns, large.size = max(large.last_ns, small.last_ns), large.size + small.size
-            large.spans += small.spans
-            large.traces |= small.traces
-            large.trajectories |= small.trajectories
-            of_trace.update(dict.fromkeys(small.traces, large))
-            of_trajectory.update(dict.fromkeys(small.trajectories, large))
+            join(run, other)
+    for trace_id, linked in connection.execute("SELECT trace_id, linked_trace_id FROM links").fetchall():
+        if trace_id in of_trace and linked in of_trace and of_trace[trace_id] is not of_trace[linked]:
+            join(of_trace[trace_id], of_trace[linked])
     unique = {id(run): run for run in of_trace.values()}.values()
     return sorted(unique, key=lambda run: (-run.last_ns, min(run.traces)))
 
@@ -84,7 +91,7 @@ def copy_kept(connection: duckdb.DuckDBPyConnection, target: Path, kept: Sequenc
     place = str(target).replace("'", "''")
     connection.execute(f"ATTACH '{place}' AS kept")
     try:
-        for table in ("span_records", "prompts", "token_prompts"):
+        for table in ("span_records", "prompts", "token_prompts", "links"):
             wanted = f"SELECT * FROM {table} WHERE trace_id IN (SELECT id FROM _traces) ORDER BY rowid"  # noqa: S608
             connection.execute(f"INSERT INTO kept.{table} {wanted}")
         connection.execute(
@@ -94,8 +101,10 @@ def copy_kept(connection: duckdb.DuckDBPyConnection, target: Path, kept: Sequenc
         )
         connection.execute(
             """INSERT INTO kept.reward_records SELECT * FROM reward_records WHERE trajectory_id IN (
-                SELECT id FROM _trajectories) OR trajectory_id NOT IN (
-                SELECT trajectory_id FROM span_records WHERE trajectory_id IS NOT NULL) ORDER BY rowid"""
+                SELECT id FROM _trajectories) OR split_part(trajectory_id, ':', 1) IN (
+                SELECT id FROM _trajectories) OR (trajectory_id NOT IN (
+                SELECT trajectory_id FROM span_records WHERE trajectory_id IS NOT NULL)
+                AND split_part(trajectory_id, ':', 1) NOT IN (SELECT trace_id FROM span_records)) ORDER BY rowid"""
         )
         connection.execute(
             "INSERT INTO kept.summaries SELECT * FROM summaries WHERE trajectory_id IN (SELECT id FROM _trajectories)"

@@ -11,13 +11,17 @@ from __future__ import annotations
 
 from typing import Final
 
+from arttrace.store import links
+
 VERSION: Final = 2
 
-TABLES: Final = """
+TABLES: Final = f"""
+{links.TABLE};
 CREATE TABLE arttrace_schema (version INTEGER NOT NULL);
 CREATE TABLE span_records (
     trace_id VARCHAR NOT NULL, span_id VARCHAR NOT NULL, parent_span_id VARCHAR,
-    trajectory_id VARCHAR,          -- as the span says; its trace where it says nothing but is a GenAI span
+    trajectory_id VARCHAR,          -- as the span says; its trace where it says nothing but is a GenAI span (the
+                                    -- trace may be a part of another run by a link, or hold several conversations)
     operation VARCHAR, name VARCHAR NOT NULL, start_ns BIGINT NOT NULL, end_ns BIGINT NOT NULL, error VARCHAR,
     entry VARCHAR, scenario VARCHAR, group_key VARCHAR, project VARCHAR,   -- of an entry's span only
     model VARCHAR, policy_version VARCHAR, input_tokens BIGINT, output_tokens BIGINT,   -- of a call only
@@ -54,7 +58,7 @@ CREATE TABLE consumption (          -- what policy steps were trained on; can be
 CREATE TABLE ingested_segments (    -- how far each journal segment was taken in, written with its records
     name VARCHAR NOT NULL, "offset" BIGINT NOT NULL
 );
-CREATE TABLE summaries (            -- made when first asked for, gone when a span or reward of the trajectory comes
+CREATE TABLE summaries (            -- of what spans with this trajectory_id are part of: none ("null"), one or several
     trajectory_id VARCHAR NOT NULL, version VARCHAR NOT NULL, document VARCHAR NOT NULL
 );
 """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,8 +15,9 @@ from typing import Any
 import duckdb
 import msgspec
 
+from arttrace import semconv
 from arttrace.errors import StoreError, StoreFull
-from arttrace.formats.evaluations import is_reward_span
+from arttrace.formats.evaluations import is_reward_span, rewards_of
 from arttrace.formats.foreign import normalise
 from arttrace.groups import group_key
 from arttrace.journal import JournalWriter, list_segments
@@ -29,10 +30,11 @@ from arttrace.records.trajectory import Trajectory
 from arttrace.store.database import connect
 from arttrace.store.file import opening, replace
 from arttrace.store.intake import take_in
+from arttrace.store.links import any_links, below, beside
 from arttrace.store.prune import Pruned, copy_kept, runs, within
 from arttrace.store.reading import read_spans
 from arttrace.store.rows import EVALUATE
-from arttrace.store.summary import SUMMARY_VERSION, TrajectorySummary, summarise
+from arttrace.store.summary import SUMMARY_VERSION, TrajectorySummary, before_colons, summarise
 from arttrace.store.writer import Writer
 from arttrace.trajectories import build_trajectories
 
@@ -42,9 +44,10 @@ _span = msgspec.json.Decoder(SpanRow)
 _reward = msgspec.json.Decoder(Reward)
 _judgement = msgspec.json.Decoder(Judgement)
 _policy_step = msgspec.json.Decoder(PolicyStep)
-_summary = msgspec.json.Decoder(TrajectorySummary)
+_summary: msgspec.json.Decoder[TrajectorySummary | None] = msgspec.json.Decoder(TrajectorySummary | None)
 
 _OF_RUNS = f"operation IS DISTINCT FROM '{EVALUATE}'"
+_ITEMS = "SELECT unnest(?::VARCHAR[])"
 _BUILT_AT_ONCE = 200
 
 
@@ -198,29 +201,42 @@ class Store:
         """One line per trajectory, the newest first, filtered by group key, entry or earliest start; `unconsumed_by`
         names a policy that must not have trained on it. Made once and kept until a span or a reward of the
         trajectory comes."""
-        ids = self._ids(
-            groups=None if group is None else [group],
-            entry=entry,
-            since_ns=since_ns,
-            unconsumed_by=unconsumed_by,
-            limit=None if complete_only else limit,
-        )
-        found = [one for one in self._summaries(ids) if not (complete_only and one.incomplete)]
-        return found[::-1][:limit]
+        groups = None if group is None else [group]
+        most = None if complete_only else limit
+        given = self._given(groups=groups, entry=entry, since_ns=since_ns, unconsumed_by=unconsumed_by, limit=most)
+        kept = self._summaries(given)
+        known = self._consumed(unconsumed_by, {one.id for one in kept} - set(given))
+        found = [
+            one
+            for one in kept
+            if one.id not in known
+            and (group is None or one.group == group)
+            and (since_ns is None or one.start_ns >= since_ns)
+            and not (complete_only and one.incomplete)
+        ]
+        if most is not None and len(found) < most <= len(given):  # some of the newest are parts of others, say
+            return self.summaries(group=group, entry=entry, since_ns=since_ns, unconsumed_by=unconsumed_by)[:limit]
+        return sorted(found, key=lambda one: (one.start_ns, one.id), reverse=True)[:limit]
 
     def trajectory(self, id_or_prefix: str) -> Trajectory:
         """The trajectory with this id, or the only one whose id begins so. Raises StoreError for none or several."""
-        query = "SELECT DISTINCT trajectory_id FROM span_records WHERE starts_with(trajectory_id, ?)"
-        ids = self._column(f"{query} AND {_OF_RUNS} ORDER BY 1", [id_or_prefix])
-        if id_or_prefix in ids:
-            ids = [id_or_prefix]
+        query = f"SELECT DISTINCT trajectory_id FROM span_records WHERE {{}} AND {_OF_RUNS} ORDER BY 1"  # noqa: S608
+        given = self._column(query.format("starts_with(trajectory_id, ?)"), [id_or_prefix])
+        if id_or_prefix in given:
+            given = [id_or_prefix]
+        elif not given:
+            given = self._column(query.format(f"trajectory_id IN ({_ITEMS})"), [before_colons(id_or_prefix)])
+        ids, found = given, []
+        if len(given) == 1:
+            found = [one for one in self._build(given) if one.id.startswith(id_or_prefix)]
+            found = [one for one in found if one.id == id_or_prefix] or found
+            ids = [one.id for one in found]
         if len(ids) > 1:
             raise StoreError(
                 f"{len(ids)} trajectories begin with {id_or_prefix!r}: {', '.join(ids[:4])}"
                 + (", ..." if len(ids) > 4 else ""),
                 "Give more of the id.",
             )
-        found = self._build(ids)
         if not found:
             raise StoreError(
                 f"no trajectory {id_or_prefix!r} in {self.data.store}", "`arttrace ls` lists those there are."
@@ -240,19 +256,27 @@ class Store:
         """Trajectories in order of start. All conditions given must hold; `group` and `groups` are keys as of
         groups.group_key, `unconsumed_by` names a policy that must not have trained on them."""
         keys = None if group is None and groups is None else {*(groups or ()), *([group] if group is not None else ())}
-        wanted = self._ids(groups=None if keys is None else sorted(keys), entry=entry, unconsumed_by=unconsumed_by)
+        given = self._given(groups=None if keys is None else sorted(keys), entry=entry, unconsumed_by=unconsumed_by)
         if ids is not None:
-            wanted = [id for id in wanted if id in set(ids)]
+            named = {*ids, *(part for id in ids for part in before_colons(id))}
+            given = [id for id in given if id in named]
+        built = self._build(given)
+        known = self._consumed(unconsumed_by, {one.id for one in built} - set(given))
         return [
             trajectory
-            for trajectory in self._build(wanted)
-            if (keys is None or group_key(trajectory) in keys) and not (complete_only and trajectory.incomplete)
+            for trajectory in built
+            if trajectory.id not in known
+            and (ids is None or trajectory.id in ids)
+            and (keys is None or group_key(trajectory) in keys)
+            and not (complete_only and trajectory.incomplete)
         ]
 
     def spans(self, trajectory_id: str) -> list[SpanRow]:
-        """Every stored version of the spans that name this trajectory, and of their traces' other ones, as they
-        came. A trace's id gives the spans of that trace."""
-        return self._spans([trajectory_id])
+        """Every stored version of the spans that name this trajectory, of their traces' other ones, and of the traces
+        that link to these, as they came. The id of a trace, or of a conversation in it, gives all the trace's spans."""
+        with self._reading() as connection:
+            traces = self._traces(connection, [trajectory_id]) or self._traces(connection, before_colons(trajectory_id))
+            return self._spans(connection, traces)
 
     def judgement(self, key: str) -> Judgement | None:
         """The latest judgement with this key."""
@@ -290,7 +314,7 @@ class Store:
         except duckdb.Error as error:
             raise StoreError(f"the query failed: {error}") from error
 
-    def _ids(
+    def _given(
         self,
         *,
         groups: Sequence[str] | None = None,
@@ -299,7 +323,8 @@ class Store:
         since_ns: int | None = None,
         limit: int | None = None,
     ) -> list[str]:
-        """Ids that may hold what was asked for, the newest last."""
+        """The ids that spans were given under (`span_records.trajectory_id`) which may hold what was asked for, the
+        newest last: trajectories, but for traces that hold several of them, or are a part of another one."""
         query = f"SELECT trajectory_id FROM span_records WHERE trajectory_id IS NOT NULL AND {_OF_RUNS}"  # noqa: S608
         values: list[Any] = []
         conditions: list[tuple[str, Any]] = []
@@ -307,11 +332,12 @@ class Store:
             query += " AND trajectory_id NOT IN (SELECT trajectory_id FROM consumption WHERE policy = ?)"
             values.append(unconsumed_by)
         if groups is not None:  # a run that says nothing of itself is a group named by its id
-            conditions.append(("list_contains(?, coalesce(any_value(group_key), trajectory_id))", list(groups)))
+            keys = [*groups, *(part for key in groups for part in before_colons(key))]
+            conditions.append(("list_contains(?, coalesce(any_value(group_key), trajectory_id))", keys))
         if entry is not None:
             conditions.append(("any_value(entry) = ?", entry))
         if since_ns is not None:
-            conditions.append(("min(start_ns) >= ?", since_ns))
+            conditions.append(("max(start_ns) >= ?", since_ns))
         query += " GROUP BY trajectory_id"
         if conditions:
             query += " HAVING " + " AND ".join(condition for condition, _ in conditions)
@@ -322,34 +348,69 @@ class Store:
             values.append(limit)
         return self._column(query, values)[::-1]
 
-    def _summaries(self, ids: Sequence[str]) -> list[TrajectorySummary]:
-        """Summaries in the order of the ids: those that are kept, the others made now and kept from now on."""
-        query = """SELECT trajectory_id, document FROM summaries
-            WHERE version = ? AND trajectory_id IN (SELECT unnest(?::VARCHAR[]))"""
+    def _consumed(self, policy: str | None, ids: Collection[str]) -> set[str]:
+        """Those of these trajectories that a policy was trained on."""
+        if policy is None or not ids:
+            return set()
+        query = f"SELECT trajectory_id FROM consumption WHERE policy = ? AND trajectory_id IN ({_ITEMS})"  # noqa: S608
+        return set(self._column(query, [policy, list(ids)]))
+
+    def _summaries(self, given: Sequence[str]) -> list[TrajectorySummary]:
+        """Summaries of what was given under these ids: those that are kept, the others made now and kept from now
+        on."""
+        query = f"SELECT trajectory_id, document FROM summaries WHERE version = ? AND trajectory_id IN ({_ITEMS})"  # noqa: S608
         with self._reading() as connection:
-            rows = connection.execute(query, [SUMMARY_VERSION, list(ids)]).fetchall()
-        found = {id: _summary.decode(document) for id, document in rows}
-        missing = [id for id in ids if id not in found]
+            rows = connection.execute(query, [SUMMARY_VERSION, list(given)]).fetchall()
+        known = {id for id, _ in rows}
+        found = {one.id: one for _, document in rows if (one := _summary.decode(document)) is not None}
+        missing = [id for id in given if id not in known]
         for start in range(0, len(missing), _BUILT_AT_ONCE):
             with self._lock:  # so that no span comes between building a summary and keeping it
-                made = [summarise(one) for one in self._build(missing[start : start + _BUILT_AT_ONCE])]
+                made: dict[str, list[TrajectorySummary]] = {id: [] for id in missing[start : start + _BUILT_AT_ONCE]}
+                for one in map(summarise, self._build(list(made))):
+                    made[next(id for id in (one.id, *before_colons(one.id)) if id in made)].append(one)
                 self._writer.keep_summaries(made)
-            found.update((one.id, one) for one in made)
-        return [found[id] for id in ids if id in found]
+            found.update((one.id, one) for of_id in made.values() for one in of_id)
+        return list(found.values())
 
-    def _build(self, ids: Sequence[str]) -> list[Trajectory]:
-        if not ids:
+    def _build(self, given: Sequence[str]) -> list[Trajectory]:
+        """The trajectories of what was given under these ids."""
+        if not given:
             return []
-        query = "SELECT document FROM reward_records WHERE trajectory_id IN (SELECT unnest(?::VARCHAR[]))"
-        rewards = [_reward.decode(document) for document in self._column(query, [list(ids)])]
-        spans = [normalise(span) for span in self._spans(ids, shared=True) if not is_reward_span(span)]
-        return build_trajectories(spans, rewards, ids=frozenset(ids))
-
-    def _spans(self, ids: Sequence[str], *, shared: bool = False) -> list[SpanRow]:
-        where = """trace_id IN (
-            SELECT trace_id FROM span_records WHERE trajectory_id IN (SELECT unnest(?::VARCHAR[])) OR trace_id = ?)"""
         with self._reading() as connection:
-            return read_spans(connection, where, [list(ids), ids[0]], shared=shared)
+            traces = self._traces(connection, given)
+            if any_links(connection):  # a trace may belong to the run that it links to
+                traces |= beside(connection, traces, linking=False)
+            stored = self._spans(connection, traces, shared=True)
+            query = f"SELECT document FROM reward_records WHERE trajectory_id IN ({_ITEMS})"  # noqa: S608
+            named = [*given, *traces]
+            rows = connection.execute(f"{query} OR split_part(trajectory_id, ':', 1) IN ({_ITEMS})", [named, named])
+            rewards = [_reward.decode(document) for (document,) in rows.fetchall()]
+        return build_trajectories(
+            [normalise(span) for span in stored if not is_reward_span(span)],
+            rewards,
+            ids=frozenset(given),
+            rewarded={
+                reward.id: (span.trace_id, span.span_id)
+                for span in stored
+                if span.events and semconv.TRAJECTORY_ID not in span.attributes
+                for reward in rewards_of(span)
+            },
+        )
+
+    @staticmethod
+    def _traces(connection: duckdb.DuckDBPyConnection, given: Sequence[str]) -> set[str]:
+        """The traces of what was given under these ids, and those that link to them."""
+        query = f"SELECT DISTINCT trace_id FROM span_records WHERE trajectory_id IN ({_ITEMS}) OR trace_id = ?"  # noqa: S608
+        rows = connection.execute(query, [list(given), given[0] if given else ""]).fetchall()
+        traces = {trace for (trace,) in rows}
+        return below(connection, traces) if any_links(connection) else traces
+
+    @staticmethod
+    def _spans(
+        connection: duckdb.DuckDBPyConnection, traces: Collection[str], *, shared: bool = False
+    ) -> list[SpanRow]:
+        return read_spans(connection, f"trace_id IN ({_ITEMS})", [list(traces)], shared=shared)
 
     def _column(self, query: str, values: Sequence[Any]) -> list[Any]:
         with self._reading() as connection:

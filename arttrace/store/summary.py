@@ -35,7 +35,11 @@ class TrajectorySummary(msgspec.Struct, frozen=True):
     incomplete: str
 
 
-SUMMARY_VERSION = f"{version('arttrace')} {zlib.crc32(' '.join(TrajectorySummary.__struct_fields__).encode()):08x}"
+_READING = 2
+"""Counted up when the same spans are read in another way, or summaries are kept otherwise."""
+
+_fields = " ".join((str(_READING), *TrajectorySummary.__struct_fields__))
+SUMMARY_VERSION = f"{version('arttrace')} {zlib.crc32(_fields.encode()):08x}"
 """Summaries kept by another version of arttrace are made again: it may have read the spans in another way."""
 
 
@@ -60,3 +64,8 @@ def summarise(trajectory: Trajectory) -> TrajectorySummary:
         error=trajectory.error,
         incomplete=trajectory.incomplete,
     )
+
+
+def before_colons(id: str) -> list[str]:
+    """The ids under which spans may be stored that belong to a trajectory: that of a conversation is `trace:...`."""
+    return [id[:at] for at, character in enumerate(id) if character == ":"]

@@ -21,11 +21,13 @@ from arttrace.records.policy import PolicyStep
 from arttrace.records.record import Record
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
+from arttrace.store import links
 from arttrace.store.prefixes import Recent, extension, split
 from arttrace.store.rows import SPANS, Row, rows_by_table, span_columns
-from arttrace.store.summary import SUMMARY_VERSION, TrajectorySummary
+from arttrace.store.summary import SUMMARY_VERSION, TrajectorySummary, before_colons
 
 _CONSUMPTION = {"policy": "VARCHAR", "step": "BIGINT", "trajectory_id": "VARCHAR", "revision": "VARCHAR"}
+_LINKS = {"trace_id": "VARCHAR", "linked_trace_id": "VARCHAR"}
 _SEGMENTS = {"name": "VARCHAR", '"offset"': "BIGINT"}
 _TEXTS = {"id": "BIGINT", "hash": "BLOB", "text": "VARCHAR"}
 _PROMPTS = {"id": "BIGINT", "trace_id": "VARCHAR", "parent": "BIGINT", "messages": "BIGINT[]"}
@@ -40,6 +42,7 @@ _ARROW = {
     "BIGINT[]": pa.list_(pa.int64()),
 }
 
+_AGENT = semconv.OPERATION_INVOKE_AGENT
 _KNOWN_TEXTS = 200_000
 _TOKEN_TAIL = 4  # the last four characters of base64 may change when more follows
 _SHARED = (semconv.INPUT_MESSAGES, semconv.PROMPT_TOKEN_IDS, semconv.TOOL_DEFINITIONS, semconv.SYSTEM_INSTRUCTIONS)
@@ -169,6 +172,8 @@ class Writer:
                     parts.document.decode(),
                 )
             )
+        agents = [p.span for p, row in zip(fresh, rows, strict=True) if p.span.links and row[4] == _AGENT]
+        self._insert("links", _LINKS, links.links_of(agents))
         self._outdate_traces({parts.span.trace_id for parts in fresh}, {row[3] for row in rows if row[3]})
         self._insert("prompts", _PROMPTS, prompts)
         self._insert("token_prompts", _TOKEN_PROMPTS, tokens)
@@ -233,9 +238,12 @@ class Writer:
         self._last_id += 1
         return self._last_id
 
-    def keep_summaries(self, summaries: Sequence[TrajectorySummary]) -> None:
-        """Keeps summaries just made of what is stored. One that cannot be kept is made again when it is asked for."""
-        rows = [(one.id, SUMMARY_VERSION, _encode(one).decode()) for one in summaries]
+    def keep_summaries(self, summaries: Mapping[str, Sequence[TrajectorySummary]]) -> None:
+        """Keeps summaries just made of what is stored under an id, also that there are none. What cannot be kept is
+        made again when it is asked for."""
+        rows = [
+            (id, SUMMARY_VERSION, _encode(one).decode()) for id, made in summaries.items() for one in made or (None,)
+        ]
         with contextlib.suppress(duckdb.IOException):
             self._insert("summaries", _SUMMARIES, rows)
 
@@ -260,14 +268,18 @@ class Writer:
         """A span may change every trajectory that has a part in its trace."""
         if self._connection.execute("SELECT 1 FROM summaries LIMIT 1").fetchone() is None:
             return
+        if links.any_links(self._connection):
+            linking = links.beside(self._connection, traces, linking=True)
+            traces = links.above(self._connection, traces) | linking
         query = "SELECT DISTINCT trajectory_id FROM span_records WHERE trace_id IN (SELECT unnest(?::VARCHAR[]))"
         found = self._connection.execute(query, [list(traces)]).fetchall()
         self._outdate(named | {id for (id,) in found if id})
 
     def _outdate(self, trajectory_ids: set[str]) -> None:
         if trajectory_ids:
+            of_traces = {part for id in trajectory_ids for part in before_colons(id)}
             query = "DELETE FROM summaries WHERE trajectory_id IN (SELECT unnest(?::VARCHAR[]))"
-            self._connection.execute(query, [list(trajectory_ids)])
+            self._connection.execute(query, [list(trajectory_ids | of_traces)])
 
     def _insert(self, table: str, columns: Mapping[str, str], rows: Sequence[Row]) -> None:
         if not rows:

@@ -25,24 +25,30 @@ from arttrace.trajectories.tree import AgentTree, agent_tree, is_call, operation
 
 
 def build_trajectories(
-    spans: Iterable[SpanRow], rewards: Iterable[Reward] = (), *, ids: Collection[str] | None = None
+    spans: Iterable[SpanRow],
+    rewards: Iterable[Reward] = (),
+    *,
+    ids: Collection[str] | None = None,
+    rewarded: Mapping[str, SpanKey] | None = None,
 ) -> list[Trajectory]:
     """Every trajectory among the spans, in order of start (ties by id), each with the rewards given to it.
 
-    `ids` keeps only these trajectories; a trace that is among them by its own id stays whole, though it holds several
-    conversations. A trace with neither a trajectory id nor a GenAI operation is nobody's run
-    and is left out.
+    `ids` keeps only these trajectories, and with a trace's id all of its conversations. `rewarded` gives the span that
+    a reward (by id) was found on, whose trajectory is then the rewarded one. A trace with neither a trajectory id nor
+    a GenAI operation is nobody's run and is left out.
     """
     unique = deduplicate(spans)
     above = parents(unique)
-    id_of = trajectory_ids(unique, above, whole=ids or ())
+    given_and_own = trajectory_ids(unique, above)
+    id_of = {key: id for key, (_, id) in given_and_own.items()}
     members: dict[str, list[UniqueSpan]] = {}
-    for key, trajectory_id in id_of.items():
-        if ids is None or trajectory_id in ids:
+    for key, (given_under, trajectory_id) in given_and_own.items():
+        if ids is None or trajectory_id in ids or given_under in ids:
             members.setdefault(trajectory_id, []).append(unique[key])
     given: dict[str, list[Reward]] = {}
     for reward in rewards:
-        given.setdefault(reward.trajectory_id, []).append(reward)
+        place = rewarded.get(reward.id) if rewarded else None
+        given.setdefault(id_of.get(place, reward.trajectory_id) if place else reward.trajectory_id, []).append(reward)
     within = {
         key: None if id_of.get(parent or key) != id_of[key] and parent in unique else parent
         for key, parent in above.items()

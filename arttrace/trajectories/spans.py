@@ -8,7 +8,7 @@ Only the set of spans counts: any order, batching and duplication of them gives 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -103,22 +103,23 @@ _AGENT = semconv.OPERATION_INVOKE_AGENT
 
 
 def trajectory_ids(
-    spans: Mapping[SpanKey, UniqueSpan], parents: Mapping[SpanKey, SpanKey | None], whole: Collection[str] = ()
-) -> dict[SpanKey, str]:
-    """The trajectory id of every span. Traces in `whole` are not split by conversations."""
+    spans: Mapping[SpanKey, UniqueSpan], parents: Mapping[SpanKey, SpanKey | None]
+) -> dict[SpanKey, tuple[str, str]]:
+    """For every span the id that it was given under (the one named, else its trace's), and that of its trajectory:
+    the same, unless different conversations split the trace."""
     named = _inherited(spans, parents, semconv.TRAJECTORY_ID)
     traces: dict[str, list[SpanKey]] = {}
     for key, top in _tops(spans, parents).items():
         if named[key] is None:
             traces.setdefault(top[0], []).append(key)
-    ids = {key: id for key, id in named.items() if id is not None}
+    ids = {key: (id, id) for key, id in named.items() if id is not None}
     conversations = _inherited(spans, parents, semconv.CONVERSATION_ID) if traces else {}
     for trace, members in traces.items():
-        held = {conversations[key] for key in members} - {None} if trace not in whole else set()
+        held = {conversations[key] for key in members} - {None}
         below = _only_below(members, parents, conversations) if len(held) > 1 else {}
         for key in members:
             conversation = conversations[key] or below.get(key)
-            ids[key] = f"{trace}:{conversation}" if len(held) > 1 and conversation else trace
+            ids[key] = (trace, f"{trace}:{conversation}" if len(held) > 1 and conversation else trace)
     return ids
 
 

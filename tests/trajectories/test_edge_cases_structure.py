@@ -181,17 +181,7 @@ def test_two_sessions_in_one_trace() -> None:
     assert build_trajectories(spans[::-1]) == made
     assert [t.id for t in build_trajectories(sessions("one", "one"))] == [trace]
     assert [t.id for t in build_trajectories(spans, ids=[f"{trace}:two"])] == [f"{trace}:two"]
-
-
-def test_a_trace_of_two_sessions_that_is_asked_for_by_its_own_id(tmp_path: Path) -> None:
-    """It stays one trajectory: the store knows spans by their own word, and none may be lost or counted twice there
-    (rule 2)."""
-    spans = sessions("one", "two")
-    with Store.open(DataDir(tmp_path / "data"), create=True) as store:
-        store.append(spans)
-        [trajectory] = store.trajectories()
-        assert (trajectory.id, len(trajectory.calls), trajectory.incomplete) == (spans[0].trace_id, 2, "")
-        assert [summary.id for summary in store.summaries()] == [trajectory.id]
+    assert build_trajectories(spans, ids=[trace]) == made
 
 
 def test_an_explicit_trajectory_id_wins_over_conversations() -> None:

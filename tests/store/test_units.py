@@ -1,0 +1,215 @@
+"""Trajectories that are less than a trace (one of its conversations) or more than one (traces joined by links), through
+the store: what the pure reconstruction says is what is listed, shown, rewarded, consumed and pruned."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import duckdb
+import msgspec
+import pytest
+from click.testing import CliRunner
+from simulated_agent import Run, message, research_run
+
+from arttrace.commands import cli
+from arttrace.errors import StoreError
+from arttrace.paths import DataDir
+from arttrace.records.policy import Consumed, PolicyStep
+from arttrace.records.reward import Reward
+from arttrace.records.span import SpanEvent, SpanLink, SpanRow
+from arttrace.store import Store
+from arttrace.trajectories import build_trajectories
+
+HOUR = 3_600_000_000_000
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDir:
+    return DataDir(tmp_path / "data")
+
+
+def sessions(*conversations: str, trace: str = "served") -> list[SpanRow]:
+    """A trace of somebody else's SDK: an agent per conversation under one server span."""
+    run = Run(trace)
+    for number, conversation in enumerate(conversations):
+        at = 10 + 10 * number
+        agent = run.agent(conversation, at=at, until=at + 9, CONVERSATION_ID=conversation, TRAJECTORY_ID=None)
+        said = message("assistant", "x")
+        run.chat(f"c{number}", [message("user", "u")], said, at=at + 1, parent=agent, flow=None, TRAJECTORY_ID=None)
+    return [*run.spans, SpanRow(run.trace_id, run.root_id, "POST /chat", run.spans[0].start_ns, run.spans[0].end_ns)]
+
+
+def linked(trace: str, to: tuple[str, str]) -> list[SpanRow]:
+    """An agent in a trace of its own that links to a span (trace id, span id)."""
+    run = Run(trace)
+    run.chat("c", [message("user", "asked")], message("assistant", "said"), at=20, flow=None, TRAJECTORY_ID=None)
+    unknown = dict.fromkeys(("TRAJECTORY_ID", "TRAJECTORY_SPAN_COUNT", "ENTRY", "EXECUTION_ID"))
+    run.end(at=30, AGENT_NAME=trace, **unknown)
+    run.spans[-1] = msgspec.structs.replace(run.spans[-1], links=[SpanLink(*to)])
+    return run.spans
+
+
+def caller(id: str = "main") -> tuple[list[SpanRow], tuple[str, str]]:
+    """A run with a tool that somebody links to."""
+    run = Run(id)
+    tool = run.tool("t", "ask", at=10, until=40)
+    run.chat("m", [message("user", "u")], message("assistant", "x"), at=1)
+    return run.end(), (run.trace_id, tool)
+
+
+# --- conversations ----------------------------------------------------------------------------------------------
+
+
+def test_conversations_of_one_trace_are_listed_and_shown_one_by_one(data: DataDir) -> None:
+    spans = sessions("one", "two")
+    trace = spans[0].trace_id
+    with Store.open(data, create=True) as store:
+        store.append(spans + research_run("other"))
+        assert store.trajectories() == build_trajectories(spans + research_run("other"))
+        assert [one.id for one in store.summaries()] == [f"{trace}:two", f"{trace}:one", "other"]
+        assert [one.id for one in store.summaries()] == [f"{trace}:two", f"{trace}:one", "other"], "as kept"
+        assert [one.id for one in store.summaries(limit=1)] == [f"{trace}:two"]
+        assert store.trajectory(f"{trace}:one").id == store.trajectory(f"{trace}:o").id == f"{trace}:one"
+        with pytest.raises(StoreError, match="2 trajectories begin with"):
+            store.trajectory(trace)
+        with pytest.raises(StoreError, match="no trajectory"):
+            store.trajectory(f"{trace}:three")
+        assert [t.id for t in store.trajectories(ids=[f"{trace}:two"])] == [f"{trace}:two"]
+        assert [t.id for t in store.trajectories(group=f"{trace}:two")] == [f"{trace}:two"]
+        assert [one.id for one in store.summaries(group=f"{trace}:two")] == [f"{trace}:two"]
+        assert sorted(span.span_id for span in store.spans(f"{trace}:two")) == sorted(s.span_id for s in spans)
+    shown = CliRunner().invoke(cli, ["show", f"{trace}:two", "--dir", str(data.root)])
+    assert shown.exit_code == 0, shown.output
+    listed = CliRunner().invoke(cli, ["ls", "--dir", str(data.root)])
+    assert "two" in listed.output
+
+
+def test_a_second_conversation_that_comes_late_splits_the_trace(data: DataDir) -> None:
+    spans = sessions("one", "two")
+    trace = spans[0].trace_id
+    with Store.open(data, create=True) as store:
+        store.append(spans[:2])
+        assert [one.id for one in store.summaries()] == [trace]
+        store.append(spans[2:])
+        assert {one.id for one in store.summaries()} == {f"{trace}:one", f"{trace}:two"}
+
+
+def test_explicit_ids_with_a_colon_are_their_own(data: DataDir) -> None:
+    """`run:sub` is no conversation of `run`, though they share a trace."""
+    run = Run("run")
+    run.chat("a", [message("user", "u")], message("assistant", "x"), at=1)
+    run.chat("b", [message("user", "v")], message("assistant", "y"), at=2, TRAJECTORY_ID="run:sub")
+    spans = run.end()
+    with Store.open(data, create=True) as store:
+        store.append(spans)
+        assert sorted(one.id for one in store.summaries()) == ["run", "run:sub"]
+        assert (store.trajectory("run").id, store.trajectory("run:sub").id) == ("run", "run:sub")
+        assert store.trajectories() == build_trajectories(spans)
+
+
+def test_conversations_are_rewarded_and_consumed_one_by_one(data: DataDir) -> None:
+    spans = sessions("one", "two")
+    trace = spans[0].trace_id
+    judged = SpanEvent("gen_ai.evaluation.result", 5, {"gen_ai.evaluation.score.value": 0.5})
+    spans[3] = msgspec.structs.replace(spans[3], events=[judged])  # a call of the second conversation
+    with Store.open(data, create=True) as store:
+        store.append(spans)
+        assert [len(one.rewards) for one in store.summaries()] == [1, 0]
+        store.append([Reward(id="r", trajectory_id=f"{trace}:one", value=1.0)])
+        assert [[r.value for r in one.rewards] for one in store.summaries()] == [[0.5], [1.0]]
+        assert [r.value for r in store.trajectory(f"{trace}:two").rewards] == [0.5]
+        revision = store.trajectory(f"{trace}:one").revision
+        store.append([PolicyStep("p", 1, "adapter", consumed=(Consumed(f"{trace}:one", revision),))])
+        assert [t.id for t in store.trajectories(unconsumed_by="p")] == [f"{trace}:two"]
+        assert [one.id for one in store.summaries(unconsumed_by="p")] == [f"{trace}:two"]
+        assert [one.id for one in store.summaries(unconsumed_by="p", limit=1)] == [f"{trace}:two"]
+        assert len(store.summaries(unconsumed_by="other")) == 2
+
+
+def test_rewards_of_conversations_go_with_them(data: DataDir) -> None:
+    spans = sessions("one", "two")
+    later = [
+        msgspec.structs.replace(span, start_ns=span.start_ns + HOUR, end_ns=span.end_ns + HOUR)
+        for span in sessions("one", "two", trace="later")
+    ]
+    kept = f"{later[0].trace_id}:one"
+    with Store.open(data, create=True) as store:
+        store.append(spans + later)
+        store.append([Reward(id=id, trajectory_id=id, value=1.0) for id in (f"{spans[0].trace_id}:one", kept)])
+        store.prune(before_ns=later[0].start_ns)
+        assert {one.id for one in store.summaries()} == {kept, f"{later[0].trace_id}:two"}
+        assert store.sql("SELECT id FROM reward_records")[1] == [(kept,)]
+
+
+# --- links ------------------------------------------------------------------------------------------------------
+
+
+def test_a_linked_trace_is_part_of_the_run_that_it_links_to(data: DataDir) -> None:
+    main, tool = caller()
+    other = linked("other", tool)
+    deep = linked("deep", (other[-1].trace_id, other[-1].span_id))
+    spans = main + other + deep + research_run("beside")
+    with Store.open(data, create=True) as store:
+        store.append(spans)
+        assert store.trajectories() == build_trajectories(spans)
+        assert len(store.trajectory("main").agents) == 3
+        assert sorted(one.id for one in store.summaries()) == ["beside", "main"]
+        assert [one.id for one in store.summaries(limit=2)] == [one.id for one in store.summaries()]
+        with pytest.raises(StoreError, match="no trajectory"):
+            store.trajectory(other[0].trace_id)
+        assert len(store.spans("main")) == len(main + other + deep)
+    found = CliRunner().invoke(cli, ["export", "--dir", str(data.root)])
+    exported = re.findall(r'"traceId":"(\w+)","spanId":"(\w+)"', found.stdout)
+    links = 2
+    assert len(exported) == len(spans) + links
+    assert set(exported) == {(span.trace_id, span.span_id) for span in spans}
+
+
+@pytest.mark.parametrize("main_first", [True, False])
+def test_what_comes_in_a_linked_trace_is_never_missed(data: DataDir, main_first: bool) -> None:
+    """Kept summaries of a joined trajectory go when a span comes in any of its traces, in any order."""
+    main, tool = caller()
+    other = linked("other", tool)
+    late = msgspec.structs.replace(other[0], span_id="f" * 16)
+    so_far: list[SpanRow] = []
+    with Store.open(data, create=True) as store:
+        for piece in [main, other[-1:], other[:-1], [late]] if main_first else [other, main, [late]]:
+            store.append(piece)
+            so_far += piece
+            expected = {t.id: t.revision for t in build_trajectories(so_far)}
+            assert {one.id: one.revision for one in store.summaries()} == expected
+        assert store.trajectory("main").revision == expected["main"]
+
+
+def test_a_reward_on_a_span_of_a_linked_trace_is_the_runs(data: DataDir) -> None:
+    main, tool = caller()
+    other = linked("other", tool)
+    judged = SpanEvent("gen_ai.evaluation.result", 5, {"gen_ai.evaluation.score.value": 0.5})
+    other[0] = msgspec.structs.replace(other[0], events=[judged])
+    with Store.open(data, create=True) as store:
+        store.append(main + other)
+        assert [[r.value for r in one.rewards] for one in store.summaries()] == [[0.5]]
+
+
+def test_linked_traces_go_together(data: DataDir) -> None:
+    main, tool = caller()
+    other = [
+        msgspec.structs.replace(span, start_ns=span.start_ns + HOUR, end_ns=span.end_ns + HOUR)
+        for span in linked("other", tool)
+    ]
+    with Store.open(data, create=True) as store:
+        store.append(main + other + research_run("gone"))
+        whole = store.trajectory("main")
+        store.prune(before_ns=other[0].start_ns)
+        assert store.trajectories() == [whole]
+
+
+def test_links_of_a_store_that_did_not_keep_them_are_found(data: DataDir) -> None:
+    main, tool = caller()
+    with Store.open(data, create=True) as store:
+        store.append(main + linked("other", tool))
+    with duckdb.connect(str(data.store)) as connection:
+        connection.execute("DROP TABLE links")
+    with Store.open(data) as store:
+        assert [len(t.agents) for t in store.trajectories()] == [2]
