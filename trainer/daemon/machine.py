@@ -163,7 +163,7 @@ class Daemon:
                 self._note(queue=queue)
             if len(ready) >= config.min_groups:
                 plan = Plan(step + 1, tuple(ready[: config.min_groups]))
-                self._note(plan=plan)
+                self._note(plan=plan, queue=msgspec.structs.replace(queue, ready=len(ready) - config.min_groups))
                 return plan
             self._stop.wait(config.poll)
         raise Stopped

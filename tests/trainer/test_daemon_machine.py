@@ -1,0 +1,378 @@
+"""The state machine with a real store, real checkpoints and a real judge call over HTTP; the learner stands in.
+
+What it does when something is out of order: waits, skips, stops, always with a reason; nothing trained twice or lost.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorded_runs import recorded_group
+
+from arttrace.errors import TrainingError
+from arttrace.paths import DataDir
+from arttrace.rewards.prompt import parse_prompt
+from arttrace.store import Store
+from trainer.checkpoints import Checkpoints
+from trainer.config import DaemonConfig
+from trainer.daemon.loop import Phase
+from trainer.daemon.machine import Daemon
+from trainer.daemon.scoring import JudgeTerms
+from trainer.daemon.state import read_state
+from trainer.learner.interface import NotFinite, Sample, StepMetrics
+from trainer.serving import GatewayStatus, PublishReport
+from trainer.serving.client import GatewayGone
+from trainer.serving.report import EngineStatus
+
+Step = Callable[[], StepMetrics]
+
+
+@dataclass
+class StandInLearner:
+    """`script` says what the next steps do; `full` how many saves meet a full disk."""
+
+    script: list[Step] = field(default_factory=list)
+    full: int = 0
+    trained: list[set[str]] = field(default_factory=list)
+
+    def step(self, samples: Sequence[Sample], *, current_version: str | None = None) -> StepMetrics:
+        if all(sample.advantage == 0 for sample in samples):
+            return StepMetrics(skipped=True)
+        made = self.script.pop(0)() if self.script else StepMetrics(loss=1.0)
+        self.trained.append({one.trajectory_id for sample in samples for one in sample.sequences})
+        return made
+
+    def save(self, directory: Path) -> None:
+        if self.full:
+            self.full -= 1
+            (directory / "half").write_text("x")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        (directory / "adapter_model.safetensors").write_text(str(len(self.trained)))
+
+    def load(self, directory: Path) -> None: ...
+
+
+@dataclass
+class StandInGateway:
+    """Gone for the next `gone` calls."""
+
+    gone: int = 0
+    step: int = 0
+
+    def publish(self, step: int, path: Path) -> PublishReport:
+        self.answer()
+        self.step = step
+        return PublishReport(f"policy@{step}", "", max_logprob_change=0.1, seconds=0.0)
+
+    def status(self) -> GatewayStatus:
+        self.answer()
+        return GatewayStatus("policy", f"policy@{self.step}", self.step, "", {}, EngineStatus("ready", None, 0))
+
+    def answer(self) -> None:
+        if self.gone:
+            self.gone -= 1
+            raise GatewayGone("the gateway does not answer")
+
+
+@dataclass
+class Site:
+    data: DataDir
+    store: Store
+    learner: StandInLearner = field(default_factory=StandInLearner)
+    gateway: StandInGateway = field(default_factory=StandInGateway)
+    stop: threading.Event = field(default_factory=threading.Event)
+    said: list[str] = field(default_factory=list)
+    states: list[str] = field(default_factory=list)
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        return Checkpoints(self.data.policies, "policy")
+
+    def group(self, key: str, *rewards: float | None, at: int = 0) -> None:
+        self.store.append(recorded_group(key, rewards, at=at))
+
+    def daemon(self, judge: JudgeTerms | None = None, **config: Any) -> Daemon:
+        config = {"group_size": 2, "poll": 0.01, **config}
+        daemon = Daemon(
+            DaemonConfig.model_validate(config),
+            policy="policy",
+            base_model=self.data.root,
+            store=self.store,
+            learner=lambda: self.learner,  # type: ignore[arg-type]
+            gateway=self.gateway,
+            judge=judge,
+            stop=self.stop,
+            say=self.said.append,
+        )
+        enter = daemon._enter
+
+        def watched(state: str, *rest: Any, **more: Any) -> None:
+            self.states.append(str(state))
+            enter(state, *rest, **more)
+
+        daemon._enter = watched  # type: ignore[method-assign]
+        return daemon
+
+    def run(self, judge: JudgeTerms | None = None, **config: Any) -> Daemon:
+        """Runs one to its end, which is when nothing is ready any more unless `max_steps` says otherwise."""
+        daemon = self.daemon(judge, **config)
+        if "max_steps" not in config:
+            note = daemon._note
+
+            def last_look(**changes: Any) -> None:
+                note(**changes)
+                if daemon.state.state == Phase.WAIT and "queue" in changes and not changes["queue"].ready:
+                    self.stop.set()
+
+            daemon._note = last_look  # type: ignore[method-assign]
+        daemon.run()
+        return daemon
+
+    def consumed(self) -> list[str]:
+        steps = self.checkpoints.all_steps()
+        return [one.trajectory_id for step in steps for one in self.checkpoints.manifest(step).consumed]
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.setattr("trainer.daemon.patience.FIRST_PAUSE_S", 0.01)
+    data = DataDir(tmp_path)
+    with Store.open(data, create=True) as store, Checkpoints(data.policies, "policy").only_writer():
+        yield Site(data, store)
+
+
+def test_the_states_of_one_step_in_order_and_the_oldest_groups_first(site: Site) -> None:
+    site.group("late", 0.0, 1.0, at=5000)
+    site.group("early", 0.0, 1.0)
+    site.group("waiting", 0.5)
+    daemon = site.run(max_steps=1)
+    assert site.states == ["starting", "wait", "batch", "step", "checkpoint", "publish", "record", "stopped"]
+    assert site.learner.trained == [{"early-0", "early-1"}]
+    assert (daemon.state.step, daemon.state.served, daemon.state.queue.ready, daemon.state.queue.waiting) == (
+        1,
+        "policy@1",
+        1,
+        1,
+    )
+    assert read_state(site.checkpoints.directory) == daemon.state
+    assert [group.key for group in daemon.state.last_groups] == ["early"]
+
+
+def test_a_group_waits_for_its_runs_and_what_does_not_count_is_told(site: Site) -> None:
+    site.group("a", 0.0, 1.0)
+    site.group("few", 0.0)
+    site.group("unrewarded", None, None)
+    site.store.append(recorded_group("foreign", (0.0, 1.0), policy="other@3"))
+    daemon = site.daemon(min_groups=2)
+    runner = threading.Thread(target=daemon.run)
+    runner.start()
+    try:
+        until(lambda: daemon.state.queue.waiting == 1)
+        assert daemon.state.queue.ready == 1
+        assert daemon.state.queue.left_out == {"no reward": 2, "no tokens of this policy": 2}
+        assert daemon.state.state == "wait"
+        site.store.append(recorded_group("few", (0.0, 1.0)))
+        until(lambda: daemon.state.step == 1)
+    finally:
+        site.stop.set()
+        runner.join(30)
+    assert sorted(site.consumed()) == ["a-0", "a-1", "few-0", "few-1"]
+
+
+def test_stale_runs_are_left_out(site: Site) -> None:
+    site.group("a", 0.0, 1.0)
+    site.group("b", 0.0, 1.0, at=2000)
+    daemon = site.run(max_staleness=0)
+    assert site.consumed() == ["a-0", "a-1"]
+    assert daemon.state.queue.left_out == {"too stale": 2}
+
+
+def test_equal_rewards_are_set_aside_and_named_by_the_next_manifest(site: Site) -> None:
+    site.group("equal", 1.0, 1.0)
+    site.group("good", 0.0, 1.0, at=2000)
+    site.run(max_steps=1)
+    assert site.learner.trained == [{"good-0", "good-1"}]
+    assert sorted(site.consumed()) == ["equal-0", "equal-1", "good-0", "good-1"]
+    assert site.said == ["skipped: all rewards within each group are equal"]
+
+
+def test_what_was_set_aside_stays_so_over_a_restart(site: Site) -> None:
+    site.group("equal", 1.0, 1.0)
+    first = site.run()
+    assert first.state.reason == "asked to stop"
+    assert [one.trajectory_id for one in first.state.set_aside] == ["equal-0", "equal-1"]
+    site.stop.clear()
+    site.said.clear()
+    site.group("good", 0.0, 1.0)
+    site.run(max_steps=1)
+    assert site.said == []
+    assert sorted(site.consumed()) == ["equal-0", "equal-1", "good-0", "good-1"]
+
+
+def test_collapsed_rewards_stop_it_with_a_reason(site: Site) -> None:
+    for n in range(4):
+        site.group(f"equal{n}", 1.0, 1.0)
+    with pytest.raises(TrainingError, match="3 rounds in a row taught nothing; the last: all rewards") as stopped:
+        site.run(max_skips=3)
+    state = read_state(site.checkpoints.directory)
+    assert state is not None
+    assert (state.state, state.reason, state.mend) == ("failed", stopped.value.message, stopped.value.mend)
+
+
+def test_a_loss_that_is_not_finite_costs_its_round_only(site: Site) -> None:
+    def nan() -> StepMetrics:
+        raise NotFinite("The loss is not a finite number.")
+
+    site.learner.script.append(nan)
+    site.group("bad", 0.0, 1.0)
+    site.group("good", 0.0, 1.0, at=2000)
+    daemon = site.run(max_steps=1)
+    assert site.learner.trained == [{"good-0", "good-1"}]
+    assert (daemon.state.step, daemon.state.skips) == (1, 0)
+    assert site.said == ["skipped: The loss is not a finite number."]
+
+
+def test_a_policy_far_from_its_reference_is_not_trained_on(site: Site) -> None:
+    site.learner.script += [lambda: StepMetrics(kl=0.5), lambda: StepMetrics(kl=2.5)]
+    for n in range(3):
+        site.group(f"g{n}", 0.0, 1.0, at=n * 2000)
+    with pytest.raises(TrainingError, match=r"2\.5 nats per token away"):
+        site.run(max_kl=1.0)
+    assert site.checkpoints.latest() == site.gateway.step == 1
+    assert site.consumed() == ["g0-0", "g0-1"]
+
+
+def test_a_gateway_that_restarts_is_waited_for_and_told_once(site: Site) -> None:
+    site.group("g", 0.0, 1.0)
+    site.gateway.gone = 3
+    daemon = site.run(max_steps=1)
+    assert site.said == ["starting: waiting, because the gateway does not answer", "starting: going on"]
+    site.gateway.gone = 0
+    assert (site.gateway.step, daemon.state.reason) == (1, "policy@1 is there, as was asked for")
+
+
+def test_a_version_that_could_not_be_published_is_published_by_the_next_start(site: Site) -> None:
+    site.group("g", 0.0, 1.0)
+    daemon = site.daemon()
+    runner = threading.Thread(target=daemon.run)
+
+    def dead(step: int, path: Path) -> PublishReport:
+        raise GatewayGone("the gateway does not answer")
+
+    site.gateway.publish = dead  # type: ignore[method-assign]
+    runner.start()
+    until(lambda: daemon.state.state == "publish" and "does not answer" in daemon.state.reason)
+    site.stop.set()
+    runner.join(30)
+    assert site.store.policy_steps("policy") == []
+    site.stop.clear()
+    site.gateway = StandInGateway()
+    site.run(max_steps=1)
+    assert site.gateway.step == 1
+    assert [step.step for step in site.store.policy_steps("policy")] == [1]
+    assert site.learner.trained == [{"g-0", "g-1"}]
+
+
+def test_a_full_disk_is_waited_for_with_the_step_in_memory(site: Site) -> None:
+    site.learner.full = 2
+    site.group("g", 0.0, 1.0)
+    site.run(max_steps=1)
+    assert site.learner.trained == [{"g-0", "g-1"}]
+    assert len(site.said) == 2
+    assert "No space left on device" in site.said[0]
+    assert [path.name for path in site.checkpoints.path(1).iterdir() if path.name == "half"] == []
+
+
+def test_a_judge_that_is_down_is_waited_for_and_asked_once_per_group(
+    site: Site, judge_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge_server.script += [judge_server.fails(503, "overloaded")] * 5
+    site.group("g", None, None)
+    scores = iter([0.25, 0.75])
+
+    def scored(request: dict[str, Any]) -> list[dict[str, Any]]:
+        ids = parse_prompt(request["messages"][1]["content"])
+        return [{"trajectory_id": id, "explanation": "", "score": next(scores)} for id in ids]
+
+    monkeypatch.setattr(type(judge_server), "scores", staticmethod(scored))
+    site.run(JudgeTerms("openai/stand-in", judge_server.url), max_steps=1)
+    assert site.said[0].startswith("score: waiting, because the judge openai/stand-in")
+    assert site.said[1] == "score: going on"
+    assert len(judge_server.requests) == 6
+    [step] = site.store.policy_steps("policy")
+    assert step.metrics["reward_mean"] == 0.5
+    assert step.metrics["judge_tokens"] == 110
+    assert site.states.count("score") == 1
+
+
+def test_a_judge_without_a_key_ends_it_and_nothing_is_consumed(site: Site, judge_server: Any) -> None:
+    judge_server.script += [judge_server.fails(401, "no key")]
+    site.group("g", None, None)
+    daemon = site.daemon(JudgeTerms("openai/stand-in", judge_server.url), max_steps=1)
+    with pytest.raises(Exception, match="needs a key"):
+        daemon.run()
+    assert (daemon.state.state, site.consumed()) == ("failed", [])
+    assert daemon.state.plan is not None
+
+
+def test_the_first_stop_finishes_the_step_and_the_second_drops_it(site: Site) -> None:
+    for n in range(3):
+        site.group(f"g{n}", 0.0, 1.0, at=n * 2000)
+
+    def first_press() -> StepMetrics:
+        site.stop.set()
+        return StepMetrics(loss=1.0)
+
+    site.learner.script.append(first_press)
+    site.daemon().run()
+    assert site.checkpoints.latest() == site.gateway.step == 1
+    site.stop.clear()
+
+    def second_press() -> StepMetrics:
+        raise KeyboardInterrupt
+
+    site.learner.script.append(second_press)
+    daemon = site.daemon()
+    with pytest.raises(KeyboardInterrupt):
+        daemon.run()
+    assert daemon.state.state == "stopped"
+    assert "dropped" in daemon.state.reason
+    assert site.checkpoints.latest() == 1
+    site.run(max_steps=2)
+    assert site.learner.trained == [{"g0-0", "g0-1"}, {"g1-0", "g1-1"}]
+
+
+def test_old_versions_lose_their_weights_and_what_they_consumed_stays_known(site: Site) -> None:
+    for n, best in enumerate((0.1, 0.9, 0.2, 0.3, 0.1)):
+        site.group(f"g{n}", 0.0, best, at=n * 2000)
+    site.run(max_steps=5, keep={"best": 1, "latest": 2})
+    assert site.checkpoints.steps() == [1, 4, 5]  # the runs after version 1 were rewarded best
+    assert len(site.consumed()) == 10
+    site.stop.clear()
+    site.group("g9", 0.0, 1.0)
+    site.run(max_steps=6)
+    assert site.learner.trained[-1] == {"g9-0", "g9-1"}
+
+
+def test_one_trainer_per_policy(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, "policy")
+    with checkpoints.only_writer():
+        assert checkpoints.writer() == os.getpid()
+        with pytest.raises(TrainingError, match=rf"by process {os.getpid()}\."), checkpoints.only_writer():
+            pass
+    assert checkpoints.writer() is None
+
+
+def until(holds: Callable[[], bool]) -> None:
+    for _ in range(6000):
+        if holds():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("it never came to that")

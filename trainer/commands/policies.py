@@ -1,0 +1,215 @@
+"""`arttrace policies`: list, compare, export, fork and prune the versions of policies."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from arttrace.commands.options import dir_option, json_option
+from arttrace.errors import ServingError, TrainingError
+from arttrace.paths import DataDir
+from arttrace.records.policy import PolicyStep
+from trainer.checkpoints import Checkpoints
+from trainer.config import Keep
+from trainer.export import export_adapter, export_merged, fork
+from trainer.metrics import version_rewards
+from trainer.retention import to_prune
+from trainer.serving import GatewayClient, GatewayStatus, find_serving
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """What a list shows of a version. `reward` is that of the runs that the step after it was trained on."""
+
+    version: str
+    time_ns: int
+    reward: float | None
+    trajectories: int
+    tokens_trained: float
+    served: bool
+    pruned: bool
+    adapter: str
+
+
+@click.group(invoke_without_command=True, short_help="List, compare, export, fork and prune versions.")
+@click.pass_context
+@dir_option
+@json_option
+def command(context: click.Context, data: DataDir, as_json: bool) -> None:
+    """List the versions of all policies. A version is named NAME@N.
+
+    The reward shown is that of the runs that the following step was trained on, so mostly the version's own; the newest
+    has none yet.
+    """
+    context.obj = data
+    if context.invoked_subcommand is None:
+        lines = [line for one in _all(data) for line in _listed(data, one)]
+        if as_json:
+            click.echo(msgspec.json.encode(lines))
+        else:
+            _print_list(data, lines)
+
+
+@command.command("compare")
+@click.argument("first")
+@click.argument("second")
+@json_option
+@click.pass_obj
+def compare(data: DataDir, first: str, second: str, as_json: bool) -> None:
+    """Show the metrics of two versions side by side."""
+    a, b = (_find(data, name) for name in (first, second))
+    names = sorted({*a.metrics, *b.metrics})
+    if as_json:
+        click.echo(msgspec.json.encode({name: [a.metrics.get(name), b.metrics.get(name)] for name in names}))
+        return
+    table = Table("metric", box=None, header_style="bold", pad_edge=False)
+    for title in (first, second, "change"):
+        table.add_column(title, justify="right")
+    for name in names:
+        one, other = a.metrics.get(name), b.metrics.get(name)
+        change = "" if one is None or other is None else f"{other - one:+.4g}"
+        table.add_row(name, _number(one), _number(other), change)
+    Console().print(table)
+
+
+@command.command("export")
+@click.argument("version")
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--merged", is_flag=True, help="A whole model with the adapter merged in, instead of a PEFT adapter.")
+@click.pass_obj
+def export(data: DataDir, version: str, directory: Path, merged: bool) -> None:
+    """Write VERSION into a new DIRECTORY: a PEFT adapter, or with --merged a whole model."""
+    found = _find(data, version)
+    source = _weights(data, found)
+    if merged:
+        export_merged(source, Path(found.base_model), directory)
+    else:
+        export_adapter(source, directory)
+    click.echo(f"{version} -> {directory}")
+
+
+@command.command("fork")
+@click.argument("version")
+@click.argument("name")
+@click.pass_obj
+def fork_command(data: DataDir, version: str, name: str) -> None:
+    """Begin the policy NAME from VERSION, with its weights and optimizer. What VERSION was trained on, NAME was too."""
+    found = _find(data, version)
+    _weights(data, found)
+    target = Checkpoints(data.policies, name)
+    with target.only_writer():
+        made = fork(Checkpoints(data.policies, found.policy), found.step, target)
+    click.echo(f"{version} -> {made.version}; train it with: arttrace train --policy {name}")
+
+
+@command.command("prune")
+@click.argument("policy", default="policy")
+@click.option("--keep-best", default=1, show_default=True, type=click.IntRange(0), help="So many of highest reward.")
+@click.option("--keep-latest", default=3, show_default=True, type=click.IntRange(0), help="So many of the newest.")
+@click.option("--every", default=0, type=click.IntRange(0), help="And those whose number it divides.")
+@click.option("--dry-run", is_flag=True, help="Say which would go; remove nothing.")
+@click.pass_obj
+def prune(data: DataDir, policy: str, keep_best: int, keep_latest: int, every: int, dry_run: bool) -> None:
+    """Remove the weights of old versions of POLICY. What they consumed stays known, and so do their metrics.
+
+    The two newest versions and those that are served stay in any case.
+    """
+    checkpoints = Checkpoints(data.policies, policy)
+    keep = Keep(best=keep_best, latest=keep_latest, every=every)
+    if keep.everything:
+        raise click.UsageError("say what to keep: --keep-best, --keep-latest or --every")
+    rewards = version_rewards([checkpoints.manifest(n) for n in checkpoints.all_steps()])
+    gone = to_prune(checkpoints.steps(), rewards, keep, _served(data, policy))
+    if not dry_run:
+        gone = checkpoints.prune(gone)
+    names = ", ".join(f"{policy}@{step}" for step in gone) or "none"
+    click.echo(
+        f"{'would be pruned' if dry_run else 'pruned'}: {names}; {len(checkpoints.steps())} versions have weights"
+    )
+
+
+def _all(data: DataDir) -> list[Checkpoints]:
+    if not data.policies.is_dir():
+        return []
+    names = sorted(path.name for path in data.policies.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return [Checkpoints(data.policies, name) for name in names]
+
+
+def _listed(data: DataDir, checkpoints: Checkpoints) -> list[_Line]:
+    whole, served = set(checkpoints.steps()), _served(data, checkpoints.policy)
+    made = [checkpoints.manifest(n) for n in checkpoints.all_steps()]
+    rewards = version_rewards(made)
+    return [
+        _Line(
+            version=done.version,
+            time_ns=done.time_ns,
+            reward=rewards.get(done.step),
+            trajectories=len(done.consumed),
+            tokens_trained=done.metrics.get("tokens_trained", done.metrics.get("learned_tokens", 0.0)),
+            served=done.step in served,
+            pruned=done.step not in whole,
+            adapter=str(checkpoints.path(done.step)),
+        )
+        for done in made
+    ]
+
+
+def _print_list(data: DataDir, lines: list[_Line]) -> None:
+    if not lines:
+        click.echo(f"There are no versions in {data.policies}.")
+        return
+    table = Table("version", "made", box=None, header_style="bold", pad_edge=False)
+    for title in ("reward", "runs", "tokens"):
+        table.add_column(title, justify="right")
+    table.add_column("")
+    for line in lines:
+        made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(line.time_ns / 1e9))
+        note = "served" if line.served else "pruned" if line.pruned else ""
+        tokens = f"{line.tokens_trained:.0f}"
+        table.add_row(line.version, made, _number(line.reward), str(line.trajectories), tokens, note)
+    Console().print(table)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def _find(data: DataDir, version: str) -> PolicyStep:
+    """The manifest of NAME@N. Raises TrainingError when there is none."""
+    name, at, number = version.rpartition("@")
+    if not at or not number.isdecimal():
+        raise TrainingError(f"{version!r} names no version.", "Write NAME@N; `arttrace policies` lists them.")
+    return Checkpoints(data.policies, name).manifest(int(number))
+
+
+def _weights(data: DataDir, found: PolicyStep) -> Path:
+    checkpoints = Checkpoints(data.policies, found.policy)
+    if found.step not in checkpoints.steps():
+        raise TrainingError(
+            f"{found.version} was pruned: its weights are gone.", "`arttrace policies` lists the others."
+        )
+    return checkpoints.path(found.step)
+
+
+def _served(data: DataDir, policy: str) -> set[int]:
+    """The steps that the gateway holds, none when it does not run."""
+    status = _status(data, policy)
+    names = [status.current, *status.requests] if status else []
+    return {int(number) for _, at, number in (name.rpartition("@") for name in names) if at and number.isdecimal()}
+
+
+def _status(data: DataDir, policy: str) -> GatewayStatus | None:
+    serving = find_serving(data)
+    if serving is None or serving.policy != policy:
+        return None
+    client = GatewayClient(serving.url)
+    try:
+        return client.status()
+    except ServingError:
+        return None
+    finally:
+        client.close()

@@ -1,0 +1,128 @@
+"""`arttrace status`: what the training daemons of a data directory do now."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from arttrace.commands.options import dir_option, json_option
+from arttrace.errors import TrainingError
+from arttrace.paths import DataDir
+from trainer.checkpoints import Checkpoints
+from trainer.daemon import Phase
+from trainer.daemon.state import FAILED, STOPPED, DaemonState, read_state
+from trainer.serving import ServingFile, find_serving
+
+_EVERY_S = 0.5
+_SHOWN = ("reward_mean", "reward_spread", "loss", "grad_norm", "entropy", "kl", "clip_fraction", "staleness_mean")
+
+
+@click.command(short_help="Show what the training daemon does.")
+@dir_option
+@click.option("--policy", help="Only this policy.")
+@click.option("--watch", is_flag=True, help="Keep showing it, until Ctrl-C.")
+@json_option
+def command(data: DataDir, policy: str | None, watch: bool, as_json: bool) -> None:
+    """Show, for every policy that `arttrace train --daemon` trains or trained here, what it does and since when.
+
+    It reads the daemon's state file: nothing is asked, nothing is in the way.
+    """
+    if as_json and watch:
+        raise click.UsageError("--watch draws for the eye; poll `arttrace status --json` instead")
+    if as_json:
+        click.echo(msgspec.json.encode([_document(data, state) for state in _states(data, policy)]))
+        return
+    if not watch:
+        Console().print(_view(data, policy))
+        return
+    with Live(_view(data, policy), refresh_per_second=4) as live:
+        while True:
+            time.sleep(_EVERY_S)
+            live.update(_view(data, policy))
+
+
+def _states(data: DataDir, policy: str | None) -> list[DaemonState]:
+    found = sorted(path.parent for path in data.policies.glob(f"{policy or '*'}/daemon.json"))
+    states = [state for directory in found if (state := read_state(directory)) is not None]
+    if not states:
+        raise TrainingError(
+            f"No daemon ever trained {policy or 'a policy'} in {data.root}.",
+            "Start one: arttrace train --daemon --base-model DIR",
+        )
+    return states
+
+
+def _running(data: DataDir, state: DaemonState) -> bool:
+    return Checkpoints(data.policies, state.policy).writer() == state.pid
+
+
+def _document(data: DataDir, state: DaemonState) -> dict[str, Any]:
+    serving = find_serving(data)
+    return {
+        **msgspec.to_builtins(state),
+        "running": _running(data, state),
+        "gateway": serving.url if serving and serving.policy == state.policy else None,
+    }
+
+
+def _view(data: DataDir, policy: str | None) -> RenderableType:
+    serving, now = find_serving(data), time.time_ns()
+    return Group(*(_panel(state, _running(data, state), serving, now) for state in _states(data, policy)))
+
+
+def _panel(state: DaemonState, running: bool, serving: ServingFile | None, now_ns: int) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    for name, value in _lines(state, running, serving, now_ns):
+        table.add_row(f"[bold]{name}[/]", escape(value))
+    return table
+
+
+def _lines(state: DaemonState, running: bool, serving: ServingFile | None, now_ns: int) -> list[tuple[str, str]]:
+    since = _duration(now_ns - state.since_ns)
+    doing = f"{state.state} for {since}, process {state.pid}"
+    if not running:
+        died = state.state not in (STOPPED, FAILED)
+        doing = f"{'killed while in ' + state.state if died else state.state}, {since} ago"
+    lines = [("policy", f"{state.policy}@{state.step}"), ("daemon", doing)]
+    if state.reason:
+        lines.append(("reason", state.reason))
+    if state.mend:
+        lines.append(("mend", state.mend))
+    if serving and serving.policy == state.policy:
+        lines.append(("served", f"{state.served or 'not known'} at {serving.url}/v1"))
+    else:
+        lines.append(("served", "no: `arttrace serve` does not run for it"))
+    queue = state.queue
+    lines.append(("groups", f"{queue.ready} ready, {queue.waiting} waiting for more runs"))
+    if queue.left_out:
+        lines.append(("runs left out", ", ".join(f"{n} {why}" for why, n in sorted(queue.left_out.items()))))
+    if state.plan:
+        lines.append(("in work", f"{len(state.plan.groups)} groups, {len(state.plan.ids)} runs"))
+    if state.skips:
+        lines.append(("skipped", f"{state.skips} rounds in a row, {len(state.set_aside)} runs set aside"))
+    if state.last:
+        numbers = [f"{name} {state.last[name]:.4g}" for name in _SHOWN if name in state.last]
+        lines.append(("last step", ", ".join(numbers)))
+        seconds = [f"{phase} {state.last[name]:.2f}" for phase in Phase if (name := f"{phase}_s") in state.last]
+        lines.append(("seconds", ", ".join(seconds)))
+    lines.extend(
+        ("", f"{group.key}: {group.runs} runs, reward {group.mean:.3f}, spread {group.spread:.3f}")
+        for group in state.last_groups
+    )
+    return lines
+
+
+def _duration(nanoseconds: int) -> str:
+    seconds = max(nanoseconds, 0) // 1_000_000_000
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60} min"
