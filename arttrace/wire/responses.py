@@ -18,6 +18,10 @@ from arttrace.wire.response_events import output_logprobs, read_events
 from arttrace.wire.span import Decoded, Failure, SpanDraft, error_of, read_json
 from arttrace.wire.sse import event_data
 
+_TOKENS = (
+    ("prompt_token_ids", "input_messages", semconv.PROMPT_TOKEN_IDS),
+    ("token_ids", "output_messages", semconv.TOKEN_IDS),
+)
 _INCOMPLETE = {"max_output_tokens": "length", "max_tokens": "length"}
 
 
@@ -71,12 +75,23 @@ def _put(span: SpanDraft, response: dict[str, Any]) -> Failure | None:
     logprobs = output_logprobs(items)
     if logprobs is not None:
         span.put_tokens(semconv.LOGPROBS, encode_logprobs(logprobs))
-    for key, name in (("prompt_token_ids", semconv.PROMPT_TOKEN_IDS), ("token_ids", semconv.TOKEN_IDS)):
+    for key, raw, name in _TOKENS:
         ids = integers(response.get(key))
+        if ids is None:
+            ids = _raw_tokens(response.get(raw))
         if ids is not None:
             span.put_tokens(name, encode_token_ids(ids))
     error = error_of(response)
     return None if error is None else ("response_failed", error)
+
+
+def _raw_tokens(messages: Any) -> list[int] | None:
+    """Token ids as vLLM gives them when it is asked for the response's messages; None where there are none."""
+    parts = messages if isinstance(messages, list) else []
+    found = [integers(part.get("tokens")) if isinstance(part, dict) else None for part in parts]
+    if not found or any(ids is None for ids in found):
+        return None
+    return [id for ids in found for id in ids or []]
 
 
 def _finish_reason(response: dict[str, Any], items: list[Any]) -> str | None:

@@ -84,6 +84,18 @@ def test_a_stream_cut_after_any_event_holds_what_had_come(words: str) -> None:
     assert tools[-1] == ("".join(arguments for _, _, arguments in TOOLS) if words == "tools" else "")
 
 
+def test_token_ids_of_a_response_as_vllm_gives_them() -> None:
+    """Asked with enable_response_messages, it tells what it read and wrote as raw messages with their tokens."""
+    raw = {"input_messages": [{"type": "raw_message_tokens", "message": "hi", "tokens": [7, 8]}]}
+    raw["output_messages"] = [{"tokens": [1, 2]}, {"tokens": [3]}]
+    attributes = run("/v1/responses", response(ASK, []) | raw).attributes
+    assert list(decode_token_ids(attributes[semconv.PROMPT_TOKEN_IDS])) == [7, 8]
+    assert list(decode_token_ids(attributes[semconv.TOKEN_IDS])) == [1, 2, 3]
+    for odd in ("x", [], [{"tokens": [1]}, {}], [{"tokens": ["1"]}], [None]):
+        attributes = run("/v1/responses", response(ASK, []) | {"output_messages": odd}).attributes
+        assert semconv.TOKEN_IDS not in attributes
+
+
 def test_a_request_of_the_responses_api() -> None:
     items = [
         {"role": "user", "content": [{"type": "input_text", "text": "see"}, {"type": "input_image", "image_url": "u"}]},
