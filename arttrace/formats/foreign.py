@@ -19,7 +19,6 @@ from arttrace.records.span import Attributes, SpanRow
 
 _OPENINFERENCE_KIND = "openinference.span.kind"
 _TRACELOOP_KIND = "traceloop.span.kind"
-_MARKS = (_OPENINFERENCE_KIND, _TRACELOOP_KIND, langfuse.TYPE, "gen_ai.system", "llm.request.type")
 
 _RENAMED = {
     "gen_ai.system": semconv.PROVIDER_NAME,
@@ -41,6 +40,7 @@ _OPENINFERENCE = {
     "llm.token_count.completion_details.reasoning": semconv.USAGE_REASONING_OUTPUT_TOKENS,
     "session.id": semconv.CONVERSATION_ID,
 }
+_FOREIGN = frozenset({_OPENINFERENCE_KIND, _TRACELOOP_KIND, langfuse.TYPE, "llm.request.type", *_RENAMED})
 _KINDS = {
     "LLM": semconv.OPERATION_CHAT,
     "generation": semconv.OPERATION_CHAT,
@@ -58,7 +58,27 @@ def normalise(span: SpanRow) -> SpanRow:
     attributes = span.attributes
     if semconv.TRAJECTORY_ID in attributes and semconv.OPERATION_NAME in attributes:
         return span  # our own
+    found = _renamed(span)
+    if attributes.get(semconv.OPERATION_NAME, found.get(semconv.OPERATION_NAME)) == semconv.OPERATION_CHAT:
+        _messages(span, found)
+    added = {name: value for name, value in found.items() if value is not None and name not in attributes}
+    added.update(_mended(attributes))
+    return msgspec.structs.replace(span, attributes={**attributes, **added}) if added else span
+
+
+def settled(span: SpanRow) -> Attributes:
+    """The attributes under the names of the conventions; messages and tools that stand there in another form are left
+    aside, which makes it cheap."""
+    attributes = span.attributes
+    found = _renamed(span)
+    return {**{name: value for name, value in found.items() if value is not None}, **attributes} if found else attributes
+
+
+def _renamed(span: SpanRow) -> Attributes:
+    attributes = span.attributes
     found: Attributes = {}
+    if _FOREIGN.isdisjoint(attributes):
+        return found
     if _OPENINFERENCE_KIND in attributes:
         found = _openinference(attributes)
     elif langfuse.TYPE in attributes:
@@ -70,11 +90,7 @@ def normalise(span: SpanRow) -> SpanRow:
     for old, new in _RENAMED.items():
         if old in attributes:
             found.setdefault(new, attributes[old])
-    if attributes.get(semconv.OPERATION_NAME, found.get(semconv.OPERATION_NAME)) == semconv.OPERATION_CHAT:
-        _messages(span, found)
-    added = {name: value for name, value in found.items() if value is not None and name not in attributes}
-    added.update(_mended(attributes))
-    return msgspec.structs.replace(span, attributes={**attributes, **added}) if added else span
+    return found
 
 
 def _mended(attributes: Attributes) -> Attributes:
@@ -136,6 +152,8 @@ def _event_messages(span: SpanRow, names: Iterable[str]) -> list[dict[str, Any]]
 def numbered(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
     """`prefix.0.a.b`, `prefix.1.c.0.d`, ... as a list of objects, in order of their numbers."""
     start = prefix + "."
+    if start not in "\n".join(attributes):
+        return []
     root: dict[str, Any] = {}
     for name, value in attributes.items():
         if name.startswith(start):

@@ -50,7 +50,7 @@ def protobuf_spans(body: bytes) -> list[SpanRow]:
 
 
 def _protobuf_span(span: Span, resource: Attributes, scope_name: str, scope_version: str) -> SpanRow:
-    status = span.status
+    status, events, links = span.status, span.events, span.links
     return SpanRow(
         trace_id=span.trace_id.hex(),
         span_id=span.span_id.hex(),
@@ -58,17 +58,18 @@ def _protobuf_span(span: Span, resource: Attributes, scope_name: str, scope_vers
         name=span.name,
         start_ns=span.start_time_unix_nano,
         end_ns=span.end_time_unix_nano,
-        kind=int(span.kind),
-        status_code=int(status.code),
+        kind=span.kind,
+        status_code=status.code,
         status_message=status.message,
         attributes=_protobuf_attributes(span.attributes),
-        events=[
-            SpanEvent(event.name, event.time_unix_nano, _protobuf_attributes(event.attributes)) for event in span.events
-        ],
+        events=[SpanEvent(event.name, event.time_unix_nano, _protobuf_attributes(event.attributes)) for event in events]
+        if events
+        else [],
         links=[
-            SpanLink(link.trace_id.hex(), link.span_id.hex(), _protobuf_attributes(link.attributes))
-            for link in span.links
-        ],
+            SpanLink(link.trace_id.hex(), link.span_id.hex(), _protobuf_attributes(link.attributes)) for link in links
+        ]
+        if links
+        else [],
         trace_state=span.trace_state,
         resource=resource,
         scope_name=scope_name,
@@ -77,7 +78,11 @@ def _protobuf_span(span: Span, resource: Attributes, scope_name: str, scope_vers
 
 
 def _protobuf_attributes(pairs: Iterable[KeyValue]) -> Attributes:
-    return {pair.key: _protobuf_value(pair.value) for pair in pairs}
+    found: Attributes = {}
+    for pair in pairs:
+        value = pair.value
+        found[pair.key] = value.string_value or _protobuf_value(value)  # nearly all are texts
+    return found
 
 
 def _protobuf_value(value: AnyValue) -> Any:

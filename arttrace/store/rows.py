@@ -10,13 +10,12 @@ import msgspec
 
 from arttrace import groups, semconv
 from arttrace.formats.evaluations import is_reward_span
-from arttrace.formats.foreign import normalise
+from arttrace.formats.foreign import settled
 from arttrace.records.policy import PolicyStep
 from arttrace.records.record import Record, encode_record
 from arttrace.records.reward import Judgement, Reward
 from arttrace.records.span import SpanRow
 from arttrace.trajectories.decode import from_json, span_error, text
-from arttrace.trajectories.tree import operation
 
 _canonical = msgspec.json.Encoder(order="sorted")
 
@@ -137,12 +136,10 @@ def _row(record: Reward | Judgement | PolicyStep) -> tuple[Table, Row]:
             return POLICY_STEPS, (record.policy, record.step, record.adapter, record.base_model, record.time_ns)
 
 
-def span_columns(raw: SpanRow) -> Row:
+def span_columns(span: SpanRow) -> Row:
     """What queries need of a span, in the order of SPANS; a foreign span's under the names of the conventions."""
-    span = normalise(raw)
-    attributes = span.attributes
-    get = attributes.get
-    kind = EVALUATE if is_reward_span(span) else operation(span) or None
+    get = settled(span).get
+    kind = EVALUATE if is_reward_span(span) else text(get(semconv.OPERATION_NAME))
     entry = scenario = key = project = None
     if kind == semconv.OPERATION_INVOKE_AGENT:
         entry, scenario, project = text(get(semconv.ENTRY)), text(get(semconv.SCENARIO)), text(get(semconv.PROJECT))

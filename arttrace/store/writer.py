@@ -1,14 +1,15 @@
 """Writer: batches of records into the tables, each batch one transaction, each record once.
 
-What spans share is stored once (see schema.py). The writer remembers the texts and inputs it stored last; losing that
-memory costs space and look-ups, never content.
+What spans share is stored once (see schema.py). The writer remembers the texts and inputs it used last; losing that
+memory costs space, never content. Nothing here takes longer when the store is larger.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import duckdb
@@ -43,7 +44,7 @@ _ARROW = {
 }
 
 _AGENT = semconv.OPERATION_INVOKE_AGENT
-_KNOWN_TEXTS = 200_000
+_KNOWN_TEXTS = 100_000
 _TOKEN_TAIL = 4  # the last four characters of base64 may change when more follows
 _SHARED = (semconv.INPUT_MESSAGES, semconv.PROMPT_TOKEN_IDS, semconv.TOOL_DEFINITIONS, semconv.SYSTEM_INSTRUCTIONS)
 
@@ -61,28 +62,41 @@ class _Parts(msgspec.Struct):
     digest: int
 
 
-def _apart(span: SpanRow) -> _Parts:
-    attributes = span.attributes
-    shared = {
-        name: value
-        for name in _SHARED
-        if (value := attributes.get(name)) is not None and (isinstance(value, str) or name == semconv.INPUT_MESSAGES)
-    }
-    rest = {name: value for name, value in attributes.items() if name not in shared} if shared else attributes
+def _apart(span: SpanRow, origin: bytes) -> _Parts:
+    rest, shared = span.attributes, {}
+    for name in _SHARED:
+        value = rest.get(name)
+        if value is not None and (isinstance(value, str) or name == semconv.INPUT_MESSAGES):
+            shared[name] = value
+    if shared:
+        rest = rest.copy()
+        for name in shared:
+            del rest[name]
+    document = _encode(msgspec.structs.replace(span, attributes=rest, resource=_NOTHING, scope_name="", scope_version=""))
+    pieces = [document, origin]
+    pieces.extend(value.encode() if isinstance(value, str) else _encode(value) for value in shared.values())
+    digest = hashlib.blake2b(b"\0".join(pieces), digest_size=8).digest()
+    return _Parts(span, shared, origin, document, sum(map(len, pieces)), int.from_bytes(digest, "little", signed=True))
+
+
+def _all_apart(spans: Iterable[SpanRow]) -> Iterator[_Parts]:
+    """Spans of one request come one after the other and have the very same resource: it is encoded once."""
+    last: SpanRow | None = None
     origin = b""
-    if span.resource or span.scope_name or span.scope_version:
-        origin = _encode({k: v for k in _ORIGIN if (v := getattr(span, k))})
-    bare = msgspec.structs.replace(span, attributes=rest, resource={}, scope_name="", scope_version="")
-    document = _encode(bare)
-    digest, size = hashlib.blake2b(document, digest_size=8), len(document) + len(origin)
-    for value in (origin, *shared.values()):
-        data = value.encode() if isinstance(value, str) else value if isinstance(value, bytes) else _encode(value)
-        digest.update(b"\0" + data)
-        size += len(data)
-    return _Parts(span, shared, origin, document, size, int.from_bytes(digest.digest(), "little", signed=True))
+    for span in spans:
+        if (
+            last is None
+            or span.resource is not last.resource
+            or span.scope_name != last.scope_name
+            or span.scope_version != last.scope_version
+        ):
+            origin = _encode(held) if (held := {k: v for k in _ORIGIN if (v := getattr(span, k))}) else b""
+        last = span
+        yield _apart(span, origin)
 
 
 _ORIGIN = ("resource", "scope_name", "scope_version")
+_NOTHING: dict[str, Any] = {}
 
 
 class Writer:
@@ -93,7 +107,7 @@ class Writer:
         self._forget()
 
     def _forget(self) -> None:
-        self._texts: dict[bytes, int] = {}
+        self._texts: OrderedDict[bytes, int] | None = None
         self._recent, self._recent_tokens = Recent(), Recent()
         self._last_id = 0
         for table in ("texts", "prompts", "token_prompts"):
@@ -107,7 +121,7 @@ class Writer:
         self._connection.execute("BEGIN")
         try:
             fresh = self._new_spans([record for record in records if isinstance(record, SpanRow)])
-            rewards = [reward for parts in fresh for reward in rewards_of(parts.span)] if fresh else []
+            rewards = [reward for parts in fresh if parts.span.events for reward in rewards_of(parts.span)]
             self._store_spans(fresh)
             new = len(fresh) + self._store_others([*records, *rewards], derived={reward.id for reward in rewards})
             if offsets:
@@ -128,9 +142,13 @@ class Writer:
     def _new_spans(self, spans: Sequence[SpanRow]) -> list[_Parts]:
         if not spans:
             return []
-        parts = {(p.digest, p.span.trace_id, p.span.span_id): p for p in map(_apart, spans)}
+        parts = {(p.digest, p.span.trace_id, p.span.span_id): p for p in _all_apart(spans)}
+        # One that is there has the same start, and spans arrive about in the order of their starts: DuckDB then looks
+        # at the newest row groups only, however large the table is.
+        starts = [span.start_ns for span in spans]
         known = self._among(
-            "SELECT content_hash, trace_id, span_id FROM span_records WHERE content_hash IN (SELECT item FROM {given})",
+            "SELECT content_hash, trace_id, span_id FROM span_records WHERE content_hash IN (SELECT item FROM {given}) "
+            f"AND start_ns BETWEEN {min(starts)} AND {max(starts)}",
             pa.array([key[0] for key in parts], pa.int64()),
         )
         for key in known:
@@ -218,21 +236,32 @@ class Writer:
         return id
 
     def _text_ids(self, texts: Iterable[str]) -> dict[str, int]:
-        """The id of every text, new ones stored."""
-        hashes = {text: hashlib.blake2b(text.encode(), digest_size=16).digest() for text in texts}
-        unknown = [digest for digest in set(hashes.values()) if digest not in self._texts]
-        if len(self._texts) > _KNOWN_TEXTS:
-            self._texts = {digest: self._texts[digest] for digest in hashes.values() if digest in self._texts}
-        if unknown:
-            query = "SELECT hash, id FROM texts WHERE hash IN (SELECT item FROM {given})"
-            self._texts.update(self._among(query, pa.array(unknown, pa.binary())))
+        """The id of every text; those that are not among the last used are stored. The table is never searched."""
+        known = self._known_texts()
+        ids: dict[str, int] = {}
         rows: list[Row] = []
-        for text, digest in hashes.items():
-            if digest not in self._texts:
-                self._texts[digest] = self._next_id()
-                rows.append((self._texts[digest], digest, text))
+        for text in texts:
+            digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+            id = known.get(digest)
+            if id is None:
+                id = known[digest] = self._next_id()
+                rows.append((id, digest, text))
+            else:
+                known.move_to_end(digest)
+            ids[text] = id
         self._insert("texts", _TEXTS, rows)
-        return {text: self._texts[digest] for text, digest in hashes.items()}
+        while len(known) > _KNOWN_TEXTS:
+            known.popitem(last=False)
+        return ids
+
+    def _known_texts(self) -> OrderedDict[bytes, int]:
+        """The texts used last, by hash; at first those stored last."""
+        if self._texts is None:
+            query = f"""SELECT hash, id FROM texts WHERE id >= (
+                SELECT coalesce(min(id), 0) FROM (SELECT id FROM texts ORDER BY id DESC LIMIT {_KNOWN_TEXTS})
+            ) ORDER BY id"""  # noqa: S608
+            self._texts = OrderedDict(self._connection.execute(query).fetchall())
+        return self._texts
 
     def _next_id(self) -> int:
         self._last_id += 1
