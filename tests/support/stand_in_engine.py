@@ -15,14 +15,15 @@ Request = dict[str, Any]
 
 
 class StandInEngine:
-    """One engine on a free port. The log-probabilities it gives depend on the bytes of the adapter it was given.
+    """One engine on a free port, or a given one. The log-probabilities it gives depend on the bytes of the adapter it was given.
 
     `drop` is how many of the next generations it hangs up on before answering; `held` makes generations wait until
     `release` is set; `break_stream` ends a stream after its first chunk; `deaf` makes it ignore adapters' weights.
     """
 
-    def __init__(self, base_model: str = "base") -> None:
+    def __init__(self, base_model: str = "base", port: int = 0) -> None:
         self.base_model = base_model
+        self._port = port
         self.adapters: dict[str, str] = {}
         self.generations: list[Request] = []
         self.log: list[tuple[str, str]] = []
@@ -38,7 +39,7 @@ class StandInEngine:
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> StandInEngine:
-        self._server = await asyncio.start_server(self._connection, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._connection, "127.0.0.1", self._port)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
@@ -149,10 +150,10 @@ class StandInEngine:
 
 
 @contextlib.contextmanager
-def engine_in_a_thread(base_model: str = "base") -> Iterator[StandInEngine]:
+def engine_in_a_thread(base_model: str = "base", port: int = 0) -> Iterator[StandInEngine]:
     """The stand-in engine on a loop of its own, for tests that are not asynchronous."""
     loop = asyncio.new_event_loop()
-    engine = StandInEngine(base_model)
+    engine = StandInEngine(base_model, port)
     loop.run_until_complete(engine.__aenter__())
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

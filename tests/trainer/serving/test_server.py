@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -140,3 +141,32 @@ def test_the_token_is_asked_for(base_model: Path, tmp_path: Path, engine: StandI
         with pytest.raises(ServingError, match="key"):
             GatewayClient(serving.url).status()
         assert GatewayClient(serving.url, api_key="k").status().step == 0
+
+
+def test_an_engine_that_goes_away_is_left_out_and_taken_back_with_the_current_version(
+    tmp_path: Path, base_model: Path, engine: StandInEngine
+) -> None:
+    def until(states: list[str], client: GatewayClient) -> None:
+        deadline = time.monotonic() + 60
+        while (found := [each.state for each in client.status().replicas]) != states:
+            assert time.monotonic() < deadline, found
+            time.sleep(0.05)
+
+    with contextlib.ExitStack() as second:
+        other = second.enter_context(engine_in_a_thread())
+        options = ["--vllm-url", engine.url, "--vllm-url", other.url]
+        with start_serving(DataDir(tmp_path / "d"), base_model, options=options) as serving:
+            client = serving.client()
+            chat = {"model": "policy:latest", "messages": []}
+            client.publish(1, write_adapter(tmp_path / "1", b"w1"))
+            assert list(other.adapters) == ["policy@1"]
+            second.close()
+            until(["ready", "lost"], client)
+            report = client.publish(2, write_adapter(tmp_path / "2", b"w2"))
+            assert report.max_logprob_change > 0
+            for _ in range(4):
+                answer = httpx.post(f"{serving.url}/v1/chat/completions", json=chat)
+                assert (answer.status_code, answer.json()["model"]) == (200, "policy@2")
+            with engine_in_a_thread(port=int(other.url.rsplit(":", 1)[1])) as back:
+                until(["ready", "ready"], client)
+                assert list(back.adapters) == ["policy@2"]
