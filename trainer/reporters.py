@@ -111,7 +111,7 @@ class WandB:
 
     def close(self) -> None:
         """Ends the run."""
-        self._run.finish(quiet=True)
+        self._run.finish()
 
 
 class Trackio:

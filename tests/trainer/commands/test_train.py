@@ -38,7 +38,7 @@ class StandInLearner:
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataDir:
     monkeypatch.setattr("trainer.learner.packed.PackedLearner", StandInLearner)
-    monkeypatch.setattr("trainer.commands.train.read_model", lambda _: None)
+    monkeypatch.setattr("trainer.commands.training.read_model", lambda _: None)
     data = DataDir(tmp_path)
     fill(data, "s")
     return data

@@ -1,0 +1,172 @@
+"""`arttrace policies` and `arttrace status` on real checkpoints of a tiny model."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from tiny_model import make_adapter, make_base_model
+
+from arttrace.errors import TrainingError
+from arttrace.paths import DataDir
+from arttrace.records.policy import Consumed, PolicyStep
+from trainer.checkpoints import Checkpoints
+from trainer.commands.policies import command as policies
+from trainer.commands.status import command as status
+from trainer.config import Keep
+from trainer.daemon.state import DaemonState, Plan, PlannedGroup, Queue, write_state
+from trainer.metrics import GroupReward
+from trainer.retention import to_prune
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_base_model(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture
+def data(tmp_path: Path, base_model: Path) -> DataDir:
+    """Five versions; the last one's adapter is real."""
+    data = DataDir(tmp_path / "data")
+    checkpoints = Checkpoints(data.policies, "policy")
+    for step, reward in enumerate((0.1, 0.2, 0.9, 0.3, 0.4), start=1):
+
+        def save(directory: Path, step: int = step) -> None:
+            if step == 5:
+                make_adapter(base_model, directory, step)
+            else:
+                (directory / "adapter_model.safetensors").write_text(str(step))
+                (directory / "trainer_state.pt").write_text(str(step))
+
+        manifest = PolicyStep(
+            policy="policy",
+            step=step,
+            adapter="",
+            consumed=(Consumed(f"t{step}", "r"),),
+            metrics={"reward_mean": reward, "tokens_trained": 10.0 * step},
+            base_model=str(base_model),
+            time_ns=step,
+        )
+        checkpoints.write(step, save, manifest)
+    return data
+
+
+def run(data: DataDir, *arguments: str, command: Any = policies) -> Result:
+    return CliRunner().invoke(command, ["--dir", str(data.root), *arguments])
+
+
+def test_versions_are_listed_with_the_reward_of_the_runs_they_answered(data: DataDir) -> None:
+    lines = json.loads(run(data, "--json").stdout)
+    assert [line["version"] for line in lines] == [f"policy@{n}" for n in range(1, 6)]
+    assert [line["reward"] for line in lines] == [0.2, 0.9, 0.3, 0.4, None]
+    assert {line["served"] for line in lines} == {False}
+    assert "policy@5" in run(data).stdout
+
+
+def test_two_versions_are_compared_number_by_number(data: DataDir) -> None:
+    compared = json.loads(run(data, "compare", "policy@1", "policy@3", "--json").stdout)
+    assert compared == {"reward_mean": [0.1, 0.9], "tokens_trained": [10.0, 30.0]}
+    assert "+0.8" in run(data, "compare", "policy@1", "policy@3").stdout
+    for wrong in ("policy", "policy@9"):
+        assert isinstance(run(data, "compare", "policy@1", wrong).exception, TrainingError)
+
+
+def test_a_pruned_version_keeps_its_manifest_and_its_number(data: DataDir) -> None:
+    checkpoints = Checkpoints(data.policies, "policy")
+    arguments = ("prune", "--keep-best", "1", "--keep-latest", "1")
+    assert run(data, *arguments, "--dry-run").stdout.startswith("would be pruned: policy@1, policy@3;")
+    assert checkpoints.steps() == [1, 2, 3, 4, 5]
+    assert run(data, *arguments).stdout == "pruned: policy@1, policy@3; 3 versions have weights\n"
+    assert (checkpoints.steps(), checkpoints.all_steps()) == ([2, 4, 5], [1, 2, 3, 4, 5])
+    assert [path.name for path in checkpoints.path(1).iterdir()] == ["pruned.json"]
+    assert checkpoints.consumed_ids() == {"t1", "t2", "t3", "t4", "t5"}
+    assert [line["pruned"] for line in json.loads(run(data, "--json").stdout)] == [True, False, True, False, False]
+    with pytest.raises(TrainingError, match="exists already"):
+        checkpoints.write(1, lambda directory: None, checkpoints.manifest(1))
+    assert isinstance(run(data, "export", "policy@1", str(data.root / "x")).exception, TrainingError)
+
+
+def test_a_prune_that_was_killed_half_way_is_finished_by_the_next(data: DataDir) -> None:
+    checkpoints = Checkpoints(data.policies, "policy")
+    (checkpoints.path(1) / "manifest.json").rename(checkpoints.path(1) / "pruned.json")
+    assert 1 not in checkpoints.steps()
+    checkpoints.prune([])
+    assert [path.name for path in checkpoints.path(1).iterdir()] == ["pruned.json"]
+
+
+@pytest.mark.parametrize(
+    ("keep", "served", "gone"),
+    [
+        (Keep(best=0, latest=0, every=0), (), []),
+        (Keep(best=0, latest=1, every=0), (), [1, 2, 3, 4, 5, 6, 7, 8]),
+        (Keep(best=1, latest=3, every=5), (), [1, 2, 4, 6, 7]),
+        (Keep(best=2, latest=2, every=0), (1,), [2, 4, 5, 6, 7, 8]),
+    ],
+)
+def test_what_is_kept(keep: Keep, served: tuple[int, ...], gone: list[int]) -> None:
+    rewards = {3: 0.9, 7: 0.2, 1: 0.5, 9: 0.8}
+    assert to_prune(range(1, 11), rewards, keep, served) == gone
+
+
+def test_an_exported_adapter_is_one_that_peft_loads_and_the_merged_model_computes_the_same(
+    data: DataDir, base_model: Path
+) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    adapter, merged = data.root / "adapter", data.root / "merged"
+    assert run(data, "export", "policy@5", str(adapter)).exception is None
+    assert run(data, "export", "policy@5", str(merged), "--merged").exception is None
+    assert sorted(path.name for path in adapter.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    ids = torch.arange(3, 40)[None]
+    base = AutoModelForCausalLM.from_pretrained(base_model)
+    with torch.no_grad():
+        unadapted = base(ids).logits
+        expected = PeftModel.from_pretrained(base, adapter)(ids).logits
+        got = AutoModelForCausalLM.from_pretrained(merged)(ids).logits
+    assert torch.allclose(got, expected, atol=1e-4)
+    assert not torch.allclose(got, unadapted, atol=1e-2)
+    assert AutoTokenizer.from_pretrained(merged).chat_template
+    assert isinstance(run(data, "export", "policy@5", str(merged)).exception, TrainingError)
+
+
+def test_a_fork_goes_on_from_its_version_and_from_what_that_consumed(data: DataDir) -> None:
+    assert run(data, "fork", "policy@3", "mine").stdout.startswith("policy@3 -> mine@3")
+    mine = Checkpoints(data.policies, "mine")
+    assert mine.steps() == [3]
+    assert mine.consumed_ids() == {"t1", "t2", "t3"}
+    assert (mine.path(3) / "trainer_state.pt").read_text() == "3"
+    assert mine.manifest(3).version == "mine@3"
+    assert isinstance(run(data, "fork", "policy@4", "mine").exception, TrainingError)
+
+
+def test_status_tells_a_running_daemon_from_one_that_was_killed(data: DataDir) -> None:
+    assert isinstance(run(data, command=status).exception, TrainingError)
+    checkpoints = Checkpoints(data.policies, "policy")
+    state = DaemonState(
+        policy="policy",
+        pid=os.getpid(),
+        state="step",
+        step=5,
+        queue=Queue(2, 1, {"too stale": 3}),
+        plan=Plan(6, (PlannedGroup("g", ("a", "b")),)),
+        last={"reward_mean": 0.5, "step_s": 1.5},
+        last_groups=(GroupReward("g", 2, 0.5, 1.0),),
+        reason="the gateway does not answer",
+    )
+    with checkpoints.only_writer():
+        write_state(checkpoints.directory, state)
+        [shown] = json.loads(run(data, "--json", command=status).stdout)
+        assert (shown["running"], shown["state"], shown["queue"]["ready"], shown["gateway"]) == (True, "step", 2, None)
+        text = " ".join(run(data, command=status).stdout.split())
+        assert f"process {os.getpid()}" in text
+        assert "2 ready, 1 waiting" in text
+        assert "reason the gateway does not answer" in text
+    assert "killed while in step" in run(data, command=status).stdout
+    assert json.loads(run(data, "--json", command=status).stdout)[0]["running"] is False

@@ -1,0 +1,121 @@
+"""Where a step's numbers go: the real W&B (offline) and the real TensorBoard, read back from what they wrote."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arttrace.errors import TrainingError
+from arttrace.records.policy import PolicyStep
+from trainer.checkpoints import Checkpoints
+from trainer.reporters import Reporters, open_reporters
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Checkpoints:
+    found = Checkpoints(tmp_path, "policy")
+
+    def save(directory: Path) -> None:
+        (directory / "adapter_config.json").write_text("{}")
+        (directory / "adapter_model.safetensors").write_bytes(b"weights")
+
+    for done in made(3):
+        found.write(done.step, save, done)
+    return found
+
+
+def made(count: int) -> list[PolicyStep]:
+    return [
+        PolicyStep("policy", step, "", metrics={"loss": 1.0 / step, "reward_mean": float(step)}, time_ns=step * 10**9)
+        for step in range(1, count + 1)
+    ]
+
+
+def told(reporters: Reporters, checkpoints: Checkpoints, known: dict[str, int] | None = None) -> dict[str, int]:
+    try:
+        return reporters.catch_up(made(3), known or {}, checkpoints)
+    finally:
+        reporters.close()
+
+
+def test_tensorboard_holds_every_number_at_its_step(tmp_path: Path, checkpoints: Checkpoints) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    reporters = open_reporters(["tensorboard"], tmp_path / "out", "policy", {}, print)
+    assert told(reporters, checkpoints, {"tensorboard": 1}) == {"tensorboard": 3}
+    events = EventAccumulator(str(tmp_path / "out" / "tensorboard" / "policy"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("reward_mean")] == [(2, 2.0), (3, 3.0)]
+
+
+def test_wandb_holds_the_numbers_and_each_adapter_as_a_version(
+    tmp_path: Path, checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb")
+    from wandb.proto import wandb_internal_pb2
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    for name in ("WANDB_CONFIG_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    said: list[str] = []
+    reporters = open_reporters(["wandb"], tmp_path / "out", "policy", {"min_groups": 2}, said.append)
+    assert told(reporters, checkpoints) == {"wandb": 3}
+    assert said == []
+    [written] = (tmp_path / "out").glob("wandb/offline-run-*/*.wandb")
+    steps: list[int] = []
+    artifacts: list[str] = []
+    for data in records(written.read_bytes()):
+        record: Any = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        if record.HasField("history"):
+            steps.append(record.history.step.num)
+        elif record.HasField("request") and record.request.HasField("log_artifact"):
+            artifacts.append(record.request.log_artifact.artifact.name)
+        elif record.HasField("artifact"):
+            artifacts.append(record.artifact.name)
+    assert steps == [1, 2, 3]
+    assert artifacts == ["policy"] * 3
+
+
+def records(log: bytes) -> Iterator[bytes]:
+    """Of a .wandb file: after 7 bytes, blocks of 32 KiB with chunks of (checksum, length, kind) and payload, where kind
+    tells a whole record (1) or its first, middle and last part (2, 3, 4)."""
+    at, part = 7, b""
+    while at + 7 <= len(log):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+            continue
+        length, kind = struct.unpack_from("<HB", log, at + 4)
+        part += log[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):
+            yield part
+            part = b""
+
+
+def test_one_that_fails_is_told_once_and_training_goes_on(checkpoints: Checkpoints) -> None:
+    class Broken:
+        def step(self, done: PolicyStep, adapter: Path | None) -> None:
+            assert adapter is not None
+            raise OSError("no network")
+
+        def close(self) -> None: ...
+
+    said: list[str] = []
+    reporters = Reporters({"broken": Broken()}, said.append)
+    assert told(reporters, checkpoints) == {}
+    assert said == ["broken cannot be told any more: OSError: no network"]
+
+
+def test_an_unknown_one_and_a_missing_package_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TrainingError, match="'mlflow'"):
+        open_reporters(["mlflow"], tmp_path, "policy", {}, print)
+    monkeypatch.setitem(__import__("sys").modules, "trackio", None)
+    with pytest.raises(TrainingError, match="pip install trackio"):
+        open_reporters(["trackio"], tmp_path, "policy", {}, print)
