@@ -11,9 +11,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, overload
 
 import msgspec
 
@@ -33,10 +34,11 @@ _messages: msgspec.json.Decoder[_Message] = msgspec.json.Decoder(_Message)
 class RolloutWorkers:
     """Worker processes that have imported one entry point and run it on job after job.
 
-    `entry` is `module:function` or `path/to/file.py:function`. `env` is added to the environment and leads the
-    user's client to the gateway (OPENAI_BASE_URL and the like). Each of `workers` processes runs up to `concurrency`
-    jobs at once. Traces go to the spool of `data`, prints to `logs/rollouts.log` in it. Stop it with `close` or use
-    it in a `with` block; workers also end when this process dies.
+    `entry` is `module:function`, `path/to/file.py:function`, or `run PROGRAM` for a script or a module. `env` is added
+    to the environment and leads the user's client to the gateway (OPENAI_BASE_URL and the like). Each of `workers`
+    processes runs up to `concurrency` jobs at once. A run that takes longer than `timeout_s` is ended with its worker
+    and all that this runs. Traces go to the spool of `data`, prints to `logs/rollouts.log` in it. Stop it with `close`
+    or use it in a `with` block; workers also end when this process dies.
     """
 
     def __init__(
@@ -47,11 +49,13 @@ class RolloutWorkers:
         env: Mapping[str, str] | None = None,
         workers: int = 1,
         concurrency: int = 16,
+        timeout_s: float | None = None,
     ) -> None:
         self._entry = entry
         self._concurrency = concurrency
         self._env = {**os.environ, **(env or {}), "ARTTRACE_DIR": str(data.root)}
         self._count = workers
+        self._timeout_s = timeout_s
         self._workers: list[_WorkerProcess] = []
         self._inbox: queue.SimpleQueue[tuple[_WorkerProcess, _Message | None]] = queue.SimpleQueue()
         self.log = data.root / "logs" / "rollouts.log"
@@ -75,7 +79,8 @@ class RolloutWorkers:
     ) -> list[RolloutResult]:
         """Run every job; results are in the order of the jobs, `on_result` gets each as it comes.
 
-        A job whose entry point raised, or whose worker died, is a result with `error`. Raises RolloutError when the
+        A job whose entry point raised is a result with `error`; one that took too long, or whose worker died, also has
+        `lost`. Raises RolloutError when the
         entry point cannot be loaded or workers keep dying.
         """
         self.start()
@@ -95,13 +100,18 @@ class RolloutWorkers:
             worker.under_way.clear()  # what an interrupted run has left there is nobody's any more
         while len(results) < len(jobs):
             self._hand_out(todo)
-            worker, message = self._receive()
+            received = self._receive(self._deadline())
+            if received is None:
+                self._end_late()
+                continue
+            worker, message = received
             if isinstance(message, RolloutResult):
                 if worker.under_way.pop(message.trajectory_id, None) is not None:
                     finish(message)
             elif message is None:
-                deaths += 1
                 self._workers.remove(worker)
+                if worker.ended_because is None:
+                    deaths += 1
                 if deaths > _RESTARTS_PER_RUN:
                     self.close()
                     raise RolloutError(
@@ -109,8 +119,9 @@ class RolloutWorkers:
                         f"Its output is in {self.log}.",
                     )
                 self._workers.append(self._spawn())
-                for lost in worker.under_way:
-                    finish(RolloutResult(lost, error=f"the rollout worker died ({worker.cause()})"))
+                why = worker.ended_because or f"the rollout worker died ({worker.cause()})"
+                for lost, (_, began) in worker.under_way.items():
+                    finish(RolloutResult(lost, error=why, seconds=time.monotonic() - began, lost=True))
         return [results[job.trajectory_id] for job in jobs]
 
     def close(self) -> None:
@@ -131,10 +142,34 @@ class RolloutWorkers:
     def _spawn(self) -> _WorkerProcess:
         return _WorkerProcess(self._entry, self._concurrency, self._env, self.log, self._inbox)
 
-    def _receive(self) -> tuple[_WorkerProcess, _Message | None]:
-        """The next message of a worker of ours; None for its death. Raises RolloutError when it could not load."""
+    def _deadline(self) -> float | None:
+        """When the run that began first has had its time."""
+        if self._timeout_s is None:
+            return None
+        began = [began for worker in self._workers for _, began in worker.under_way.values()]
+        return min(began) + self._timeout_s if began else None
+
+    def _end_late(self) -> None:
+        """End the workers of runs that have had their time; what else they run ends with them."""
+        assert self._timeout_s is not None
+        for worker in self._workers:
+            began = [began for _, began in worker.under_way.values()]
+            if began and time.monotonic() >= min(began) + self._timeout_s:
+                worker.end(f"it took longer than {self._timeout_s:g} s")
+
+    @overload
+    def _receive(self) -> tuple[_WorkerProcess, _Message | None]: ...
+    @overload
+    def _receive(self, deadline: float | None) -> tuple[_WorkerProcess, _Message | None] | None: ...
+    def _receive(self, deadline: float | None = None) -> tuple[_WorkerProcess, _Message | None] | None:
+        """The next message of a worker of ours; None for its death, or in place of both when the deadline has passed.
+        Raises RolloutError when it could not load."""
         while True:
-            worker, message = self._inbox.get()
+            try:
+                wait = None if deadline is None else max(deadline - time.monotonic(), 0)
+                worker, message = self._inbox.get(timeout=wait)
+            except queue.Empty:
+                return None
             if worker not in self._workers:
                 continue
             if isinstance(message, WorkerReady):
@@ -172,7 +207,8 @@ class _WorkerProcess:
     ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.ready = False
-        self.under_way: dict[str, RolloutJob] = {}
+        self.under_way: dict[str, tuple[RolloutJob, float]] = {}  # with when each began, in monotonic seconds
+        self.ended_because: str | None = None
         self._inbox = inbox
         with log.open("ab") as prints:
             self._process = subprocess.Popen(
@@ -198,11 +234,18 @@ class _WorkerProcess:
         return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
     def give(self, job: RolloutJob) -> None:
-        self.under_way[job.trajectory_id] = job
+        self.under_way[job.trajectory_id] = job, time.monotonic()
         # A worker that is gone shows as the end of its messages.
         with contextlib.suppress(OSError):
             self._jobs.write(msgspec.json.encode(job) + b"\n")
             self._jobs.flush()
+
+    def end(self, why: str) -> None:
+        """End it now, and what it has started; that shows as the end of its messages."""
+        if self.ended_because is None:
+            self.ended_because = why
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def hang_up(self) -> None:
         with contextlib.suppress(OSError):

@@ -14,6 +14,7 @@ from arttrace.capture.config import ContentMode, Mask, Orphans, Settings
 from arttrace.capture.decorators import trajectory
 from arttrace.capture.flow import current_flow, set_flow
 from arttrace.capture.guard import Guard, logger
+from arttrace.capture.replay import RecordedTools
 from arttrace.capture.scope import RunOverrides, Scope, record_reward
 
 _guard = Guard("the public functions")
@@ -141,18 +142,23 @@ def run_entry(
     scenario: str | None = None,
     group: str | None = None,
     metadata: Mapping[str, Any] | None = None,
+    args: Sequence[Any] = (),
+    tools: RecordedTools | None = None,
 ) -> Any:
     """Run an entry point as one trajectory, with values of the rollout in place of its decorator's.
 
     `fn` may be decorated with `trajectory` (its name stays), below other decorators too, or not at all. Returns what
-    `fn(**arguments)` returns; for a coroutine function a coroutine to be awaited.
+    `fn(*args, **arguments)` returns; for a coroutine function a coroutine to be awaited. With `tools` its tools are
+    answered from the record.
     """
     entry = fn if _is_decorated(fn) else trajectory(fn)
-    overrides = RunOverrides(trajectory_id=trajectory_id, scenario=scenario, group=group, metadata=metadata)
+    overrides = RunOverrides(
+        trajectory_id=trajectory_id, scenario=scenario, group=group, metadata=metadata, tools=tools
+    )
     before = current_flow()
     set_flow(replace(before, overrides=overrides))
     try:
-        outcome = entry(**arguments)
+        outcome = entry(*args, **arguments)
     finally:
         set_flow(before)
     return _awaited(outcome, overrides) if inspect.isawaitable(outcome) else outcome

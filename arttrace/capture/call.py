@@ -236,12 +236,23 @@ class ModelCall:
         end_ns = time.time_ns()
         if self._run is not None and not self._is_of_another_run(self._run.id):
             self._run.ended_spans += 1
+        if self._run is not None:
+            self._run.unanswered = self._unanswered(ending, error)
         _open_calls.discard(self)
         failure = None
         if error is not None and not isinstance(error, GeneratorExit):
             failure = describe_error(error)
         weight = sum(len(attempt.request) + attempt.body_size for attempt in self._attempts[-1:])
         self._recorder.submit(lambda: self._decode(ending, failure, end_ns), weight)
+
+    def _unanswered(self, ending: Ending, error: BaseException | None) -> str | None:
+        """Why the server gave no answer, whatever was asked; None when it gave one, or nobody waited for it."""
+        if not self._attempts or ending not in ("complete", "error"):
+            return None
+        status = self._attempts[-1].status
+        if status is None or ending == "error":
+            return "no answer" if error is None else describe_error(error)[0]
+        return f"status {status}" if status == 429 or status >= 500 else None
 
     def _is_of_another_run(self, run_id: str) -> bool:
         """Whether the request names a trajectory other than the one it was made in: it belongs to that one."""

@@ -12,25 +12,38 @@ import sys
 import threading
 from pathlib import Path
 
+import msgspec
+
 from arttrace.capture import runtime
 from arttrace.capture.flow import Execution
 from arttrace.capture.guard import Guard
 from arttrace.capture.ids import random_hex
 from arttrace.capture.places import place_by_baggage, place_of
 from arttrace.capture.propagation import of_process
-from arttrace.capture.scope import Run, Scope, ScopeKind
+from arttrace.capture.scope import Run, RunOverrides, Scope, ScopeKind
 
 _lock = threading.Lock()
+ROLLOUT = "ARTTRACE_ROLLOUT"
+"""The environment's word for a rollout's values, from the worker to the program that it starts."""
+
 _enabled = False
+_overrides: RunOverrides | None = None
 _scope: Scope | None = None
 _ends = False
 _ending = Guard("ending the program's trajectory", background=True)
 
 
 def enable() -> None:
-    """From now on calls outside a trajectory are recorded under the program's."""
-    global _enabled
+    """From now on calls outside a trajectory are recorded under the program's.
+
+    What a rollout that started this program says of its trajectory is taken from the environment here, so that it
+    concerns no process that the program starts.
+    """
+    global _enabled, _overrides
     _enabled = True
+    job = os.environ.pop(ROLLOUT, None)
+    if job is not None:
+        _overrides = RunOverrides(**msgspec.json.decode(job))
 
 
 def scope(kind: ScopeKind = "agent") -> Scope | None:
@@ -54,6 +67,8 @@ def scope(kind: ScopeKind = "agent") -> Scope | None:
                 return None
             parent = None if carried is None else place_of(carried)
             run = Run(id=random_hex(32), project=recorder.settings.project) if parent is None else parent.run
+            if parent is None and _overrides is not None:
+                _overrides.apply(run)
             entry = _program()
             name = Path(entry).stem or entry
             _scope = Scope("trajectory" if parent is None else "agent", name, run=run, parent=parent, entry=entry)

@@ -1,5 +1,8 @@
 """The process that runs the user's entry point on job after job: `python -m arttrace.capture.rollout_worker ENTRY N`.
 
+ENTRY is `module:function`, `path/to/file.py:function`, or `run PROGRAM` for a script or a module that `arttrace run`
+recorded.
+
 Jobs come as JSON lines on standard input, results leave as JSON lines on standard output; whatever the user's code
 prints goes to standard error. Up to N jobs run at once, coroutine functions as tasks of one loop, others in threads.
 A result is written when its spans are on disk. The end of standard input, also by the death of whoever started this,
@@ -11,8 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import importlib
-import importlib.util
 import inspect
 import os
 import signal
@@ -23,56 +24,28 @@ import traceback
 from collections.abc import AsyncIterable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
 
 from arttrace.capture.api import flush, run_entry, shutdown
+from arttrace.capture.entries import bind, load_entry, run_program
 from arttrace.capture.propagation import VARIABLE
+from arttrace.capture.replay import RecordedTools
 from arttrace.capture.runtime import counts
 from arttrace.capture.values import json_text
-from arttrace.records.rollout import RolloutJob, RolloutResult, WorkerReady
+from arttrace.records.rollout import PROGRAM, RolloutJob, RolloutResult, WorkerReady
 
 MAX_RESULT_BYTES = 16 << 20
 _FLUSH_TIMEOUT_S = 60.0
 _LEAVE_WITHIN_S = 5.0
 
 
-def load_entry(entry: str) -> Callable[..., Any]:
-    """The callable that `module:function` or `path/to/file.py:function` names; a file's folder joins sys.path.
-
-    Raises what importing it raises, ValueError for another form, TypeError when it names no callable.
-    """
-    source, colon, attribute = entry.rpartition(":")
-    if not colon or not source or not attribute:
-        raise ValueError(f"{entry!r} is neither module:function nor path/to/file.py:function")
-    if source.endswith(".py"):
-        path = Path(source).absolute()
-        if not path.is_file():
-            raise FileNotFoundError(f"there is no file {path}")
-        sys.path.insert(0, str(path.parent))
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    else:
-        sys.path.insert(0, str(Path.cwd()))
-        module = importlib.import_module(source)
-    found: Any = module
-    for name in attribute.split("."):
-        found = getattr(found, name)
-    if not callable(found):
-        raise TypeError(f"{entry} is no function but {type(found).__name__}")
-    return found  # type: ignore[no-any-return]
-
-
 class _Worker:
     """Runs jobs and answers them; results that finish while others are being flushed share the next flush."""
 
-    def __init__(self, entry: Callable[..., Any], concurrency: int, answers: BinaryIO) -> None:
-        self._entry = entry
+    def __init__(self, entry: Callable[..., Any] | str, concurrency: int, answers: BinaryIO) -> None:
+        self._entry = entry  # a program's by its name
         self._answers = answers
         self._is_async = inspect.iscoroutinefunction(entry) or inspect.isasyncgenfunction(entry)
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="rollout")
@@ -107,10 +80,15 @@ class _Worker:
         self._done.put_nowait((msgspec.structs.replace(result, seconds=time.perf_counter() - began), refused_before))
 
     async def _call(self, job: RolloutJob) -> Any:
+        if isinstance(self._entry, str):
+            return await asyncio.get_running_loop().run_in_executor(self._threads, run_program, self._entry, job)
+        args, kwargs = bind(self._entry, job.arguments) if job.as_recorded else ((), job.arguments)
         run = partial(
             run_entry,
             self._entry,
-            job.arguments,
+            kwargs,
+            args=args,
+            tools=None if job.tools is None else RecordedTools(job.tools),
             trajectory_id=job.trajectory_id,
             scenario=job.scenario,
             group=job.group,
@@ -141,7 +119,7 @@ class _Worker:
                 elif refused > refused_before:
                     lost = f"records that the spool refused while it ran: {refused - refused_before}; is the disk full?"
                 if lost and result.error is None:
-                    result = RolloutResult(result.trajectory_id, error=lost, seconds=result.seconds)
+                    result = RolloutResult(result.trajectory_id, error=lost, seconds=result.seconds, lost=True)
                 _write(self._answers, result)
 
 
@@ -178,7 +156,8 @@ def main(entry: str, concurrency: int) -> None:
     os.environ.pop("ARTTRACE_ENDPOINT", None)  # whoever asked for these runs reads them from the data directory
     job_lines, answers = _take_standard_streams()
     try:
-        function = load_entry(entry)
+        program = entry.removeprefix(PROGRAM)
+        run = program if program != entry else load_entry(entry)
     except BaseException:  # noqa: BLE001  importing the user's code may raise anything, SystemExit too
         _write(answers, WorkerReady(error=traceback.format_exc(limit=-5)))
         return
@@ -198,7 +177,7 @@ def main(entry: str, concurrency: int) -> None:
             _leave()
 
         threading.Thread(target=read, daemon=True, name="jobs").start()
-        await _Worker(function, concurrency, answers).serve(jobs)
+        await _Worker(run, concurrency, answers).serve(jobs)
 
     asyncio.run(serve())
 

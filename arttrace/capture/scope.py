@@ -21,11 +21,12 @@ from arttrace.capture.flow import Execution, Flow, claim_execution, current_flow
 from arttrace.capture.guard import Guard, logger
 from arttrace.capture.ids import random_hex
 from arttrace.capture.runtime import recorder
-from arttrace.capture.values import json_object, json_text
+from arttrace.capture.values import described, json_object, json_text
 from arttrace.records.reward import Reward
 
 if TYPE_CHECKING:
     from arttrace.capture.recorder import Recorder
+    from arttrace.capture.replay import RecordedTools
 
 ScopeKind = Literal["trajectory", "agent", "tool"]
 MAX_ERROR_TEXT = 4000
@@ -45,6 +46,12 @@ class Run:
     tags: list[str] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
     ended_spans: int = 0
+    tools: RecordedTools | None = None
+    """In a rollout, what its tools are answered with instead of being run."""
+    unanswered: str | None = None
+    """Why the last model call got no answer from its server: a run that then fails is no word about its agent."""
+    interrupted: str | None = None
+    """Why the run is none to be judged or learned from, however it ends."""
 
 
 class RunOverrides:
@@ -57,8 +64,10 @@ class RunOverrides:
         scenario: str | None = None,
         group: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        tools: RecordedTools | None = None,
     ) -> None:
         self._values = (trajectory_id, scenario, group, dict(metadata or {}))
+        self._tools = tools
         self._taken = False
 
     def apply(self, run: Run) -> None:
@@ -71,6 +80,7 @@ class RunOverrides:
         run.scenario = scenario if scenario is not None else run.scenario
         run.group = group if group is not None else run.group
         run.metadata.update(metadata)
+        run.tools = self._tools
 
 
 class Scope:
@@ -107,6 +117,7 @@ class Scope:
         self._failure: tuple[str, str] | None = None
         self._attributes: dict[str, Any] = {}
         self._cut: list[str] = []
+        self._described: list[str] = []
         self.execution: Execution | None = None
         self._ended = False
         self._pid = os.getpid()
@@ -139,6 +150,12 @@ class Scope:
     def set_arguments(self, /, **arguments: Any) -> None:
         """Record what this run was started with, as it is now."""
         self._content(semconv.TOOL_CALL_ARGUMENTS if self.kind == "tool" else semconv.ENTRY_ARGUMENTS, arguments, True)
+
+    @property
+    def arguments(self) -> str | None:
+        """What was recorded by `set_arguments`, as JSON text; None where it is not whole."""
+        name = semconv.TOOL_CALL_ARGUMENTS if self.kind == "tool" else semconv.ENTRY_ARGUMENTS
+        return None if name in self._cut or name in self._described else self._attributes.get(name)
 
     def set_result(self, result: Any) -> None:
         """Record what this run returned, as it is now."""
@@ -210,6 +227,8 @@ class Scope:
             attributes.update(self._root_attributes())
         if self._cut:
             attributes[semconv.TRUNCATED] = self._cut
+        if self._described:
+            attributes[semconv.DESCRIBED] = self._described
         failure = self._failure if error is None else describe_error(error)
         if isinstance(error, GeneratorExit):
             attributes[semconv.INTERRUPTED], failure = "closed", None
@@ -217,6 +236,10 @@ class Scope:
             attributes[semconv.INTERRUPTED] = "cancelled"
         elif isinstance(error, SystemExit) and error.code in (None, 0):
             failure = None
+        elif self.is_root and failure is not None and self.run.unanswered is not None:
+            attributes[semconv.INTERRUPTED] = f"the model did not answer ({self.run.unanswered})"
+        if self.is_root and self.run.interrupted is not None:
+            attributes[semconv.INTERRUPTED] = self.run.interrupted
         self.run.ended_spans += 1
         self.recorder.submit(lambda: self._end(attributes, end_ns, failure))
 
@@ -254,10 +277,13 @@ class Scope:
         if self.capture_content == "off":
             return
         with _recording:
+            before = described()
             text, cut = (json_object if is_object else json_text)(value, MAX_CONTENT_BYTES)
             self._attributes[attribute] = text
             if cut:
                 self._cut.append(attribute)
+            if described() != before:
+                self._described.append(attribute)
 
 
 class NoScope:

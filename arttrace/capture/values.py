@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +10,8 @@ import msgspec
 
 MAX_REPR = 1000
 
+
+_told = threading.local()
 
 _PLAIN: tuple[tuple[type, Callable[[Any], Any]], ...] = (
     (str, str.__str__),
@@ -26,10 +29,15 @@ def _fallback(value: Any) -> Any:
     dump = getattr(type(value), "model_dump", None)
     if callable(dump):
         return value.model_dump(mode="json")
-    return repr(value)[:MAX_REPR]
+    return _describe(value)
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_fallback)
+
+
+def described() -> int:
+    """How many values were given by their repr in this thread so far, as they are no JSON."""
+    return getattr(_told, "described", 0)
 
 
 def json_text(value: Any, limit: int) -> tuple[str, bool]:
@@ -77,8 +85,13 @@ def _try_encode(value: Any) -> bytes | None:
         return None
 
 
+def _describe(value: Any) -> str:
+    _told.described = described() + 1
+    return repr(value)[:MAX_REPR]
+
+
 def _safe_repr(value: Any) -> str:
     try:
-        return repr(value)[:MAX_REPR]
+        return _describe(value)
     except Exception:  # noqa: BLE001  see above
         return f"<{type(value).__qualname__}>"

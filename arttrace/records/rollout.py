@@ -6,31 +6,60 @@ out.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
+PROGRAM = "run "
+"""Before the script or module of a whole program, where an entry point is named."""
+
+
+class RecordedTool(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One execution of a tool in the record. `arguments` and `result` are JSON values; where it raised, `error` is the
+    name of the built-in exception, and `message` its text."""
+
+    name: str
+    arguments: Any = None
+    result: Any = None
+    error: str | None = None
+    message: str = ""
+
+
+class ToolRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What tools are answered with instead of being run, in order; a call beyond it is run (`live`) or fails."""
+
+    tools: tuple[RecordedTool, ...] = ()
+    on_missing: Literal["live", "error"] = "error"
+
 
 class RolloutJob(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One run to make: `arguments` are the entry point's keyword arguments; an empty `trajectory_id` is filled in."""
+    """One run to make: `arguments` are the entry point's keyword arguments; an empty `trajectory_id` is filled in.
+
+    With `as_recorded` they are as the root span of a run has them: by parameter name, those of `*args` and `**kwargs`
+    under their parameter's. With a `tools` record the entry point's tools are answered from it.
+    """
 
     arguments: dict[str, Any]
     scenario: str | None = None
     group: str | None = None
     metadata: dict[str, Any] = {}
     trajectory_id: str = ""
+    as_recorded: bool = False
+    tools: ToolRecord | None = None
 
 
 class RolloutResult(msgspec.Struct, frozen=True, omit_defaults=True, tag="result"):
     """What became of one run. `result` is the returned value as JSON; `error` tells why there is none.
 
-    When this arrives the run's spans are on disk. `seconds` is the time the entry point took.
+    When this arrives the run's spans are on disk. `seconds` is the time the entry point took. `lost` tells that the
+    error is no word about the agent: its worker died or was ended, or its spans could not be written.
     """
 
     trajectory_id: str
     result: Any = None
     error: str | None = None
     seconds: float = 0.0
+    lost: bool = False
 
 
 class WorkerReady(msgspec.Struct, frozen=True, omit_defaults=True, tag="ready"):

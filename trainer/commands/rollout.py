@@ -1,0 +1,263 @@
+"""`arttrace rollout`: recorded runs of the user's own entry point, run again under the current policy."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+import msgspec
+
+from arttrace.commands.options import dir_option, json_option
+from arttrace.errors import ArttraceError, RolloutError
+from arttrace.paths import DataDir
+from arttrace.records.rollout import RolloutJob, RolloutResult
+from arttrace.records.span import SpanRow
+from arttrace.records.trajectory import Trajectory
+from arttrace.store import AnyStore, open_store
+from trainer.replay import REPLAY_OF, OnMissing, Plan, Scenario, plan_replay, same_entry
+from trainer.replay_report import Outcome, Report, report_of
+from trainer.rollouts import RolloutWorkers
+from trainer.serving import GatewayClient, find_serving
+
+_LOOKED_AT = 1000
+
+
+@click.command(short_help="Run recorded inputs again under the current policy.")
+@dir_option
+@click.option("--entry", metavar="MODULE:FUNCTION", help="What to run.  [default: the recorded entry point]")
+@click.option("--trajectory", "ids", multiple=True, metavar="ID", help="This recorded run. May be given several times.")
+@click.option("--group", metavar="KEY", help="The recorded runs of this group.")
+@click.option("--scenario", metavar="NAME", help="The recorded runs of this scenario.")
+@click.option("--from-store", is_flag=True, help="The newest recorded runs: what is done where nothing is named.")
+@click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="At most so many inputs.")
+@click.option(
+    "--input",
+    "file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Take the inputs from this file: a JSON object of arguments by name on each line.",
+)
+@click.option("-n", "--runs", type=click.IntRange(min=1), default=8, show_default=True, help="Runs of each input.")
+@click.option("--concurrency", type=click.IntRange(min=1), default=4, show_default=True, help="Runs at once.")
+@click.option("--timeout", type=click.FloatRange(min=0.1), default=600.0, show_default=True, help="Seconds for a run.")
+@click.option(
+    "--policy",
+    metavar="URL|NAME",
+    help="Send every model call to this policy.  [default: policy:latest of the running `arttrace serve`]",
+)
+@click.option(
+    "--route", "routes", multiple=True, metavar="MODEL=POLICY[@URL]", help="Send the calls of this model alone to it."
+)
+@click.option(
+    "--tools",
+    type=click.Choice(["live", "recorded"]),
+    default="live",
+    show_default=True,
+    help="Run the tools, or answer them with what they gave in the recorded run.",
+)
+@click.option(
+    "--on-missing",
+    type=click.Choice(["live", "error"]),
+    default="error",
+    show_default=True,
+    help="With --tools recorded, a tool call that the record does not hold: run it, or fail.",
+)
+@click.option("--with-original", is_flag=True, help="Put the runs into the recorded run's own group, to be compared.")
+@click.option("--dry-run", is_flag=True, help="Say what would be run, what not, and why.")
+@json_option
+def command(
+    data: DataDir,
+    entry: str | None,
+    ids: tuple[str, ...],
+    group: str | None,
+    scenario: str | None,
+    from_store: bool,
+    limit: int,
+    file: Path | None,
+    runs: int,
+    concurrency: int,
+    timeout: float,
+    policy: str | None,
+    routes: tuple[str, ...],
+    tools: Literal["live", "recorded"],
+    on_missing: OnMissing,
+    with_original: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Run your own entry point again on recorded inputs, under the policy being trained.
+
+    \b
+    arttrace rollout                                  the newest inputs in the store, 8 runs of each
+    arttrace rollout --trajectory 2f1c9a -n 16        this one
+    arttrace rollout --entry agent.py:answer --input questions.jsonl
+
+    Every recorded input becomes a group of runs, ready for `arttrace score` and `arttrace train`. The code runs as it
+    is, in processes of its own; its model calls are sent to the policy. A run that failed is kept, with its error. One
+    that took too long, whose process died, or that the policy did not answer, is kept as incomplete: it is no word
+    about the policy, and is neither scored nor trained on.
+
+    Exit code 1: some runs were lost in that way, or nothing was captured. 130: interrupted; what was done is kept.
+    """
+    if file is not None:
+        if ids or group or scenario or from_store or tools == "recorded":
+            raise click.UsageError("--input takes the place of recorded runs: leave out what chooses among them")
+        if entry is None:
+            raise click.UsageError("--input needs --entry")
+        plan = Plan(tuple(Scenario(entry, arguments) for arguments in _read_inputs(file)))
+    else:
+        with open_store(data) as store:
+            plan = plan_replay(
+                _recorded(store, ids, group, scenario, entry),
+                entry=entry,
+                limit=None if ids else limit,
+                with_original=with_original,
+                tools=on_missing if tools == "recorded" else None,
+            )
+    entry = plan.entry
+    if dry_run:
+        _show_plan(plan, entry, runs, as_json)
+        return
+    environment = _environment(data, policy, routes)
+    jobs = [(one, one.job(secrets.token_hex(16))) for one in plan.scenarios for _ in range(runs)]
+    for reason, count in sorted(plan.refused.items()):
+        click.echo(f"left out: {count} recorded runs ({reason})", err=True)
+    report = _run(data, entry, jobs, environment, min(concurrency, len(jobs)), timeout)
+    if as_json:
+        click.echo(msgspec.json.encode(report.document(entry, plan.refused)))
+    else:
+        click.echo(report.text())
+    if report.interrupted:
+        sys.exit(130)
+    report.check(data)
+
+
+def _recorded(
+    store: AnyStore, ids: Sequence[str], group: str | None, scenario: str | None, entry: str | None
+) -> Iterator[tuple[Trajectory, Sequence[SpanRow]]]:
+    """The chosen runs, the newest first, or in the order they were named."""
+    if ids:
+        found = [store.trajectory(id) for id in ids]
+    elif group is not None:
+        found = store.trajectories(group=group)[::-1]
+    else:
+        newest = [one.id for one in store.summaries(limit=_LOOKED_AT) if entry is None or same_entry(one.entry, entry)]
+        found = [one for one in store.trajectories(ids=newest)[::-1] if REPLAY_OF not in one.metadata]
+    for trajectory in found:
+        if scenario is None or trajectory.scenario == scenario:
+            yield trajectory, store.spans(trajectory.id)
+
+
+def _read_inputs(file: Path) -> list[dict[str, Any]]:
+    inputs = []
+    for number, line in enumerate(file.read_bytes().splitlines(), 1):
+        if line.strip():
+            try:
+                inputs.append(msgspec.json.decode(line, type=dict[str, Any]))
+            except msgspec.DecodeError as error:
+                raise RolloutError(
+                    f"line {number} of {file} is no JSON object: {error}",
+                    'Each line holds the arguments of one input by name, such as {"question": "imported mango"}.',
+                ) from error
+    return inputs
+
+
+def _environment(data: DataDir, policy: str | None, routes: Sequence[str]) -> dict[str, str]:
+    """What leads the model calls of the runs to the policy."""
+    wanted = [f"*={policy or 'policy:latest'}"] if policy or not routes else []
+    if policy and policy.startswith(("http://", "https://")):
+        wanted = [f"*=policy:latest@{policy}"]
+    wanted += routes
+    unplaced = [route for route in wanted if "@http" not in route]
+    if any("=" not in route for route in routes):
+        raise click.BadParameter("write MODEL=POLICY, such as gpt-4o=policy:latest", param_hint="--route")
+    if unplaced:
+        serving = find_serving(data)
+        if serving is None:
+            raise RolloutError(
+                f"no policy is being served from {data.root}",
+                "Start it with: arttrace serve --base-model DIR. Or name the server: --policy http://HOST:PORT/v1",
+            )
+        GatewayClient(serving.url).status()
+        wanted = [route if "@http" in route else f"{route}@{serving.url}/v1" for route in wanted]
+    environment = {"ARTTRACE_ROUTE": ",".join(wanted)}
+    # A model client wants a key before it asks anything; the policy's server gets its own, or none.
+    environment["OPENAI_API_KEY"] = os.environ.get("OPENAI_API_KEY") or "arttrace"
+    key = os.environ.get("ARTTRACE_POLICY_API_KEY") or os.environ.get("ARTTRACE_API_KEY")
+    return environment if key is None else {**environment, "ARTTRACE_POLICY_API_KEY": key}
+
+
+def _run(
+    data: DataDir,
+    entry: str,
+    jobs: Sequence[tuple[Scenario, RolloutJob]],
+    environment: dict[str, str],
+    concurrency: int,
+    timeout_s: float,
+) -> Report:
+    """Run the jobs, each alone in its process, and read from the store what became of them."""
+    results: list[RolloutResult] = []
+    scenarios = {job.trajectory_id: scenario for scenario, job in jobs}
+
+    def on_result(result: RolloutResult) -> None:
+        results.append(result)
+        how = f"{'lost' if result.lost else 'failed'}: {result.error}" if result.error else "done"
+        click.echo(f"[{len(results)}/{len(jobs)}] {how} ({result.seconds:.1f} s)", err=True)
+
+    began, interrupted = time.monotonic(), False
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    workers = RolloutWorkers(entry, data, env=environment, workers=concurrency, concurrency=1, timeout_s=timeout_s)
+    stopped: ArttraceError | None = None
+    try:
+        with workers:
+            click.echo(f"{len(jobs)} runs of {entry}, {concurrency} at once; output in {workers.log}", err=True)
+            workers.run([job for _, job in jobs], on_result=on_result)
+    except KeyboardInterrupt:
+        interrupted = True
+    except RolloutError as error:
+        if not results:
+            raise
+        stopped = error
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    with open_store(data, create=True) as store:
+        kept = {one.id: one for one in store.trajectories(ids=[result.trajectory_id for result in results])}
+    outcomes = [Outcome.of(scenarios[one.trajectory_id], one, kept.get(one.trajectory_id)) for one in results]
+    return report_of(outcomes, len(jobs), time.monotonic() - began, interrupted, stopped)
+
+
+def _show_plan(plan: Plan, entry: str, runs: int, as_json: bool) -> None:
+    document = {
+        "entry": entry,
+        "runs_each": runs,
+        "scenarios": [
+            {
+                "group": one.group,
+                "replay_of": one.replay_of,
+                "arguments": one.arguments,
+                "recorded_tools": None if one.tools is None else len(one.tools.tools),
+            }
+            for one in plan.scenarios
+        ],
+        "refused": plan.refused,
+        "same_input": plan.same,
+    }
+    if as_json:
+        click.echo(msgspec.json.encode(document))
+        return
+    click.echo(f"{entry} would be run {len(plan.scenarios) * runs} times: {runs} x {len(plan.scenarios)} inputs.")
+    for one in plan.scenarios:
+        arguments = msgspec.json.encode(one.arguments).decode()
+        told = arguments if len(arguments) <= 100 else arguments[:97] + "..."
+        tools = "" if one.tools is None else f", {len(one.tools.tools)} tool calls in the record"
+        click.echo(f"  {(one.replay_of or 'input')[:8]}  {told}{tools}")
+    if plan.same:
+        click.echo(f"  left out: {plan.same} recorded runs (the same input again)")
+    for reason, count in sorted(plan.refused.items()):
+        click.echo(f"  left out: {count} recorded runs ({reason})")
