@@ -15,7 +15,7 @@ Request = dict[str, Any]
 
 
 class StandInEngine:
-    """One engine on a free port, or a given one. The log-probabilities it gives depend on the bytes of the adapter it was given.
+    """One engine on a free port, or on the given one. Its log-probabilities depend on the bytes of the adapter.
 
     `drop` is how many of the next generations it hangs up on before answering; `held` makes generations wait until
     `release` is set; `break_stream` ends a stream after its first chunk; `deaf` makes it ignore adapters' weights.
@@ -144,7 +144,7 @@ class StandInEngine:
 
     def _probe(self, body: Request) -> Any:
         weights = b"" if self.deaf else self._weights.get(body["model"], b"")
-        shift = hashlib.sha256(weights).digest()[0] / 256 if weights.strip(b"\0") else 0.0
+        shift = int.from_bytes(hashlib.sha256(weights).digest()[:4]) / 2**32 if weights.strip(b"\0") else 0.0
         logprobs = {"token_logprobs": [-1.0 - shift]}
         return {"choices": [{"index": index, "logprobs": logprobs} for index in range(len(body["prompt"]))]}
 

@@ -25,8 +25,8 @@ _ASK_EVERY_S, _SILENT_TIMES = 2.0, 3
 class Supervisor:
     """Keeps the engine of one replica alive: a vLLM process of its own, or the engine at `url`, which is only asked.
 
-    A process that dies is started again; an engine that does not answer, or that requests could not reach, gets no
-    more of them until it answers again. `url` takes $VLLM_API_KEY along.
+    A process that dies is started again. An engine at a URL that falls silent, and any that requests could not reach,
+    gets no more of them until it answers. $VLLM_API_KEY goes along to a URL.
     """
 
     def __init__(
@@ -79,7 +79,8 @@ class Supervisor:
             asked = time.monotonic()
             healthy = await upstream.healthy()
             silent = 0 if healthy else silent + 1
-            if self.replica.ready and silent >= (1 if self._process is None else _SILENT_TIMES):
+            # A process of ours is judged by whether it lives: on a CPU a long prefill may keep it from answering.
+            if self.replica.ready and self._process is None and silent >= _SILENT_TIMES:
                 self._say(f"{self.replica.name} does not answer; requests go elsewhere")
                 self.replica.lose()
             elif not self.replica.ready and healthy:
