@@ -144,9 +144,7 @@ class _Server:
             self._say(f"newest version: {name}")
 
     async def _serve(self) -> None:
-        async with asyncio.TaskGroup() as starting:
-            for supervisor in self._supervisors:
-                starting.create_task(supervisor.bring_up())
+        await self._bring_up_engines()
         server = _QuietServer(
             uvicorn.Config(
                 self._gateway.app(),
@@ -177,6 +175,18 @@ class _Server:
                 task.cancel()
             server.should_exit = True
             await asyncio.wait((answering, *watching))
+
+    async def _bring_up_engines(self) -> None:
+        starting = [asyncio.create_task(supervisor.bring_up()) for supervisor in self._supervisors]
+        try:
+            await asyncio.wait(starting, return_when=asyncio.FIRST_EXCEPTION)
+            for task in starting:
+                if task.done():
+                    task.result()
+        finally:
+            for task in starting:
+                task.cancel()
+            await asyncio.wait(starting)
 
     async def _keep_engines_alive(self) -> None:
         """Raises the last engine's failure when every one has failed for good."""
