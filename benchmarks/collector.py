@@ -1,10 +1,11 @@
 """What the collector does in a second, beside the stock way: one JSON row per span, executemany, then the ack.
 
     python benchmarks/collector.py                  the whole table, about two minutes
-    python benchmarks/collector.py --soak 300       memory at a fifth of a soak and at its end
+    python benchmarks/collector.py --soak 300       memory at a fifth of a soak and at its end, at 20,000 spans/s
 
 Sender and collector are processes of their own and share this machine's cores. A sender's connections each wait for
-an answer before the next request, as OpenTelemetry's exporters do; requests are built beforehand, only the ids change.
+an answer before the next request, as OpenTelemetry's exporters do; requests are built beforehand, only ids and times
+change.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import secrets
 import socket
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
@@ -31,6 +33,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 HERE = Path(__file__)
 MARK = b"\xc3trace-id-mark\xc3\xc3"
+START, END = 1_790_000_000_000_000_000, 1_790_000_000_000_500_000
+TIMES = struct.Struct("<BQBQ")  # two fields of protobuf, which follow each other
 CONNECTIONS = 4
 
 
@@ -59,8 +63,8 @@ def request_bytes(load: Load) -> bytes:
             span_id=(n + 1).to_bytes(8, "big"),
             name="chat policy",
             kind=3,
-            start_time_unix_nano=1_790_000_000_000_000_000 + n * 1000,
-            end_time_unix_nano=1_790_000_000_000_500_000 + n * 1000,
+            start_time_unix_nano=START,
+            end_time_unix_nano=END,
         )
         for key, value in (("operation.name", "chat"), ("provider.name", "openai"), ("request.model", "policy")):
             span.attributes.add(key=f"gen_ai.{key}").value.string_value = value
@@ -93,11 +97,8 @@ def send(port: int, load: Load, seconds: float, rate: float, connections: int) -
     def one(number: int) -> None:
         nonlocal acked, refused
         request = bytearray(template)
-        places = []
-        at = request.find(MARK)
-        while at >= 0:
-            places.append(at)
-            at = request.find(MARK, at + 16)
+        places = all_of(MARK, request)
+        times = all_of(TIMES.pack(0x39, START, 0x41, END), request)
         pause = load.spans * connections / rate if rate else 0.0
         due = began + pause * number / connections
         own: list[float] = []
@@ -112,6 +113,10 @@ def send(port: int, load: Load, seconds: float, rate: float, connections: int) -
                 trace_id = secrets.token_bytes(16)
                 for place in places:
                     request[place : place + 16] = trace_id
+                ended = time.time_ns()
+                changed = TIMES.pack(0x39, ended - (END - START), 0x41, ended)
+                for place in times:
+                    request[place : place + TIMES.size] = changed
                 sent = time.perf_counter()
                 wire.sendall(request)
                 answer = wire.recv(65536)
@@ -142,6 +147,16 @@ def send(port: int, load: Load, seconds: float, rate: float, connections: int) -
         "p99_ms": 1000 * ordered[int(len(ordered) * 0.99)],
         "max_ms": 1000 * ordered[-1],
     }
+
+
+def all_of(mark: bytes, request: bytearray) -> list[int]:
+    """Where a mark stands, of which there is one in each span."""
+    found = []
+    at = request.find(mark)
+    while at >= 0:
+        found.append(at)
+        at = request.find(mark, at + len(mark))
+    return found
 
 
 def run_sender(port: int, load: Load, seconds: float, rate: float = 0.0, connections: int = CONNECTIONS) -> Any:
@@ -291,50 +306,73 @@ def sustained(seconds: float) -> None:
             wait_for(lambda port=port: metric(port, "load_lag_seconds") == 0)
             taken = time.perf_counter() - began
             size = metric(port, "store_bytes")
+            cpu = cpu_seconds(loader(directory))
         print(
             f"into DuckDB, {load.name}: {found['acked']:,} spans offered at {found['rate']:,.0f}/s, all queryable "
-            f"after {taken:.1f} s: {found['acked'] / taken:,.0f} spans/s, p99 of the acks {found['p99_ms']:.0f} ms, "
+            f"after {taken:.1f} s: {found['acked'] / taken:,.0f} spans/s, {found['acked'] / cpu:,.0f} per CPU second "
+            f"of the loader, p99 of the acks {found['p99_ms']:.0f} ms, "
             f"{size / found['acked']:,.0f} bytes on disk per span",
             flush=True,
         )
 
 
-def soak(seconds: float) -> None:
-    """Memory of both processes at a fifth of a soak and at its end, at 20,000 spans/s of 0.5 KB."""
+def soak(seconds: float, rate: float) -> float:
+    """Memory of both processes over a soak with spans of 0.5 KB: the median around its end over that around a fifth.
+
+    Around means a tenth of the soak, in which DuckDB writes what waits in memory to its file once or more.
+    """
     with tempfile.TemporaryDirectory() as directory, collector(directory) as (port, process):
+        processes = [process.pid, loader(directory)]
         found: dict[str, Any] = {}
-        sender = threading.Thread(target=lambda: found.update(run_sender(port, LOADS[0], seconds, rate=20_000.0)))
+        sender = threading.Thread(target=lambda: found.update(run_sender(port, LOADS[0], seconds, rate=rate)))
+        began = time.monotonic()
         sender.start()
-        time.sleep(seconds / 5)
-        child = json.loads((Path(directory) / "owner.json").read_text())["pid"]
-        early = [resident(process.pid), resident(child)]
+        early = resident(processes, began + 0.15 * seconds, began + 0.25 * seconds)
+        late = resident(processes, began + 0.9 * seconds, began + seconds)
         sender.join()
-        wait_for(lambda: metric(port, "load_lag_seconds") == 0)
-        late = [resident(process.pid), resident(child)]
+        behind = metric(port, "load_lag_seconds")
+        wait_for(lambda: metric(port, "load_lag_seconds") == 0, 600)
+        cpu = cpu_seconds(processes[1])
+    ratio = sum(late) / sum(early)
     print(
         f"soak of {seconds:g} s at {found['rate']:,.0f} spans/s, {found['acked']:,} spans: collector and loader "
-        f"{told(early)} at a fifth, {told(late)} at the end: {sum(late) / sum(early):.2f} times"
+        f"{told(early)} around a fifth, {told(late)} around the end: {ratio:.2f} times; {behind:.1f} s behind at the "
+        f"end, {found['acked'] / cpu:,.0f} spans per CPU second of the loader"
     )
+    return ratio
 
 
-def told(sizes: list[int]) -> str:
+def told(sizes: list[float]) -> str:
     return " + ".join(f"{size / 1e6:.0f}" for size in sizes) + " MB"
 
 
-def resident(pid: int) -> int:
-    """Resident memory in bytes, the median of 20 samples over two seconds."""
-    samples = []
-    for _ in range(20):
-        fields = Path(f"/proc/{pid}/statm").read_text().split()
-        samples.append(int(fields[1]) * os.sysconf("SC_PAGE_SIZE"))
+def loader(directory: str) -> int:
+    """The process that owns the store."""
+    return int(json.loads((Path(directory) / "owner.json").read_text())["pid"])
+
+
+def resident(processes: list[int], since: float, until: float) -> list[float]:
+    """Resident memory of each in bytes, the median of samples between two monotonic times."""
+    samples: list[list[int]] = []
+    time.sleep(max(since - time.monotonic(), 0))
+    while time.monotonic() < until or not samples:
+        pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in processes]
+        samples.append([count * os.sysconf("SC_PAGE_SIZE") for count in pages])
         time.sleep(0.1)
-    return int(statistics.median(samples))
+    return [statistics.median(one) for one in zip(*samples, strict=True)]
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a round")
     parser.add_argument("--soak", type=float, metavar="SECONDS", help="only the soak, for so long")
+    parser.add_argument("--rate", type=float, default=20_000.0, help="spans a second of the soak")
     parser.add_argument("--send", help=argparse.SUPPRESS)
     parser.add_argument("--stock", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -344,7 +382,7 @@ def main() -> None:
     elif given.stock:
         serve_stock(given.stock)
     elif given.soak:
-        soak(given.soak)
+        soak(given.soak, given.rate)
     else:
         print(f"{os.cpu_count()} cores, shared by sender and collector\n")
         acks(given.seconds)

@@ -23,7 +23,8 @@ from arttrace.errors import StoreInUse
 from arttrace.paths import DataDir
 from arttrace.store import Store
 
-_IDLE_S, _BUSY_S = 0.25, 0.02
+_PAUSE_S = 0.25
+_BUSY = 4096  # records of a round beyond which the next follows at once: smaller ones cost as much each
 _RETRY_S = 1.0
 _NICE = 5  # acks first
 
@@ -79,8 +80,8 @@ def _load_until(ended: threading.Event, data: DataDir, token: str) -> None:
                 return
             if store is None or trouble:
                 ended.wait(_RETRY_S)
-            else:
-                ended.wait(_BUSY_S if new else _IDLE_S)
+            elif new < _BUSY:
+                ended.wait(_PAUSE_S)
 
 
 def _tell(round: Round) -> None:

@@ -71,7 +71,9 @@ def settled(span: SpanRow) -> Attributes:
     aside, which makes it cheap."""
     attributes = span.attributes
     found = _renamed(span)
-    return {**{name: value for name, value in found.items() if value is not None}, **attributes} if found else attributes
+    if not found:
+        return attributes
+    return {**{name: value for name, value in found.items() if value is not None}, **attributes}
 
 
 def _renamed(span: SpanRow) -> Attributes:

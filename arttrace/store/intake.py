@@ -37,13 +37,15 @@ def _without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def take_in(connection: duckdb.DuckDBPyConnection, writer: Writer, directory: Path) -> int:
-    """Reads what is new in a journal's segments. Returns how many records were new to the store. Raises duckdb.Error
-    when the store cannot be written; what was not stored is read again next time."""
+def take_in(connection: duckdb.DuckDBPyConnection, writer: Writer, directory: Path) -> Iterator[int]:
+    """Reads what is new in a journal's segments. Yields after each how many of its records were new to the store.
+    Raises duckdb.Error when the store cannot be written; what was not stored is read again next time."""
     segments = list_segments(directory)
     known = dict(connection.execute('SELECT name, "offset" FROM ingested_segments').fetchall())
-    with _without_collection():
-        return sum(_take_segment(connection, writer, segment, known.get(segment.name, 0)) for segment in segments)
+    for segment in segments:
+        with _without_collection():
+            new = _take_segment(connection, writer, segment, known.get(segment.name, 0))
+        yield new
 
 
 def _take_segment(connection: duckdb.DuckDBPyConnection, writer: Writer, segment: Segment, offset: int) -> int:

@@ -28,7 +28,7 @@ from arttrace.records.reward import Judgement, Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store.database import connect
-from arttrace.store.file import opening, replace
+from arttrace.store.file import opening, replace, trim
 from arttrace.store.intake import take_in
 from arttrace.store.links import any_links, below, beside
 from arttrace.store.prune import Pruned, copy_kept, runs, within
@@ -49,6 +49,7 @@ _summary: msgspec.json.Decoder[TrajectorySummary | None] = msgspec.json.Decoder(
 _OF_RUNS = f"operation IS DISTINCT FROM '{EVALUATE}'"
 _ITEMS = "SELECT unnest(?::VARCHAR[])"
 _BUILT_AT_ONCE = 200
+_TRIMMED_AFTER = 50_000  # records, some 6 MB of what DuckDB would keep in memory
 
 
 class Store:
@@ -60,6 +61,7 @@ class Store:
         self._writer = Writer(connection)
         self._lock = threading.RLock()
         self._readers = 0
+        self._untrimmed = 0
         self._unread = threading.Condition(self._lock)
         self._closed = False
         self._journal = JournalWriter(data.journal, fsync_interval_s=None)
@@ -142,7 +144,14 @@ class Store:
     def _take_in(self, directory: Path) -> int:
         with self._lock:
             try:
-                return take_in(self._connection, self._writer, directory)
+                total = 0
+                for new in take_in(self._connection, self._writer, directory):
+                    total += new
+                    self._untrimmed += new
+                    if self._untrimmed >= _TRIMMED_AFTER and not self._readers:
+                        trim(self._connection)
+                        self._untrimmed = 0
+                return total
             except (duckdb.Error, OSError) as error:
                 # A commit that failed for a full disk invalidates the whole DuckDB instance until it is reopened.
                 self._reopen()

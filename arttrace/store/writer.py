@@ -72,7 +72,9 @@ def _apart(span: SpanRow, origin: bytes) -> _Parts:
         rest = rest.copy()
         for name in shared:
             del rest[name]
-    document = _encode(msgspec.structs.replace(span, attributes=rest, resource=_NOTHING, scope_name="", scope_version=""))
+    document = _encode(
+        msgspec.structs.replace(span, attributes=rest, resource=_NOTHING, scope_name="", scope_version="")
+    )
     pieces = [document, origin]
     pieces.extend(value.encode() if isinstance(value, str) else _encode(value) for value in shared.values())
     digest = hashlib.blake2b(b"\0".join(pieces), digest_size=8).digest()
@@ -145,11 +147,11 @@ class Writer:
         parts = {(p.digest, p.span.trace_id, p.span.span_id): p for p in _all_apart(spans)}
         # One that is there has the same start, and spans arrive about in the order of their starts: DuckDB then looks
         # at the newest row groups only, however large the table is.
+        query = """SELECT content_hash, trace_id, span_id FROM span_records
+            WHERE start_ns BETWEEN {first} AND {last} AND content_hash IN (SELECT item FROM {{given}})"""
         starts = [span.start_ns for span in spans]
         known = self._among(
-            "SELECT content_hash, trace_id, span_id FROM span_records WHERE content_hash IN (SELECT item FROM {given}) "
-            f"AND start_ns BETWEEN {min(starts)} AND {max(starts)}",
-            pa.array([key[0] for key in parts], pa.int64()),
+            query.format(first=min(starts), last=max(starts)), pa.array([key[0] for key in parts], pa.int64())
         )
         for key in known:
             parts.pop(key, None)

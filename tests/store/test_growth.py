@@ -1,0 +1,87 @@
+"""A store takes in the thousandth batch as it took in the first: what it does for that must not change what it holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from simulated_agent import research_run
+
+from arttrace.paths import DataDir
+from arttrace.records.span import SpanRow
+from arttrace.store import Store, writer
+from arttrace.store import store as store_module
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDir:
+    return DataDir(tmp_path / "data")
+
+
+def moved(spans: list[SpanRow], by_ns: int) -> list[SpanRow]:
+    return [msgspec.structs.replace(span, start_ns=span.start_ns + by_ns, end_ns=span.end_ns + by_ns) for span in spans]
+
+
+def stored(store: Store) -> int:
+    return int(store.sql("SELECT count(*) FROM span_records")[1][0][0])
+
+
+def test_a_span_that_comes_again_among_much_later_ones_is_known(data: DataDir) -> None:
+    """Known ones are looked for among those that started at the time of the batch's spans."""
+    first = research_run("a")
+    later = [moved(research_run(f"later-{n}"), (n + 1) * 3_600_000_000_000) for n in range(3)]
+    with Store.open(data, create=True) as store:
+        for spans in (first, *later):
+            store.append(spans)
+        total = stored(store)
+        store.append([*later[-1], first[0]])
+        store.append(first[1:])
+        assert stored(store) == total == len(first) + sum(map(len, later))
+
+
+def test_texts_forgotten_or_found_again_give_the_same_spans(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "_KNOWN_TEXTS", 2)
+    runs = {id: research_run(id) for id in ("a", "b", "c")}
+    for id, spans in runs.items():
+        with Store.open(data, create=True) as store:
+            for span in spans:
+                store.append([span])
+            assert sorted(store.spans(id), key=lambda span: span.span_id) == sorted(spans, key=lambda s: s.span_id)
+    with Store.open(data) as store:
+        for id, spans in runs.items():
+            assert {span.span_id: span for span in store.spans(id)} == {span.span_id: span for span in spans}
+
+
+def test_a_text_is_stored_once_also_by_the_next_owner(data: DataDir) -> None:
+    def texts() -> int:
+        with Store.open(data, create=True) as store:
+            store.append(moved(research_run("a"), len(seen) * 1_000_000_000))
+            return int(store.sql("SELECT count(*) FROM texts")[1][0][0])
+
+    seen: list[int] = []
+    seen.append(texts())
+    seen.append(texts())
+    assert seen[0] == seen[1]
+
+
+def test_memory_is_given_back_only_while_nobody_reads(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = "SELECT current_setting('memory_limit')"
+    trimmed: list[bool] = []
+    trim = store_module.trim
+
+    def counted(connection: object) -> None:
+        trimmed.append(True)
+        trim(connection)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store_module, "_TRIMMED_AFTER", 1)
+    monkeypatch.setattr(store_module, "trim", counted)
+    with Store.open(data, create=True) as store:
+        before = store.sql(limit)[1]
+        with store._reading():
+            store.append(research_run("a"))
+            assert not trimmed
+        store.append(research_run("b"))
+        assert trimmed
+        assert [one.id for one in store.trajectories()] == ["a", "b"]
+        assert store.sql(limit)[1] == before
