@@ -1,4 +1,4 @@
-"""A store takes in the thousandth batch as it took in the first: what it does for that must not change what it holds."""
+"""A store takes in the thousandth batch as it took in the first; what it does for that changes nothing it holds."""
 
 from __future__ import annotations
 
