@@ -22,6 +22,7 @@ from arttrace.collector.answers import JSON, Refused
 from arttrace.errors import StoreError
 from arttrace.paths import DataDir
 from arttrace.records.record import Record
+from arttrace.records.tokens import TokenIds, plain
 from arttrace.store import Store
 from arttrace.store.operations import OPERATIONS, Operation
 from arttrace.store.remote import JSON_LINES, MSGPACK, Failure
@@ -99,7 +100,11 @@ def _run(accept: str, operation: Operation, arguments: msgspec.Struct, store: St
         if ARROW in accept:
             return Response(_arrow(columns, rows), media_type=ARROW)
         result = [dict(zip(columns, row, strict=True)) for row in rows]
-    return Response(msgspec.json.encode(result, enc_hook=str), media_type=JSON)
+    return Response(msgspec.json.encode(result, enc_hook=_text), media_type=JSON)
+
+
+def _text(value: Any) -> Any:
+    return plain(value) if isinstance(value, TokenIds) else str(value)
 
 
 def _arrow(columns: list[str], rows: list[tuple[Any, ...]]) -> bytes:

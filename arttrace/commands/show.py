@@ -7,6 +7,7 @@ import msgspec
 
 from arttrace.commands.options import dir_option, json_option
 from arttrace.paths import DataDir
+from arttrace.records.tokens import plain
 from arttrace.rewards.mix import trajectory_reward
 from arttrace.store import open_store
 from arttrace.trajectories import sequences
@@ -28,7 +29,7 @@ def command(id: str, as_json: bool, data: DataDir) -> None:
     token_sequences, report = sequences(trajectory)
     if as_json:
         whole = {"trajectory": trajectory, "tokens": report, "sequences": token_sequences}
-        click.echo(msgspec.json.encode(whole))
+        click.echo(msgspec.json.encode(whole, enc_hook=plain))
         return
     view = terminal.trajectory_view(trajectory, token_sequences, report, trajectory_reward(trajectory))
     terminal.console().print(view)

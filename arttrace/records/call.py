@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -28,7 +29,8 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
 class Call(msgspec.Struct, frozen=True, gc=False):
     """One model call: what went in, what came out, and the token truth where the engine gave it.
 
-    `prompt_token_ids` has shape (P,). Times are nanoseconds since the epoch. `tools` are definitions in OpenAI's form.
+    `prompt_token_ids` has shape (P,); calls that extend each other share its memory (records.tokens.TokenIds). Times
+    are nanoseconds since the epoch. `tools` are definitions in OpenAI's form.
     `interrupted` says why an answer is not whole ("closed", "cancelled", "error"); `truncated` that content was
     cut to a bound or masked, so that the call must not be trained on. `altered_sampling` names the request's settings
     beside the temperature under which tokens are sampled from another distribution than the policy's own (top_p, ...).
@@ -47,7 +49,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     messages: tuple[Message, ...] = ()
     tools: tuple[dict[str, Any], ...] = ()
     choices: tuple[Choice, ...] = ()
-    prompt_token_ids: tuple[int, ...] | None = None
+    prompt_token_ids: Sequence[int] | None = None
     temperature: float | None = None
     altered_sampling: tuple[str, ...] = ()
     response_id: str | None = None

@@ -9,10 +9,95 @@ from __future__ import annotations
 import base64
 import math
 import struct
-from collections.abc import Sequence
-from typing import Any
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
 
 _IDS, _LOGPROBS = "i4:", "f4:"
+
+
+class TokenIds(Sequence[int]):
+    """Token ids of shape (T,) that never change: the first `length` of an array, which longer ones share and extend.
+
+    Equal to any list or tuple of the same numbers.
+    """
+
+    __slots__ = ("_ids", "_length")
+
+    def __init__(self, ids: array[int], length: int) -> None:
+        self._ids = ids
+        self._length = length
+
+    @classmethod
+    def of(cls, ids: Sequence[int]) -> TokenIds:
+        """Ids in memory of their own. Raises ValueError for one outside 32 bits."""
+        if isinstance(ids, TokenIds):
+            return ids
+        try:
+            return cls(array("i", ids), len(ids))
+        except OverflowError as error:
+            raise ValueError(f"a token id is outside 32 bits: {error}") from error
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[int, ...]: ...
+    def __getitem__(self, index: int | slice) -> int | tuple[int, ...]:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(self._length)
+            return tuple(self._ids[start:stop:step]) if step > 0 else tuple(self)[index]
+        if not -self._length <= index < self._length:
+            raise IndexError("token index out of range")
+        return self._ids[index if index >= 0 else self._length + index]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._ids[: self._length])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (TokenIds, list, tuple)):
+            return NotImplemented
+        if len(other) != self._length:
+            return False
+        return self.begins_with(other) if isinstance(other, TokenIds) else tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    def begins_with(self, other: TokenIds) -> bool:
+        """Whether the first of these are all of the other ones."""
+        if len(other) > self._length or self._ids is other._ids:
+            return len(other) <= self._length
+        return self._ids[: len(other)] == other._ids[: len(other)]
+
+    def tobytes(self) -> bytes:
+        """The ids as native 32-bit numbers."""
+        return memoryview(self._ids)[: self._length].tobytes()
+
+
+def token_bytes(token_ids: Sequence[int]) -> bytes:
+    """Token ids as native 32-bit numbers."""
+    return token_ids.tobytes() if isinstance(token_ids, TokenIds) else array("i", token_ids).tobytes()
+
+
+def begins_with(token_ids: Sequence[int], prefix: Sequence[int]) -> bool:
+    """Whether token ids begin with those of `prefix`."""
+    if isinstance(token_ids, TokenIds) and isinstance(prefix, TokenIds):
+        return token_ids.begins_with(prefix)
+    return tuple(token_ids[: len(prefix)]) == tuple(prefix)
+
+
+def plain(value: Any) -> Any:
+    """TokenIds as a list: the `enc_hook` with which msgspec writes them. Raises NotImplementedError for others."""
+    if isinstance(value, TokenIds):
+        return list(value)
+    raise NotImplementedError(f"{type(value).__name__} cannot be written")
 
 
 def encode_token_ids(token_ids: Sequence[int]) -> str:
@@ -24,6 +109,14 @@ def encode_logprobs(logprobs: Sequence[float | None]) -> str:
     """Log-probabilities of shape (T,) as text; None is kept as None."""
     values = (math.nan if value is None else value for value in logprobs)
     return _LOGPROBS + base64.b64encode(struct.pack(f"<{len(logprobs)}f", *values)).decode("ascii")
+
+
+def token_array(text: str) -> array[int]:
+    """The ids that our text holds. Raises ValueError when it is none."""
+    ids = array("i", _payload(text, _IDS))
+    if sys.byteorder == "big":
+        ids.byteswap()
+    return ids
 
 
 def decode_token_ids(value: Any) -> tuple[int, ...] | None:

@@ -16,6 +16,7 @@ from typing import Any, get_type_hints
 import msgspec
 
 from arttrace.records.message import Message
+from arttrace.records.tokens import TokenIds, plain
 from arttrace.records.trajectory import Trajectory
 from arttrace.store.store import Store
 
@@ -80,7 +81,11 @@ def _unpack(packed: _Packed) -> Trajectory:
     calls = []
     for placed, prompt in zip(packed.trajectory.calls, packed.prompts, strict=True):
         messages = tuple(packed.messages[at] for at in prompt)
-        calls.append(msgspec.structs.replace(placed, call=msgspec.structs.replace(placed.call, messages=messages)))
+        call, ids = placed.call, placed.call.prompt_token_ids
+        whole = msgspec.structs.replace(
+            call, messages=messages, prompt_token_ids=None if ids is None else TokenIds.of(ids)
+        )
+        calls.append(msgspec.structs.replace(placed, call=whole))
     return msgspec.structs.replace(packed.trajectory, calls=tuple(calls))
 
 
@@ -166,11 +171,14 @@ def _codec(name: str, result: Any) -> tuple[Callable[[Any], bytes], Callable[[by
         return _encode_table, _decode_table
     if result == Trajectory:
         packed = msgspec.msgpack.Decoder(_Packed)
-        return lambda one: msgspec.msgpack.encode(_pack(one)), lambda data: _unpack(packed.decode(data))
+        return (
+            lambda one: msgspec.msgpack.encode(_pack(one), enc_hook=plain),
+            lambda data: _unpack(packed.decode(data)),
+        )
     if result == list[Trajectory]:
         several = msgspec.msgpack.Decoder(list[_Packed])
         return (
-            lambda many: msgspec.msgpack.encode([_pack(one) for one in many]),
+            lambda many: msgspec.msgpack.encode([_pack(one) for one in many], enc_hook=plain),
             lambda data: [_unpack(one) for one in several.decode(data)],
         )
     return msgspec.msgpack.encode, msgspec.msgpack.Decoder(result).decode

@@ -25,8 +25,8 @@ from arttrace.records.message import (
     message_hash,
 )
 from arttrace.records.span import SpanRow
-from arttrace.records.tokens import decode_logprobs, decode_token_ids
-from arttrace.trajectories.shared import Prefixes, SharedTexts, SharedTokens
+from arttrace.records.tokens import TokenIds, decode_logprobs, decode_token_ids
+from arttrace.trajectories.shared import Prefixes, SharedTexts
 
 _T = TypeVar("_T")
 _message: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
@@ -66,7 +66,7 @@ class MessageReader:
     """
 
     def __init__(self) -> None:
-        self._texts, self._tokens = SharedTexts(), SharedTokens()
+        self._texts = SharedTexts()
         self._seen = _Seen()
         self._read: Prefixes[tuple[Message, ...]] = Prefixes()
         self._tools: dict[str, tuple[dict[str, Any], ...]] = {}
@@ -79,10 +79,6 @@ class MessageReader:
         """The messages of an answer, each with its reason to finish."""
         texts = self._texts.messages(value, grows=False) or MessageTexts()
         return [self._choice(text) for text in texts]
-
-    def token_ids(self, value: Any) -> tuple[int, ...] | None:
-        """The ids of a prompt. Raises ValueError."""
-        return self._tokens.decode(value)
 
     def tools(self, value: Any) -> tuple[dict[str, Any], ...]:
         """Tool definitions: one and the same object for one text."""
@@ -231,7 +227,7 @@ def decode_call(span: SpanRow, reader: MessageReader) -> Call:
         messages=messages,
         tools=reader.tools(attributes.get(semconv.TOOL_DEFINITIONS)),
         choices=_choices(attributes, reader),
-        prompt_token_ids=_or_none(reader.token_ids, attributes.get(semconv.PROMPT_TOKEN_IDS)),
+        prompt_token_ids=_or_none(_prompt_token_ids, attributes.get(semconv.PROMPT_TOKEN_IDS)),
         temperature=float(temperature) if isinstance(temperature, (int, float)) else None,
         altered_sampling=_altered_sampling(attributes),
         response_id=text(attributes.get(semconv.RESPONSE_ID)),
@@ -245,6 +241,11 @@ def decode_call(span: SpanRow, reader: MessageReader) -> Call:
         execution_id=text(attributes.get(semconv.EXECUTION_ID)),
         execution_parent_id=text(attributes.get(semconv.EXECUTION_PARENT_ID)),
     )
+
+
+def _prompt_token_ids(value: Any) -> TokenIds | None:
+    ids = value if isinstance(value, TokenIds) else decode_token_ids(value)
+    return None if ids is None else TokenIds.of(ids)
 
 
 def _altered_sampling(attributes: dict[str, Any]) -> tuple[str, ...]:

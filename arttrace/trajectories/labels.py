@@ -14,6 +14,7 @@ import msgspec
 
 from arttrace.records.call import Call
 from arttrace.records.message import Message, OtherPart
+from arttrace.records.tokens import begins_with
 from arttrace.records.trajectory import Agent, AgentCall, Relation
 from arttrace.trajectories.decode import MessageReader
 from arttrace.trajectories.history import History, call_key, without_reasoning
@@ -122,10 +123,10 @@ def _left_sequence(before: Call, call: Call) -> int | None:
     sampled = [choice.token_ids for choice in before.choices if choice.token_ids]
     if prompt is None or earlier is None or not sampled:
         return None
-    shared = len(earlier) if prompt[: len(earlier)] == earlier else _common(prompt, earlier)
+    shared = len(earlier) if begins_with(prompt, earlier) else _common(prompt, earlier)
     if shared < len(earlier):
         return shared
-    rest = [_common(prompt[shared : shared + len(ids)], ids) for ids in sampled]
+    rest = [len(ids) if (next := prompt[shared : shared + len(ids)]) == ids else _common(next, ids) for ids in sampled]
     return None if any(n == len(ids) for n, ids in zip(rest, sampled, strict=True)) else shared + max(rest)
 
 

@@ -12,7 +12,6 @@ with that prefix, so a stack holds just the prefixes of what is read.
 from __future__ import annotations
 
 import math
-from array import array
 from collections import Counter
 from collections.abc import Sequence
 
@@ -20,6 +19,7 @@ import msgspec
 
 from arttrace.records.call import Call, Choice
 from arttrace.records.sequence import TokenReport, TokenSequence
+from arttrace.records.tokens import token_bytes
 from arttrace.records.trajectory import Trajectory
 
 NO_TOKEN_IDS = "no token ids"
@@ -128,13 +128,13 @@ def _unknown(logprob: float | None) -> bool:
     return logprob is None or not math.isfinite(logprob)
 
 
-def _prompt(call: Call, choice: Choice) -> tuple[int, ...]:
+def _prompt(call: Call, choice: Choice) -> Sequence[int]:
     return choice.prompt_token_ids or call.prompt_token_ids or ()
 
 
 def _node(call: Call, choice: Choice) -> _Node:
-    prompt = array("i", _prompt(call, choice)).tobytes()
-    return _Node(call, choice, prompt, prompt + array("i", choice.token_ids or ()).tobytes(), children=[])
+    prompt = token_bytes(_prompt(call, choice))
+    return _Node(call, choice, prompt, prompt + token_bytes(choice.token_ids or ()), children=[])
 
 
 def _link(nodes: list[_Node]) -> list[int]:

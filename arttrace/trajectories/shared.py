@@ -7,12 +7,13 @@ recognised by comparing texts; only the rest is parsed, unpacked or hashed.
 from __future__ import annotations
 
 import hashlib
+from array import array
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from arttrace.records.message import MessageTexts
-from arttrace.records.tokens import decode_token_ids
+from arttrace.records.tokens import TokenIds, token_array
 
 _T = TypeVar("_T")
 _KEPT = 16
@@ -128,36 +129,34 @@ _PREFIX = len("i4:")
 
 
 class SharedTokens:
-    """Token ids of one trace's prompts."""
+    """Token ids of one trace's prompts: those that extend earlier ones lie in one array with them."""
 
     def __init__(self) -> None:
-        self._hashes: Recent[Any] = Recent()
-        self._ids: Recent[list[int]] = Recent()  # the ids of that text come first in each list
+        self._recent: Recent[tuple[Any, array[int]]] = Recent()  # a hash over the text; its ids come first in the array
 
-    def digest(self, text: str) -> bytes:
-        """The hash of an encoded prompt, 16 bytes."""
-        held = self._hashes.longest(text)
-        read, state = (len(held[0]), held[1].copy()) if held else (0, hashlib.blake2b(digest_size=16))
+    def read(self, text: str) -> tuple[bytes, TokenIds | None]:
+        """The hash of an encoded prompt (16 bytes), and its ids, None when it is not readable."""
+        held = self._recent.longest(text)
+        read, (state, ids) = (len(held[0]), held[1]) if held else (0, (hashlib.blake2b(digest_size=16), array("i")))
+        state = state.copy()
+        known = max(0, read - _PREFIX) // _IDS_AT_ONCE * 3
+        try:
+            tail = token_array(text[:_PREFIX] + text[max(read, _PREFIX) :])
+        except ValueError:
+            state.update(text[read:].encode())
+            return state.digest(), None
+        further = ids[known : known + len(tail)]
+        if further == tail[: len(further)]:
+            ids.extend(tail[len(further) :])
+        else:
+            ids = ids[:known] + tail
         whole = _whole_ids(text)
         if whole > read:
             state.update(text[read:whole].encode())
-            self._hashes.keep(text[:whole], state.copy(), held)
+            self._recent.keep(text[:whole], (state.copy(), ids), held)
             read = whole
         state.update(text[read:].encode())
-        digest: bytes = state.digest()
-        return digest
-
-    def decode(self, value: Any) -> tuple[int, ...] | None:
-        """As records.tokens.decode_token_ids."""
-        if not isinstance(value, str):
-            return decode_token_ids(value)
-        held = self._ids.longest(value)
-        start, ids = (len(held[0]), held[1]) if held else (_PREFIX, [])
-        del ids[(start - _PREFIX) // _IDS_AT_ONCE * 3 :]
-        ids += decode_token_ids(f"{value[:_PREFIX]}{value[start:]}") or ()
-        if (whole := _whole_ids(value)) > start:
-            self._ids.keep(value[:whole], ids, held)
-        return tuple(ids)
+        return state.digest(), TokenIds(ids, known + len(tail))
 
 
 def _whole_ids(text: str) -> int:

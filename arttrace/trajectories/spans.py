@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -23,8 +24,9 @@ _encoder = msgspec.json.Encoder(order="sorted")
 
 
 class UniqueSpan(msgspec.Struct, frozen=True, gc=False):
-    """A span with the hash of its content (32 hex digits) and its length in bytes. Its input messages are MessageTexts;
-    `conflicts` counts other spans that came under its id, ended like it and with different content."""
+    """A span with the hash of its content (32 hex digits) and its length in bytes. Its input messages are MessageTexts,
+    its prompt's token ids TokenIds; `conflicts` counts other spans that came under its id, ended like it and with
+    different content."""
 
     row: SpanRow
     content_hash: str
@@ -44,18 +46,23 @@ class _Reader:
 
     def read(self, row: SpanRow) -> UniqueSpan:
         rest = dict(row.attributes)
+        shared: dict[str, Any] = {}
         hashed, length = b"", 0
         texts = self._texts.messages(rest.get(semconv.INPUT_MESSAGES))
         if texts is not None:
             del rest[semconv.INPUT_MESSAGES]
             hashed, length = self._texts.digest(texts)
-            row = msgspec.structs.replace(row, attributes={**rest, semconv.INPUT_MESSAGES: texts})
+            shared[semconv.INPUT_MESSAGES] = texts
         tokens = rest.get(semconv.PROMPT_TOKEN_IDS)
         if isinstance(tokens, str) and tokens.isascii():
             del rest[semconv.PROMPT_TOKEN_IDS]
-            hashed += self._tokens.digest(tokens)
+            digest_of_ids, ids = self._tokens.read(tokens)
+            hashed += digest_of_ids
             length += len(tokens)
+            shared[semconv.PROMPT_TOKEN_IDS] = tokens if ids is None else ids
         document = _encoder.encode(msgspec.structs.replace(row, attributes=rest))
+        if shared:
+            row = msgspec.structs.replace(row, attributes={**rest, **shared})
         digest = hashlib.blake2b(document, digest_size=16)
         digest.update(bytes((texts is not None, len(hashed))) + hashed)
         return UniqueSpan(row, digest.hexdigest(), len(document) + length)

@@ -3,16 +3,12 @@ it."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 import pytest
 from simulated_agent import Run, message, result
 
-from arttrace.paths import DataDir
 from arttrace.records.span import SpanLink, SpanRow
 from arttrace.records.trajectory import Relation, Trajectory
-from arttrace.store import Store
 from arttrace.trajectories import build_trajectories, sequences
 
 

@@ -1,0 +1,83 @@
+"""Prompts' token ids: those that extend each other share memory, and each is what it would be alone."""
+
+from __future__ import annotations
+
+import random
+from array import array
+
+import msgspec
+import pytest
+from simulated_agent import Run, message
+
+from arttrace.records.tokens import TokenIds, begins_with, encode_token_ids, plain, token_bytes
+from arttrace.trajectories import build_trajectories, sequences
+from arttrace.trajectories.shared import SharedTokens
+
+
+def test_prompts_read_together_are_what_each_is_alone() -> None:
+    """Growing, forking, repeated and cut prompts of any length, in any order, change nothing of each other."""
+    rng = random.Random(7)
+    prompts: list[list[int]] = [[]]
+    for _ in range(400):
+        base = rng.choice(prompts[-8:])
+        kept = base[: rng.choice([len(base), len(base), rng.randrange(len(base) + 1)])]
+        prompts.append(kept + [rng.randrange(3) for _ in range(rng.randrange(9))])
+    shared = SharedTokens()
+    read = [shared.read(encode_token_ids(prompt)) for prompt in prompts]
+    for prompt, (digest, ids) in zip(prompts, read, strict=True):
+        assert ids is not None
+        assert ids == prompt
+        assert tuple(prompt) == ids
+        assert digest == SharedTokens().read(encode_token_ids(prompt))[0]
+
+
+def test_unreadable_text_is_hashed_and_no_ids() -> None:
+    shared = SharedTokens()
+    whole = encode_token_ids(list(range(40)))
+    assert shared.read(whole)[1] == list(range(40))
+    for odd in ("", "i4", "i4:", "[1, 2]", whole + "?", whole[:-3], "f4:" + whole[3:]):
+        digest, ids = shared.read(odd)
+        assert ids == (() if odd == "i4:" else None)
+        assert digest == SharedTokens().read(odd)[0]
+    assert shared.read(whole)[1] == list(range(40))
+
+
+def test_they_are_a_sequence() -> None:
+    ids = TokenIds(array("i", [5, 6, 7, 8]), 3)
+    assert (len(ids), list(ids), ids[0], ids[-1], ids[1:], ids[::-1], ids[:9]) == (
+        3, [5, 6, 7], 5, 7, (6, 7), (7, 6, 5), (5, 6, 7),
+    )  # fmt: skip
+    assert (ids == [5, 6, 7], ids == (5, 6), ids == "567", 7 in ids, 8 in ids) == (True, False, False, True, False)
+    assert {ids: 1}[(5, 6, 7)] == 1  # type: ignore[index]
+    with pytest.raises(IndexError):
+        ids[3]
+    with pytest.raises(IndexError):
+        ids[-4]
+    assert begins_with(ids, TokenIds(array("i", [5, 6]), 2))
+    assert begins_with(ids, (5, 6))
+    assert not begins_with(ids, TokenIds(array("i", [5, 6, 7, 8]), 4))
+    assert token_bytes(ids) == token_bytes([5, 6, 7])
+    assert msgspec.json.encode({"ids": ids}, enc_hook=plain) == b'{"ids":[5,6,7]}'
+    assert TokenIds.of(ids) is ids
+
+
+@pytest.mark.parametrize(("given", "read"), [([1, 2], [1, 2]), ([1 << 40], None), (["1"], None), ([], [])])
+def test_plain_arrays_are_understood(given: list[object], read: list[int] | None) -> None:
+    """What does not fit is no token truth; the call stays, without it."""
+    run = Run()
+    run.chat("c", [message("user", "u")], message("assistant", "x"), at=1, PROMPT_TOKEN_IDS=given)
+    [trajectory] = build_trajectories(run.end())
+    assert trajectory.calls[0].call.prompt_token_ids == read
+    sequences(trajectory)
+
+
+def test_a_growing_run_holds_its_longest_prompt_only() -> None:
+    """800 turns need not take 800 copies: what a call extends is not copied."""
+    run = Run()
+    history = [message("user", "u")]
+    for turn in range(30):
+        history.append(run.chat(f"c{turn}", history, message("assistant", f"said {turn}"), at=10 * turn))
+        history.append(message("user", f"on {turn}"))
+    [trajectory] = build_trajectories(run.end())
+    arrays = {id(placed.call.prompt_token_ids._ids) for placed in trajectory.calls}  # type: ignore[union-attr]
+    assert len(arrays) == 1
