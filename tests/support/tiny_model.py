@@ -1,4 +1,4 @@
-"""A random tiny Qwen3 with tokenizer and chat template, and random LoRA adapters for it, made on the spot."""
+"""A random tiny model with tokenizer and chat template, and random LoRA adapters for it, made on the spot."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _TEMPLATE = (
 )
 
 
-def make_base_model(directory: Path, seed: int = 0) -> Path:
-    """Two layers, hidden size 64, one token per byte."""
+def make_base_model(directory: Path, seed: int = 0, family: str = "qwen3") -> Path:
+    """Two layers, hidden size 64, one token per byte; `family` is a model type of transformers."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
     letters = [*_SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     tokenizer = Tokenizer(models.BPE(vocab={letter: id for id, letter in enumerate(letters)}, merges=[]))
@@ -31,7 +31,8 @@ def make_base_model(directory: Path, seed: int = 0) -> Path:
     fast.chat_template = _TEMPLATE
     fast.save_pretrained(directory)
     torch.manual_seed(seed)
-    config = Qwen3Config(
+    config = AutoConfig.for_model(
+        family,
         vocab_size=VOCABULARY,
         hidden_size=64,
         intermediate_size=128,
@@ -46,7 +47,7 @@ def make_base_model(directory: Path, seed: int = 0) -> Path:
         pad_token_id=0,
         bos_token_id=None,
     )
-    Qwen3ForCausalLM(config).save_pretrained(directory)
+    AutoModelForCausalLM.from_config(config).save_pretrained(directory)
     return directory
 
 

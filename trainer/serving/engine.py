@@ -169,7 +169,8 @@ def explain_death(returncode: int | None, log_text: str, log: Path) -> ServingEr
     """The cause of vLLM's death with its mend, and the log lines that show it."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", log_text)
     for pattern, cause, mend in _CAUSES:
-        if match := re.search(pattern, text, re.IGNORECASE):
+        if matches := list(re.finditer(pattern, text, re.IGNORECASE)):
+            match = matches[-1]  # a traceback shows the line of code that raised before what it said
             start = text.rfind("\n", 0, match.start()) + 1
             line = text[start : (text.find("\n", match.end()) + 1 or len(text) + 1) - 1]
             return ServingError(f"{cause}\n  {line.strip()[:500]}", f"{mend}\nThe whole log: {log}")

@@ -97,6 +97,12 @@ def test_the_key_is_in_the_environment_and_nowhere_a_neighbour_sees_it() -> None
         (1, "ValueError: No available memory for the cache blocks. Try increasing", "out of memory", "max-model-len"),
         (1, "ERROR torch.OutOfMemoryError: CUDA out of memory. Tried to", "out of memory", "smaller"),
         (1, "ValueError: BertModel does not support LoRA yet.", "LoRA adapters", "causal language model"),
+        (
+            1,
+            'raise ValueError(f"{name} does not support LoRA")\nValueError: X5 does not support LoRA',
+            "X5 does",
+            "LoRA",
+        ),
         (1, "Model architectures ['FooBar'] are not supported for now.", "FooBar", "causal language model"),
         (2, "api_server.py: error: unrecognized arguments: --nope", "--nope", "--vllm-arg"),
         (137, "loading weights", "ran out of memory", "Free memory"),
