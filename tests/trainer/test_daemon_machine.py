@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from recorded_runs import recorded_group
 
@@ -24,8 +26,10 @@ from trainer.checkpoints import Checkpoints
 from trainer.config import DaemonConfig
 from trainer.daemon.loop import Phase
 from trainer.daemon.machine import Daemon
+from trainer.daemon.patience import stop_on_signals
+from trainer.daemon.prometheus import serving_metrics
 from trainer.daemon.scoring import JudgeTerms
-from trainer.daemon.state import read_state
+from trainer.daemon.state import DaemonState, Queue, read_state
 from trainer.learner.interface import NotFinite, Sample, StepMetrics
 from trainer.serving import GatewayStatus, PublishReport
 from trainer.serving.client import GatewayGone
@@ -368,6 +372,34 @@ def test_one_trainer_per_policy(tmp_path: Path) -> None:
         with pytest.raises(TrainingError, match=rf"by process {os.getpid()}\."), checkpoints.only_writer():
             pass
     assert checkpoints.writer() is None
+
+
+def test_the_first_signal_asks_and_the_second_interrupts() -> None:
+    stop, said = threading.Event(), []
+    before = signal.getsignal(signal.SIGTERM)
+    with stop_on_signals(stop, said.append):
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert said == ["stopping when the running step is done; once more drops the step"]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_metrics_for_prometheus() -> None:
+    state = DaemonState(policy="policy", state="wait", step=3, queue=Queue(2, 1, {"too stale": 4}), last={"loss": 0.5})
+    with serving_metrics(lambda: state, 0) as port:
+        answer = httpx.get(f"http://127.0.0.1:{port}/metrics")
+        assert httpx.get(f"http://127.0.0.1:{port}/").status_code == 404
+        with pytest.raises(TrainingError, match="cannot be used"), serving_metrics(lambda: state, port):
+            pass
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    values = dict(line.rsplit(" ", 1) for line in answer.text.splitlines() if not line.startswith("#"))
+    assert values['arttrace_train_step{policy="policy"}'] == "3"
+    assert values['arttrace_train_state{state="wait"}'] == "1"
+    assert values["arttrace_train_groups_ready"] == "2"
+    assert values['arttrace_train_runs_left_out{reason="too stale"}'] == "4"
+    assert values["arttrace_train_last_loss"] == "0.5"
 
 
 def until(holds: Callable[[], bool]) -> None:
