@@ -17,14 +17,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from opentelemetry.context import get_value
-from opentelemetry.trace import Span, SpanKind
+from opentelemetry.trace import SpanKind
 
 from arttrace import semconv
 from arttrace.capture import content, program, runtime, secrets
 from arttrace.capture.config import MAX_BODY_BYTES, MAX_CONTENT_BYTES
 from arttrace.capture.flow import Execution, claim_execution, current_flow
 from arttrace.capture.recorder import Recorder
-from arttrace.capture.scope import Scope, describe_error, end_span, execution_attributes, run_attributes
+from arttrace.capture.scope import Scope, describe_error, execution_attributes, run_attributes
 from arttrace.wire import Ending, Exchange, decode, operation_of
 from arttrace.wire.span import named_trajectory, read_json
 
@@ -33,13 +33,14 @@ _KEPT_HEADERS = ("content-type", "content-encoding", semconv.POLICY_VERSION_HEAD
 orphans: Counter[str] = Counter()
 """Calls outside any trajectory, recorded or not, by model provider."""
 
-_open_calls: weakref.WeakSet[ModelCall] = weakref.WeakSet()
+_open_calls: dict[int, weakref.ref[ModelCall]] = {}  # by span id
 
 
 def close_open_calls() -> None:
     """End the calls whose answers nobody has read to the end: the process is about to."""
-    for call in list(_open_calls):
-        call.finish("closed")
+    for known in list(_open_calls.values()):
+        if (call := known()) is not None:
+            call.finish("closed")
 
 
 class UnrecordedCall:
@@ -166,9 +167,9 @@ class ModelCall:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self.start_ns = time.time_ns()
-        parent = None if scope is None else scope.span
-        self._span: Span = recorder.start_span("chat", kind=SpanKind.CLIENT, parent=parent, start_ns=self.start_ns)
-        _open_calls.add(self)
+        parent = None if scope is None else scope.context
+        self._span = recorder.start_span("chat", kind=SpanKind.CLIENT, parent=parent, start_ns=self.start_ns)
+        _open_calls[self._span.span_id] = weakref.ref(self)
         recorder.started(self._span, self._so_far)
 
     def sending(self, body: bytes, url: Any, headers: Mapping[str, str]) -> None:
@@ -238,7 +239,7 @@ class ModelCall:
             self._run.ended_spans += 1
         if self._run is not None:
             self._run.unanswered = self._unanswered(ending, error)
-        _open_calls.discard(self)
+        _open_calls.pop(self._span.span_id, None)
         failure = None
         if error is not None and not isinstance(error, GeneratorExit):
             failure = describe_error(error)
@@ -284,7 +285,7 @@ class ModelCall:
                 if attempt.request_headers is not None:
                     secrets.remember_headers(attempt.request_headers)
                 if attempt.failed is not None:
-                    self._span.add_event(semconv.ATTEMPT_EVENT, attempt.failed[1], attempt.failed[0])
+                    self._span.add_event(semconv.ATTEMPT_EVENT, *attempt.failed)
             url = urlsplit(str(last.url))
             if url.hostname is not None:
                 attributes[semconv.SERVER_ADDRESS] = url.hostname
@@ -292,10 +293,11 @@ class ModelCall:
                 attributes[semconv.SERVER_PORT] = url.port
             keep = self._content_mode != "off"
             decoded = decode(last.exchange(ending), content=keep, limit=MAX_CONTENT_BYTES)
-            self._span.update_name(decoded.name)
+            self._span.name = decoded.name
             attributes.update(decoded.attributes)
             failure = failure or decoded.failure
         finally:  # whatever our decoder did, the call was made
             if failure is not None:
                 failure = failure[0], content.apply_to_error(settings, failure[1], self._content_mode)
-            end_span(self._span, content.apply(settings, attributes, self._content_mode), end_ns, failure)
+            attributes = content.apply(settings, attributes, self._content_mode)
+            self._recorder.end_span(self._span, attributes, end_ns, failure)

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 def _owner() -> Any:
     """The current task of asyncio or trio, else the current thread."""
     task = None
-    if (asyncio := sys.modules.get("asyncio")) is not None:
-        with suppress(RuntimeError):
-            task = asyncio.current_task()
+    asyncio = sys.modules.get("asyncio.events")
+    if asyncio is not None and asyncio._get_running_loop() is not None:  # it costs a tenth of an error that says so
+        task = sys.modules["asyncio"].current_task()
     if task is None and (trio := sys.modules.get("trio")) is not None:
         with suppress(RuntimeError):
             task = trio.lowlevel.current_task()

@@ -15,7 +15,7 @@ from typing import Any
 from opentelemetry import baggage, context
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
-from opentelemetry.trace import set_span_in_context
+from opentelemetry.trace import NonRecordingSpan, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from arttrace.capture.flow import current_flow
@@ -72,7 +72,7 @@ def _told(request: Any) -> Context | None:
         carried = carried_by(far=True)
         if carried is None:
             return None
-        told = baggage.set_baggage(BAGGAGE, carried.text(), set_span_in_context(scope.span))
+        told = baggage.set_baggage(BAGGAGE, carried.text(), set_span_in_context(NonRecordingSpan(scope.context)))
         for propagator in _propagators:
             propagator.inject(request.headers, told)
         return told

@@ -6,8 +6,6 @@ from __future__ import annotations
 import os
 import random
 
-from opentelemetry.sdk.trace.id_generator import IdGenerator
-
 _random = random.Random()  # ids are no secrets
 
 
@@ -24,13 +22,11 @@ def random_hex(digits: int) -> str:
     return f"{_random.getrandbits(4 * digits):0{digits}x}"
 
 
-class SystemIds(IdGenerator):
-    """Trace and span ids. The SDK's own generator draws from the global `random`, which user code seeds."""
+def new_span_id() -> int:
+    """A random id of 64 bits, not 0."""
+    return _random.getrandbits(64) or 1
 
-    def generate_span_id(self) -> int:
-        """A random id of 64 bits, not 0."""
-        return _random.getrandbits(64) or 1
 
-    def generate_trace_id(self) -> int:
-        """A random id of 128 bits, not 0."""
-        return _random.getrandbits(128) or 1
+def new_trace_id() -> int:
+    """A random id of 128 bits, not 0."""
+    return _random.getrandbits(128) or 1

@@ -10,7 +10,7 @@ import os
 import weakref
 
 from opentelemetry import baggage
-from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, TraceFlags
+from opentelemetry.trace import SpanContext, TraceFlags
 
 from arttrace.capture import propagation
 from arttrace.capture.config import ContentMode, content_mode, stricter
@@ -25,15 +25,22 @@ class Place(Scope):
 
     is_place = True
 
-    def __init__(self, run: Run, span: Span, execution: Execution | None, capture_content: ContentMode) -> None:
+    def __init__(
+        self, run: Run, context: SpanContext, execution: Execution | None, capture_content: ContentMode
+    ) -> None:
         self.recorder = recorder()
         self.kind, self.name, self.library = "agent", "", None
         self.parent, self.is_root = None, False
         self.before = self.opened_by = None
-        self.run, self.span, self.execution = run, span, execution
+        self.run, self._context, self.execution = run, context, execution
         self.capture_content = stricter(self.recorder.settings.capture_content, capture_content)
         self._attributes, self._cut, self._failure = {}, [], None
         self._ended, self._pid = True, os.getpid()
+
+    @property
+    def context(self) -> SpanContext:
+        """The ids of the other process's span."""
+        return self._context
 
 
 class _Elsewhere:
@@ -48,7 +55,7 @@ def place_of(carried: Carried) -> Place:
         execution = Execution(carried.execution_id, None, weakref.ref(_Elsewhere()))
     run = Run(id=carried.trajectory_id, project=carried.project or recorder().settings.project)
     mode = content_mode(carried.capture_content, default="full")
-    return Place(run, NonRecordingSpan(context), execution, mode)
+    return Place(run, context, execution, mode)
 
 
 def place_by_baggage() -> Place | None:

@@ -70,7 +70,7 @@ def carried_by(flow: Flow | None = None, *, far: bool = False) -> Carried | None
     scope = flow.scope
     if scope is None or flow.muted or not scope.id:
         return None
-    context = scope.span.get_span_context()
+    context = scope.context
     settings = scope.recorder.settings
     return Carried(
         trace_id=context.trace_id,

@@ -1,4 +1,4 @@
-"""The recorder: makes OpenTelemetry spans, ends them in a background thread, and appends them to the spool.
+"""The recorder: makes spans, ends them in a background thread, and appends them to the spool.
 
 The user's thread only starts a span and hands over what it saw; decoding, encoding and writing happen here. A span is
 with the operating system as soon as its job has run, and on the disk a second later or after `flush`.
@@ -14,20 +14,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from opentelemetry.context import Context
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON
-from opentelemetry.trace import Span, SpanKind, get_current_span, set_span_in_context
+from opentelemetry.trace import SpanContext, SpanKind, get_current_span
 
 from arttrace import semconv
 from arttrace.capture.config import MAX_SPOOL_BYTES, MAX_WAITING_BYTES, Settings
 from arttrace.capture.guard import Guard, failed, failures, logger, raise_background_failure
-from arttrace.capture.ids import SystemIds
 from arttrace.capture.rows import encoded, span_row
+from arttrace.capture.span import OpenSpan
 from arttrace.journal import JournalWriter
 from arttrace.records.record import Record
 
@@ -43,16 +39,6 @@ _LOOK_AFTER_S = 0.5  # whether the worker is still there, while a flush waits fo
 _GATHER_S = 0.03  # a burst of calls is worked off together, not in turns with the user's thread over the interpreter
 _SPOOL_SEGMENT_BYTES = 64 << 20
 _OUTBOX_SEGMENT_BYTES = 8 << 20
-_UNLIMITED = SpanLimits(
-    max_attributes=SpanLimits.UNSET,
-    max_events=SpanLimits.UNSET,
-    max_links=SpanLimits.UNSET,
-    max_span_attributes=SpanLimits.UNSET,
-    max_event_attributes=SpanLimits.UNSET,
-    max_link_attributes=SpanLimits.UNSET,
-    max_attribute_length=SpanLimits.UNSET,
-    max_span_attribute_length=SpanLimits.UNSET,
-)
 _background = Guard("recording in the background", background=True)
 _SPOOLING = "writing to the spool"
 _spooling = Guard(_SPOOLING, background=True)
@@ -70,7 +56,7 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class Recorder:
-    """One per process. Its tracer provider is its own: no sampler, limit or processor of the user's applies to it."""
+    """One per process. Its spans are its own: no sampler, limit or processor of the user's applies to them."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -87,23 +73,20 @@ class Recorder:
             fsync_interval_s=_SYNC_INTERVAL_S,
             max_total_bytes=MAX_SPOOL_BYTES,
         )
-        provider = TracerProvider(
-            sampler=ALWAYS_ON,
-            resource=Resource({semconv.SERVICE_NAME: settings.project}),
-            span_limits=_UNLIMITED,
-            id_generator=SystemIds(),
-            shutdown_on_exit=False,
-        )
-        provider._disabled = False  # OTEL_SDK_DISABLED speaks of the user's own telemetry; ours is ARTTRACE_DISABLED
-        provider.add_span_processor(_ToSpool(self))
-        self._tracer = provider.get_tracer("arttrace")
+        self._resource: dict[str, Any] = {semconv.SERVICE_NAME: settings.project}
         self._start_worker_state()
 
-    def start_span(self, name: str, *, kind: SpanKind, parent: Span | None, start_ns: int) -> Span:
+    def start_span(self, name: str, *, kind: SpanKind, parent: SpanContext | None, start_ns: int) -> OpenSpan:
         """A span under `parent`, else under the user's own current span so that the traces join, else a root."""
-        parent = get_current_span() if parent is None else parent
-        context = set_span_in_context(parent, Context())
-        return self._tracer.start_span(name, context=context, kind=kind, start_time=start_ns)
+        return OpenSpan(name, kind, get_current_span().get_span_context() if parent is None else parent, start_ns)
+
+    def end_span(
+        self, span: OpenSpan, attributes: dict[str, Any], end_ns: int, failure: tuple[str, str] | None
+    ) -> None:
+        """End a span and append it to the spool, in the background. `failure` is (error type, message)."""
+        span.attributes, span.end_ns, span.failure = attributes, end_ns, failure
+        self._open.pop(span.span_id, None)
+        self.append(span_row(span, self._resource))
 
     def submit(self, job: Job, weight: int = 0) -> None:
         """Run a job in the background, after those submitted before.
@@ -125,18 +108,14 @@ class Recorder:
         elif self._worker is None or not self._worker.is_alive():
             self._start_worker()
 
-    def started(self, span: Span, so_far: SoFar) -> None:
+    def started(self, span: OpenSpan, so_far: SoFar) -> None:
         """Say that a call or a root has begun. One that lasts over a second is spooled once as it is, without an end.
 
         `so_far` is asked in the background for the attributes known by then. Nothing is to be said at the end.
         """
-        self._open[span.get_span_context().span_id] = (time.monotonic() + _SHOWN_AFTER_S, span, so_far)
+        self._open[span.span_id] = (time.monotonic() + _SHOWN_AFTER_S, span, so_far)
         if self._idle:  # the worker waits for a job, and for nothing else
             self.submit(_nothing)
-
-    def ended(self, span_id: int) -> None:
-        """Forget a span that has ended, if it was said to have begun."""
-        self._open.pop(span_id, None)
 
     def record(self, record: Record) -> None:
         """Append a record to the spool in the background."""
@@ -248,7 +227,7 @@ class Recorder:
         self._starting = threading.RLock()
         self._is_starting = False
         # By span id, in order of beginning; those that lasted, and so are in the spool, are not here any more.
-        self._open: dict[int, tuple[float, Span, SoFar]] = {}
+        self._open: dict[int, tuple[float, OpenSpan, SoFar]] = {}
         self._idle = True
 
     def _start_worker(self) -> None:
@@ -311,7 +290,7 @@ class Recorder:
             if self._open.pop(span_id, None) is not None:
                 with _background:
                     shown = True
-                    row = span_row(cast("ReadableSpan", span))
+                    row = span_row(span, self._resource)
                     self.append(msgspec.structs.replace(row, attributes={**row.attributes, **so_far()}))
         return shown
 
@@ -336,16 +315,6 @@ class Recorder:
         self.recorded = self.refused = self._refused_in_a_row = 0
         if self._shipper is not None:
             self._shipper.after_fork_in_child()
-
-
-class _ToSpool(SpanProcessor):
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-
-    def on_end(self, span: ReadableSpan) -> None:
-        if span.context is not None:
-            self._recorder.ended(span.context.span_id)
-        self._recorder.append(span_row(span))
 
 
 def _nothing() -> None:

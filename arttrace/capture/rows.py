@@ -1,40 +1,37 @@
-"""What the recorder writes: an SDK span as plain data, and a record as bytes, whatever text it holds. Pure."""
+"""What the recorder writes: a span of ours as plain data, and a record as bytes, whatever text it holds. Pure."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import msgspec
-from opentelemetry.sdk.trace import ReadableSpan
 
+from arttrace import semconv
+from arttrace.capture.span import OpenSpan
 from arttrace.records.record import Record, encode_record
-from arttrace.records.span import SpanEvent, SpanLink, SpanRow
+from arttrace.records.span import SpanRow
+
+_ERROR = 2  # OTLP's number of the status
 
 
-def span_row(span: ReadableSpan) -> SpanRow:
-    """An SDK span as plain data; one that has not ended has the end 0."""
-    context = span.context
-    if context is None:
-        raise ValueError("a span without ids")
+def span_row(span: OpenSpan, resource: dict[str, Any]) -> SpanRow:
+    """A span of ours as plain data; one that has not ended has the end 0."""
+    failure = span.failure
     return SpanRow(
-        trace_id=f"{context.trace_id:032x}",
-        span_id=f"{context.span_id:016x}",
+        trace_id=f"{span.trace_id:032x}",
+        span_id=f"{span.span_id:016x}",
         name=span.name,
-        start_ns=span.start_time or 0,
-        end_ns=span.end_time or 0,
-        parent_span_id=f"{span.parent.span_id:016x}" if span.parent else None,
-        kind=span.kind.value + 1,  # OTLP counts from 1,
-        status_code=span.status.status_code.value,
-        status_message=span.status.description or "",
-        attributes=_plain(span.attributes),
-        events=[SpanEvent(event.name, event.timestamp, _plain(event.attributes)) for event in span.events],
-        links=[
-            SpanLink(f"{link.context.trace_id:032x}", f"{link.context.span_id:016x}", _plain(link.attributes))
-            for link in span.links
-        ],
-        trace_state=context.trace_state.to_header(),
-        resource=_plain(span.resource.attributes),
-        scope_name=span.instrumentation_scope.name if span.instrumentation_scope else "",
+        start_ns=span.start_ns,
+        end_ns=span.end_ns,
+        parent_span_id=f"{span.parent_id:016x}" if span.parent_id else None,
+        kind=span.kind.value + 1,  # OTLP counts from 1
+        status_code=0 if failure is None else _ERROR,
+        status_message="" if failure is None else failure[1],
+        attributes=span.attributes if failure is None else {**span.attributes, semconv.ERROR_TYPE: failure[0]},
+        events=span.events,
+        trace_state=span.trace_state.to_header() if span.trace_state else "",
+        resource=resource,
+        scope_name="arttrace",
     )
 
 
@@ -52,7 +49,3 @@ def _encodable(value: Any) -> Any:
     if isinstance(value, dict):
         return {_encodable(key): _encodable(item) for key, item in value.items()}
     return [_encodable(item) for item in value] if isinstance(value, list) else value
-
-
-def _plain(attributes: Any) -> dict[str, Any]:
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in (attributes or {}).items()}

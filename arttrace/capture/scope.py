@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+from opentelemetry.trace import SpanContext, SpanKind
 
 from arttrace import semconv
 from arttrace.capture import content
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 ScopeKind = Literal["trajectory", "agent", "tool"]
 MAX_ERROR_TEXT = 4000
 
-_ending = Guard("ending a span", background=True)
 _recording = Guard("recording what a run was given")
 
 
@@ -126,21 +125,26 @@ class Scope:
         self._attributes[semconv.TOOL_NAME if kind == "tool" else semconv.AGENT_NAME] = name
         if kind == "tool":
             self._attributes[semconv.TOOL_TYPE] = "function"
-        self.span: Span = self.recorder.start_span(
+        self._span = self.recorder.start_span(
             f"{operation} {name}",
             kind=SpanKind.INTERNAL,
-            parent=parent.span if parent else None,
+            parent=parent.context if parent else None,
             start_ns=time.time_ns(),
         )
         # The root of what this process did in the trajectory: the trajectory's own, or what another process called.
         self._is_local_root = parent is None or parent.is_place
         if self._is_local_root:
-            self.recorder.started(self.span, self._so_far)
+            self.recorder.started(self._span, self._so_far)
 
     @property
     def id(self) -> str:
         """The trajectory's id."""
         return self.run.id
+
+    @property
+    def context(self) -> SpanContext:
+        """The ids of its span."""
+        return self._span.context
 
     @property
     def root(self) -> Scope:
@@ -247,7 +251,7 @@ class Scope:
         settings, mode = self.recorder.settings, self.capture_content
         if failure is not None:
             failure = failure[0], content.apply_to_error(settings, failure[1], mode)
-        end_span(self.span, content.apply(settings, attributes, mode), end_ns, failure)
+        self.recorder.end_span(self._span, content.apply(settings, attributes, mode), end_ns, failure)
 
     def _so_far(self) -> dict[str, Any]:
         """What is known of a run that has not ended; how many spans it makes is not."""
@@ -364,16 +368,6 @@ def execution_attributes(execution: Execution) -> dict[str, Any]:
     if execution.parent_id is not None:
         attributes[semconv.EXECUTION_PARENT_ID] = execution.parent_id
     return attributes
-
-
-def end_span(span: Span, attributes: Mapping[str, Any], end_ns: int, failure: tuple[str, str] | None) -> None:
-    """Fill and end a span, in the background. `failure` is (error type, message)."""
-    with _ending:
-        span.set_attributes(attributes)
-        if failure is not None:
-            span.set_attribute(semconv.ERROR_TYPE, failure[0])
-            span.set_status(Status(StatusCode.ERROR, failure[1]))
-    span.end(end_ns)
 
 
 def describe_error(error: BaseException) -> tuple[str, str]:

@@ -557,4 +557,4 @@ def test_a_generator_leaves_its_consumers_scope_as_it_was(spans: Spans) -> None:
         running.close()
     inner = next(span for span in spans() if span.name == "execute_tool inner")
     assert isinstance(consumer, Scope)
-    assert inner.parent_span_id == f"{consumer.span.get_span_context().span_id:016x}"
+    assert inner.parent_span_id == f"{consumer.context.span_id:016x}"
