@@ -36,6 +36,7 @@ def _run(run_tool: Callable[..., Any]) -> Callable[..., Any]:
     def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
         run = ToolRun("langchain", lambda: _called(self, args, kwargs), control_flow=_CONTROL_FLOW)
         with run:
+            run.may_run()
             result = run_tool(self, *args, **kwargs)
             run.returned(result, _shown)
         return result
@@ -48,6 +49,7 @@ def _arun(run_tool: Callable[..., Any]) -> Callable[..., Any]:
     async def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
         run = ToolRun("langchain", lambda: _called(self, args, kwargs), control_flow=_CONTROL_FLOW)
         with run:
+            run.may_run()
             result = await run_tool(self, *args, **kwargs)
             run.returned(result, _shown)
         return result

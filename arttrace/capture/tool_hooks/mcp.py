@@ -20,6 +20,7 @@ def _call_tool(call_tool: Callable[..., Any]) -> Callable[..., Any]:
     async def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
         run = ToolRun("mcp", lambda: _called(args, kwargs))
         with run:
+            run.may_run()
             result = await call_tool(self, *args, **kwargs)
             run.returned(result, _shown)
         return result

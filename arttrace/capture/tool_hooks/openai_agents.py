@@ -47,6 +47,7 @@ def _invoke(invoke: Callable[..., Any]) -> Callable[..., Any]:
     async def hooked(*args: Any, **kwargs: Any) -> Any:
         run = ToolRun("openai-agents", lambda: _called(**kwargs))
         with run:
+            run.may_run()
             result = await invoke(*args, **kwargs)
             run.returned(result, _shown)
         return result

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from arttrace.capture import program
 from arttrace.capture.flow import current_flow
 from arttrace.capture.guard import Guard
+from arttrace.capture.replay import recorded
 from arttrace.capture.scope import Scope, open_scope
 from arttrace.capture.steps import Step, close
 
@@ -88,6 +89,13 @@ class ToolRun(_LibraryRun):
 
     def _left(self) -> BaseException | None:
         return GeneratorExit()  # it waits for a person, say, and will be run anew
+
+    def may_run(self) -> None:
+        """Raises ToolNotRecorded in a rollout whose tools are answered from the record and not run: what a library
+        returns is of its own types, which no record holds."""
+        refuse = recorded(self._scope, comparable=False)
+        if refuse is not None:
+            refuse()
 
     def returned(self, result: Any, shown: Callable[[Any], tuple[Any, bool]]) -> None:
         """The tool has returned. `shown` reads what a model is shown of the result, and whether that is an error."""

@@ -42,6 +42,7 @@ def _tool(call: Callable[..., Any]) -> Callable[..., Any]:
     def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
         run = ToolRun("smolagents", lambda: _called(self, args, kwargs))
         with run:
+            run.may_run()
             result = call(self, *args, **kwargs)
             run.returned(result, _shown)
         return result
