@@ -48,6 +48,7 @@ _summary: msgspec.json.Decoder[TrajectorySummary | None] = msgspec.json.Decoder(
 
 _OF_RUNS = f"operation IS DISTINCT FROM '{EVALUATE}'"
 _ITEMS = "SELECT unnest(?::VARCHAR[])"
+_NAMED_ONE_BY_ONE = 32  # then DuckDB knows beforehand what to look for, and skips the blocks that cannot hold it
 _BUILT_AT_ONCE = 200
 _TRIMMED_AFTER = 50_000  # records, some 6 MB of what DuckDB would keep in memory
 
@@ -419,6 +420,9 @@ class Store:
     def _spans(
         connection: duckdb.DuckDBPyConnection, traces: Collection[str], *, shared: bool = False
     ) -> list[SpanRow]:
+        if len(traces) <= _NAMED_ONE_BY_ONE:
+            named = ", ".join("?" * len(traces)) or "NULL"
+            return read_spans(connection, f"trace_id IN ({named})", list(traces), shared=shared)
         return read_spans(connection, f"trace_id IN ({_ITEMS})", [list(traces)], shared=shared)
 
     def _column(self, query: str, values: Sequence[Any]) -> list[Any]:
