@@ -186,9 +186,11 @@ class RolloutWorkers:
         )
 
     def _hand_out(self, todo: collections.deque[RolloutJob]) -> None:
-        # One at a time to whoever has least to do, so that all workers are as busy.
-        while todo:
-            worker = min(self._workers, key=lambda candidate: len(candidate.under_way))
+        # One at a time to whoever has least to do, so that all workers are as busy. A run's time does not begin before
+        # its worker is ready.
+        ready = [worker for worker in self._workers if worker.ready]
+        while todo and ready:
+            worker = min(ready, key=lambda candidate: len(candidate.under_way))
             if len(worker.under_way) >= self._concurrency:
                 return
             worker.give(todo.popleft())

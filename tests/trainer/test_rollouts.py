@@ -125,6 +125,25 @@ def test_a_worker_that_dies_fails_its_jobs_and_is_replaced(workers: RolloutWorke
     assert workers.run([RolloutJob({"x": 3})])[0].result["twice"] == 6
 
 
+def test_a_run_that_takes_too_long_is_ended_with_what_it_started(agent: Path, data: DataDir) -> None:
+    agent.write_text(
+        "import os, subprocess, sys, time\n"
+        "def work(seconds, log):\n"
+        "    child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "    open(log, 'a').write(f'{child.pid}\\n')\n"
+        "    time.sleep(seconds)\n"
+        "    return seconds\n"
+    )
+    log = agent.parent / "children"
+    jobs = [RolloutJob({"seconds": seconds, "log": str(log)}) for seconds in (60, 0, 60, 60, 60, 0)]
+    with RolloutWorkers(f"{agent}:work", data, concurrency=1, timeout_s=2) as workers:
+        results = workers.run(jobs)
+        assert [result.error for result in results if not result.lost] == [None, None]
+        assert {result.error for result in results if result.lost} == {"it took longer than 2 s"}
+        assert sum(result.lost for result in results) == 4  # more than the deaths of its own that a worker may have
+    _wait_for_the_end_of([int(pid) for pid in log.read_text().split()])
+
+
 def test_plain_functions_run_in_threads_of_several_workers(agent: Path, data: DataDir) -> None:
     with RolloutWorkers(f"{agent}:plain", data, workers=2, concurrency=4) as workers:
         names = {result.result for result in workers.run([RolloutJob({"x": x}) for x in range(16)])}
@@ -186,6 +205,10 @@ def test_workers_and_what_they_started_end_with_their_owner(agent: Path, tmp_pat
         pids = [int(pid) for pid in owner.stdout.readline().split()]
         assert len(pids) == 2
         owner.send_signal(signal.SIGKILL)
+    _wait_for_the_end_of(pids)
+
+
+def _wait_for_the_end_of(pids: list[int]) -> None:
     deadline = time.monotonic() + 10
     while any(map(_alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.02)
