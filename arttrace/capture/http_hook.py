@@ -19,7 +19,7 @@ from typing import Any
 
 from arttrace.capture import routing
 from arttrace.capture.call import Attempt, ModelCall, UnrecordedCall, begin_call
-from arttrace.capture.guard import Guard
+from arttrace.capture.guard import Guard, failed
 from arttrace.wire import Ending, api_of
 
 current_call: ContextVar[ModelCall | UnrecordedCall | None] = ContextVar("arttrace_call", default=None)
@@ -27,7 +27,8 @@ current_call: ContextVar[ModelCall | UnrecordedCall | None] = ContextVar("arttra
 
 _sending = Guard("reading a request")
 _answering = Guard("reading a response")
-_tapping = Guard("tapping a stream")
+_TAPPING = "tapping a stream"
+_tapping = Guard(_TAPPING)
 _beginning = Guard("beginning a call of an HTTP client")
 _ending = Guard("ending a call of an HTTP client")
 
@@ -172,8 +173,10 @@ class Tap:
             self._ended("closed")
 
     def _take(self, chunk: bytes) -> None:
-        with _tapping:
+        try:  # a guard, without what it costs to enter one for every chunk
             self._attempt.chunk(chunk)
+        except Exception as error:  # noqa: BLE001  the first rule
+            failed(_TAPPING, error)
 
     def _broken(self, error: BaseException) -> None:
         with _tapping:

@@ -37,6 +37,7 @@ _SYNC_INTERVAL_S = 0.5  # half of what is promised: power may fail a second afte
 _SHOWN_AFTER_S = 1.0
 _LOOK_AFTER_S = 0.5  # whether the worker is still there, while a flush waits for it
 _GATHER_S = 0.03  # a burst of calls is worked off together, not in turns with the user's thread over the interpreter
+_PAUSE_S = 0.0001  # between two jobs: who waits for the interpreter gets it now, and not after its 5 ms
 _SPOOL_SEGMENT_BYTES = 64 << 20
 _OUTBOX_SEGMENT_BYTES = 8 << 20
 _background = Guard("recording in the background", background=True)
@@ -256,6 +257,8 @@ class Recorder:
             job, weight = self._next_job(sync_at)
             if job is not None:
                 self._run(job, weight)
+                if not self._hurry.is_set():
+                    time.sleep(_PAUSE_S)
                 sync_at = time.monotonic() + _SYNC_INTERVAL_S if sync_at is None else sync_at
             del job  # holds the bytes of a call
             if self._show_open():

@@ -42,7 +42,8 @@ def whole(spans: list[SpanRow], names: list[str]) -> None:
     """One trajectory of these spans, nothing missing."""
     (trajectory,) = build_trajectories(spans)
     assert trajectory.incomplete == ""
-    assert sorted(span.name for span in spans) == sorted(names)
+    ended = [span.name for span in spans if span.end_ns]  # a slow machine shows the run in progress as well
+    assert sorted(ended) == sorted(names)
 
 
 def provider(sampler: Any, limits: SpanLimits | None = None) -> tuple[Any, InMemorySpanExporter]:

@@ -152,8 +152,12 @@ class Program:
 
 
 @pytest.fixture
-def programs(server: ChatServer, tmp_path: Path) -> Iterator[tuple[list[Any], Program]]:
+def programs(
+    server: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[list[Any], Program]]:
     """What the program sees without us, and the program with us."""
+    # Whether a call lasts so long that it is shown in progress is the machine's doing: test_durability.py tests that.
+    monkeypatch.setattr("arttrace.capture.recorder._SHOWN_AFTER_S", 3600.0)
     program, bare = Program(server, tmp_path), Program(server, tmp_path, bare=True)
     with arttrace.no_capture():
         expected = bare.run()
@@ -191,6 +195,7 @@ SHELLS = {
     "http_hook": "begin_plain_call _call_of _send_out _answered not_answered raised returned "
     "Tap.__del__ Tap._take Tap._ended Tap._broken",
     "routing": "apply",
+    "replay": "recorded",
     "threads": "in_flow",
     "flow": "current_flow set_flow",
     "guard": "Guard.__enter__ Guard.__exit__",
@@ -201,7 +206,7 @@ SHELLS = {
 """What stands around the guards and so cannot be under one: the public names and the frames that the user's own code
 runs in, each with its work under a guard inside, and what only reads or writes a variable."""
 
-UNCOUNTED = {"arttrace.capture.values:_fallback"}
+UNCOUNTED = {"arttrace.capture.values:_fallback", "arttrace.capture.values:_describe"}
 """What fails without a count: a value that cannot be encoded is recorded by its name."""
 
 UNRAISABLE = {"arttrace.capture.http_hook:_ending_of"}
@@ -219,7 +224,7 @@ ELSEWHERE = {
     "recording a tool's result": "test_tools.py",
     "following the agents of the OpenAI Agents SDK": "tests/frameworks",
     "carrying the flow into a thread": "calls nothing of ours",
-    "ending a span": "calls nothing of ours",
+    "answering a tool from the record": "test_recorded_tools.py",
 }
 """Guards under which this program fails nothing, and where they are tested."""
 
