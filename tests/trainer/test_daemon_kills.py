@@ -21,7 +21,10 @@ from trainer.checkpoints import Checkpoints
 from trainer.daemon.state import read_state
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no fork on Windows")
+pytestmark = [
+    pytest.mark.full,  # tests/e2e/test_daemon.py kills it in every state but "score", beside a real vLLM
+    pytest.mark.skipif(sys.platform == "win32", reason="no fork on Windows"),
+]
 
 SCRIPT = Path(__file__).parents[1] / "support" / "killed_daemon.py"
 KILLS = "starting:1,wait:1,score:2,batch:2,step:3,half:3,checkpoint:4,publish:4,record:5"
