@@ -49,6 +49,7 @@ NEEDED = (
     "outcome",
     "sortedcontainers",
     "websockets",
+    "httpx-aiohttp",
 )
 ROUTES = "tests/api_resources"
 GROUPS = {"client": ["tests", f"--ignore={ROUTES}"], "routes": [ROUTES]}

@@ -110,13 +110,13 @@ def asked(method: Any) -> Route | None:
 def routes() -> list[Route]:
     """Every route of the installed package, those with fewer placeholders first."""
     client = _Silent(api_key=PLACEHOLDER, admin_api_key=PLACEHOLDER, base_url="http://127.0.0.1:1", max_retries=0)
-    found: dict[tuple[str, str, str], Route] = {}
+    found: dict[tuple[str, str, str, str], Route] = {}
     for resource in resources(client):
         for name, _ in inspect.getmembers(type(resource), inspect.isfunction):
             if not name.startswith(("_", "poll", "wait")) and name not in vars(SyncAPIResource):
                 route = asked(getattr(resource, name))
                 if route:
-                    found.setdefault((route.method, route.path, route.beta), route)
+                    found.setdefault((route.method, route.path, route.beta, str(route.answer)), route)
     return sorted(found.values(), key=lambda route: (route.path.count(PLACEHOLDER), route.path, route.beta))
 
 
@@ -182,6 +182,15 @@ def _instance(model: Any, depth: int) -> dict[str, Any]:
     }
 
 
+def _merged(values: list[Any]) -> Any:
+    """One answer for the methods that share a route: the first, with the fields that only the others have."""
+    first = values[0]
+    if not isinstance(first, dict):
+        return first
+    others = [value for value in values if isinstance(value, dict)]
+    return {name: value for one in reversed(others) for name, value in one.items()}
+
+
 class Server(ThreadingHTTPServer):
     """A server that does not mind clients that hang up."""
 
@@ -242,7 +251,8 @@ class Handler(BaseHTTPRequestHandler):
         elif route.answer is str:
             self._send(200, "text/plain", b"content")
         else:
-            self._send(200, "application/json", json.dumps(smallest(route.answer)).encode())
+            alike = [other for other in matching if (other.path, other.beta) == (route.path, route.beta)]
+            self._send(200, "application/json", json.dumps(_merged([smallest(one.answer) for one in alike])).encode())
 
     def _send(self, status: int, kind: str, body: bytes) -> None:
         self.send_response(status)
