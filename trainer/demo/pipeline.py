@@ -82,12 +82,14 @@ class _Demo:
         serving, learner = self._serve(base_model)
         self._judge_params = self._judge()
         workers = self._stack.enter_context(self._workers(serving.client_environment))
+        checkpoints = Checkpoints(self._data.policies, POLICY)
+        self._stack.enter_context(checkpoints.only_writer())
         loop = Loop(
             policy=POLICY,
             base_model=str(base_model),
             store=self._store,
             learner=learner,
-            checkpoints=Checkpoints(self._data.policies, POLICY),
+            checkpoints=checkpoints,
             gateway=serving.client(),
             scale=recipe.ADVANTAGE_SCALE,
         )
