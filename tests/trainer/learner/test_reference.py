@@ -231,6 +231,37 @@ def test_loss_gradients_and_weights_equal_the_reference(
         torch.testing.assert_close(after, before[name] - RATE * g / (g.abs() + 1e-8), rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.parametrize("loss", ["dapo", "gspo"])
+def test_twins_share_positions_and_not_advantages(
+    base_model: Path, make_samples: Callable[[int], list[Sample]], loss: str
+) -> None:
+    """Trajectories with the same tokens, other rewards, and other log-probabilities, as two versions sampled them."""
+    import msgspec
+
+    learner, gradients = make_learner(base_model, loss=loss, micro_batch_tokens=40)
+    reference = Reference(base_model, trainable(learner))
+    samples = near_policy(reference, make_samples(1), 0.2)
+    twins = [
+        Sample(
+            tuple(
+                msgspec.structs.replace(q, logprobs=tuple(None if p is None else p - 0.1 for p in q.logprobs))
+                for q in sample.sequences
+            ),
+            advantage,
+        )
+        for sample, advantage in ((samples[0], -0.6), (samples[0], 0.3), (samples[2], -0.2))
+    ]
+    alone = learner.step(samples).forwarded_tokens
+    learner, gradients = make_learner(base_model, loss=loss, micro_batch_tokens=10_000)
+    metrics = learner.step([*samples, *twins])
+    expected, _, _ = reference.loss([*samples, *twins], learner.config)
+    expected.backward()
+    assert metrics.loss == pytest.approx(expected.item(), abs=1e-12)
+    assert metrics.forwarded_tokens <= alone
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradient, reference.adapter[name].grad, rtol=1e-8, atol=1e-12)
+
+
 @pytest.mark.parametrize("loss", ["dapo", "grpo", "dr_grpo", "cispo"])
 def test_both_engines_take_the_same_way_over_epochs_and_minibatches(
     base_model: Path, make_samples: Callable[[int], list[Sample]], loss: str
