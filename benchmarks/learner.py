@@ -1,4 +1,4 @@
-"""One GRPO step in four layouts: a row per call, padded rows, packed rows, and the packed prefix tree.
+"""One GRPO step in several layouts: a row per call, padded rows, packed rows, and the packed prefix tree.
 
 Every layout computes the same loss on the same trajectories with a random 4-layer Qwen3 and a LoRA of rank 16, on one
 CPU thread and in a process of its own; tokens/s are trained tokens by CPU seconds, and the gradients are compared. Two
@@ -33,7 +33,8 @@ BUDGET = 16384
 """Tokens that go through the model at once, in every layout."""
 LAYOUTS = {
     "row per call": "TRL engine, every call a padded row of its own",
-    "padded": "TRL engine, calls merged into sequences, rows padded",
+    "stock TRL": "TRL's GRPOTrainer as it is: merged sequences, padded, log-probabilities at every position",
+    "padded": "TRL engine: the same, log-probabilities at trained positions only",
     "packed": "packed engine, merged sequences end to end, nothing shared",
     "tree": "packed engine as it is: the prefix tree",
 }
@@ -127,6 +128,8 @@ def measure(layout: str, runs: list[list[Call]], base: Path, gradients: Path) ->
     torch.set_num_threads(1)
     if layout == "packed":
         forest.shared_length = lambda left, right: 0
+    elif layout == "stock TRL":
+        _take_trl_as_it_is()
     config = LearnerConfig(
         engine="packed" if layout in ("packed", "tree") else "trl",
         micro_batch_tokens=BUDGET,
@@ -156,6 +159,22 @@ def measure(layout: str, runs: list[list[Call]], base: Path, gradients: Path) ->
         "peak_mib": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024,
         "loss": metrics.loss,
     }
+
+
+def _take_trl_as_it_is() -> None:
+    """TRL's own way to log-probabilities in place of our engine's, which computes them at trained positions only."""
+    from trainer.learner import trl_trainer
+    from trainer.offline.torch_head import use_where_triton_is_missing
+
+    use_where_triton_is_missing()
+    original = trl_trainer._trl.GRPOTrainer._get_per_token_logps_and_entropies
+
+    def noted(self: Any, *given: Any, **named: Any) -> Any:
+        found = original(self, *given, **named)
+        self._logps = found[0].detach()  # the engine counts ratios by it
+        return found
+
+    trl_trainer.GivenTrajectoriesTrainer._get_per_token_logps_and_entropies = noted
 
 
 def make_base(directory: Path) -> Path:
