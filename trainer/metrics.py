@@ -56,7 +56,7 @@ def step_numbers(
         "staleness_mean": statistics.fmean(ages) if ages else 0.0,
         "staleness_max": float(max(ages, default=0)),
         **learned.numbers(),
-        "tokens_per_s": batch.trained_tokens / learned.step_s if learned.step_s > 0 else 0.0,
+        "tokens_per_second": batch.trained_tokens / learned.step_s if learned.step_s > 0 else 0.0,
     }
     if judgements:
         numbers["judge_tokens"] = float(sum(one.input_tokens + one.output_tokens for one in judgements))

@@ -29,7 +29,7 @@ pytestmark = [
 SCRIPT = Path(__file__).parents[1] / "support" / "killed_daemon.py"
 KILLS = "starting:1,wait:1,score:2,batch:2,step:3,half:3,checkpoint:4,publish:4,record:5"
 STEPS, GROUPS_PER_STEP = 5, 2
-_ITS_OWN = ("_s", "tokens_per_s")  # seconds differ, and so do the judge's when a kill lost a judgement
+_ITS_OWN = ("_s", "tokens_per_second")  # seconds differ, and so do the judge's when a kill lost a judgement
 
 
 def learned(checkpoints: Checkpoints) -> list[dict[str, float]]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from arttrace.records.policy import PolicyStep
+from trainer.daemon import Phase
 from trainer.demo.state import Success
 
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # Braille dots by (row, column), Unicode U+2800
@@ -71,7 +72,7 @@ def markdown(
         lines += ["| step | reward mean | spread | tokens trained | loss | seconds |", "|---|---|---|---|---|---|"]
         for step in steps:
             m = step.metrics
-            spent = sum(value for name, value in m.items() if name.endswith("_s"))
+            spent = sum(m.get(f"{phase}_s", 0.0) for phase in Phase)
             lines.append(
                 f"| {step.step} | {m['reward_mean']:.3f} | {m['reward_spread']:.3f} | {m['tokens_trained']:.0f} "
                 f"| {m['loss']:.4f} | {spent:.1f} |"

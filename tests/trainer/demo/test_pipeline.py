@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from arttrace.paths import DataDir
+from arttrace.records.policy import PolicyStep
 from trainer.demo.pipeline import Settings, _Demo
+from trainer.demo.report import markdown
 from trainer.demo.screen import Screen
 
 
@@ -21,3 +23,9 @@ def test_a_demo_in_which_no_round_taught_anything_still_closes(
         demo._close(tmp_path / "base")
     assert (tmp_path / "report.md").is_file()
     assert "arttrace ls" in capsys.readouterr().out
+
+
+def test_the_report_adds_up_seconds_and_nothing_else() -> None:
+    metrics = {"reward_mean": 0.5, "reward_spread": 1.0, "tokens_trained": 9.0, "loss": 0.0, "tokens_per_second": 900.0}
+    step = PolicyStep("policy", 1, "", metrics={**metrics, "rollout_s": 2.0, "step_s": 1.25})
+    assert "| 1 | 0.500 | 1.000 | 9 | 0.0000 | 3.2 |" in markdown([step], {}, [])
