@@ -9,15 +9,18 @@ from typing import Any, get_args
 import click
 import msgspec
 
-from trainer.learner.config import Dtype, Engine, LearnerConfig, Loader, Loss
+from trainer.learner.config import Dtype, Engine, Importance, LearnerConfig, Loader, Loss
 
 _OPTIONS: dict[str, tuple[Any, str]] = {
     "engine": (click.Choice(get_args(Engine)), "What computes the step; both compute the same."),
     "loader": (click.Choice(get_args(Loader)), "Who loads the base model."),
     "loss": (click.Choice(get_args(Loss)), "Which of GRPO's losses."),
     "learning_rate": (float, "AdamW's learning rate."),
-    "kl_weight": (float, "Weight of KL(policy || base model)."),
+    "importance": (click.Choice(get_args(Importance)), "How the ratio to what sampled the tokens is corrected."),
+    "kl_weight": (float, "Weight of KL(policy || reference)."),
+    "kl_reference": (str, "Directory of the reference adapter; the base model without one."),
     "epochs": (int, "Passes over the data."),
+    "minibatches": (int, "Optimizer steps per pass."),
     "lora_rank": (int, "Rank of the adapter."),
     "lora_alpha": (int, "Scale of the adapter, divided by its rank."),
     "micro_batch_tokens": (int, "Tokens that go through the model at once."),

@@ -339,6 +339,26 @@ def test_a_model_loaded_by_unsloth_is_trained_alike(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["packed", "trl"])
+def test_the_kl_term_may_refer_to_an_adapter(
+    base_model: Path, tmp_path: Path, make_samples: Callable[[int], list[Sample]], name: str
+) -> None:
+    config = msgspec.structs.replace(LOOSE, engine=name)
+    first = make_learner(base_model, config)
+    for seed in range(3):
+        first.step(make_samples(seed))
+    first.save(tmp_path)
+    found = {}
+    for reference in (None, str(tmp_path)):
+        learner = make_learner(base_model, msgspec.structs.replace(config, kl_weight=0.5, kl_reference=reference))
+        learner.load(tmp_path)
+        found[reference] = learner.step(make_samples(9))
+    assert found[None].kl > 1e-3, "the policy has moved away from the base model"
+    assert found[str(tmp_path)].kl == pytest.approx(0.0, abs=1e-9), "and is the adapter itself"
+    with pytest.raises(TrainingError, match="reference adapter"):
+        make_learner(base_model, msgspec.structs.replace(config, kl_weight=0.5, kl_reference=str(tmp_path / "none")))
+
+
 RANKS = """
 import sys
 from pathlib import Path
