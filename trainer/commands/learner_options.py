@@ -43,7 +43,8 @@ def learner_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     for name, (kind, meaning) in reversed(_OPTIONS.items()):
         flag = "--" + name.replace("_", "-")
-        shown = f"{meaning}  [default: {getattr(default, name)}]"
+        usual = getattr(default, name)
+        shown = meaning if usual is None else f"{meaning}  [default: {usual}]"
         if kind is bool:
             command = click.option(flag, name, is_flag=True, default=None, help=meaning)(command)
         else:
