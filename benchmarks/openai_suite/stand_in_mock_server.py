@@ -87,23 +87,24 @@ def resources(holder: object) -> Iterator[SyncAPIResource]:
 
 def asked(method: Any) -> Route | None:
     """The route of a method of a resource, None when it asks none (a helper without a request)."""
-    needed = [
-        parameter
-        for parameter in inspect.signature(method).parameters.values()
-        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-    ]
-    required = [parameter for parameter in needed if parameter.default is parameter.empty]
-    in_path = [parameter for parameter in required if str(parameter.annotation) == "str"]
-    for filling in FILLINGS:
-        given = {parameter.name: filling for parameter in required}
-        given |= {parameter.name: PLACEHOLDER for parameter in in_path}
-        for arguments in (given, given | {parameter.name: filling for parameter in needed[:2]}):
-            try:
-                method(**arguments)
-            except _Asked as told:
-                return typing.cast("Route", told.args[0])
-            except Exception:  # noqa: BLE001 - a method that refuses these arguments is tried with the next
-                continue
+    for signature in (inspect.signature(method), *map(inspect.signature, typing.get_overloads(method.__func__))):
+        needed = [
+            parameter
+            for name, parameter in signature.parameters.items()
+            if name != "self" and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        ]
+        required = [parameter for parameter in needed if parameter.default is parameter.empty]
+        in_path = [parameter for parameter in required if str(parameter.annotation) == "str"]
+        for filling in FILLINGS:
+            given = {parameter.name: filling for parameter in required}
+            given |= {parameter.name: PLACEHOLDER for parameter in in_path}
+            for arguments in (given, given | {parameter.name: filling for parameter in needed[:2]}):
+                try:
+                    method(**arguments)
+                except _Asked as told:
+                    return typing.cast("Route", told.args[0])
+                except Exception:  # noqa: BLE001 - a method that refuses these arguments is tried with the next
+                    continue
     return None
 
 
@@ -178,7 +179,7 @@ def _instance(model: Any, depth: int) -> dict[str, Any]:
     return {
         field.alias or name: smallest(field.annotation, depth + 1)
         for name, field in model.model_fields.items()
-        if field.is_required()
+        if field.is_required() or field.default_factory is not None  # the loose client fills in no such default
     }
 
 
