@@ -13,7 +13,7 @@ import msgspec
 from arttrace.formats import langfuse
 from arttrace.formats.conversations import Exchanges, conversation, messages_of
 from arttrace.formats.otlp import MalformedRequest, parse_json, protobuf_spans
-from arttrace.formats.otlp_check import TooManySpans, check_protobuf
+from arttrace.formats.otlp_check import TooManySpans, check_protobuf, one_by_one
 from arttrace.records.record import Record, decode_record
 
 _KEPT_REASONS = 5
@@ -115,11 +115,12 @@ def _take(found: Imported, kind: str, records: Iterator[Record]) -> None:
 
 def _protobuf(data: bytes, found: Imported) -> None:
     try:
-        checked = check_protobuf(data)
+        checked = [check_protobuf(request) for request in one_by_one(data)]
     except (MalformedRequest, TooManySpans) as error:
         raise Unreadable(f"it is neither JSON nor an OTLP trace request in protobuf: {error}") from error
-    if checked.refused:
-        found.refuse(checked.reason, checked.refused)
-    if not checked.spans:
+    for one in checked:
+        if one.refused:
+            found.refuse(one.reason, one.refused)
+    if not any(one.spans for one in checked):
         raise Unreadable("it holds no spans")
-    _take(found, "otlp", iter(protobuf_spans(checked.body)))
+    _take(found, "otlp", (span for one in checked for span in protobuf_spans(one.body)))

@@ -8,18 +8,28 @@ are what costs. Source: opentelemetry-proto `collector/trace/v1` and the OTLP sp
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
-from arttrace.records.span import Attributes, SpanEvent, SpanLink, SpanRow
+from arttrace.records.span import Attributes, EntityRef, OriginRest, SpanEvent, SpanLink, SpanRest, SpanRow, Typed
+from arttrace.records.typed import plain
 
-_JSON_DEPTH = 32
+_Odd = list[bytes | float]
+"""Takes up values that JSON cannot hold, so that attributes without any are not looked through again."""
+
+_JSON_DEPTH = 64  # more than protobuf's own bound lets through
 _LATEST_NS = (1 << 63) - 1
+_UINT32, _UINT64 = range(1 << 32), range(1 << 64)
+_INT32, _INT64 = range(-(1 << 31), 1 << 31), range(-(1 << 63), 1 << 63)
+_STANDARD_ALPHABET = str.maketrans("-_", "+/")
+_USUAL_ORIGIN, _USUAL_REST = OriginRest(), SpanRest()
+_NOTHING_DROPPED = (0, 0, 0)
 
 
 class Export(msgspec.Struct, frozen=True):
@@ -40,17 +50,48 @@ class MalformedRequest(ValueError):
 def protobuf_spans(body: bytes) -> list[SpanRow]:
     """The spans of a protobuf request that `check_protobuf` let pass. Raises DecodeError when it is none."""
     spans: list[SpanRow] = []
+    odd: _Odd = []
     for resource_spans in ExportTraceServiceRequest.FromString(body).resource_spans:
-        resource = _protobuf_attributes(resource_spans.resource.attributes)
+        resource, resource_typed = _settled(_protobuf_attributes(resource_spans.resource.attributes, odd), odd)
         for scope_spans in resource_spans.scope_spans:
             scope = scope_spans.scope
             name, version = scope.name, scope.version
-            spans.extend(_protobuf_span(span, resource, name, version) for span in scope_spans.spans)
+            origin = _protobuf_origin(resource_spans, resource_typed, scope_spans)
+            spans.extend(_protobuf_span(span, resource, name, version, origin, odd) for span in scope_spans.spans)
     return spans
 
 
-def _protobuf_span(span: Span, resource: Attributes, scope_name: str, scope_version: str) -> SpanRow:
+def _protobuf_origin(
+    resource_spans: ResourceSpans, resource_typed: Typed, scope_spans: ScopeSpans
+) -> OriginRest | None:
+    odd: _Odd = []
+    resource, scope = resource_spans.resource, scope_spans.scope
+    scope_attributes, scope_typed = _settled(_protobuf_attributes(scope.attributes, odd), odd)
+    origin = OriginRest(
+        resource_schema_url=resource_spans.schema_url,
+        resource_dropped_attributes=resource.dropped_attributes_count,
+        resource_typed=resource_typed,
+        entities=[
+            EntityRef(one.schema_url, one.type, list(one.id_keys), list(one.description_keys))
+            for one in resource.entity_refs
+        ],
+        scope_attributes=scope_attributes,
+        scope_dropped_attributes=scope.dropped_attributes_count,
+        scope_typed=scope_typed,
+        schema_url=scope_spans.schema_url,
+    )
+    return origin if origin != _USUAL_ORIGIN else None
+
+
+def _protobuf_span(
+    span: Span, resource: Attributes, scope_name: str, scope_version: str, origin: OriginRest | None, odd: _Odd
+) -> SpanRow:
     status, events, links = span.status, span.events, span.links
+    attributes, rest = _protobuf_attributes(span.attributes, odd), None
+    dropped = span.dropped_attributes_count, span.dropped_events_count, span.dropped_links_count
+    if odd or dropped != _NOTHING_DROPPED:
+        attributes, typed = _settled(attributes, odd)
+        rest = SpanRest(*dropped, typed)
     return SpanRow(
         trace_id=span.trace_id.hex(),
         span_id=span.span_id.hex(),
@@ -61,42 +102,51 @@ def _protobuf_span(span: Span, resource: Attributes, scope_name: str, scope_vers
         kind=span.kind,
         status_code=status.code,
         status_message=status.message,
-        attributes=_protobuf_attributes(span.attributes),
-        events=[SpanEvent(event.name, event.time_unix_nano, _protobuf_attributes(event.attributes)) for event in events]
-        if events
-        else [],
-        links=[
-            SpanLink(link.trace_id.hex(), link.span_id.hex(), _protobuf_attributes(link.attributes)) for link in links
-        ]
-        if links
-        else [],
+        attributes=attributes,
+        events=[_protobuf_event(event, odd) for event in events] if events else [],
+        links=[_protobuf_link(link, odd) for link in links] if links else [],
         trace_state=span.trace_state,
         resource=resource,
         scope_name=scope_name,
         scope_version=scope_version,
+        flags=span.flags,
+        rest=rest,
+        origin=origin,
     )
 
 
-def _protobuf_attributes(pairs: Iterable[KeyValue]) -> Attributes:
+def _protobuf_event(event: Span.Event, odd: _Odd) -> SpanEvent:
+    attributes, typed = _settled(_protobuf_attributes(event.attributes, odd), odd)
+    return SpanEvent(event.name, event.time_unix_nano, attributes, event.dropped_attributes_count, typed)
+
+
+def _protobuf_link(link: Span.Link, odd: _Odd) -> SpanLink:
+    attributes, typed = _settled(_protobuf_attributes(link.attributes, odd), odd)
+    dropped = link.dropped_attributes_count
+    return SpanLink(link.trace_id.hex(), link.span_id.hex(), attributes, link.trace_state, link.flags, dropped, typed)
+
+
+def _protobuf_attributes(pairs: Iterable[KeyValue], odd: _Odd) -> Attributes:
     found: Attributes = {}
     for pair in pairs:
         value = pair.value
-        found[pair.key] = value.string_value or _protobuf_value(value)  # nearly all are texts
+        found[pair.key] = value.string_value or _protobuf_value(value, odd)  # nearly all are texts
     return found
 
 
-def _protobuf_value(value: AnyValue) -> Any:
+def _protobuf_value(value: AnyValue, odd: _Odd) -> Any:
     # Nesting is bounded by protobuf itself: a message of more than 100 levels does not parse.
     match kind := value.WhichOneof("value"):
         case None:
             return None
-        case "bytes_value":
-            return base64.b64encode(value.bytes_value).decode("ascii")
         case "array_value":
-            return [_protobuf_value(item) for item in value.array_value.values]
+            return [_protobuf_value(item, odd) for item in value.array_value.values]
         case "kvlist_value":
-            return _protobuf_attributes(value.kvlist_value.values)
-    return getattr(value, kind)
+            return _protobuf_attributes(value.kvlist_value.values, odd)
+    found = getattr(value, kind)
+    if kind == "bytes_value" or (kind == "double_value" and not math.isfinite(found)):
+        odd.append(found)
+    return found
 
 
 # --- JSON --------------------------------------------------------------------------------------------------
@@ -117,16 +167,59 @@ def parse_json(body: bytes) -> Export:
     spans: list[SpanRow] = []
     refused: list[str] = []
     for (resource_spans, scope_spans), members in batches:
+        try:
+            origin = _json_origin(resource_spans, scope_spans)
+        except (ValueError, TypeError, OverflowError) as error:
+            refused.extend([str(error)] * len(members))
+            continue
         for span in members:
             try:
-                spans.append(_checked(_json_span(span, resource_spans, _object(scope_spans, "scope"))))
+                spans.append(_checked(_json_span(span, origin)))
             except (ValueError, TypeError, OverflowError) as error:
                 refused.append(str(error))
     return Export(spans, len(refused), refused[0] if refused else "")
 
 
-def _json_span(span: Any, resource_spans: Any, scope: dict[str, Any]) -> SpanRow:
+def _json_origin(resource_spans: Any, scope_spans: Any) -> dict[str, Any]:
+    """What all spans of a scope share, as fields of SpanRow."""
+    resource, scope = _object(resource_spans, "resource"), _object(scope_spans, "scope")
+    attributes, typed = _json_attributes(resource)
+    scope_attributes, scope_typed = _json_attributes(scope)
+    rest = OriginRest(
+        resource_schema_url=_text(resource_spans, "schemaUrl"),
+        resource_dropped_attributes=_number(resource, "droppedAttributesCount", _UINT32),
+        resource_typed=typed,
+        entities=[
+            EntityRef(
+                _text(one, "schemaUrl"),
+                _text(one, "type"),
+                [str(key) for key in _list(one, "idKeys")],
+                [str(key) for key in _list(one, "descriptionKeys")],
+            )
+            for one in _list(resource, "entityRefs")
+        ],
+        scope_attributes=scope_attributes,
+        scope_dropped_attributes=_number(scope, "droppedAttributesCount", _UINT32),
+        scope_typed=scope_typed,
+        schema_url=_text(scope_spans, "schemaUrl"),
+    )
+    return {
+        "resource": attributes,
+        "scope_name": _text(scope, "name"),
+        "scope_version": _text(scope, "version"),
+        "origin": rest if rest != _USUAL_ORIGIN else None,
+    }
+
+
+def _json_span(span: Any, origin: dict[str, Any]) -> SpanRow:
     status = _object(span, "status")
+    attributes, typed = _json_attributes(span)
+    rest = SpanRest(
+        dropped_attributes=_number(span, "droppedAttributesCount", _UINT32),
+        dropped_events=_number(span, "droppedEventsCount", _UINT32),
+        dropped_links=_number(span, "droppedLinksCount", _UINT32),
+        typed=typed,
+    )
     return SpanRow(
         trace_id=_text(span, "traceId").lower(),
         span_id=_text(span, "spanId").lower(),
@@ -134,47 +227,79 @@ def _json_span(span: Any, resource_spans: Any, scope: dict[str, Any]) -> SpanRow
         name=_text(span, "name"),
         start_ns=int(span.get("startTimeUnixNano", 0)),
         end_ns=int(span.get("endTimeUnixNano", 0)),
-        kind=int(span.get("kind", 0)),
-        status_code=int(status.get("code", 0)),
+        kind=_number(span, "kind", _INT32),
+        status_code=_number(status, "code", _INT32),
         status_message=_text(status, "message"),
-        attributes=_json_attributes(span),
-        events=[
-            SpanEvent(_text(event, "name"), int(event.get("timeUnixNano", 0)), _json_attributes(event))
-            for event in _list(span, "events")
-        ],
-        links=[
-            SpanLink(_text(link, "traceId").lower(), _text(link, "spanId").lower(), _json_attributes(link))
-            for link in _list(span, "links")
-        ],
+        attributes=attributes,
+        events=[_json_event(event) for event in _list(span, "events")],
+        links=[_json_link(link) for link in _list(span, "links")],
         trace_state=_text(span, "traceState"),
-        resource=_json_attributes(_object(resource_spans, "resource")),
-        scope_name=_text(scope, "name"),
-        scope_version=_text(scope, "version"),
+        flags=_number(span, "flags", _UINT32),
+        rest=rest if rest != _USUAL_REST else None,
+        **origin,
     )
 
 
-def _json_attributes(holder: dict[str, Any], key: str = "attributes", depth: int = 0) -> Attributes:
-    return {_text(pair, "key"): _json_value(_object(pair, "value"), depth) for pair in _list(holder, key)}
+def _json_event(event: Any) -> SpanEvent:
+    attributes, typed = _json_attributes(event)
+    dropped = _number(event, "droppedAttributesCount", _UINT32)
+    return SpanEvent(_text(event, "name"), _number(event, "timeUnixNano", _UINT64), attributes, dropped, typed)
 
 
-def _json_value(value: dict[str, Any], depth: int) -> Any:
+def _json_link(link: Any) -> SpanLink:
+    attributes, typed = _json_attributes(link)
+    trace_id, span_id = (bytes.fromhex(_text(link, name)).hex() for name in ("traceId", "spanId"))
+    dropped = _number(link, "droppedAttributesCount", _UINT32)
+    flags = _number(link, "flags", _UINT32)
+    return SpanLink(trace_id, span_id, attributes, _text(link, "traceState"), flags, dropped, typed)
+
+
+def _json_attributes(holder: dict[str, Any]) -> tuple[Attributes, Typed]:
+    odd: _Odd = []
+    return _settled(_json_pairs(holder, "attributes", 0, odd), odd)
+
+
+def _json_pairs(holder: dict[str, Any], key: str, depth: int, odd: _Odd) -> Attributes:
+    return {_text(pair, "key"): _json_value(_object(pair, "value"), depth, odd) for pair in _list(holder, key)}
+
+
+def _json_value(value: dict[str, Any], depth: int, odd: _Odd) -> Any:
     if depth > _JSON_DEPTH:
         raise ValueError(f"an attribute is nested deeper than {_JSON_DEPTH} levels")
     for kind, item in value.items():
         match kind:
-            case "stringValue" | "bytesValue":
+            case "stringValue":
                 return str(item)
             case "boolValue":
                 return bool(item)
             case "intValue":
-                return int(item)
+                return _number(value, kind, _INT64)
             case "doubleValue":
-                return float(item)
+                found = float(item)
+                if not math.isfinite(found):
+                    odd.append(found)
+                return found
+            case "bytesValue":
+                odd.append(_base64(_text(value, kind)))
+                return odd[-1]
             case "arrayValue":
-                return [_json_value(_mapping(entry), depth + 1) for entry in _list(_mapping(item), "values")]
+                return [_json_value(_mapping(entry), depth + 1, odd) for entry in _list(_mapping(item), "values")]
             case "kvlistValue":
-                return _json_attributes(_mapping(item), "values", depth + 1)
+                return _json_pairs(_mapping(item), "values", depth + 1, odd)
     return None
+
+
+def _base64(text: str) -> bytes:
+    """Of either alphabet, padded or not, as protobuf's JSON allows."""
+    standard = text.translate(_STANDARD_ALPHABET).rstrip("=")
+    return base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
+
+
+def _settled(attributes: Attributes, odd: _Odd) -> tuple[Attributes, Typed]:
+    if not odd:
+        return attributes, {}
+    odd.clear()
+    return plain(attributes)
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -195,6 +320,13 @@ def _list(holder: Any, key: str) -> list[Any]:
 def _object(holder: Any, key: str) -> dict[str, Any]:
     value = _mapping(holder).get(key)
     return {} if value is None else _mapping(value)
+
+
+def _number(holder: Any, key: str, among: range) -> int:
+    value = int(_mapping(holder).get(key) or 0)
+    if value not in among:
+        raise ValueError(f"{key} is out of range")
+    return value
 
 
 def _text(holder: Any, key: str) -> str:

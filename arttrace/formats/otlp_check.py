@@ -68,6 +68,14 @@ def check_protobuf(body: bytes) -> Checked:
     return Checked(body, total) if not bad else _without_bad(request, total)
 
 
+def one_by_one(body: bytes) -> list[bytes]:
+    """A request of any size as requests of one resource each; as it is when it cannot be taken apart."""
+    try:
+        return [_nested(of_resource, _RESOURCE_SPANS) for of_resource in _fields(body, _RESOURCE_SPANS)]
+    except IndexError:
+        return [body]
+
+
 def _good(span: Span) -> bool:
     trace_id, span_id, parent = span.trace_id, span.span_id, span.parent_span_id
     return (

@@ -7,23 +7,70 @@ from typing import Any
 import msgspec
 
 Attributes = dict[str, Any]
-"""Attribute values: str, bool, int, float, or lists of them; structured values (dicts) are accepted on input."""
+"""Attribute values: str, bool, int, float, or lists of them; structured values (dicts) are accepted on input. Bytes and
+doubles that are no numbers stand there as text, and their places in a Typed beside it."""
+
+Typed = dict[str, list[tuple[str | int, ...]]]
+"""The places, as keys and indices from the attributes on, of values that JSON cannot hold: under "bytes" those of bytes
+(base64 in the attributes), under "double" those of "NaN", "Infinity" and "-Infinity"."""
 
 
-class SpanEvent(msgspec.Struct, frozen=True, gc=False):
+def _none() -> Attributes:
+    """Written out even when empty: revisions are hashes over the JSON, and that of a stored span must not change."""
+    return {}
+
+
+class SpanEvent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A timed event on a span."""
 
     name: str
     time_ns: int
-    attributes: Attributes = {}
+    attributes: Attributes = msgspec.field(default_factory=_none)
+    dropped_attributes: int = 0
+    typed: Typed = {}
 
 
-class SpanLink(msgspec.Struct, frozen=True, gc=False):
+class SpanLink(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A link to a span of this or another trace."""
 
     trace_id: str
     span_id: str
-    attributes: Attributes = {}
+    attributes: Attributes = msgspec.field(default_factory=_none)
+    trace_state: str = ""
+    flags: int = 0
+    dropped_attributes: int = 0
+    typed: Typed = {}
+
+
+class SpanRest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What few spans have: how much the sender left out, and values that JSON cannot hold."""
+
+    dropped_attributes: int = 0
+    dropped_events: int = 0
+    dropped_links: int = 0
+    typed: Typed = {}
+
+
+class EntityRef(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """The attributes of a resource that make up an entity."""
+
+    schema_url: str = ""
+    type: str = ""
+    id_keys: list[str] = []
+    description_keys: list[str] = []
+
+
+class OriginRest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What few resources and instrumentation scopes have; `schema_url` is that of the scope's spans."""
+
+    resource_schema_url: str = ""
+    resource_dropped_attributes: int = 0
+    resource_typed: Typed = {}
+    entities: list[EntityRef] = []
+    scope_attributes: Attributes = {}
+    scope_dropped_attributes: int = 0
+    scope_typed: Typed = {}
+    schema_url: str = ""
 
 
 class SpanRow(msgspec.Struct, frozen=True, gc=False, tag="span", omit_defaults=True):
@@ -50,3 +97,6 @@ class SpanRow(msgspec.Struct, frozen=True, gc=False, tag="span", omit_defaults=T
     resource: Attributes = {}
     scope_name: str = ""
     scope_version: str = ""
+    flags: int = 0
+    rest: SpanRest | None = None
+    origin: OriginRest | None = None

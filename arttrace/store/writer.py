@@ -73,12 +73,15 @@ def _apart(span: SpanRow, origin: bytes) -> _Parts:
         for name in shared:
             del rest[name]
     document = _encode(
-        msgspec.structs.replace(span, attributes=rest, resource=_NOTHING, scope_name="", scope_version="")
+        msgspec.structs.replace(span, attributes=rest, resource=_NOTHING, scope_name="", scope_version="", origin=None)
     )
-    pieces = [document, origin]
-    pieces.extend(value.encode() if isinstance(value, str) else _encode(value) for value in shared.values())
+    size, pieces = len(document) + len(origin), [document, origin]
+    for name, value in shared.items():
+        written = value.encode() if isinstance(value, str) else _encode(value)
+        size += len(written)
+        pieces += (name.encode(), b"" if isinstance(value, str) else b"values", written)
     digest = hashlib.blake2b(b"\0".join(pieces), digest_size=8).digest()
-    return _Parts(span, shared, origin, document, sum(map(len, pieces)), int.from_bytes(digest, "little", signed=True))
+    return _Parts(span, shared, origin, document, size, int.from_bytes(digest, "little", signed=True))
 
 
 def _all_apart(spans: Iterable[SpanRow]) -> Iterator[_Parts]:
@@ -91,13 +94,14 @@ def _all_apart(spans: Iterable[SpanRow]) -> Iterator[_Parts]:
             or span.resource is not last.resource
             or span.scope_name != last.scope_name
             or span.scope_version != last.scope_version
+            or span.origin is not last.origin
         ):
             origin = _encode(held) if (held := {k: v for k in _ORIGIN if (v := getattr(span, k))}) else b""
         last = span
         yield _apart(span, origin)
 
 
-_ORIGIN = ("resource", "scope_name", "scope_version")
+_ORIGIN = ("resource", "scope_name", "scope_version", "origin")
 _NOTHING: dict[str, Any] = {}
 
 

@@ -1,0 +1,80 @@
+"""Any OTLP request, as protobuf or JSON, goes through collector, store and export, and comes out as it came."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+import pytest
+from any_request import requests, spans_of
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from arttrace.collector.answers import JSON, PROTOBUF
+from arttrace.collector.bodies import Budget
+from arttrace.collector.sink import Sink
+from arttrace.collector.traces import Traces
+from arttrace.commands import cli
+from arttrace.formats.otlp import parse_json, protobuf_spans
+from arttrace.formats.otlp_json import encode_json
+from arttrace.formats.otlp_protobuf import encode_protobuf
+from arttrace.paths import DataDir
+from arttrace.records.record import decode_record, encode_record
+
+_quiet = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+
+
+@_quiet
+@given(requests())
+def test_rows_give_back_the_request(request: ExportTraceServiceRequest) -> None:
+    spans = protobuf_spans(request.SerializeToString())
+    assert [decode_record(encode_record(span)) for span in spans] == spans, "a row survives its own JSON"
+    assert spans_of(ExportTraceServiceRequest.FromString(encode_protobuf(spans))) == spans_of(request)
+    exported = parse_json(encode_json(spans))
+    assert exported.refused == 0, exported.reason
+    assert sorted(map(repr, exported.spans)) == sorted(map(repr, spans))
+
+
+def through_everything(request: ExportTraceServiceRequest, kind: str) -> None:
+    """Collector, journal, store, `arttrace export` as JSON and protobuf, `arttrace import` of both, export again."""
+    body = request.SerializeToString()
+    if kind == JSON:
+        body = encode_json(protobuf_spans(body))
+    with tempfile.TemporaryDirectory() as folder:
+        first = DataDir(Path(folder) / "first")
+        sink = Sink(first)
+        answer = asyncio.run(Traces(sink, Budget(1 << 30), 1 << 30).take(body, kind, ""))
+        sink.close()
+        assert answer.status == 200
+        json, protobuf = (export(first, form) for form in ("otlp-json", "otlp-protobuf"))
+        assert spans_of(ExportTraceServiceRequest.FromString(protobuf)) == spans_of(request)
+        for content in (json, protobuf):
+            (Path(folder) / "exported").write_bytes(content)
+            again = DataDir(Path(folder) / str(len(content)))
+            done = CliRunner().invoke(cli, ["import", str(Path(folder) / "exported"), "--dir", str(again.root)])
+            assert done.exit_code == 0, done.output
+            assert "refused" not in done.output
+            assert spans_of(ExportTraceServiceRequest.FromString(export(again, "otlp-protobuf"))) == spans_of(request)
+
+
+def export(data: DataDir, form: str) -> bytes:
+    done = CliRunner().invoke(cli, ["export", "--format", form, "--dir", str(data.root)])
+    assert done.exit_code == 0, done.output
+    return done.stdout_bytes
+
+
+@pytest.mark.parametrize("kind", [PROTOBUF, JSON])
+@settings(_quiet, max_examples=2)
+@given(requests().filter(lambda request: request.resource_spans))
+def test_any_request_comes_out_of_the_store_as_it_came(kind: str, request: ExportTraceServiceRequest) -> None:
+    through_everything(request, kind)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", [PROTOBUF, JSON])
+@settings(_quiet, max_examples=150)
+@given(requests().filter(lambda request: request.resource_spans))
+def test_a_hundred_and_fifty_requests_come_out_as_they_came(kind: str, request: ExportTraceServiceRequest) -> None:
+    through_everything(request, kind)
