@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from arttrace.records.group import Group
 from arttrace.records.policy import Consumed
 from arttrace.records.trajectory import Agent, Trajectory
-from arttrace.rewards.mix import trajectory_reward
-from arttrace.store.summary import TrajectorySummary
 from arttrace.trajectories import sequences
 from trainer.advantages import Scale, group_advantages
 from trainer.learner.interface import Sample
+from trainer.selection import compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +73,9 @@ def make_batch(
     quarantined: Counter[str] = Counter()
     captured = trained = 0
     for group in groups:
-        complete = [trajectory for trajectory in group.trajectories if not trajectory.incomplete]
-        left_out["incomplete"] += len(group.trajectories) - len(complete)
-        if max_staleness is not None:
-            fresh = [one for one in complete if staleness(one, step, policy) <= max_staleness]
-            left_out["too stale"] += len(complete) - len(fresh)
-            complete = fresh
-        rewarded = [(trajectory, trajectory_reward(trajectory)) for trajectory in complete]
-        scored = [(trajectory, reward) for trajectory, reward in rewarded if reward is not None]
-        if len(complete) > 1:
-            left_out["no reward"] += len(complete) - len(scored)
-        if len(scored) < 2:
-            left_out["alone in its group"] += len(scored) if len(complete) > 1 else len(complete)
+        scored, reasons = compared(group.trajectories, policy=policy, step=step, max_staleness=max_staleness)
+        left_out.update(reasons)
+        if not scored:
             continue
         values = tuple(reward for _, reward in scored)
         rewards.append(values)
@@ -106,7 +96,7 @@ def make_batch(
         rewards=tuple(rewards),
         captured_tokens=captured,
         trained_tokens=trained,
-        left_out=dict(+left_out),
+        left_out=dict(left_out),
         quarantined=dict(quarantined),
     )
 
@@ -142,11 +132,3 @@ def _role(agent_id: str, agents: Mapping[str, Agent]) -> tuple[str, ...]:
         names.append(agents[at].name)
         at = agents[at].parent_id
     return tuple(reversed(names))
-
-
-def staleness(trajectory: Trajectory | TrajectorySummary, step: int, policy: str | None = None) -> int:
-    """How many steps before `step` the oldest version of `policy` (None: of any) that answered in it was made; 0 when
-    none did."""
-    names = (version.rpartition("@") for version in trajectory.policy_versions)
-    steps = [int(number) for name, _, number in names if number.isdecimal() and policy in (None, name)]
-    return max(step - min(steps), 0) if steps else 0

@@ -16,8 +16,9 @@ from arttrace.records.group import Group
 from arttrace.records.policy import PolicyStep
 from arttrace.records.reward import Judgement
 from arttrace.rewards.mix import trajectory_reward
-from trainer.batch import Batch, staleness
+from trainer.batch import Batch
 from trainer.learner.interface import StepMetrics
+from trainer.selection import staleness
 
 
 class GroupReward(msgspec.Struct, frozen=True):

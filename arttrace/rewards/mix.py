@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
-from arttrace.records.trajectory import Trajectory
+from arttrace.records.reward import Reward
 
 JUDGE = "judge"
 
 
-def trajectory_reward(trajectory: Trajectory, *, judge_weight: float = 0.5) -> float | None:
+class Rewarded(Protocol):
+    """A Trajectory, or the summary of one."""
+
+    @property
+    def rewards(self) -> tuple[Reward, ...]: ...
+
+
+def trajectory_reward(trajectory: Rewarded, *, judge_weight: float = 0.5) -> float | None:
     """The reward of the whole trajectory, None when it has none.
 
     Rewards that the user's code gave are added up; of the judge's scores the latest counts. Where there are both, the

@@ -7,9 +7,6 @@ and the killed one see the same. Each version is published for real.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 from simulated_agent import Run, message
+from stopped_training import Start, killed_at, run
 from tiny_model import make_base_model, reference_logprobs
 
 from arttrace.paths import DataDir
@@ -32,8 +30,7 @@ from trainer.serving import Serving, start_serving
 
 pytestmark = pytest.mark.e2e
 
-SCRIPT = Path(__file__).parents[1] / "support" / "killed_daemon.py"
-KILLS = "starting:1,wait:1,batch:2,step:2,half:3,checkpoint:3,publish:4,record:5"
+KILLS = ["starting:1", "wait:1", "batch:2", "step:2", "half:3", "checkpoint:3", "publish:4", "record:5"]
 STEPS, RUNS = 5, 4
 
 
@@ -49,8 +46,8 @@ def sampled_run(url: str, group: int, number: int) -> list[Record]:
     answer = response.json()
     choice = answer["choices"][0]
     logprobs = [entry["logprob"] for entry in choice["logprobs"]["content"]]
-    run = Run(id, scenario=f"g{group}")
-    run.chat(
+    recorded = Run(id, scenario=f"g{group}")
+    recorded.chat(
         "m",
         [message("user", text)],
         message("assistant", choice["message"]["content"] or ""),
@@ -62,7 +59,7 @@ def sampled_run(url: str, group: int, number: int) -> list[Record]:
     )
     even = sum(token % 2 == 0 for token in choice["token_ids"]) / len(choice["token_ids"])
     reward = Reward(id=f"r-{id}", trajectory_id=id, value=even + number / 100)
-    return [*run.end(at=group * 2000 + 1000), reward]
+    return [*recorded.end(at=group * 2000 + 1000), reward]
 
 
 @contextmanager
@@ -93,21 +90,15 @@ def test_a_daemon_killed_in_every_state_serves_the_curve_of_an_undisturbed_one(t
     with start_serving(killed, base_model) as serving:
         with ThreadPoolExecutor(4) as pool:
             pairs = [(group, number) for group in range(STEPS) for number in range(RUNS)]
-            recorded = list(pool.map(lambda pair: sampled_run(serving.url, *pair), pairs))
+            runs = list(pool.map(lambda pair: sampled_run(serving.url, *pair), pairs))
         for data in (killed, undisturbed):
             with Store.open(data, create=True) as store:
-                store.append([record for run in recorded for record in run])
+                store.append([record for each in runs for record in each])
         options = ["--base-model", base_model, "--max-steps", STEPS, "--poll", "0.05", "--group-size", RUNS]
-        options += ["--lora-rank", "8", "--learning-rate", "0.01", "--json"]
+        options += ["--lora-rank", "8", "--learning-rate", "0.01", "--json", "--daemon", "--dir"]
+        in_peace, disturbed = (tuple(map(str, (*options, data.root))) for data in (undisturbed, killed))
         with calling(serving) as answers:
-            done = subprocess.run(
-                [sys.executable, str(SCRIPT), str(tmp_path), KILLS, *map(str, options)],
-                capture_output=True,
-                text=True,
-                timeout=800,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-            )
-        assert done.returncode == 0, done.stdout + done.stderr
+            run([Start(in_peace), *(killed_at(stop, disturbed) for stop in KILLS), Start(disturbed)], timeout=800)
         status = serving.client().status()
         last = chat(serving.url, "and now?").json()
 

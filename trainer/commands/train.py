@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import get_args
@@ -15,22 +15,18 @@ from arttrace.commands.options import dir_option, json_option
 from arttrace.groups import group_trajectories
 from arttrace.paths import DataDir
 from arttrace.records.group import Group
-from arttrace.records.policy import PolicyStep
 from trainer.advantages import Scale
-from trainer.batch import Batch, make_batch
 from trainer.checkpoints import Checkpoints
 from trainer.commands.daemon_options import DaemonFlags, daemon_options, run_daemon
+from trainer.commands.grpo_steps import print_plan, train_grpo
 from trainer.commands.learner_options import learner_options
 from trainer.commands.training import print_step, require_base_model, require_served
 from trainer.config import print_config
-from trainer.daemon import Loop, finish_open_step, require_trainable
-from trainer.learner import LearnerConfig, make_learner
+from trainer.daemon import finish_open_step
+from trainer.learner import LearnerConfig
 from trainer.offline.plan import OfflinePlan, plan_dpo, plan_sft, require_examples
 from trainer.offline.step import load_tokenizer, train_offline
 from trainer.serving import GatewayClient, find_serving
-
-_SKIPPED = "all rewards within each group are equal, so there is nothing to learn from them"
-_SKIPPED_MEND = "Run the scenarios more often, take harder ones, or score them by a finer rubric."
 
 
 @click.command(short_help="Train the policy on captured runs: GRPO, fine-tuning or DPO.")
@@ -93,10 +89,12 @@ def command(
     GRPO trains on scored groups whose tokens this policy sampled; the groups are shared out evenly over the steps.
     Runs of any other model, which have no token ids, train by SFT on good runs or by DPO on pairs of one group. Every
     step writes a new version, `policy@N`; while `arttrace serve` runs on the same directory the version is loaded
-    there, checked, and answers the next call.
+    there, checked, and answers the next call. Ctrl-C finishes the running step: exit code 130 unless it was the last.
+    Pressed again, it drops the step, and nothing of it is kept: exit code 130.
 
     With --daemon it goes on by GRPO for as long as it is wanted, step after step, as groups of runs become ready; it
-    may be killed at any moment and started again. `arttrace status` shows what it does.
+    may be killed at any moment and started again. Ctrl-C ends it after the running step (exit code 0), a second one
+    drops that step (130). `arttrace status` shows what it does.
     """
     serving = find_serving(data)
     if daemon.wanted:
@@ -115,52 +113,31 @@ def command(
         if not dry_run:
             require_served(serving, policy, base_model)
             finish_open_step(store, checkpoints, GatewayClient(serving.url) if serving else None)
-        consumed = checkpoints.consumed_ids()  # a dry run has recorded nothing
-        fresh = [one for one in store.trajectories(unconsumed_by=policy) if one.id not in consumed]
-        groups = group_trajectories(fresh)
-        if method != "grpo":
-            plan = _plan_offline(method, groups, base_model, min_reward, min_gap, max_length)
+        if method == "grpo" and dry_run:
+            print_plan(store, checkpoints, advantages, max_staleness, as_json=as_json)
+        elif method == "grpo":
+            train_grpo(
+                store,
+                checkpoints,
+                serving,
+                base_model,
+                learner,
+                steps=steps,
+                scale=advantages,
+                max_staleness=max_staleness,
+                as_json=as_json,
+            )
+        else:
+            consumed = checkpoints.consumed_ids()  # a dry run has recorded nothing
+            fresh = [one for one in store.trajectories(unconsumed_by=policy) if one.id not in consumed]
+            plan = _plan_offline(method, group_trajectories(fresh), base_model, min_reward, min_gap, max_length)
             if dry_run:
                 _print_offline_plan(policy, plan, as_json)
                 return
             require_examples(plan)
-            base_model = require_base_model(base_model)
             gateway = GatewayClient(serving.url) if serving else None
-            print_step(
-                train_offline(store, checkpoints, gateway, base_model, plan, learner),
-                served=serving is not None,
-                as_json=as_json,
-            )
-            return
-        batch = make_batch(
-            groups, policy=policy, scale=advantages, step=checkpoints.latest() or 0, max_staleness=max_staleness
-        )
-        if dry_run:
-            _print_plan(policy, batch, as_json)
-            return
-        require_trainable(batch)
-        base_model = require_base_model(base_model)
-        if serving:
-            GatewayClient(serving.url).status()
-        if batch.equal_groups == len(batch.rewards):
-            _print_skip(as_json)
-            return
-        loop = Loop(
-            policy=policy,
-            base_model=str(base_model),
-            store=store,
-            learner=make_learner(base_model, learner),
-            checkpoints=checkpoints,
-            gateway=GatewayClient(serving.url) if serving else None,
-            scale=advantages,
-            max_staleness=max_staleness,
-        )
-        loop.resume()
-        for done in _steps(loop, groups, steps):
-            if done is not None:
-                print_step(done, served=serving is not None, as_json=as_json)
-            else:
-                _print_skip(as_json)
+            done = train_offline(store, checkpoints, gateway, require_base_model(base_model), plan, learner)
+            print_step(done, served=serving is not None, as_json=as_json)
 
 
 def _plan_offline(
@@ -175,40 +152,6 @@ def _plan_offline(
     if method == "sft":
         return plan_sft(groups, tokenizer, min_reward=min_reward, max_length=max_length)
     return plan_dpo(groups, tokenizer, min_gap=min_gap, max_length=max_length)
-
-
-def _steps(loop: Loop, groups: Sequence[Group], steps: int) -> Iterator[PolicyStep | None]:
-    trainable = [group for group in groups if make_batch([group]).consumed]
-    for n in range(min(steps, len(trainable))):
-        yield loop.train(trainable[n :: min(steps, len(trainable))])
-
-
-def _print_skip(as_json: bool) -> None:
-    click.echo(json.dumps({"skipped": _SKIPPED}) if as_json else f"skipped: {_SKIPPED}\n{_SKIPPED_MEND}")
-
-
-def _print_plan(policy: str, batch: Batch, as_json: bool) -> None:
-    plan = {
-        "policy": policy,
-        "groups": len(batch.rewards),
-        "groups_with_equal_rewards": batch.equal_groups,
-        "trajectories": len(batch.samples),
-        "tokens_captured": batch.captured_tokens,
-        "tokens_trained": batch.trained_tokens,
-        "trajectories_left_out": batch.left_out,
-        "calls_quarantined": batch.quarantined,
-    }
-    if as_json:
-        click.echo(json.dumps(plan))
-        return
-    click.echo(f"{policy} would be trained on {plan['trajectories']} trajectories in {plan['groups']} groups.")
-    if batch.equal_groups:
-        click.echo(f"  {batch.equal_groups} of the groups have equal rewards and teach nothing.")
-    click.echo(f"  {batch.trained_tokens} of {batch.captured_tokens} sampled tokens would be trained.")
-    for reason, count in sorted(batch.left_out.items()):
-        click.echo(f"  left out: {count} trajectories ({reason})")
-    for reason, count in sorted(batch.quarantined.items()):
-        click.echo(f"  quarantined: {count} calls ({reason})")
 
 
 def _print_offline_plan(policy: str, plan: OfflinePlan, as_json: bool) -> None:

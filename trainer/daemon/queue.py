@@ -6,9 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from arttrace.rewards.mix import trajectory_reward
 from arttrace.store import TrajectorySummary
-from trainer.batch import staleness
 from trainer.daemon.state import PlannedGroup, Queue
+from trainer.selection import why_not
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ def look(
     for one in summaries:
         if one.id in taken:
             continue
-        if reason := why_not(one, terms):
+        if reason := _why_not(one, terms):
             left_out[reason] += 1
         else:
             members[one.group].append(one)
@@ -53,15 +54,11 @@ def look(
     return [group for _, group in ready], Queue(len(ready), waiting, dict(left_out))
 
 
-def why_not(one: TrajectorySummary, terms: Terms) -> str:
-    """Why a run does not count, "" when it does."""
-    if one.incomplete:
-        return "incomplete"
-    if terms.rewarded and not any(reward.agent_id is None for reward in one.rewards):
+def _why_not(one: TrajectorySummary, terms: Terms) -> str:
+    reason = why_not(one, policy=terms.policy, step=terms.step, max_staleness=terms.max_staleness)
+    if not reason and terms.rewarded and trajectory_reward(one) is None:
         return "no reward"
-    if terms.max_staleness is not None and staleness(one, terms.step, terms.policy) > terms.max_staleness:
-        return "too stale"
-    return ""
+    return reason
 
 
 def _trainable(one: TrajectorySummary, policy: str) -> bool:

@@ -1,0 +1,131 @@
+"""`arttrace train`, with or without --daemon, in processes that are killed or interrupted where they are told to.
+
+    python stopped_training.py START...
+
+Each START is a `Start` as JSON; one runs after the other, each as a fork of one process that has done the slow imports.
+`run` does it for a test.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+INTERRUPTED = 130
+
+
+class Start(msgspec.Struct, frozen=True):
+    """One start of `arttrace train ARGUMENT...`, and the exit code that it must end with.
+
+    `stop` is where it is stopped, as PLACE:VERSION with the version in the making: a state of the daemon, which has
+    just written that it is in it; "optimizer", when the step has changed the weights in memory; or "half", the middle
+    of writing the checkpoint. `presses` are those of Ctrl-C there; without any it is SIGKILL.
+    """
+
+    arguments: tuple[str, ...]
+    stop: str | None = None
+    presses: int = 0
+    exit: int = 0
+
+
+def killed_at(stop: str, arguments: Sequence[object]) -> Start:
+    """A start that is killed there."""
+    return Start(tuple(map(str, arguments)), stop, exit=-signal.SIGKILL)
+
+
+def run(starts: Sequence[Start], timeout: float) -> subprocess.CompletedProcess[str]:
+    """Runs them all; what they wrote is in the result. Raises AssertionError when one ended otherwise than it must."""
+    done = subprocess.run(
+        [sys.executable, __file__, *(msgspec.json.encode(start).decode() for start in starts)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def stop_here(presses: int) -> None:
+    for _ in range(presses):
+        os.kill(os.getpid(), signal.SIGINT)
+    if not presses:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def child(start: Start) -> None:
+    import torch
+
+    if sys.platform == "linux":  # never left behind
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+    from trainer.daemon import machine
+    from trainer.learner import base, packed
+
+    torch.set_num_threads(1)
+    if start.stop is not None:
+        place, version = start.stop.split(":")
+        write, save, optimise = machine.write_state, base.save_state, packed.PackedLearner._optimise
+
+        def stopping_write(directory: Path, now: Any) -> None:
+            write(directory, now)
+            if (now.state, now.step + 1) == (place, int(version)):
+                stop_here(start.presses)
+
+        def stopping_save(directory: Path, *rest: Any) -> None:
+            save(directory, *rest)
+            if place == "half" and directory.name.startswith(f".policy@{version}."):
+                whole = (directory / "adapter_model.safetensors").read_bytes()
+                (directory / "adapter_model.safetensors").write_bytes(b"half of it")
+                stop_here(start.presses)
+                (directory / "adapter_model.safetensors").write_bytes(whole)
+
+        def stopping_optimise(learner: Any, *rest: Any) -> None:
+            optimise(learner, *rest)
+            if (place, learner.steps + 1) == ("optimizer", int(version)):
+                stop_here(start.presses)
+
+        machine.write_state, base.save_state = stopping_write, stopping_save
+        packed.PackedLearner._optimise = stopping_optimise  # type: ignore[method-assign]
+    from arttrace.commands import main
+
+    sys.argv = ["arttrace", "train", *start.arguments]
+    main()
+
+
+def begin(start: Start) -> None:
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        code: Any = 0
+        try:
+            child(start)
+        except SystemExit as ended:
+            code = ended.code or 0
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        sys.stdout.flush()
+        os._exit(code)
+    status = os.waitpid(pid, 0)[1]
+    assert os.waitstatus_to_exitcode(status) == start.exit, f"{start}: ended with {status}"
+
+
+if __name__ == "__main__":
+    import peft  # noqa: F401
+    import transformers.models.qwen3.modeling_qwen3  # noqa: F401
+
+    import trainer.commands.train
+    import trainer.learner.packed  # noqa: F401
+
+    for each in sys.argv[1:]:
+        begin(msgspec.json.decode(each, type=Start))

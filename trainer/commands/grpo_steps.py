@@ -1,0 +1,134 @@
+"""`arttrace train` by GRPO: what would be trained on, or so many steps, which Ctrl-C ends after the running one."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from arttrace.groups import group_trajectories
+from arttrace.records.group import Group
+from arttrace.store import AnyStore
+from trainer.advantages import Scale
+from trainer.batch import Batch, make_batch
+from trainer.checkpoints import Checkpoints
+from trainer.commands.training import print_step, require_base_model
+from trainer.daemon import Loop, require_trainable
+from trainer.daemon.patience import stop_on_signals
+from trainer.learner import LearnerConfig, make_learner
+from trainer.selection import Choice, Chosen, choose
+from trainer.serving import GatewayClient, ServingFile
+
+_SKIPPED = "all rewards within each group are equal, so there is nothing to learn from them"
+_SKIPPED_MEND = "Run the scenarios more often, take harder ones, or score them by a finer rubric."
+_INTERRUPTED = 130
+
+
+def choose_groups(store: AnyStore, checkpoints: Checkpoints, max_staleness: int | None) -> Choice:
+    """The groups of the store that the policy's next step can compare."""
+    consumed = checkpoints.consumed_ids()  # a dry run has recorded nothing
+    fresh = (one for one in store.summaries(unconsumed_by=checkpoints.policy) if one.id not in consumed)
+    return choose(fresh, policy=checkpoints.policy, step=checkpoints.latest() or 0, max_staleness=max_staleness)
+
+
+def train_grpo(
+    store: AnyStore,
+    checkpoints: Checkpoints,
+    serving: ServingFile | None,
+    base_model: Path | None,
+    learner: LearnerConfig,
+    *,
+    steps: int,
+    scale: Scale,
+    max_staleness: int | None,
+    as_json: bool,
+) -> None:
+    """Share the groups out evenly over `steps` steps at most, and take them. Raises TrainingError; SystemExit with code
+    130 when a signal asked it to end before the last of them."""
+    choice = choose_groups(store, checkpoints, max_staleness)
+    count = min(steps, len(choice.groups))
+    shares = [choice.groups[n::count] for n in range(count)]
+    first = _build(store, shares[0]) if shares else []
+    batch = make_batch(first, policy=checkpoints.policy, step=checkpoints.latest() or 0, max_staleness=max_staleness)
+    require_trainable(batch if shares else Batch(left_out=choice.left_out))  # before the imports that take seconds
+    base_model = require_base_model(base_model)
+    gateway = GatewayClient(serving.url) if serving else None
+    if gateway:
+        gateway.status()
+    if choice.all_equal:
+        print_skip(as_json)
+        return
+    loop = Loop(
+        policy=checkpoints.policy,
+        base_model=str(base_model),
+        store=store,
+        learner=make_learner(base_model, learner),
+        checkpoints=checkpoints,
+        gateway=gateway,
+        scale=scale,
+        max_staleness=max_staleness,
+    )
+    stop = threading.Event()
+    with stop_on_signals(stop, lambda line: click.echo(line, err=True)):
+        loop.resume()
+        for number, share in enumerate(shares):
+            if stop.is_set():
+                click.echo(f"stopped after {number} of {count} steps; the other runs are as they were", err=True)
+                sys.exit(_INTERRUPTED)
+            done = loop.train(_build(store, share) if number else first)
+            if done is None:
+                print_skip(as_json)
+            else:
+                print_step(done, served=serving is not None, as_json=as_json)
+
+
+def print_skip(as_json: bool) -> None:
+    """Tell that there is nothing to learn, and why."""
+    click.echo(json.dumps({"skipped": _SKIPPED}) if as_json else f"skipped: {_SKIPPED}\n{_SKIPPED_MEND}")
+
+
+def print_plan(
+    store: AnyStore, checkpoints: Checkpoints, scale: Scale, max_staleness: int | None, *, as_json: bool
+) -> None:
+    """Tell what would be trained on and what not, with the reasons."""
+    choice = choose_groups(store, checkpoints, max_staleness)
+    batch = make_batch(
+        _build(store, choice.groups),
+        policy=checkpoints.policy,
+        scale=scale,
+        step=checkpoints.latest() or 0,
+        max_staleness=max_staleness,
+    )
+    left_out = batch.left_out | choice.left_out
+    plan = {
+        "policy": checkpoints.policy,
+        "groups": len(batch.rewards),
+        "groups_with_equal_rewards": batch.equal_groups,
+        "trajectories": len(batch.samples),
+        "tokens_captured": batch.captured_tokens,
+        "tokens_trained": batch.trained_tokens,
+        "trajectories_left_out": left_out,
+        "calls_quarantined": batch.quarantined,
+    }
+    if as_json:
+        click.echo(json.dumps(plan))
+        return
+    click.echo(
+        f"{checkpoints.policy} would be trained on {plan['trajectories']} trajectories in {plan['groups']} groups."
+    )
+    if batch.equal_groups:
+        click.echo(f"  {batch.equal_groups} of the groups have equal rewards and teach nothing.")
+    click.echo(f"  {batch.trained_tokens} of {batch.captured_tokens} sampled tokens would be trained.")
+    for reason, count in sorted(left_out.items()):
+        click.echo(f"  left out: {count} trajectories ({reason})")
+    for reason, count in sorted(batch.quarantined.items()):
+        click.echo(f"  quarantined: {count} calls ({reason})")
+
+
+def _build(store: AnyStore, chosen: Sequence[Chosen]) -> list[Group]:
+    ids = [id for group in chosen for id in group.ids]
+    return group_trajectories(store.trajectories(ids=ids)) if ids else []

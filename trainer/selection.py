@@ -1,0 +1,110 @@
+"""Pure: which runs of which groups a step compares. The same decision on trajectories and on their summaries, so that
+only what is taken needs to be built."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from arttrace.records.reward import Reward
+from arttrace.rewards.mix import trajectory_reward
+from arttrace.store.summary import TrajectorySummary
+
+
+class Run(Protocol):
+    """What is asked of a run: a Trajectory or a TrajectorySummary."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def incomplete(self) -> str: ...
+    @property
+    def policy_versions(self) -> tuple[str, ...]: ...
+    @property
+    def rewards(self) -> tuple[Reward, ...]: ...
+
+
+AnyRun = TypeVar("AnyRun", bound=Run)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A group that is compared: its key, the ids of all its runs, and of those that count the ids and the rewards."""
+
+    key: str
+    ids: tuple[str, ...]
+    counted: tuple[str, ...]
+    rewards: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The groups that are compared, in order of key, and by reason how many of all runs are left out."""
+
+    groups: tuple[Chosen, ...]
+    left_out: dict[str, int]
+
+    @property
+    def all_equal(self) -> bool:
+        """Whether the rewards within each group are equal, so that nothing can be learned."""
+        return all(len(set(group.rewards)) == 1 for group in self.groups)
+
+
+def choose(
+    summaries: Iterable[TrajectorySummary], *, policy: str | None, step: int, max_staleness: int | None = None
+) -> Choice:
+    """The groups that a step after version `step` can compare; see `compared`."""
+    members: defaultdict[str, list[TrajectorySummary]] = defaultdict(list)
+    for one in summaries:
+        members[one.group].append(one)
+    left_out: Counter[str] = Counter()
+    groups: list[Chosen] = []
+    for key, runs in sorted(members.items()):
+        runs.sort(key=lambda one: (one.start_ns, one.id))
+        found, reasons = compared(runs, policy=policy, step=step, max_staleness=max_staleness)
+        left_out.update(reasons)
+        if found:
+            counted, rewards = zip(*((one.id, reward) for one, reward in found), strict=True)
+            groups.append(Chosen(key, tuple(one.id for one in runs), counted, rewards))
+    return Choice(tuple(groups), dict(left_out))
+
+
+def compared(
+    runs: Sequence[AnyRun], *, policy: str | None, step: int, max_staleness: int | None = None
+) -> tuple[list[tuple[AnyRun, float]], Counter[str]]:
+    """Of one group, the complete, rewarded runs with their rewards, at least two or none, and how many are left out by
+    reason. A run that is alone in its group needs company before a reward."""
+    left_out: Counter[str] = Counter()
+    whole: list[AnyRun] = []
+    for run in runs:
+        if reason := why_not(run, policy=policy, step=step, max_staleness=max_staleness):
+            left_out[reason] += 1
+        else:
+            whole.append(run)
+    scored = [(run, reward) for run in whole if (reward := trajectory_reward(run)) is not None]
+    if len(whole) > 1 and len(scored) < len(whole):
+        left_out["no reward"] += len(whole) - len(scored)
+    if len(scored) > 1:
+        return scored, left_out
+    if alone := len(scored) if len(whole) > 1 else len(whole):
+        left_out["alone in its group"] += alone
+    return [], left_out
+
+
+def why_not(run: Run, *, policy: str | None, step: int, max_staleness: int | None = None) -> str:
+    """Why a run does not count whatever its reward, "" when it does."""
+    if run.incomplete:
+        return "incomplete"
+    if max_staleness is not None and staleness(run, step, policy) > max_staleness:
+        return "too stale"
+    return ""
+
+
+def staleness(run: Run, step: int, policy: str | None = None) -> int:
+    """How many steps before `step` the oldest version of `policy` (None: of any) that answered in it was made; 0 when
+    none did."""
+    names = (version.rpartition("@") for version in run.policy_versions)
+    steps = [int(number) for name, _, number in names if number.isdecimal() and policy in (None, name)]
+    return max(step - min(steps), 0) if steps else 0
