@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -26,6 +26,8 @@ REPLAY_OF = "replay_of"
 """Under this name the metadata of a replayed run has the recorded run's id."""
 
 OnMissing = Literal["live", "error"]
+
+_MODEL_CALLS = (semconv.OPERATION_CHAT, semconv.OPERATION_TEXT_COMPLETION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ def plan_replay(
                 group=key if with_original or is_replay else f"{key} (replay)",
                 scenario=trajectory.scenario,
                 replay_of=trajectory.metadata.get(REPLAY_OF, trajectory.id),
-                tools=None if tools is None else ToolRecord(_recorded_tools(trajectory.id, spans), tools),
+                tools=None if tools is None else _tool_record(trajectory.id, spans, tools),
             )
         )
     return Plan(tuple(scenarios), dict(refused), same)
@@ -183,9 +185,29 @@ def _not_whole(span: SpanRow, attribute: str) -> str:
     return ""
 
 
-def _recorded_tools(trajectory_id: str, spans: Sequence[SpanRow]) -> tuple[RecordedTool, ...]:
+def _tool_record(trajectory_id: str, spans: Sequence[SpanRow], on_missing: OnMissing) -> ToolRecord:
+    agents = _agents(spans)
+    found = [tool for tool in _recorded_tools(trajectory_id, spans) if tool.name not in agents]
+    return ToolRecord(tuple(found), on_missing, tuple(sorted(agents)))
+
+
+def _agents(spans: Sequence[SpanRow]) -> set[str]:
+    """The names of the tools in which a model was called."""
+    by_id = {span.span_id: span for span in spans}
+    names: set[str] = set()
+    seen: set[str] = set()
+    for call in spans:
+        above = call.parent_span_id if call.attributes.get(semconv.OPERATION_NAME) in _MODEL_CALLS else None
+        while above is not None and above not in seen and (span := by_id.get(above)) is not None:
+            seen.add(above)
+            if span.attributes.get(semconv.OPERATION_NAME) == semconv.OPERATION_EXECUTE_TOOL:
+                names.add(str(span.attributes.get(semconv.TOOL_NAME)))
+            above = span.parent_span_id
+    return names
+
+
+def _recorded_tools(trajectory_id: str, spans: Sequence[SpanRow]) -> Iterator[RecordedTool]:
     """The executions of a run that can be told again: arguments and outcome whole."""
-    found: list[RecordedTool] = []
     for span in sorted(spans, key=lambda span: (span.start_ns, span.span_id)):
         attributes = span.attributes
         arguments = attributes.get(semconv.TOOL_CALL_ARGUMENTS)
@@ -195,16 +217,22 @@ def _recorded_tools(trajectory_id: str, spans: Sequence[SpanRow]) -> tuple[Recor
             or not isinstance(arguments, str)
             or _not_whole(span, semconv.TOOL_CALL_ARGUMENTS)
             or _not_whole(span, semconv.TOOL_CALL_RESULT)
+            or _not_whole(span, semconv.TOOL_RESULT)
         ):
             continue
         name, given = str(attributes.get(semconv.TOOL_NAME)), msgspec.json.decode(arguments)
         error, result = attributes.get(semconv.ERROR_TYPE), attributes.get(semconv.TOOL_CALL_RESULT)
-        if isinstance(error, str):
-            if _is_builtin_error(error):
-                found.append(RecordedTool(name, given, error=error, message=span.status_message))
-        elif isinstance(result, str):
-            found.append(RecordedTool(name, given, msgspec.json.decode(result)))
-    return tuple(found)
+        if isinstance(result, str):
+            whole = attributes.get(semconv.TOOL_RESULT)
+            yield RecordedTool(
+                name,
+                given,
+                msgspec.json.decode(result),
+                failed=error is not None,
+                whole=msgspec.json.decode(whole) if isinstance(whole, str) else None,
+            )
+        elif isinstance(error, str) and _is_builtin_error(error):
+            yield RecordedTool(name, given, error=error, message=span.status_message)
 
 
 def _is_builtin_error(kind: str) -> bool:

@@ -26,6 +26,7 @@ KINDS = {
     semconv.TOOL_CALL_ARGUMENTS: "arguments",
     semconv.ENTRY_RESULT: "result",
     semconv.TOOL_CALL_RESULT: "result",
+    semconv.TOOL_RESULT: "result",
     semconv.METADATA: "metadata",
 }
 """The attributes that hold content, with the `kind` that a mask is told."""

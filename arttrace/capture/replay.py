@@ -36,6 +36,7 @@ class RecordedTools:
 
     def __init__(self, record: ToolRecord) -> None:
         self.runs_missing = record.on_missing == "live"
+        self.agents = frozenset(record.agents)
         self._lock = threading.Lock()
         self._answers: defaultdict[tuple[str, bytes], deque[RecordedTool]] = defaultdict(deque)
         for tool in record.tools:
@@ -51,19 +52,24 @@ class RecordedTools:
             return found.popleft() if found else None
 
 
-def recorded(scope: Scope | None, *, comparable: bool = True) -> Callable[[], Any] | None:
+def recorded(
+    scope: Scope | None, again: Callable[[RecordedTool], Any] = lambda tool: tool.result, *, comparable: bool = True
+) -> Callable[[], Any] | None:
     """What to call instead of the tool that `scope` is a run of; None where the tool is to run, as outside of rollouts.
 
-    It returns the recorded result as JSON values, raises what the tool raised (built-in exceptions alone are in a
-    record), or raises ToolNotRecorded; a run that met one of these is no word about its agent, and marked so.
+    It returns what `again` makes of the recorded result (its JSON values, by default), raises what the tool raised
+    (built-in exceptions alone are in a record), or raises ToolNotRecorded; a run that met one of these is no word about
+    its agent, and marked so.
     """
     if scope is None or scope.kind != "tool" or scope.run.tools is None:
         return None
     tools = scope.run.tools
+    if scope.name in tools.agents:
+        return None
     with _answering:
         found = tools.take(scope.name, scope.arguments if comparable else None)
         if found is not None:
-            return partial(_give, found)
+            return partial(_give, found, again(found) if found.error is None else None)
     if tools.runs_missing:
         return None
     call = f"{scope.name}({(scope.arguments or '')[:200]})"
@@ -71,10 +77,10 @@ def recorded(scope: Scope | None, *, comparable: bool = True) -> Callable[[], An
     return partial(_refuse, call)
 
 
-def _give(tool: RecordedTool) -> Any:
+def _give(tool: RecordedTool, result: Any) -> Any:
     if tool.error is not None:
         raise getattr(builtins, tool.error)(tool.message)
-    return tool.result
+    return result
 
 
 def _refuse(call: str) -> NoReturn:

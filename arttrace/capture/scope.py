@@ -165,6 +165,13 @@ class Scope:
         """Record what this run returned, as it is now."""
         self._content(semconv.TOOL_CALL_RESULT if self.kind == "tool" else semconv.ENTRY_RESULT, result, False)
 
+    def set_whole_result(self, whole: Any) -> None:
+        """Record what a library's tool gave where that is more than its result says; None: no JSON gives it back."""
+        if whole is None:
+            self._described.append(semconv.TOOL_CALL_RESULT)
+        else:
+            self._content(semconv.TOOL_RESULT, whole, False)
+
     def failed(self, kind: str, message: str) -> None:
         """Record that the run failed though it raises nothing."""
         self._failure = kind, message

@@ -60,6 +60,15 @@ def json_object(values: Mapping[str, Any], limit: int) -> tuple[str, bool]:
     return _encoder.encode(fields).decode(), cut
 
 
+def is_json(value: Any) -> bool:
+    """Whether `value` is made of JSON's own types, so that its JSON text gives it back."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and is_json(item) for key, item in value.items())
+    if isinstance(value, list):
+        return all(map(is_json, value))
+    return value is None or isinstance(value, (str, int, float))
+
+
 def _encode(value: Any) -> bytes:
     encoded = _try_encode(value)
     if encoded is not None:

@@ -16,20 +16,27 @@ PROGRAM = "run "
 
 class RecordedTool(msgspec.Struct, frozen=True, omit_defaults=True):
     """One execution of a tool in the record. `arguments` and `result` are JSON values; where it raised, `error` is the
-    name of the built-in exception, and `message` its text."""
+    name of the built-in exception, and `message` its text. Of a library's tool `failed` tells that the result says so,
+    and `whole` is the result where it is more than a model is shown."""
 
     name: str
     arguments: Any = None
     result: Any = None
     error: str | None = None
     message: str = ""
+    failed: bool = False
+    whole: Any = None
 
 
 class ToolRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What tools are answered with instead of being run, in order; a call beyond it is run (`live`) or fails."""
+    """What tools are answered with instead of being run, in order; a call beyond it is run (`live`) or fails.
+
+    `agents` names the tools in which a model was called: these are sub-agents, and always run.
+    """
 
     tools: tuple[RecordedTool, ...] = ()
     on_missing: Literal["live", "error"] = "error"
+    agents: tuple[str, ...] = ()
 
 
 class RolloutJob(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -1,6 +1,8 @@
-"""Hooks the OpenAI Agents SDK: its function tools, and the agents that a run goes through by handoffs.
+"""Hooks the OpenAI Agents SDK: its function tools, its handoffs, and the agents that a run goes through by them.
 
-Tools: the function that its tool runner invokes each function tool with, where it knows the call's id. Agents: the
+Tools: the function that its tool runner invokes each function tool with, where it knows the call's id. A handoff is a
+tool to the model that asks for it, and its answer is shown to the next agent only, so that it is recorded where the SDK
+carries it out. Agents: the
 SDK's own tracing spans say when an agent takes over and when it is done, on the task that runs it, and do so also when
 its tracing is disabled; nothing of its tracing is changed.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -17,8 +20,11 @@ import msgspec
 from arttrace.capture.flow import Flow
 from arttrace.capture.guard import Guard
 from arttrace.capture.scope import Scope
-from arttrace.capture.tool_hooks.runs import Called, ToolRun, open_agent
+from arttrace.capture.tool_hooks.runs import Called, Shown, ToolRun, open_agent
+from arttrace.capture.values import is_json
+from arttrace.records.rollout import RecordedTool
 
+_SHOWN_BY_TYPE = ("text", "image", "file")
 # The newest first: the older one calls it.
 _INVOKERS = ("_invoke_function_tool_with_metadata", "invoke_function_tool")
 
@@ -35,6 +41,11 @@ def install_tools(module: ModuleType) -> None:
             return
 
 
+def install_handoffs(module: ModuleType) -> None:
+    """Hook `agents.run_internal.turn_resolution`, which carries out the handoffs of a turn."""
+    module.execute_handoffs = _hand_off(module.execute_handoffs)
+
+
 def install_agents(module: ModuleType) -> None:
     """Hook `agents.tracing.spans`: both kinds of span, that of a disabled tracing too."""
     for kind in (module.SpanImpl, module.NoOpSpan):
@@ -47,24 +58,67 @@ def _invoke(invoke: Callable[..., Any]) -> Callable[..., Any]:
     async def hooked(*args: Any, **kwargs: Any) -> Any:
         run = ToolRun("openai-agents", lambda: _called(**kwargs))
         with run:
-            run.may_run()
-            result = await invoke(*args, **kwargs)
-            run.returned(result, _shown)
+            answer = run.answer(lambda tool: _again(invoke, tool))
+            result = await invoke(*args, **kwargs) if answer is None else answer()
+            run.returned(result, lambda result: _shown(result, kwargs["function_tool"]))
         return result
 
     return hooked
 
 
 def _called(*, function_tool: Any, context: Any, arguments: str, **_: Any) -> Called:
+    return Called(str(function_tool.name), _by_name(arguments), getattr(context, "tool_call_id", None))
+
+
+def _by_name(arguments: str) -> Any:
     try:
-        by_name = msgspec.json.decode(arguments) if arguments else {}
+        return msgspec.json.decode(arguments) if arguments else {}
     except msgspec.DecodeError:
-        by_name = arguments
-    return Called(str(function_tool.name), by_name, getattr(context, "tool_call_id", None))
+        return arguments
 
 
-def _shown(result: Any) -> tuple[Any, bool]:
-    return getattr(result, "output", result), False  # newer invokers return it with notes of their own
+def _shown(result: Any, function_tool: Any) -> Shown:
+    output = getattr(result, "output", result)  # newer invokers return it with notes of their own
+    keeps_type = getattr(function_tool, "output_json_schema", None) is not None
+    parts = output if isinstance(output, (list, tuple)) and output else [output]
+    if is_json(output) or keeps_type or all(getattr(part, "type", None) in _SHOWN_BY_TYPE for part in parts):
+        return Shown(output)
+    return Shown(output, whole=str(output))  # which is what the SDK shows a model
+
+
+def _again(invoke: Callable[..., Any], tool: RecordedTool) -> Any:
+    output = tool.result if tool.whole is None else tool.whole
+    result_type = invoke.__globals__.get("_FunctionToolInvocationResult")
+    return output if invoke.__name__ == _INVOKERS[-1] or result_type is None else result_type(output)
+
+
+def _hand_off(execute: Callable[..., Any]) -> Callable[..., Any]:
+    """The first of a turn's handoffs is carried out; the SDK answers the others, if any, that it ignores them."""
+
+    @functools.wraps(execute)
+    async def hooked(*args: Any, **kwargs: Any) -> Any:
+        asked = kwargs.get("run_handoffs")
+        if not asked:
+            return await execute(*args, **kwargs)
+        first, *others = (ToolRun("openai-agents", partial(_handoff_called, one.tool_call)) for one in asked)
+        with first:
+            result = await execute(*args, **kwargs)
+            first.returned(kwargs["new_step_items"], partial(_handoff_shown, asked[0].tool_call))
+        for run, one in zip(others, asked[1:], strict=True):
+            with run:
+                run.returned(kwargs["new_step_items"], partial(_handoff_shown, one.tool_call))
+        return result
+
+    return hooked
+
+
+def _handoff_called(tool_call: Any) -> Called:
+    return Called(str(tool_call.name), _by_name(tool_call.arguments), tool_call.call_id)
+
+
+def _handoff_shown(tool_call: Any, items: list[Any]) -> Shown:
+    answers = (item.raw_item for item in reversed(items) if isinstance(item.raw_item, dict))
+    return Shown(next(answer["output"] for answer in answers if answer.get("call_id") == tool_call.call_id))
 
 
 def _start(start: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ from arttrace.capture.guard import Guard
 from arttrace.capture.replay import recorded
 from arttrace.capture.scope import Scope, open_scope
 from arttrace.capture.steps import Step, close
+from arttrace.records.rollout import RecordedTool
 
 _opening = Guard("opening a scope for a library")
 _returning = Guard("recording a tool's result")
@@ -65,6 +66,18 @@ class Called(NamedTuple):
     call_id: str | None = None
 
 
+AS_SHOWN = object()
+
+
+class Shown(NamedTuple):
+    """What a tool gave: the value that a model is shown, whether it tells of an error, and the JSON values that the
+    library's result can be made from again, where these are others; None where none can."""
+
+    value: Any
+    failed: bool = False
+    whole: Any = AS_SHOWN
+
+
 class ToolRun(_LibraryRun):
     """One execution of a tool.
 
@@ -90,21 +103,21 @@ class ToolRun(_LibraryRun):
     def _left(self) -> BaseException | None:
         return GeneratorExit()  # it waits for a person, say, and will be run anew
 
-    def may_run(self) -> None:
-        """Raises ToolNotRecorded in a rollout whose tools are answered from the record and not run: what a library
-        returns is of its own types, which no record holds."""
-        refuse = recorded(self._scope, comparable=False)
-        if refuse is not None:
-            refuse()
+    def answer(self, again: Callable[[RecordedTool], Any]) -> Callable[[], Any] | None:
+        """What to call instead of the tool, in a rollout whose tools are answered from the record; None where it is to
+        run. `again` makes a result of the library's own type."""
+        return recorded(self._scope, again)
 
-    def returned(self, result: Any, shown: Callable[[Any], tuple[Any, bool]]) -> None:
-        """The tool has returned. `shown` reads what a model is shown of the result, and whether that is an error."""
+    def returned(self, result: Any, shown: Callable[[Any], Shown]) -> None:
+        """The tool has returned. `shown` reads its result."""
         if self._scope is not None:
             with _returning:
-                value, failed = shown(result)
+                value, failed, whole = shown(result)
                 self._scope.set_result(value)
                 if failed:
                     self._scope.failed(*TOOL_ERROR)
+                if whole is not AS_SHOWN:
+                    self._scope.set_whole_result(whole)
 
 
 class AgentRun(_LibraryRun):

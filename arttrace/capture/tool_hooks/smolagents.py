@@ -10,7 +10,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from arttrace.capture.tool_hooks.runs import AgentRun, Called, ToolRun
+from arttrace.capture.tool_hooks.runs import AgentRun, Called, Shown, ToolRun
+from arttrace.capture.values import is_json
 
 
 def install_tools(module: ModuleType) -> None:
@@ -29,8 +30,8 @@ def _called(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Called:
     return Called(str(tool.name), args[0] if alone else {**by_name, "args": list(args)} if args else by_name)
 
 
-def _shown(result: Any) -> tuple[Any, bool]:
-    return result, False
+def _shown(result: Any) -> Shown:
+    return Shown(result) if is_json(result) else Shown(result, whole=None)
 
 
 def _name(agent: Any) -> str:
@@ -42,8 +43,8 @@ def _tool(call: Callable[..., Any]) -> Callable[..., Any]:
     def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
         run = ToolRun("smolagents", lambda: _called(self, args, kwargs))
         with run:
-            run.may_run()
-            result = call(self, *args, **kwargs)
+            answer = run.answer(lambda tool: tool.result)
+            result = call(self, *args, **kwargs) if answer is None else answer()
             run.returned(result, _shown)
         return result
 
