@@ -1,0 +1,125 @@
+"""A real disk that fills up during a step, beside a real gateway: the last good version goes on being served, and when
+there is room the daemon goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from gateway_site import Site
+from recorded_runs import recorded_group
+from safetensors.torch import load_file
+from tiny_model import make_base_model
+
+from arttrace.paths import DataDir
+from arttrace.records.policy import PolicyStep
+from arttrace.store import Store
+from trainer.checkpoints import Checkpoints
+from trainer.config import DaemonConfig
+from trainer.daemon.loop import Phase
+from trainer.daemon.machine import Daemon
+from trainer.daemon.publishing import FoundGateway
+from trainer.learner import make_learner
+from trainer.learner.config import LearnerConfig
+from trainer.serving.report import ServingFile
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="only root mounts a small disk")
+
+RANK = 64  # a version takes over a megabyte, a third of it the adapter
+LEFT = {1: 0, 2: 100 << 10, 3: 600 << 10}  # bytes left after that version: for none of it, a part of the adapter, more
+FILES = ["adapter_config.json", "adapter_model.safetensors", "manifest.json", "trainer_state.pt"]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[DataDir]:
+    """Its checkpoints lie on a disk of 16 MiB."""
+    data = DataDir(tmp_path / "data")
+    data.policies.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(data.policies)]
+    mounted = subprocess.run(mount, capture_output=True, text=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"no mounting here: {mounted.stderr}")
+    try:
+        yield data
+    finally:
+        subprocess.run(["umount", str(data.policies)], check=True)
+
+
+def fill(disk: Path, leave: int) -> None:
+    """Leaves so many bytes, in whole pages."""
+    free = os.statvfs(disk)
+    (disk / "filler").write_bytes(bytes(free.f_bavail * free.f_frsize - leave))
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(120):
+        while not holds():
+            await asyncio.sleep(0.02)
+
+
+async def test_a_disk_that_fills_up_during_a_step(
+    data: DataDir, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.daemon.patience.FIRST_PAUSE_S", 0.02)
+    monkeypatch.setattr("trainer.daemon.patience.LONGEST_PAUSE_S", 0.2)
+    base_model = await asyncio.to_thread(make_base_model, tmp_path / "base")
+    url = str(site.http.base_url)
+    data.serving.write_bytes(msgspec.json.encode(ServingFile(url, str(base_model), "policy", os.getpid(), "")))
+    checkpoints, stop, said = Checkpoints(data.policies, "policy"), threading.Event(), []
+
+    def made(done: PolicyStep) -> None:
+        if done.step in LEFT:
+            fill(data.policies, LEFT[done.step])
+
+    with Store.open(data, create=True) as store, checkpoints.only_writer():
+        for n in range(4):  # by a version that is not the current one: nobody compares what it sampled
+            store.append(recorded_group(f"g{n}", (0.0, 1.0), at=n * 2000, policy="policy@9"))
+        daemon = Daemon(
+            DaemonConfig.model_validate({"group_size": 2, "poll": 0.02, "max_steps": 4}),
+            policy="policy",
+            base_model=base_model,
+            store=store,
+            learner=lambda: make_learner(base_model, LearnerConfig(lora_rank=RANK, lora_alpha=RANK)),
+            gateway=FoundGateway(data, "policy"),
+            stop=stop,
+            say=said.append,
+            on_step=made,
+        )
+        training = asyncio.create_task(asyncio.to_thread(daemon.run))
+        try:
+            for step in LEFT:
+                await until(lambda step=step: "".join(said).count("waiting, because") == step or training.done())
+                assert not training.done(), training.exception()
+                assert (daemon.state.state, daemon.state.step) == (Phase.CHECKPOINT, step)
+                assert f"checkpoint: waiting, because policy@{step + 1} could not be written" in "".join(said)
+                assert str(checkpoints.directory) in daemon.state.reason
+                assert daemon.state.mend.startswith("Make room")
+                tries = len(list(site.engine.log))
+                for _ in range(5):  # it tries again and again, and leaves nothing half written behind
+                    await asyncio.sleep(0.1)
+                    assert (await site.chat()).headers["x-arttrace-policy-version"] == f"policy@{step}"
+                    assert checkpoints.all_steps() == list(range(1, step + 1))
+                assert len(site.engine.log) == tries
+                (data.policies / "filler").unlink()
+                await until(lambda step=step: daemon.state.step > step or training.done())
+                assert said.count("checkpoint: going on") == step
+            await asyncio.wait_for(training, 60)
+        finally:
+            stop.set()
+            await asyncio.wait([training])
+        assert [entry.step for entry in store.policy_steps("policy")] == [1, 2, 3, 4]
+    assert (await site.chat()).headers["x-arttrace-policy-version"] == "policy@4"
+    for step in (1, 2, 3, 4):
+        assert sorted(path.name for path in checkpoints.path(step).iterdir()) == FILES
+        adapter = load_file(checkpoints.path(step) / "adapter_model.safetensors")  # it checks the lengths
+        assert all(tensor.isfinite().all() for tensor in adapter.values())
+    assert not [path for path in checkpoints.directory.iterdir() if path.name.startswith(".policy@")]
+    consumed = [one.trajectory_id for step in (1, 2, 3, 4) for one in checkpoints.manifest(step).consumed]
+    assert consumed == [f"g{n}-{i}" for n in range(4) for i in range(2)]
