@@ -102,7 +102,7 @@ def copy_kept(connection: duckdb.DuckDBPyConnection, target: Path, kept: Sequenc
         connection.execute(
             """INSERT INTO kept.reward_records SELECT * FROM reward_records WHERE trajectory_id IN (
                 SELECT id FROM _trajectories) OR split_part(trajectory_id, ':', 1) IN (
-                SELECT id FROM _trajectories) OR (trajectory_id NOT IN (
+                SELECT id FROM _trajectories UNION SELECT id FROM _traces) OR (trajectory_id NOT IN (
                 SELECT trajectory_id FROM span_records WHERE trajectory_id IS NOT NULL)
                 AND split_part(trajectory_id, ':', 1) NOT IN (SELECT trace_id FROM span_records)) ORDER BY rowid"""
         )

@@ -34,9 +34,10 @@ from arttrace.store.links import any_links, below, beside
 from arttrace.store.prune import Pruned, copy_kept, runs, within
 from arttrace.store.reading import read_spans
 from arttrace.store.rows import EVALUATE
-from arttrace.store.summary import SUMMARY_VERSION, TrajectorySummary, before_colons, summarise
+from arttrace.store.summary import SUMMARY_VERSION, TrajectorySummary, summarise
 from arttrace.store.writer import Writer
 from arttrace.trajectories import build_trajectories
+from arttrace.trajectories.rewarded import before_colons
 
 _READING = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.RELATION}
 

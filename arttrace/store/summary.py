@@ -35,7 +35,7 @@ class TrajectorySummary(msgspec.Struct, frozen=True):
     incomplete: str
 
 
-_READING = 2
+_READING = 3
 """Counted up when the same spans are read in another way, or summaries are kept otherwise."""
 
 _fields = " ".join((str(_READING), *TrajectorySummary.__struct_fields__))
@@ -64,8 +64,3 @@ def summarise(trajectory: Trajectory) -> TrajectorySummary:
         error=trajectory.error,
         incomplete=trajectory.incomplete,
     )
-
-
-def before_colons(id: str) -> list[str]:
-    """The ids under which spans may be stored that belong to a trajectory: that of a conversation is `trace:...`."""
-    return [id[:at] for at, character in enumerate(id) if character == ":"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -25,7 +26,8 @@ from arttrace.records.span import SpanRow
 from arttrace.store import links
 from arttrace.store.prefixes import Recent, extension, split
 from arttrace.store.rows import SPANS, Row, rows_by_table, span_columns
-from arttrace.store.summary import SUMMARY_VERSION, TrajectorySummary, before_colons
+from arttrace.store.summary import SUMMARY_VERSION, TrajectorySummary
+from arttrace.trajectories.rewarded import before_colons
 
 _CONSUMPTION = {"policy": "VARCHAR", "step": "BIGINT", "trajectory_id": "VARCHAR", "revision": "VARCHAR"}
 _LINKS = {"trace_id": "VARCHAR", "linked_trace_id": "VARCHAR"}
@@ -49,6 +51,7 @@ _TOKEN_TAIL = 4  # the last four characters of base64 may change when more follo
 _SHARED = (semconv.INPUT_MESSAGES, semconv.PROMPT_TOKEN_IDS, semconv.TOOL_DEFINITIONS, semconv.SYSTEM_INSTRUCTIONS)
 
 _encode = msgspec.json.Encoder().encode
+_is_trace = re.compile("[0-9a-f]{32}").fullmatch
 
 
 class _Parts(msgspec.Struct):
@@ -295,7 +298,7 @@ class Writer:
             steps = [record for _, record in fresh if isinstance(record, PolicyStep)]
             consumed = [(s.policy, s.step, item.trajectory_id, item.revision) for s in steps for item in s.consumed]
             self._insert("consumption", _CONSUMPTION, consumed)
-            self._outdate({record.trajectory_id for _, record in fresh if isinstance(record, Reward)})
+            self._outdate_rewarded({record.trajectory_id for _, record in fresh if isinstance(record, Reward)})
             new += sum(1 for _, record in fresh if not (isinstance(record, Reward) and record.id in derived))
         return new
 
@@ -310,11 +313,16 @@ class Writer:
         found = self._connection.execute(query, [list(traces)]).fetchall()
         self._outdate(named | {id for (id,) in found if id})
 
+    def _outdate_rewarded(self, ids: set[str]) -> None:
+        """What was rewarded may be a trace, or a conversation of one, that is a part of other trajectories by now."""
+        of_traces = ids | {part for id in ids for part in before_colons(id)}
+        if ids:
+            self._outdate_traces({id for id in of_traces if _is_trace(id)}, of_traces)
+
     def _outdate(self, trajectory_ids: set[str]) -> None:
         if trajectory_ids:
-            of_traces = {part for id in trajectory_ids for part in before_colons(id)}
             query = "DELETE FROM summaries WHERE trajectory_id IN (SELECT unnest(?::VARCHAR[]))"
-            self._connection.execute(query, [list(trajectory_ids | of_traces)])
+            self._connection.execute(query, [list(trajectory_ids)])
 
     def _insert(self, table: str, columns: Mapping[str, str], rows: Sequence[Row]) -> None:
         if not rows:

@@ -18,6 +18,7 @@ from arttrace.trajectories.decode import MessageReader, as_text, decode_call, fr
 from arttrace.trajectories.graph import message_graph
 from arttrace.trajectories.history import build_history, call_key
 from arttrace.trajectories.labels import labelled
+from arttrace.trajectories.rewarded import by_trajectory
 from arttrace.trajectories.spans import SpanKey, UniqueSpan, deduplicate, parents, revision, trajectory_ids
 from arttrace.trajectories.subagents import Scope, partition
 from arttrace.trajectories.tools import Tooling, recorded_tool_call, tool_calls
@@ -34,8 +35,9 @@ def build_trajectories(
     """Every trajectory among the spans, in order of start (ties by id), each with the rewards given to it.
 
     `ids` keeps only these trajectories, and with a trace's id all of its conversations. `rewarded` gives the span that
-    a reward (by id) was found on, whose trajectory is then the rewarded one. A trace with neither a trajectory id nor
-    a GenAI operation is nobody's run and is left out.
+    a reward (by id) was found on, whose trajectory is then the rewarded one. A reward given to a trace that is no
+    trajectory, because conversations split it or because it is a part of one, goes to the trajectory that holds its
+    root. A trace with neither a trajectory id nor a GenAI operation is nobody's run and is left out.
     """
     unique = deduplicate(spans)
     above = parents(unique)
@@ -45,14 +47,12 @@ def build_trajectories(
     for key, (given_under, trajectory_id) in given_and_own.items():
         if ids is None or trajectory_id in ids or given_under in ids:
             members.setdefault(trajectory_id, []).append(unique[key])
-    given: dict[str, list[Reward]] = {}
-    for reward in rewards:
-        place = rewarded.get(reward.id) if rewarded else None
-        given.setdefault(id_of.get(place, reward.trajectory_id) if place else reward.trajectory_id, []).append(reward)
     within = {
         key: None if id_of.get(parent or key) != id_of[key] and parent in unique else parent
         for key, parent in above.items()
     }
+    of_runs = {key: span.row for key, span in unique.items() if _is_of_a_run(span.row)}
+    given = by_trajectory(rewards, rewarded or {}, of_runs, above, id_of)
     built = [
         _build(id, found, within, given.get(id, ()))
         for id, found in members.items()

@@ -142,6 +142,37 @@ def test_rewards_of_conversations_go_with_them(data: DataDir) -> None:
         assert store.sql("SELECT id FROM reward_records")[1] == [(kept,)]
 
 
+def test_a_reward_of_a_trace_that_is_split_later_goes_to_its_root(data: DataDir) -> None:
+    spans = sessions("one", "two")
+    trace = spans[0].trace_id
+    with Store.open(data, create=True) as store:
+        store.append(spans[:2])
+        store.append([Reward(id="r", trajectory_id=trace, value=0.5)])
+        assert [(one.id, len(one.rewards)) for one in store.summaries()] == [(trace, 1)]
+        store.append(spans[2:])
+        expected = {f"{trace}:one": [0.5], f"{trace}:two": []}
+        assert {one.id: [r.value for r in one.rewards] for one in store.summaries()} == expected
+        assert [r.value for r in store.trajectory(f"{trace}:one").rewards] == [0.5]
+        store.append([Reward(id="late", trajectory_id=trace, value=0.25)])
+        expected[f"{trace}:one"].insert(0, 0.25)
+        assert {one.id: sorted(r.value for r in one.rewards) for one in store.summaries()} == expected
+        assert {t.id: sorted(r.value for r in t.rewards) for t in store.trajectories()} == expected
+
+
+def test_a_root_that_is_part_of_a_run_is_the_traces(data: DataDir) -> None:
+    """An agent without a conversation above two conversations, whose clock is late."""
+    spans = sessions("one", "two")
+    trace = spans[0].trace_id
+    root = msgspec.structs.replace(
+        spans[-1], attributes={"gen_ai.operation.name": "invoke_agent"}, start_ns=spans[-1].end_ns
+    )
+    with Store.open(data, create=True) as store:
+        store.append([*spans[:-1], root, *research_run("other")])
+        store.append([Reward(id="r", trajectory_id=trace, value=0.5)])
+        rewarded = {one.id: len(one.rewards) for one in store.summaries()}
+        assert rewarded == {trace: 1, f"{trace}:one": 0, f"{trace}:two": 0, "other": 0}
+
+
 # --- links ------------------------------------------------------------------------------------------------------
 
 
@@ -190,6 +221,24 @@ def test_a_reward_on_a_span_of_a_linked_trace_is_the_runs(data: DataDir) -> None
     with Store.open(data, create=True) as store:
         store.append(main + other)
         assert [[r.value for r in one.rewards] for one in store.summaries()] == [[0.5]]
+
+
+@pytest.mark.parametrize("rewarded", ["", ":one"])
+def test_a_reward_of_a_trace_that_is_linked_later_is_the_runs(data: DataDir, rewarded: str) -> None:
+    main, tool = caller()
+    other = linked("other", tool)
+    trace = other[0].trace_id
+    with Store.open(data, create=True) as store:
+        store.append(other)
+        store.append([Reward(id="r", trajectory_id=trace + rewarded, value=0.5)])
+        assert [len(one.rewards) for one in store.summaries()] == [1]
+        store.append(main)
+        assert [(one.id, len(one.rewards)) for one in store.summaries()] == [("main", 1)]
+        store.append([Reward(id="late", trajectory_id=trace + rewarded, value=0.25)])
+        assert [len(one.rewards) for one in store.summaries()] == [2]
+        assert [len(one.rewards) for one in store.trajectories()] == [2]
+        store.prune(before_ns=main[0].start_ns)
+        assert [len(one.rewards) for one in store.summaries()] == [2]
 
 
 def test_linked_traces_go_together(data: DataDir) -> None:
