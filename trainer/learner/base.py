@@ -22,6 +22,7 @@ from trainer.learner.samples import Plan, plan_step, share_out
 from trainer.learner.state import Snapshot, load_state, save_state
 
 UNSOUND = "The weights were left as they were. Lower the learning rate, or look at the last rewards and versions."
+SMALLER = "Nothing was changed. Lower micro_batch_tokens, or use --gradient-checkpointing."
 
 
 @dataclass
@@ -89,7 +90,7 @@ class BaseLearner(ABC):
                 skipped=True,
                 step_s=time.perf_counter() - started,
             )
-        self._check_vocabulary(whole)
+        self._check_vocabulary(whole, samples)
         # The learning rate is the config's, not a loaded optimizer's: it may be changed between runs.
         for group in self.optimizer.param_groups:
             group["lr"] = group["initial_lr"] = self.config.learning_rate_at(self.steps)
@@ -97,9 +98,11 @@ class BaseLearner(ABC):
         try:
             with quiet():
                 tally = self._train(plans, current_version)
-        except TrainingError:
+        except BaseException as error:
             if before is not None:
                 before.restore()
+            if _is_out_of_memory(error):
+                raise TrainingError(f"The step needs more memory than there is: {error}", SMALLER) from error
             raise
         finally:
             self.model.zero_grad(set_to_none=True)
@@ -131,15 +134,31 @@ class BaseLearner(ABC):
         gradients = [p.grad for p in trainable(self.model).values() if p.grad is not None]
         if not all(torch.isfinite(gradient).all() for gradient in gradients):
             raise NotFinite("A gradient is not a finite number.", UNSOUND)
-
-    def _check_vocabulary(self, plan: Plan) -> None:
-        size = self.model.get_input_embeddings().weight.shape[0]
-        largest = max(max(row.token_ids) for row in plan.rows)
-        if largest >= size or min(min(row.token_ids) for row in plan.rows) < 0:
+        masks_only = self.config.importance == "mask" and not self.config.kl_weight
+        if masks_only and tally.optimizer_steps == 0 and not any(gradient.any() for gradient in gradients):
             raise TrainingError(
-                f"Token id {largest} is outside the base model's vocabulary of {size}.",
-                f"The trajectories were sampled by another model than {self.base_model}.",
+                "The importance mask left out every token: the policy has moved too far since it sampled them.",
+                f"Train on fresher runs (--max-staleness), or raise importance_cap above {self.config.importance_cap}.",
             )
+
+    def _check_vocabulary(self, plan: Plan, samples: Sequence[Sample]) -> None:
+        size = self.model.get_input_embeddings().weight.shape[0]
+        for row in plan.rows:
+            least, largest = min(row.token_ids), max(row.token_ids)
+            if least < 0 or largest >= size:
+                raise TrainingError(
+                    f"Token id {least if least < 0 else largest} of trajectory "
+                    f"{samples[row.trajectory].sequences[0].trajectory_id} is outside the base model's vocabulary of "
+                    f"{size}.",
+                    f"The trajectory was sampled by another model than {self.base_model}: name that one as the base "
+                    "model, or leave the trajectory out.",
+                )
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )
 
 
 def _metrics(plan: Plan, tally: Tally, seconds: float) -> StepMetrics:

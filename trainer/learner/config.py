@@ -101,6 +101,7 @@ class LearnerConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise TrainingError(f"LoRA rank {self.lora_rank} is not supported.", f"Use one of {RANKS}.")
         for name in (
             "learning_rate",
+            "adam_epsilon",
             "lora_alpha",
             "epochs",
             "minibatches",
@@ -113,10 +114,23 @@ class LearnerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise TrainingError(f"{name} must be above 0, not {getattr(self, name)}.")
         if self.decay is not None and not 0 <= self.decay[0] < self.decay[1]:
             raise TrainingError(f"decay must name a first and a later last step, not {self.decay}.")
-        for name in ("epsilon_low", "epsilon_high", "kl_weight", "weight_decay", "warmup_steps"):
+        for name in (
+            "epsilon_low",
+            "epsilon_high",
+            "kl_weight",
+            "weight_decay",
+            "warmup_steps",
+            "max_logprob_difference",
+        ):
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise TrainingError(f"{name} must not be negative, not {value}.")
+        if not all(0 <= beta < 1 for beta in self.adam_betas):
+            raise TrainingError(f"adam_betas must be at least 0 and below 1, not {self.adam_betas}.")
+        if self.kl_reference is not None and not self.kl_weight:
+            raise TrainingError(
+                f"kl_reference {self.kl_reference} has no effect while kl_weight is 0.", "Set a --kl-weight."
+            )
         if not self.importance_cap >= 1:
             raise TrainingError(f"importance_cap must be at least 1, not {self.importance_cap}.")
         if self.load_in_4bit and self.device != "cuda":

@@ -39,7 +39,8 @@ class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
     `loss` and `grad_norm` (before clipping) are means over the step's epochs. `trained_tokens` counts the sampled
     tokens in the normaliser, `forwarded_tokens` the tokens that went through the model per epoch. `ratio_mean`,
     `clip_fraction`, `entropy` (nats) and `kl` (nats, k3) are means over the targets that went through the model.
-    `logprob_difference_*` compare captured with recomputed log-probabilities before the step (nats, absolute).
+    `logprob_difference_*` compare captured with recomputed log-probabilities before the step (nats, absolute), over
+    the first minibatch where there are several. `clip_fraction` counts what the importance mask leaves out, too.
     `skipped` says that every advantage was 0: nothing was changed. `step_s` is wall-clock seconds.
     """
 

@@ -31,7 +31,7 @@ class Before:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Per target: the loss term, the importance ratio, whether it was clipped, and the KL estimate (0 without)."""
+    """Per target: the loss term, the importance ratio, whether it was clipped or masked, and the KL estimate or 0."""
 
     loss: torch.Tensor
     ratio: torch.Tensor
@@ -56,7 +56,8 @@ def loss_terms(config: LearnerConfig, logps: torch.Tensor, advantages: torch.Ten
         loss = -torch.minimum(ratio * advantages, ratio.clamp(low, high) * advantages)
         clipped = torch.where(advantages > 0, ratio.detach() > high, ratio.detach() < low)
     if config.importance != "clip":
-        loss = loss * staleness_weight(config, before)
+        weight = staleness_weight(config, before)
+        loss, clipped = loss * weight, clipped | (weight == 0)
     kl = torch.zeros_like(logps)
     if before.reference is not None:
         d = before.reference - logps
@@ -74,15 +75,16 @@ def staleness_weight(config: LearnerConfig, before: Before) -> torch.Tensor:
     return kept.to(moved.dtype)
 
 
-def trajectory_sums(values: Sequence[torch.Tensor], trajectory: Sequence[torch.Tensor], count: int) -> torch.Tensor:
+def trajectory_sums(
+    values: Sequence[torch.Tensor], trajectory: Sequence[torch.Tensor], count: int, device: str
+) -> torch.Tensor:
     """Over the targets of each of `count` trajectories, the sum of values and the number of targets, shape (2, count).
 
-    `values` and `trajectory` are lists of tensors (M,), one pair per micro-batch; there may be none.
+    `values` and `trajectory` are lists of tensors (M,), one pair per micro-batch; there may be none. In
+    float64, so that ranks with and without micro-batches can add theirs up.
     """
-    dtype = values[0].dtype if values else torch.float32
-    device = values[0].device if values else None
-    sums = torch.zeros(2, count, dtype=dtype, device=device)
+    sums = torch.zeros(2, count, dtype=torch.float64, device=device)
     for some, of in zip(values, trajectory, strict=True):
-        sums[0].index_add_(0, of, some)
-        sums[1].index_add_(0, of, torch.ones_like(some))
+        sums[0].index_add_(0, of, some.double())
+        sums[1].index_add_(0, of, torch.ones_like(some).double())
     return sums

@@ -81,6 +81,7 @@ class PackedLearner(BaseLearner):
     def _train(self, plans: Sequence[Plan], current_version: str | None) -> Tally:
         tally = Tally()
         minibatches = [self._prepare(plan, current_version, several=len(plans) > 1) for plan in plans]
+        tally.forwarded_tokens = sum(forest.token_ids.numel() for one in minibatches for forest in one.forests)
         for _ in range(self.config.epochs):
             for minibatch in minibatches:
                 self._optimise(minibatch, tally)
@@ -139,13 +140,13 @@ class PackedLearner(BaseLearner):
                 known = replace(known, old=logps.detach())
             if config.loss == "gspo":
                 if shifts is None:
-                    sums = trajectory_sums([logps.detach() - known.old], [forest.trajectory], plan.samples)
+                    moved = [logps.detach() - known.old]
+                    sums = trajectory_sums(moved, [forest.trajectory], plan.samples, config.device)
                     shifts = sums[0] / sums[1].clamp(min=1)
-                known = replace(known, trajectory_shift=shifts[forest.trajectory])
+                known = replace(known, trajectory_shift=shifts[forest.trajectory].to(logps.dtype))
             terms = loss_terms(config, logps, forest.advantages, known)
             loss = (forest.weights * terms.loss).sum() / plan.normaliser
             loss.backward()
-        tally.forwarded_tokens += forest.token_ids.numel() if tally.optimizer_steps < config.minibatches else 0
         tally.targets += logps.numel()
         tally.ratio += float(terms.ratio.sum())
         tally.clipped += int(terms.clipped.sum())
@@ -168,6 +169,7 @@ class PackedLearner(BaseLearner):
             [logps - old for logps, old in zip(now, olds, strict=True)],
             [forest.trajectory for forest in minibatch.forests],
             minibatch.plan.samples,
+            self.config.device,
         )
         return total(sums[0]) / total(sums[1]).clamp(min=1)
 

@@ -62,13 +62,12 @@ def _by_transformers(directory: Path, config: LearnerConfig) -> Any:
     base = AutoModelForCausalLM.from_pretrained(
         str(directory), dtype=dtype, local_files_only=True, quantization_config=quantised, device_map=config.device
     )
-    targets = config.lora_targets
     return get_peft_model(
         base,
         LoraConfig(
             r=config.lora_rank,
             lora_alpha=config.lora_alpha,
-            target_modules=targets if isinstance(targets, str) else list(targets),
+            target_modules=_targets(base, config),
             lora_dropout=0.0,
             bias="none",
             task_type="CAUSAL_LM",
@@ -80,7 +79,6 @@ def _by_unsloth(directory: Path, config: LearnerConfig) -> Any:
     from unsloth import FastLanguageModel
 
     length = json.loads((directory / "config.json").read_text()).get("max_position_embeddings", 4096)
-    targets = config.lora_targets
     with contextlib.redirect_stdout(io.StringIO()):  # it greets
         base, _ = FastLanguageModel.from_pretrained(
             str(directory),
@@ -93,12 +91,28 @@ def _by_unsloth(directory: Path, config: LearnerConfig) -> Any:
             base,
             r=config.lora_rank,
             lora_alpha=config.lora_alpha,
-            target_modules=targets if isinstance(targets, str) else list(targets),
+            target_modules=_targets(base, config),
             lora_dropout=0.0,
             bias="none",
             use_gradient_checkpointing="unsloth" if config.gradient_checkpointing else False,
             random_state=config.seed,
         )
+
+
+def _targets(base: torch.nn.Module, config: LearnerConfig) -> str | list[str]:
+    """The LoRA's targets as PEFT takes them, which passes over a name that does not exist beside one that does."""
+    if config.lora_targets == "all-linear":
+        return "all-linear"
+    targets = [config.lora_targets] if isinstance(config.lora_targets, str) else list(config.lora_targets)
+    linear = [f".{name}" for name, module in base.named_modules() if isinstance(module, torch.nn.Linear)]
+    for target in targets:
+        if not any(name.endswith(f".{target}") for name in linear):
+            known = sorted({name.rpartition(".")[2] for name in linear})
+            raise TrainingError(
+                f"The base model has no linear module called {target!r} for the LoRA.",
+                f'lora_targets takes "all-linear" or names among {", ".join(known)}.',
+            )
+    return targets
 
 
 def trainable(model: Any) -> dict[str, torch.nn.Parameter]:
@@ -108,13 +122,12 @@ def trainable(model: Any) -> dict[str, torch.nn.Parameter]:
 
 def make_optimizer(model: Any, config: LearnerConfig) -> torch.optim.AdamW:
     """AdamW over the LoRA's parameters."""
-    return torch.optim.AdamW(
-        trainable(model).values(),
-        lr=config.learning_rate,
-        betas=config.adam_betas,
-        eps=config.adam_epsilon,
-        weight_decay=config.weight_decay,
-    )
+    return torch.optim.AdamW(trainable(model).values(), lr=config.learning_rate, **optimizer_settings(config))
+
+
+def optimizer_settings(config: LearnerConfig) -> dict[str, Any]:
+    """What AdamW is told besides the learning rate, which each step sets."""
+    return {"betas": config.adam_betas, "eps": config.adam_epsilon, "weight_decay": config.weight_decay}
 
 
 @contextlib.contextmanager

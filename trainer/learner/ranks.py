@@ -1,4 +1,8 @@
-"""Ranks: the processes of torch.distributed that share one step. Alone, every function here does nothing."""
+"""Ranks: the processes of torch.distributed that share one step. Alone, every function here does nothing.
+
+Numbers are added up on the CPU as well as on the device: the process group must serve both, as that of
+`init_process_group()` without a backend does.
+"""
 
 from __future__ import annotations
 

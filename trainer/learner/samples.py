@@ -18,6 +18,11 @@ from arttrace.records.sequence import TokenSequence
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample
 
+_NONE = -9999.0
+"""What engines answer for the logarithm of 0, and for a log-probability that they do not have."""
+_ROUNDING = 0.01
+"""How far above 0 rounding may lift the log-probability of a certain token."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -72,10 +77,11 @@ def plan_step(samples: Sequence[Sample], config: LearnerConfig) -> Plan:
 
     With N targets in S trajectories that have any, n in the target's own: every target weighs 1 by the normaliser N
     for "dapo" and "cispo"; N / (S n) by N for "grpo" and "gspo"; 1 by S times the configured length for "dr_grpo". A
-    trajectory of advantage 0 needs no forward pass unless a KL term gives it a gradient, but counts in N and S.
+    row of advantage 0 needs no forward pass unless a KL term gives it a gradient, or it is part of a trajectory whose
+    ratio gspo takes as a whole, but counts in N and S.
 
-    Raises TrainingError when nothing can be trained or a target is unsound (log-probability missing or not a number,
-    first token of a sequence).
+    Raises TrainingError when nothing can be trained or a sequence is unsound (log-probability missing or none, first
+    token a target, lengths that differ).
     """
     counts = [sum(sequence.trained_tokens for sequence in sample.sequences) for sample in samples]
     total = sum(counts)
@@ -93,9 +99,10 @@ def plan_step(samples: Sequence[Sample], config: LearnerConfig) -> Plan:
             raise TrainingError(f"An advantage is not a finite number: {advantages}.")
         by_trajectory = config.loss in ("grpo", "gspo") and count
         weight = total / (trajectories * count) if by_trajectory else 1.0
+        whole = config.kl_weight > 0 or (config.loss == "gspo" and any(advantages))
         for sequence, advantage in zip(sample.sequences, advantages, strict=False):
             row = _row(sequence, advantage, weight, number)
-            if row is not None and (config.kl_weight > 0 or advantage != 0.0):
+            if row is not None and (whole or advantage != 0.0):
                 rows.append(row)
     normaliser = trajectories * config.dr_grpo_length if config.loss == "dr_grpo" else total
     return Plan(tuple(rows), float(normaliser), total, trajectories, len(samples))
@@ -106,13 +113,31 @@ def share_out(samples: Sequence[Sample], minibatches: int) -> list[list[Sample]]
     if minibatches == 1:
         return [list(samples)]
     trained = [sample for sample in samples if any(sequence.trained_tokens for sequence in sample.sequences)]
-    ordered = sorted(trained, key=lambda sample: ([q.token_ids for q in sample.sequences], sample.advantage))
+    ordered = sorted(trained, key=_content)
     parts = [ordered[first::minibatches] for first in range(minibatches)]
     return [part for part in parts if part] or [list(samples)]
 
 
+def _content(sample: Sample) -> tuple[object, ...]:
+    """What tells samples apart, whatever their numbers: twins may differ in their log-probabilities only."""
+    sequences = sample.sequences
+    logprobs = [[p for p in sequence.logprobs if p is not None] for sequence in sequences]
+    return [q.token_ids for q in sequences], [q.trained for q in sequences], sample.advantage, logprobs
+
+
 def _row(sequence: TokenSequence, advantage: float, weight: float, trajectory: int) -> Row | None:
     """The row of a sequence, None when it has no target."""
+    for name, values in (
+        ("token ids", sequence.token_ids),
+        ("log-probabilities", sequence.logprobs),
+        ("versions", sequence.versions),
+    ):
+        if len(values) != len(sequence.trained):
+            raise TrainingError(
+                f"A sequence of trajectory {sequence.trajectory_id} has {len(values)} {name} for "
+                f"{len(sequence.trained)} tokens.",
+                "Build sequences with arttrace.trajectories.sequences; this one was put together or changed by hand.",
+            )
     if not any(sequence.trained):
         return None
     length = len(sequence.trained) - sequence.trained[::-1].index(1)
@@ -124,7 +149,7 @@ def _row(sequence: TokenSequence, advantage: float, weight: float, trajectory: i
     targets = tuple(bool(trained) for trained in sequence.trained[:length])
     logprobs: list[float] = []
     for trained, logprob in zip(targets, sequence.logprobs[:length], strict=True):
-        if trained and (logprob is None or not math.isfinite(logprob)):
+        if trained and (logprob is None or not _NONE < logprob <= _ROUNDING):
             raise TrainingError(
                 f"A sampled token of trajectory {sequence.trajectory_id} has no finite log-probability ({logprob}).",
                 "Sample with logprobs=true; a trajectory without them can be trained by SFT, not by GRPO.",

@@ -11,7 +11,7 @@ import torch
 
 from arttrace.errors import TrainingError
 from trainer.learner.config import LearnerConfig
-from trainer.learner.policy_model import trainable
+from trainer.learner.policy_model import optimizer_settings, trainable
 from trainer.learner.quiet import quiet
 
 _STATE, _ADAPTER = "trainer_state.pt", "adapter_model.safetensors"
@@ -61,6 +61,8 @@ def load_state(directory: Path, model: Any, optimizer: torch.optim.Optimizer, co
         for name, parameter in weights.items():
             parameter.copy_(saved[name])
     optimizer.load_state_dict(state["optimizer"])
+    for group in optimizer.param_groups:  # its moments are loaded; what it does with them is the config's
+        group.update(optimizer_settings(config))
     torch.set_rng_state(state["rng"].cpu())
     if config.device == "cuda" and "cuda_rng" in state:
         torch.cuda.set_rng_state(state["cuda_rng"].cpu())

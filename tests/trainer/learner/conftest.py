@@ -1,8 +1,9 @@
-"""A tiny random Qwen3 on disk, and a maker of trajectories for it."""
+"""A tiny random Qwen3 on disk, a maker of trajectories for it, and its norms in full precision."""
 
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,3 +78,15 @@ def make_samples() -> Callable[[int], list[Sample]]:
         return samples
 
     return make
+
+
+@pytest.fixture
+def double_norms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Qwen3's norms round to float32 even in a float64 model, which would hide errors below 1e-7."""
+
+    from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+
+    monkeypatch.setattr(Qwen3RMSNorm, "forward", forward)

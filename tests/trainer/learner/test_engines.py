@@ -55,16 +55,17 @@ def changed(sequence: TokenSequence, position: int, **fields: Any) -> TokenSeque
 def test_two_steps_saved_and_loaded_and_two_more_are_four(
     engine: type[BaseLearner], base_model: Path, tmp_path: Path, make_samples: Callable[[int], list[Sample]]
 ) -> None:
-    straight = engine(base_model, LOOSE)
+    config = msgspec.structs.replace(LOOSE, epochs=2, minibatches=2, warmup_steps=3, decay=(1, 4), weight_decay=0.1)
+    straight = engine(base_model, config)
     for seed in range(4):
         straight.step(make_samples(seed))
 
-    first = engine(base_model, LOOSE)
+    first = engine(base_model, config)
     for seed in range(2):
         first.step(make_samples(seed))
     first.save(tmp_path)
     del first
-    second = engine(base_model, msgspec.structs.replace(LOOSE, seed=99))
+    second = engine(base_model, msgspec.structs.replace(config, seed=99))
     second.load(tmp_path)
     for seed in range(2, 4):
         second.step(make_samples(seed))
@@ -389,6 +390,8 @@ def test_two_ranks_take_the_step_of_one(
     configs = [
         msgspec.structs.replace(LOOSE, **double, loss="dapo", kl_weight=0.1),
         msgspec.structs.replace(LOOSE, **double, loss="gspo", epsilon_low=0.5, epsilon_high=0.5),
+        # All rows are one forest, so that the second rank has none.
+        msgspec.structs.replace(LOOSE, dtype="float64", micro_batch_tokens=10_000, loss="gspo", epsilon_high=0.5),
     ]
     job = msgspec.json.encode([(s.sequences, s.advantage) for s in samples]) + b"|" + msgspec.json.encode(configs)
     (tmp_path / "job").write_bytes(job)

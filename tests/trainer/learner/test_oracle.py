@@ -40,7 +40,7 @@ for loss in ("dapo", "grpo", "dr_grpo", "cispo", "gspo"):
         )[0]
         (wanted,) = torch.autograd.grad(theirs, new)
         logps, shift = new[chosen], (new - old).detach()
-        sums = trajectory_sums([shift[chosen]], [trajectory[chosen]], rows)
+        sums = trajectory_sums([shift[chosen]], [trajectory[chosen]], rows, "cpu")
         before = Before(
             old[chosen], old[chosen], reference[chosen] if kl_weight else None,
             (sums[0] / sums[1])[trajectory[chosen]],

@@ -1,163 +1,20 @@
-"""One optimisation step against a float64 reference that shares no code with the learner."""
+"""One optimisation step against the float64 reference."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
-from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+from float64_reference import RATE, Reference, make_learner, near_policy, trainable
 
 from arttrace.errors import TrainingError
-from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample
-from trainer.learner.packed import PackedLearner
-from trainer.learner.trl import TrlLearner
 
-LOW, HIGH, ALPHA, RANK, RATE = 0.2, 0.3, 16, 8, 1e-3
-
-
-@pytest.fixture(autouse=True)
-def double_norms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Qwen3's norms round to float32 even in a float64 model, which would hide errors below 1e-7."""
-
-    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
-        return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
-
-    monkeypatch.setattr(Qwen3RMSNorm, "forward", forward)
-
-
-def make_learner(base: Path, engine: str = "packed", **changes: Any) -> tuple[Any, list[dict[str, torch.Tensor]]]:
-    """A learner with a LoRA that moves the model, and the gradients that its optimizer is about to use."""
-    settings: dict[str, Any] = {
-        "learning_rate": RATE,
-        "lora_rank": RANK,
-        "lora_alpha": ALPHA,
-        "epsilon_low": LOW,
-        "epsilon_high": HIGH,
-        "max_grad_norm": 1e9,
-        "max_logprob_difference": 1e9,
-        "dtype": "float64",
-    }
-    seen: list[dict[str, torch.Tensor]] = []
-
-    class Watched({"packed": PackedLearner, "trl": TrlLearner}[engine]):  # type: ignore[misc]
-        def check_before_optimizer_step(self, tally: Any) -> None:
-            super().check_before_optimizer_step(tally)
-            seen.append({n: p.grad.clone() for n, p in self.model.named_parameters() if p.requires_grad})
-
-    learner = Watched(base, LearnerConfig(**(settings | changes)))
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        # A fresh LoRA has B = 0, which hides the gradient of A.
-        for name, parameter in learner.model.named_parameters():
-            if "lora_B" in name:
-                parameter.copy_(0.05 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
-    return learner, seen
-
-
-class Reference:
-    """Plain weights W + alpha/r B A through the plain model, one sequence at a time, losses token by token."""
-
-    def __init__(self, base: Path, adapter: dict[str, torch.Tensor]) -> None:
-        self.model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float64)
-        self.adapter = {n: p.detach().double().clone().requires_grad_() for n, p in adapter.items()}
-
-    def logps(self, ids: tuple[int, ...], *, adapted: bool) -> torch.Tensor:
-        weights = dict(self.model.named_parameters())
-        for name in [n for n in self.adapter if "lora_A" in n] if adapted else []:
-            target = name.removeprefix("base_model.model.").replace(".lora_A.default.weight", ".weight")
-            a, b = self.adapter[name], self.adapter[name.replace("lora_A", "lora_B")]
-            weights[target] = weights[target].detach() + (ALPHA / RANK) * (b @ a)
-        logits = torch.func.functional_call(self.model, weights, (torch.tensor([ids]),)).logits[0]
-        return torch.log_softmax(logits, dim=-1)
-
-    def loss(self, samples: list[Sample], config: LearnerConfig) -> tuple[torch.Tensor, int, int]:
-        """The loss, the number of clipped targets and the number of targets whose advantage is not zero."""
-        total = sum(sum(q.trained) for s in samples for q in s.sequences)
-        loss, clipped, active = torch.zeros((), dtype=torch.float64), 0, 0
-        for sample in samples:
-            own = sum(sum(q.trained) for q in sample.sequences)
-            divisor = {
-                "dapo": total,
-                "cispo": total,
-                "grpo": own * len(samples),
-                "gspo": own * len(samples),
-                "dr_grpo": len(samples) * config.dr_grpo_length,
-            }[config.loss]
-            targets = list(self.targets(sample, with_base=config.kl_weight > 0))
-            whole = torch.stack([logp - old for logp, old, _ in targets]).mean().exp()
-            for logp, captured, plain in targets:
-                weight, old = 1.0, captured
-                if config.importance != "clip":
-                    moved, old = math.exp(logp.item() - captured), logp.item()
-                    cap = config.importance_cap
-                    weight = min(moved, cap) if config.importance == "truncate" else float(1 / cap <= moved <= cap)
-                ratio = whole if config.loss == "gspo" else (logp - old).exp()
-                if config.loss == "cispo":
-                    surrogate = min(ratio.item(), config.cispo_max_ratio) * sample.advantage * logp
-                    stopped = ratio.item() > config.cispo_max_ratio
-                else:
-                    held = torch.tensor(min(max(ratio.item(), 1 - LOW), 1 + HIGH), dtype=torch.float64)
-                    surrogate = min(ratio * sample.advantage, held * sample.advantage)
-                    stopped = not surrogate.requires_grad
-                term = -weight * surrogate
-                if sample.advantage:
-                    active += 1
-                    clipped += stopped
-                if plain is not None:
-                    d = plain - logp
-                    term = term + config.kl_weight * (d.exp() - d - 1)
-                loss = loss + term / divisor
-        return loss, clipped, active
-
-    def targets(self, sample: Sample, *, with_base: bool) -> Iterator[tuple[torch.Tensor, float, torch.Tensor | None]]:
-        """Of each target: log-probability, captured log-probability, and that under the base model if asked."""
-        for sequence in sample.sequences:
-            adapted = self.logps(sequence.token_ids, adapted=True)
-            plain = self.logps(sequence.token_ids, adapted=False).detach() if with_base else None
-            for t, trained in enumerate(sequence.trained):
-                captured, id = sequence.logprobs[t], sequence.token_ids[t]
-                if trained:
-                    assert captured is not None
-                    yield adapted[t - 1, id], captured, None if plain is None else plain[t - 1, id]
-
-    def entropy(self, samples: list[Sample]) -> float:
-        """The mean entropy of the targets whose advantage is not zero."""
-        found = []
-        for sequence in (q for s in samples if s.advantage for q in s.sequences):
-            logps = self.logps(sequence.token_ids, adapted=True).detach()
-            found += [float(-(p.exp() * p).sum()) for p, m in zip(logps, sequence.trained[1:], strict=False) if m]
-        return sum(found) / len(found)
-
-
-def near_policy(reference: Reference, samples: list[Sample], spread: float) -> list[Sample]:
-    """The samples as if sampled by a policy close to the current one, so that some ratios are clipped, some not."""
-    import msgspec
-
-    generator = torch.Generator().manual_seed(11)
-    moved = []
-    for sample in samples:
-        sequences = []
-        for sequence in sample.sequences:
-            logps = reference.logps(sequence.token_ids, adapted=True).detach()
-            noise = spread * torch.randn(len(sequence.token_ids), generator=generator, dtype=torch.float64)
-            captured = tuple(
-                float(logps[t - 1, sequence.token_ids[t]] + noise[t]) if trained else None
-                for t, trained in enumerate(sequence.trained)
-            )
-            sequences.append(msgspec.structs.replace(sequence, logprobs=captured))
-        moved.append(Sample(tuple(sequences), sample.advantage))
-    return moved
-
-
-def trainable(learner: Any) -> dict[str, torch.Tensor]:
-    return {n: p.detach().clone() for n, p in learner.model.named_parameters() if p.requires_grad}
-
+pytestmark = pytest.mark.usefixtures("double_norms")
 
 CASES: list[dict[str, Any]] = [
     {"loss": "dapo"},

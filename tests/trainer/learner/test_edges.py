@@ -1,0 +1,259 @@
+"""The odd batches: one-token answers, ids that mean padding elsewhere, masked trajectories, damaged rows, no memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from float64_reference import Reference, make_learner, near_policy, trainable
+
+from arttrace.errors import TrainingError
+from arttrace.records.sequence import TokenSequence
+from trainer.learner.base import BaseLearner
+from trainer.learner.config import LearnerConfig
+from trainer.learner.interface import Sample
+from trainer.learner.packed import PackedLearner
+from trainer.learner.samples import share_out
+from trainer.learner.trl import TrlLearner
+
+pytestmark = pytest.mark.usefixtures("double_norms")
+
+MakeSamples = Callable[[int], list[Sample]]
+
+
+def sequence(ids: tuple[int, ...], trained: tuple[int, ...], trajectory: str = "t", agent: str = "a") -> TokenSequence:
+    return TokenSequence(
+        trajectory_id=trajectory,
+        revision="r",
+        agent_id=agent,
+        token_ids=ids,
+        trained=trained,
+        logprobs=tuple(-3.0 if flag else None for flag in trained),
+        versions=tuple(0 if flag else -1 for flag in trained),
+        policy_versions=("p@0",),
+        call_ids=("c",),
+    )
+
+
+def assert_gradients(gradients: dict[str, torch.Tensor], reference: Reference) -> None:
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, reference.adapter[name].grad, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("engine", ["packed", "trl"])
+@pytest.mark.parametrize("loss", ["dapo", "grpo", "gspo"])
+def test_one_token_answers_and_ids_that_mean_padding_elsewhere(base_model: Path, engine: str, loss: str) -> None:
+    learner, gradients = make_learner(base_model, engine, loss=loss, kl_weight=0.1)
+    reference = Reference(base_model, trainable(learner))
+    samples = [
+        Sample((sequence((5, 0), (0, 1)),), 0.5),
+        Sample((sequence((5, 7), (0, 1)),), -0.5),
+        Sample((sequence((0, 0, 0, 0), (0, 1, 1, 1)),), 0.7),
+        Sample((sequence((1, 47, 2, 2, 0), (0, 1, 0, 1, 1)),), -0.7),
+    ]
+    samples = near_policy(reference, samples, 0.3)
+    metrics = learner.step(samples)
+    expected, _, _ = reference.loss(samples, learner.config)
+    expected.backward()
+    assert metrics.trained_tokens == 8
+    assert metrics.loss == pytest.approx(expected.item(), abs=1e-12)
+    assert_gradients(gradients[0], reference)
+
+
+@pytest.mark.parametrize("engine", ["packed", "trl"])
+def test_equal_rewards_with_a_kl_term_train_the_kl_term_alone(
+    base_model: Path, make_samples: MakeSamples, engine: str
+) -> None:
+    learner, gradients = make_learner(base_model, engine, loss="grpo", kl_weight=0.2)
+    reference = Reference(base_model, trainable(learner))
+    samples = [Sample(s.sequences, 0.0) for s in make_samples(1)]
+    metrics = learner.step(samples)
+    expected, _, _ = reference.loss(samples, learner.config)
+    expected.backward()
+    assert not metrics.skipped
+    assert metrics.loss == pytest.approx(expected.item(), abs=1e-12)
+    assert_gradients(gradients[0], reference)
+
+
+@pytest.mark.parametrize("kl_weight", [0.0, 0.1])
+@pytest.mark.parametrize("loss", ["grpo", "gspo"])
+def test_an_agent_with_its_own_advantage_of_zero_stays_part_of_its_trajectory(
+    base_model: Path, make_samples: MakeSamples, loss: str, kl_weight: float
+) -> None:
+    """gspo's ratio is that of the whole trajectory, whether or not a KL term makes every row go through the model."""
+    learner, gradients = make_learner(base_model, loss=loss, kl_weight=kl_weight, micro_batch_tokens=60)
+    reference = Reference(base_model, trainable(learner))
+    samples = []
+    for sample in near_policy(reference, make_samples(1), 0.3):
+        first, *others = sample.sequences
+        others = [msgspec.structs.replace(one, agent_id="helper") for one in others]
+        samples.append(Sample((first, *others), sample.advantage, {"helper": 0.0} if others else {}))
+    assert any(sample.agent_advantages for sample in samples)
+    metrics = learner.step(samples)
+    expected, _, _ = reference.loss(samples, learner.config)
+    expected.backward()
+    assert metrics.loss == pytest.approx(expected.item(), abs=1e-12)
+    assert_gradients(gradients[0], reference)
+
+
+def test_a_trajectory_whose_every_token_is_masked_counts_and_pushes_nothing(
+    base_model: Path, make_samples: MakeSamples
+) -> None:
+    learner, gradients = make_learner(base_model, importance="mask", importance_cap=1.5)
+    reference = Reference(base_model, trainable(learner))
+    stale, *others = near_policy(reference, make_samples(1), 0.05)
+    stale = Sample(
+        tuple(
+            msgspec.structs.replace(q, logprobs=tuple(None if p is None else p - 2.0 for p in q.logprobs))
+            for q in stale.sequences
+        ),
+        stale.advantage,
+    )
+    metrics = learner.step([stale, *others])
+    expected, _, active = reference.loss([stale, *others], learner.config)
+    expected.backward()
+    assert metrics.loss == pytest.approx(expected.item(), abs=1e-12)
+    assert_gradients(gradients[0], reference)
+    masked = sum(q.trained_tokens for q in stale.sequences)
+    assert metrics.clip_fraction == pytest.approx(masked / active), "what is masked is told"
+
+    before = trainable(learner)
+    with pytest.raises(TrainingError, match="left out every token") as raised:
+        learner.step([stale])
+    assert "importance_cap" in raised.value.mend
+    assert all(torch.equal(weight, before[name]) for name, weight in trainable(learner).items())
+
+
+def test_an_unequal_minibatch_and_a_dropped_one_count_what_was_forwarded(
+    base_model: Path, make_samples: MakeSamples
+) -> None:
+    one = make_samples(1)[0]
+    samples = [one, Sample((sequence((1, 2, 3), (0, 1, 1)),), 0.0)]
+    config = LearnerConfig(lora_rank=8, max_logprob_difference=1e9)
+    once = PackedLearner(base_model, config).step([one]).forwarded_tokens
+    several = msgspec.structs.replace(config, epochs=3, minibatches=4)
+    assert PackedLearner(base_model, several).step(samples).forwarded_tokens == once
+
+
+def test_minibatches_are_the_same_whatever_the_order_of_twins(make_samples: MakeSamples) -> None:
+    """Twins have the same tokens and advantage, but were sampled with other log-probabilities."""
+    (ids, trained) = ((1, 2, 3), (0, 1, 1))
+    samples = [
+        Sample((msgspec.structs.replace(sequence(ids, trained), logprobs=(None, -1.0 - n, -1.0)),), 0.5)
+        for n in range(4)
+    ]
+    samples += make_samples(1)
+    assert share_out(samples, 3) == share_out(samples[::-1], 3)
+
+
+@pytest.mark.parametrize("engine", [PackedLearner, TrlLearner])
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"token_ids": (1, -7, 3)}, "Token id -7 of trajectory t-9 "),
+        ({"token_ids": (1, 48, 3)}, "Token id 48 of trajectory t-9 "),
+        ({"token_ids": (1, 2)}, "trajectory t-9 .* 2 token ids"),
+        ({"logprobs": (None, -1.0)}, "trajectory t-9 .* 2 log-probabilities"),
+        ({"versions": (-1, 0)}, "trajectory t-9 .* 2 versions"),
+        ({"logprobs": (None, 0.5, -1.0)}, "trajectory t-9 .*0.5"),
+        ({"logprobs": (None, -9999.0, -1.0)}, "trajectory t-9 .*-9999"),
+    ],
+)
+def test_a_damaged_sequence_is_named_with_its_trajectory(
+    base_model: Path, engine: type[BaseLearner], fields: dict[str, Any], message: str
+) -> None:
+    damaged = msgspec.structs.replace(sequence((1, 2, 3), (0, 1, 1), "t-9"), **fields)
+    learner = engine(base_model, LearnerConfig(lora_rank=8, max_logprob_difference=1e9))
+    with pytest.raises(TrainingError, match=message) as raised:
+        learner.step([Sample((sequence((1, 2, 3), (0, 1, 1)),), -1.0), Sample((damaged,), 1.0)])
+    assert raised.value.mend
+    assert learner.steps == 0
+
+
+@pytest.mark.parametrize("targets", [("q_proj", "qroj"), ("nothing",)])
+def test_a_lora_target_that_does_not_exist_is_named(base_model: Path, targets: tuple[str, ...]) -> None:
+    with pytest.raises(TrainingError, match=repr(targets[-1])) as raised:
+        PackedLearner(base_model, LearnerConfig(lora_rank=8, lora_targets=targets))
+    assert "q_proj" in raised.value.mend
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"adam_betas": (0.9, 1.0)},
+        {"adam_epsilon": 0.0},
+        {"max_logprob_difference": -0.1},
+        {"kl_reference": "policies/one"},
+        {"epsilon_low": float("nan")},
+    ],
+)
+def test_settings_without_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(TrainingError, match=next(iter(wrong))):
+        LearnerConfig(**wrong).checked()
+
+
+def test_the_optimizer_follows_the_config_and_not_the_one_before(base_model: Path, tmp_path: Path) -> None:
+    PackedLearner(base_model, LearnerConfig(lora_rank=8)).save(tmp_path)
+    changed = LearnerConfig(lora_rank=8, weight_decay=0.1, adam_betas=(0.8, 0.95), adam_epsilon=1e-6)
+    learner = PackedLearner(base_model, changed)
+    learner.load(tmp_path)
+    (group,) = learner.optimizer.param_groups
+    assert (group["weight_decay"], group["betas"], group["eps"]) == (0.1, (0.8, 0.95), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("fault", "raised"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), TrainingError),
+        (
+            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9"),
+            TrainingError,
+        ),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+)
+def test_a_step_broken_off_half_way_leaves_weights_and_optimizer_as_they_were(
+    base_model: Path,
+    make_samples: MakeSamples,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: BaseException,
+    raised: type[BaseException],
+) -> None:
+    """The fault is a stand-in for memory that is truly full: it comes in the second of two optimizer steps."""
+    learner = PackedLearner(base_model, LearnerConfig(lora_rank=8, max_logprob_difference=1e9, epochs=2))
+    learner.step(make_samples(0))
+    before, second_pass = trainable(learner), learner._optimise
+
+    def optimise(minibatch: Any, tally: Any) -> None:
+        if tally.optimizer_steps:
+            raise fault
+        second_pass(minibatch, tally)
+
+    monkeypatch.setattr(learner, "_optimise", optimise)
+    with pytest.raises(raised) as error:
+        learner.step(make_samples(1))
+    if isinstance(error.value, TrainingError):
+        assert "micro_batch_tokens" in error.value.mend
+    assert all(torch.equal(weight, before[name]) for name, weight in trainable(learner).items())
+    assert {int(state["step"]) for state in learner.optimizer.state_dict()["state"].values()} == {2}
+
+
+def test_bfloat16_keeps_the_adapter_in_float32_and_goes_the_way_of_float32(
+    base_model: Path, make_samples: MakeSamples
+) -> None:
+    found = {}
+    for engine, dtype in (("packed", "float32"), ("packed", "bfloat16"), ("trl", "bfloat16")):
+        learner, gradients = make_learner(base_model, engine, dtype=dtype)
+        samples = near_policy(Reference(base_model, trainable(learner)), make_samples(2), 0.1)
+        metrics = learner.step(samples)
+        assert {parameter.dtype for parameter in trainable(learner).values()} == {torch.float32}
+        found[engine, dtype] = metrics, torch.cat([g.flatten() for _, g in sorted(gradients[0].items())])
+    exact = found.pop(("packed", "float32"))
+    for metrics, gradient in found.values():
+        assert metrics.loss == pytest.approx(exact[0].loss, abs=0.02)
+        assert metrics.logprob_difference_mean < exact[0].logprob_difference_mean + 0.05
+        assert torch.cosine_similarity(gradient, exact[1], dim=0) > 0.99
