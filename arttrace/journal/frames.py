@@ -46,6 +46,14 @@ def frame_end(data: bytes | memoryview, start: int) -> int | None:
         return end if _checksum(length, payload) == checksum else None
 
 
+def claimed_size(data: bytes, start: int) -> int | None:
+    """The size that the frame at `start` gives itself, whether or not it is all there; None when none begins there."""
+    if start + FRAME_OVERHEAD > len(data):
+        return None
+    marker, length, _ = _FIELDS.unpack_from(data, start)
+    return FRAME_OVERHEAD + int(length) if marker == MARKER else None
+
+
 def next_frame(data: bytes, start: int) -> int | None:
     """The first offset from `start` on at which a whole, undamaged frame begins, or None."""
     while (start := data.find(MARKER, start)) >= 0:

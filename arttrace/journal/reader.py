@@ -1,4 +1,8 @@
-"""Reading segments: every whole frame from an offset on, with a count of what could not be read."""
+"""Reading segments: every whole frame from an offset on, with a count of what could not be read.
+
+A segment is read piece by piece, so that memory does not grow with it; only one that is damaged is looked through as a
+whole from there on.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,23 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from arttrace.journal import lock
-from arttrace.journal.frames import FRAME_OVERHEAD, HEADER, VERSION, frame_end, header_version, next_frame
+from arttrace.journal.frames import (
+    FRAME_OVERHEAD,
+    HEADER,
+    VERSION,
+    claimed_size,
+    frame_end,
+    header_version,
+    next_frame,
+)
 
 OPEN_SUFFIX = ".open"
 SEALED_SUFFIX = ".seg"
+
+_PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +83,31 @@ class SegmentReader:
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         with self.path.open("rb") as file:
             head = file.read(len(HEADER))
+            version = header_version(head)
+            if version != VERSION:
+                if len(head) >= len(HEADER):
+                    found = "not a segment of arttrace" if version is None else f"segment version {version}"
+                    self.unreadable = f"{found}; this version reads {VERSION}"
+                self.torn_bytes = len(head)
+                return
             base = max(self.offset, len(HEADER))
             file.seek(base)
-            data = file.read()
-        version = header_version(head)
-        if version != VERSION:
-            if len(head) >= len(HEADER):
-                found = "not a segment of arttrace" if version is None else f"segment version {version}"
-                self.unreadable = f"{found}; this version reads {VERSION}"
-            self.torn_bytes = len(head)
-            return
-        at = 0
-        while at < len(data):
+            yield from self._frames(file, base, os.fstat(file.fileno()).st_size - base)
+
+    def _frames(self, file: BinaryIO, base: int, left: int) -> Iterator[tuple[int, bytes]]:
+        """The frames of the `left` bytes that follow in a file from `base` on."""
+        data, at = b"", 0
+        while at < len(data) or left > 0:
             end = frame_end(data, at)
-            if end is None:
+            if end is not None:
+                yield base + end, data[at + FRAME_OVERHEAD : end]
+                at = end
+            elif left > 0:
+                wanted = min(_wanted(data, at, left), left)
+                piece = file.read(wanted)
+                left = left - wanted if len(piece) == wanted else 0  # cut off meanwhile by its writer
+                data, base, at = data[at:] + piece, base + at, 0
+            else:
                 found_at = next_frame(data, at + 1)
                 if found_at is None:
                     self.torn_bytes = len(data) - at
@@ -89,9 +115,17 @@ class SegmentReader:
                 self.corrupt += 1
                 self.skipped_bytes += found_at - at
                 at = found_at
-                continue
-            yield base + end, data[at + FRAME_OVERHEAD : end]
-            at = end
+
+
+def _wanted(data: bytes, at: int, left: int) -> int:
+    """How much more to read where no whole frame is: the rest of it, or all that is left when it is damaged."""
+    there = len(data) - at
+    if there < FRAME_OVERHEAD:
+        return _PIECE_BYTES
+    size = claimed_size(data, at)
+    if size is None or not there < size <= there + left:
+        return left
+    return max(_PIECE_BYTES, size - there)
 
 
 def read_segment(path: Path, offset: int = 0) -> SegmentReader:
