@@ -26,6 +26,7 @@ _HOOKS = (
     ("langgraph.pregel.main", "tool_hooks.langgraph:install"),
     ("agents.run_internal.tool_execution", "tool_hooks.openai_agents:install_tools"),
     ("agents.realtime.session", "tool_hooks.openai_agents:install_tools"),
+    ("agents.run_internal.turn_resolution", "tool_hooks.openai_agents:install_handoffs"),
     ("agents.tracing.spans", "tool_hooks.openai_agents:install_agents"),
     ("smolagents.tools", "tool_hooks.smolagents:install_tools"),
     ("smolagents.agents", "tool_hooks.smolagents:install_agents"),

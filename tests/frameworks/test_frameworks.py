@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 from scripted_server import Asked, Call, Reply, Script, ScriptedServer, Sent, serve_script
-from spool import read_spans
+from spool import finished_spans
 
 from arttrace import semconv
 from arttrace.records.span import SpanRow
+from arttrace.trajectories import build_trajectories
 
 HERE = Path(__file__).parent
 
@@ -90,7 +91,7 @@ def run_twice(program: str, script: Script, data: Path, **more: str) -> Runs:
         bare, captured = json.loads(finish(process))
         half = len(server.sent) // 2
         assert len(server.sent) == 2 * half > 0
-        return Runs(bare, captured, server.sent[:half], server.sent[half:], read_spans(data))
+        return Runs(bare, captured, server.sent[:half], server.sent[half:], finished_spans(data))
 
 
 def texts(attribute: Any) -> list[str]:
@@ -161,7 +162,15 @@ def test_openai_agents_sdk(api: str, tmp_path: Path) -> None:
     check(runs)
     assert runs.bare[:2] == ["Done, refunded 3", "Refunds"]
     assert len(runs.calls) == 6
-    assert sorted(runs.tools) == [("refund", "call_3", '"refunded 3"'), ("refund", "call_4", '"refunded 4"')]
+    handoff = ("transfer_to_refunds", "call_handoff", '"{\\"assistant\\": \\"Refunds\\"}"')
+    assert runs.tools == [handoff, ("refund", "call_3", '"refunded 3"'), handoff, ("refund", "call_4", '"refunded 4"')]
+    (trajectory,) = build_trajectories(runs.spans)
+    by_name = {agent.id: agent.name for agent in trajectory.agents}
+    seen = [(by_name[tool.agent_id], tool.name, tool.result, tool.inferred) for tool in trajectory.tool_calls]
+    assert seen[:2] == [
+        ("Front desk", "transfer_to_refunds", '{"assistant": "Refunds"}', False),
+        ("Refunds", "refund", "refunded 3", False),
+    ]
     assert Counter(runs.callers) == {"Front desk": 2, "Refunds": 4}, "the handed-over agent makes its own calls"
     agents = runs.named(semconv.OPERATION_INVOKE_AGENT)
     names = Counter(span.attributes[semconv.AGENT_NAME] for span in agents)
@@ -262,10 +271,10 @@ def test_arttrace_run_records_an_unmodified_program_and_routes_one_agent_of_it(t
         assert [sent.json["model"] for sent in vendor.sent] == ["gpt-4o"] * 2
         assert [sent.json["model"] for sent in policy.sent] == ["policy:latest"] * 4
         assert not [sent for sent in policy.sent if "authorization" in sent.headers]
-    spans = read_spans(tmp_path)
+    spans = finished_spans(tmp_path)
     operations = Counter(span.attributes[semconv.OPERATION_NAME] for span in spans)
-    assert operations == {"chat": 6, "execute_tool": 2, "invoke_agent": 5}
+    assert operations == {"chat": 6, "execute_tool": 4, "invoke_agent": 5}
     assert sum(semconv.TOKEN_IDS in span.attributes for span in spans) == 4
     (root,) = [span for span in spans if span.parent_span_id is None]
     assert root.attributes[semconv.ENTRY] == program
-    assert root.attributes[semconv.TRAJECTORY_SPAN_COUNT] == 12
+    assert root.attributes[semconv.TRAJECTORY_SPAN_COUNT] == 14

@@ -23,3 +23,8 @@ def read_spool(root: Path) -> list[Record]:
 def read_spans(root: Path) -> list[SpanRow]:
     """The spans among them."""
     return [record for record in read_spool(root) if isinstance(record, SpanRow)]
+
+
+def finished_spans(root: Path) -> list[SpanRow]:
+    """The same without what was written of a span while it was still going on, as it is of one that lasts."""
+    return [span for span in read_spans(root) if span.end_ns]
