@@ -1,9 +1,12 @@
 """What capture costs per call, beside the bare client and three other tracers of the openai client.
 
-    python benchmarks/capture.py [--quick] [--python PYTHON] [--rounds N]
+    python benchmarks/capture.py [--quick] [--python PYTHON] [--starts N] [--rounds N]
 
 Each contender runs in an interpreter of its own against one server process; the rounds go around the contenders, in
-an order that turns. A figure is the median over the rounds of the difference to the bare client in the same round. The
+an order that turns. Where there are two cores the contenders share one and the server has the other, so that a figure
+holds what a contender does and not where the scheduler put it. One start of an interpreter differs from the next by
+more than a contender costs (where its memory lies), so all are started anew several times. A figure is the median over
+the rounds of all starts of the difference to the bare client in the same round. The
 rivals record content and send their spans through an ordinary BatchSpanProcessor and OTLP/HTTP exporter to a sink in
 the server process; arttrace writes its durable spool to the disk. `total` counts until everything is sent or written.
 The rivals' packages are in requirements/benchmarks.txt; those that are not installed are named and left out.
@@ -18,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +38,8 @@ ROWS = {
     "parallel": ("32 calls at a time", 128),
 }
 QUICK_CALLS = 20
-ROUNDS = 11
+STARTS = 9
+ROUNDS = 3
 
 Costs = dict[str, list[float]]
 """By clock, microseconds per call of each round."""
@@ -77,18 +81,16 @@ def _process(python: str, script: str, *arguments: str) -> Iterator[subprocess.P
             process.stdin.close()
 
 
-def measure(contenders: list[Contender], rounds: int, calls: dict[str, int]) -> dict[str, dict[str, Costs]]:
-    """By row and contender, what each round cost."""
-    costs: dict[str, dict[str, Costs]] = {
-        row: {each.name: {clock: [] for clock in CLOCKS} for each in contenders} for row in ROWS
-    }
+def measure(
+    contenders: list[Contender], rounds: int, calls: dict[str, int], costs: dict[str, dict[str, Costs]]
+) -> None:
+    """Add what each round cost to `costs`, by row and contender."""
     for number in range(rounds):
         turn = number % len(contenders)
         for row in ROWS:
             for each in contenders[turn:] + contenders[:turn]:
                 for clock, cost in each.batch(row, calls[row]).items():
                     costs[row][each.name][clock].append(cost)
-    return costs
 
 
 def added(costs: Costs, bare: Costs, clock: str) -> float:
@@ -156,29 +158,43 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a smoke test: bare and arttrace, one round of 20 calls")
     parser.add_argument("--python", default=sys.executable, help="run the contenders under this interpreter")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"[default: {ROUNDS}]")
+    parser.add_argument("--starts", type=int, default=STARTS, help=f"of every interpreter [default: {STARTS}]")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"after each start [default: {ROUNDS}]")
     options = parser.parse_args(arguments)
     names = CONTENDERS[:2] if options.quick else CONTENDERS
-    rounds = 1 if options.quick else options.rounds
+    starts, rounds = (1, 1) if options.quick else (options.starts, options.rounds)
     calls = {row: QUICK_CALLS if options.quick else full for row, (_, full) in ROWS.items()}
-    with ExitStack() as stack:
-        data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="arttrace-benchmark-")))
-        server = _start_server(stack)
-        contenders = []
-        for name in names:
-            process = stack.enter_context(_process(options.python, "capture_worker.py", name, server, str(data)))
-            hello = _line(process)
-            if "missing" in hello:
-                print(f"left out: {name} ({hello['missing']}; requirements/benchmarks.txt)")
-            else:
-                contenders.append(Contender(name, process, hello))
-        print(f"openai {contenders[0].hello['openai']}, {rounds} rounds")
-        for each in contenders:
-            if each.name != "bare":
-                print(f"  {each.name:<14} {each.hello['version']:<8} kept of a call: {_kept(each, server, data)}")
-        measure(contenders, 1, calls)  # to warm up
-        for line in _table(measure(contenders, rounds, calls)):
-            print(line)
+    costs: dict[str, dict[str, Costs]] = {row: {} for row in ROWS}
+    for start in range(starts):
+        with ExitStack() as stack:
+            data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="arttrace-benchmark-")))
+            server = _start_server(stack)
+            contenders = list(_start(stack, options.python, names, server, data))
+            if start == 0:
+                names = [each.name for each in contenders]
+                print(f"openai {contenders[0].hello['openai']}, {starts} starts of {rounds} rounds")
+                for each in contenders:
+                    if each.name != "bare":
+                        kept = _kept(each, server, data)
+                        print(f"  {each.name:<14} {each.hello['version']:<8} kept of a call: {kept}", flush=True)
+                for row in ROWS:
+                    costs[row] = {each.name: {clock: [] for clock in CLOCKS} for each in contenders}
+            for each in contenders:
+                for row in ROWS:
+                    each.batch(row, QUICK_CALLS)  # to warm up
+            measure(contenders, rounds, calls, costs)
+    for line in _table(costs):
+        print(line)
+
+
+def _start(stack: ExitStack, python: str, names: Sequence[str], server: str, data: Path) -> Iterator[Contender]:
+    for name in names:
+        process = stack.enter_context(_process(python, "capture_worker.py", name, server, str(data)))
+        hello = _line(process)
+        if "missing" in hello:
+            print(f"left out: {name} ({hello['missing']}; requirements/benchmarks.txt)")
+        else:
+            yield Contender(name, process, hello)
 
 
 def _start_server(stack: ExitStack) -> str:

@@ -12,6 +12,8 @@ import json
 import sys
 from typing import Any
 
+from capture_worker import take_core
+
 WORDS = ("over", "a", "lazy", "dog", "while", "seven", "wizards", "box", "calmly", "near", "quartz", "hills")
 TOKEN_ID = 151_643
 LOGPROB = -0.123456789
@@ -113,4 +115,5 @@ async def _serve() -> None:
 
 
 if __name__ == "__main__":
+    take_core(1)
     asyncio.run(_serve())

@@ -36,8 +36,12 @@ SoFar = Callable[[], Mapping[str, Any]]
 _SYNC_INTERVAL_S = 0.5  # half of what is promised: power may fail a second after a call ended
 _SHOWN_AFTER_S = 1.0
 _LOOK_AFTER_S = 0.5  # whether the worker is still there, while a flush waits for it
-_GATHER_S = 0.03  # a burst of calls is worked off together, not in turns with the user's thread over the interpreter
-_PAUSE_S = 0.0001  # between two jobs: who waits for the interpreter gets it now, and not after its 5 ms
+# Two threads that take turns at the interpreter cost each other more than decoding does. So what ends within a tenth
+# of a second (half of what a call may need to survive a kill) is worked off together, in turns too short to be felt.
+_GATHER_S = 0.1
+_GATHER_BYTES = 8 << 20
+_TURN_S = 0.001
+_PAUSE_S = 0.0001  # after a turn: who waits for the interpreter gets it now, and not after its 5 ms
 _SPOOL_SEGMENT_BYTES = 64 << 20
 _OUTBOX_SEGMENT_BYTES = 8 << 20
 _background = Guard("recording in the background", background=True)
@@ -84,7 +88,7 @@ class Recorder:
     def end_span(
         self, span: OpenSpan, attributes: dict[str, Any], end_ns: int, failure: tuple[str, str] | None
     ) -> None:
-        """End a span and append it to the spool, in the background. `failure` is (error type, message)."""
+        """End a span and append it to the spool; a job's to do. `failure` is (error type, message)."""
         span.attributes, span.end_ns, span.failure = attributes, end_ns, failure
         self._open.pop(span.span_id, None)
         self.append(span_row(span, self._resource))
@@ -99,6 +103,9 @@ class Recorder:
             with self._weighing:
                 full = self._waiting_bytes + weight > MAX_WAITING_BYTES
                 self._waiting_bytes += 0 if full else weight
+                many = self._waiting_bytes > _GATHER_BYTES
+            if many:
+                self._hurry.set()
             if full:
                 self.refused += 1
                 failed("keeping up with the calls", BufferError(f"over {MAX_WAITING_BYTES} bytes wait to be written"))
@@ -123,13 +130,31 @@ class Recorder:
         self.submit(lambda: self.append(record))
 
     def append(self, record: Record) -> None:
-        """Append a record to the spool now; a spool that refuses is logged and counted."""
+        """Append a record to the spool when this turn of the jobs ends; one that the spool refuses is logged and
+        counted."""
         try:
-            self._spool.append(encoded(record))
+            self._turn.append(encoded(record))
         except Exception as error:  # noqa: BLE001  the first rule
             self._refuse(error)
+
+    def _end_turn(self) -> None:
+        """Write what the jobs of this turn appended: at once, as each write hands the interpreter over."""
+        payloads = self._turn.copy()
+        self._turn.clear()
+        if len(payloads) > 1 and self._spooled(payloads):
             return
-        self.recorded += 1
+        for payload in payloads:  # some of it may still find room
+            self._spooled([payload])
+
+    def _spooled(self, payloads: list[bytes]) -> bool:
+        """Whether the spool took them. A refusal counts where it is of one payload."""
+        try:
+            self._spool.append(*payloads)
+        except Exception as error:  # noqa: BLE001  the first rule
+            if len(payloads) == 1:
+                self._refuse(error)
+            return False
+        self.recorded += len(payloads)
         if self._refused_in_a_row:
             logger.warning("arttrace: the spool takes records again; %d were refused and are lost", self._forget())
         if self._spool.removed > self._removed:
@@ -138,6 +163,7 @@ class Recorder:
         if self.settings.endpoint is not None:
             with _shipping:
                 self.shipper().notify()
+        return True
 
     def _refuse(self, error: Exception) -> None:
         self.refused += 1
@@ -171,14 +197,19 @@ class Recorder:
     def flush(self, timeout_s: float | None = None) -> bool:
         """Return when everything submitted before is on the disk; False when that took longer than `timeout_s`."""
         done = threading.Event()
+        self.submit(lambda: self._flushed(done))
         self._hurry.set()
-        self.submit(done.set)
         in_time = self._wait(done, timeout_s)
-        self._hurry.clear()
         with _spooling:
             self._spool.sync()
         raise_background_failure()
         return in_time
+
+    def _flushed(self, done: threading.Event) -> None:
+        try:
+            self._end_turn()
+        finally:
+            done.set()
 
     def _wait(self, done: threading.Event, timeout_s: float | None) -> bool:
         """Wait for a job to be done by the worker, or do what waits in its place when there is none."""
@@ -220,7 +251,9 @@ class Recorder:
 
     def _start_worker_state(self) -> None:
         self._jobs: queue.SimpleQueue[tuple[Job, int]] = queue.SimpleQueue()
-        self._hurry = threading.Event()  # somebody waits for a flush
+        self._turn: list[bytes] = []
+        self._turn_ends = 0.0
+        self._hurry = threading.Event()  # somebody waits for a flush, or much waits
         self._weighing = threading.Lock()
         self._waiting_bytes = 0
         self._worker: threading.Thread | None = None
@@ -253,12 +286,16 @@ class Recorder:
 
     def _work_off(self) -> None:
         sync_at: float | None = None
+        self._gather()
         while True:
             job, weight = self._next_job(sync_at)
             if job is not None:
                 self._run(job, weight)
-                if not self._hurry.is_set():
-                    time.sleep(_PAUSE_S)
+                if time.monotonic() >= self._turn_ends:
+                    self._end_turn()
+                    if not self._hurry.is_set():
+                        time.sleep(_PAUSE_S)
+                    self._turn_ends = time.monotonic() + _TURN_S
                 sync_at = time.monotonic() + _SYNC_INTERVAL_S if sync_at is None else sync_at
             del job  # holds the bytes of a call
             if self._show_open():
@@ -272,6 +309,8 @@ class Recorder:
         """The next job, or None when it is time for something else. One that had to be waited for waits for more."""
         with contextlib.suppress(queue.Empty):
             return self._jobs.get_nowait()
+        self._end_turn()
+        self._hurry.clear()
         self._idle = sync_at is None  # before the look at what has begun: `started` looks the other way round
         shown_at = next((due for due, _, _ in list(self._open.values())), None)
         times = [each for each in (sync_at, shown_at) if each is not None]
@@ -281,8 +320,12 @@ class Recorder:
         except queue.Empty:
             return None, 0
         self._idle = False
-        self._hurry.wait(_GATHER_S)
+        self._gather()
         return job
+
+    def _gather(self) -> None:
+        self._hurry.wait(_GATHER_S)
+        self._turn_ends = time.monotonic() + _TURN_S
 
     def _show_open(self) -> bool:
         """Spool the calls and roots that have lasted; whether there were any."""
@@ -302,8 +345,9 @@ class Recorder:
             try:
                 job, weight = self._jobs.get_nowait()
             except queue.Empty:
-                return
+                break
             self._run(job, weight)
+        self._end_turn()
 
     def _run(self, job: Job, weight: int) -> None:
         with _background:

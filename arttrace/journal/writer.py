@@ -62,28 +62,28 @@ class JournalWriter:
         self.removed = 0
         _writers.add(self)
 
-    def append(self, payload: bytes) -> None:
-        """Append one payload.
+    def append(self, *payloads: bytes) -> None:
+        """Append payloads, all or none of them, in one write.
 
         Raises JournalFull at the directory's limit and OSError when the system refuses; nothing was appended then,
         and the next append tries again.
         """
-        frame = encode_frame(payload)
+        frames = b"".join(map(encode_frame, payloads))
         with self._lock:
-            if self._fd is not None and self._size + len(frame) > self._max_segment_bytes > 0:
+            if self._fd is not None and self._size + len(frames) > self._max_segment_bytes > 0:
                 self._seal()
             if self._fd is not None and os.fstat(self._fd).st_nlink == 0:
                 self._forget_removed()
-            self._make_room(len(frame))
+            self._make_room(len(frames))
             try:
-                self._write(self._current(), frame)
+                self._write(self._current(), frames)
             except OSError as error:
                 if error.errno != errno.EFBIG or self._payloads == 0:
                     raise
                 self._seal()  # the file is as large as it may be, the disk is not full
-                self._write(self._current(), frame)
+                self._write(self._current(), frames)
             self._dirty = True
-            self._payloads += 1
+            self._payloads += len(payloads)
             interval = self._fsync_interval_s
             if interval is not None and time.monotonic() - self._last_sync >= interval:
                 self._sync()
@@ -118,19 +118,19 @@ class JournalWriter:
         self._fd, self._path, self._size, self._payloads = fd, path, len(HEADER), 0
         return fd
 
-    def _write(self, fd: int, frame: bytes) -> None:
+    def _write(self, fd: int, frames: bytes) -> None:
         written = 0
         try:
-            while written < len(frame):
-                written += os.write(fd, frame[written:] if written else frame)
+            while written < len(frames):
+                written += os.write(fd, frames[written:] if written else frames)
         except OSError:
             self._take_back(fd)
             raise
-        self._size += len(frame)
-        self._room -= len(frame)
+        self._size += len(frames)
+        self._room -= len(frames)
 
     def _take_back(self, fd: int) -> None:
-        """Cut off a half-written frame; where that fails too, leave the segment to the reader's torn tail."""
+        """Cut off what was half written; where that fails too, leave the segment to the reader's torn tail."""
         try:
             os.ftruncate(fd, self._size)
         except OSError:

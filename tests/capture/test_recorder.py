@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from arttrace.capture import guard, runtime
+from arttrace.capture import recorder as recorder_module
 from arttrace.capture.config import Settings
 from arttrace.capture.recorder import Recorder
 from arttrace.journal import list_segments
@@ -73,3 +74,33 @@ def test_a_flush_does_not_wait_for_more_calls_to_come(recorder: Recorder, monkey
         recorder.submit(lambda number=number: ran.append(number))
         assert recorder.flush(60)
     assert ran == [0, 1, 2]
+
+
+def test_what_ends_together_is_written_together_and_what_finds_no_room_is_refused_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ARTTRACE_RAISE", raising=False)
+    monkeypatch.setattr(recorder_module, "_TURN_S", 60.0)
+    monkeypatch.setattr(recorder_module, "_GATHER_S", 60.0)
+    recorder = Recorder(Settings(DataDir(tmp_path)))
+    appended: list[tuple[bytes, ...]] = []
+    append = recorder._spool.append
+
+    def small(*payloads: bytes) -> None:
+        if sum(map(len, payloads)) > 2000:
+            raise OSError(28, "No space left on device")
+        append(*payloads)
+        appended.append(payloads)
+
+    monkeypatch.setattr(recorder._spool, "append", small)
+
+    def record(*texts: str) -> None:
+        for number, text in enumerate(texts):
+            recorder.record(Reward(id=f"{len(appended)}-{number}", trajectory_id=text, value=1.0))
+        assert recorder.flush(5)
+
+    record("a", "b", "c")
+    assert [len(payloads) for payloads in appended] == [3]
+    record("d", "x" * 3000, "e")
+    assert [len(payloads) for payloads in appended] == [3, 1, 1]
+    assert (recorder.recorded, recorder.refused) == (5, 1)

@@ -236,6 +236,35 @@ def test_a_write_that_fails_half_way_leaves_no_half_frame(tmp_path: Path, monkey
     assert (reader.corrupt, reader.torn_bytes) == (0, 0)
 
 
+def test_payloads_appended_together_are_written_at_once_and_all_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = JournalWriter(tmp_path, fsync_interval_s=None)
+    writer.append(b"before")
+    write, writes = os.write, []
+
+    def counted(fd: int, data: bytes) -> int:
+        writes.append(len(data))
+        return write(fd, data)
+
+    monkeypatch.setattr(os, "write", counted)
+    writer.append(b"one", b"two", b"three")
+    assert len(writes) == 1
+
+    def half(fd: int, data: bytes) -> int:
+        if len(writes) == 2:
+            raise OSError(28, "No space left on device")
+        writes.append(0)
+        return write(fd, data[: len(data) // 2])
+
+    monkeypatch.setattr(os, "write", half)
+    with pytest.raises(OSError, match="No space"):
+        writer.append(b"four", b"five")
+    monkeypatch.setattr(os, "write", write)
+    writer.append(b"six")
+    assert contents(tmp_path) == [b"before", b"one", b"two", b"three", b"six"]
+
+
 def test_sync_reaches_the_disk_call_and_only_when_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     monkeypatch.setattr("arttrace.journal.writer._datasync", synced.append)
