@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-import uvicorn
 from stand_in_engine import StandInEngine
 
 from trainer.gateway.app import Gateway
+from trainer.gateway.http_server import gateway_server
 
 
 @dataclass
@@ -38,10 +38,10 @@ class Site:
 
 @contextlib.asynccontextmanager
 async def serving(gateway: Gateway) -> AsyncIterator[str]:
-    server = uvicorn.Server(
-        uvicorn.Config(gateway.app(), port=0, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
-    )
-    task = asyncio.create_task(server._serve())
+    """The gateway behind the server that `arttrace serve` puts before it; its URL."""
+    server = gateway_server(gateway.app())
+    server.config.port = 0
+    task = asyncio.create_task(server.serve())
     while not server.started:
         await asyncio.sleep(0.005)
     try:

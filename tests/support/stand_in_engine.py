@@ -18,7 +18,8 @@ class StandInEngine:
     """One engine on a free port, or on the given one. Its log-probabilities depend on the bytes of the adapter.
 
     `drop` is how many of the next generations it hangs up on before answering; `held` makes generations wait until
-    `release` is set; `break_stream` ends a stream after its first chunk; `deaf` makes it ignore adapters' weights.
+    `release` is set; `break_stream` ends a stream after its first chunk, an `endless` one never ends; `answer_bytes` is
+    how large a whole answer is; `deaf` makes it ignore adapters' weights.
     """
 
     def __init__(self, base_model: str = "base", port: int = 0) -> None:
@@ -30,6 +31,8 @@ class StandInEngine:
         self.drop = 0
         self.deaf = False
         self.break_stream = False
+        self.endless = False
+        self.answer_bytes = 0
         self.held = False
         self.release = asyncio.Event()
         self.hung_up = asyncio.Event()
@@ -104,7 +107,7 @@ class StandInEngine:
             if body["model"] != self.base_model and body["model"] not in self.adapters:
                 _reply(writer, 404, {"error": {"message": "unloaded while it was needed"}})
             else:
-                _reply(writer, 200, {"model": body["model"], "choices": []})
+                _reply(writer, 200, {"model": body["model"], "choices": []} | self._padding())
         await writer.drain()
         return True
 
@@ -114,11 +117,22 @@ class StandInEngine:
         await writer.drain()
         if self.break_stream:
             return False
+        try:
+            while self.endless:
+                _chunk(writer, b"data: {}\n\n" * 1000)
+                await writer.drain()
+                await asyncio.sleep(0)
+        except ConnectionError:
+            self.hung_up.set()
+            raise
         await self.release.wait()
         _chunk(writer, b"data: [DONE]\n\n")
         _chunk(writer, b"")
         await writer.drain()
         return True
+
+    def _padding(self) -> Request:
+        return {"padding": "x" * self.answer_bytes} if self.answer_bytes else {}
 
     def _models(self) -> Any:
         return {

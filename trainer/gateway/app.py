@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.applications import Starlette
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from arttrace.errors import ServingError
@@ -23,18 +21,25 @@ from trainer.gateway.policies import Policies
 from trainer.gateway.pool import Pool
 from trainer.gateway.publish import Publisher
 from trainer.gateway.recording import Recorder
+from trainer.gateway.routes import Routes
 from trainer.gateway.trajectories import EndOrder, RewardOrder
 from trainer.serving.report import EngineStatus, GateStatus, GatewayStatus, RecordingStatus
 
-_PATHS: tuple[tuple[Api, str], ...] = (
+_GENERATING: tuple[tuple[Api, str], ...] = (
     ("chat_completions", "/v1/chat/completions"),
     ("completions", "/v1/completions"),
     ("responses", "/v1/responses"),
 )
-_PREFIXES = ("", "/r/{trajectory}", "/r/{trajectory}/{agent}")
 _MAX_ORDER_BYTES = 8 << 20
 _LOOPBACK_NAMES = frozenset({b"localhost", b"127.0.0.1", b"[::1]"})
 _T = TypeVar("_T", bound=msgspec.Struct)
+
+Names = Mapping[str, str]
+"""What a URL names: `trajectory`, and `agent`."""
+
+Handler = Callable[[Names, Scope, Receive, Send], Awaitable[None]]
+_Answer = Callable[["Order"], Awaitable[Any]]
+_Table = dict[str, dict[str, Handler]]
 
 
 class Gateway:
@@ -65,83 +70,82 @@ class Gateway:
         self._api_key = None if api_key is None else f"Bearer {api_key}".encode()
 
     def app(self) -> ASGIApp:
-        """The ASGI application."""
-        routes: list[BaseRoute] = []
-        for prefix in _PREFIXES:
-            routes += [Route(prefix + path, Generation(self, api, path), methods=["POST"]) for api, path in _PATHS]
-            routes.append(Route(f"{prefix}/v1/models", self._guarded(self._models)))
-        app = Starlette(
-            routes=[
-                *routes,
-                Route("/r/{trajectory}/end", self._guarded(self._end), methods=["POST"]),
-                Route("/r/{trajectory}/reward", self._guarded(self._reward), methods=["POST"]),
-                Route("/arttrace/policies", self._guarded(self._publish), methods=["POST"]),
-                Route("/arttrace/status", self._guarded(self._status)),
-                Route("/admin/pause", self._guarded(self._pause), methods=["POST"]),
-                Route("/admin/resume", self._guarded(self._resume), methods=["POST"]),
-                Route("/admin/drain", self._guarded(self._drain), methods=["POST"]),
-                Route("/health", self._health),
-            ],
-            exception_handlers={404: _not_found, 405: _not_found},
-        )
-        return app if self._api_key is not None else _only_by_loopback_names(app)
+        """The ASGI application. Requests are told apart by hand: a framework's way took longer than all the rest."""
+        everywhere: _Table = {path: {"POST": Generation(self, api, path)} for api, path in _GENERATING}
+        everywhere["/v1/models"] = {"GET": _told(self._models)}
+        plain: _Table = {
+            "/arttrace/policies": {"POST": _told(self._publish)},
+            "/arttrace/status": {"GET": _told(self._status)},
+            "/admin/pause": {"POST": _told(self._pause)},
+            "/admin/resume": {"POST": _told(self._resume)},
+            "/admin/drain": {"POST": _told(self._drain)},
+            "/health": {"GET": self._health},
+        }
+        of_trajectories: _Table = {"/end": {"POST": _told(self._end)}, "/reward": {"POST": _told(self._reward)}}
+        routes = Routes({**everywhere, **plain}, {**everywhere, **of_trajectories}, everywhere)
 
-    def authorize(self, scope: Scope) -> None:
-        """Raises Refusal (401) unless the request carries the key, where one is set."""
-        if self._api_key is not None:
-            given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-            if not hmac.compare_digest(given, self._api_key):
-                raise Refusal(401, "invalid_api_key", "the API key is missing or wrong")
-
-    def _guarded(self, answer: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Awaitable[Response]]:
-        async def guarded(request: Request) -> Response:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                return
             try:
-                self.authorize(request.scope)
-                return Response(msgspec.json.encode(await answer(request)), media_type="application/json")
+                path: bytes = scope["raw_path"]
+                if self._api_key is None:
+                    _require_loopback_name(scope)
+                elif path != b"/health":
+                    self._authorize(scope)
+                found = routes.find(path)
+                method = "GET" if scope["method"] == "HEAD" else scope["method"]
+                handler = None if found is None else found[0].get(method)
+                if found is None or handler is None:
+                    shown = path[:200].decode("latin-1")
+                    raise Refusal(404, "not_found", f"{scope['method']} {shown} is not served here")
+                await handler(found[1], scope, receive, send)
             except Refusal as refusal:
-                return refusal.response()
-            except ServingError as error:
-                return Refusal(409, "serving_error", error.message, mend=error.mend).response()
+                await refusal.response()(scope, receive, send)
 
-        return guarded
+        return app
 
-    async def _models(self, _request: Request) -> Any:
+    def _authorize(self, scope: Scope) -> None:
+        """Raises Refusal (401) unless the request carries the key."""
+        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        if self._api_key is None or not hmac.compare_digest(given, self._api_key):
+            raise Refusal(401, "invalid_api_key", "the API key is missing or wrong")
+
+    async def _models(self, _order: Order) -> Any:
         entries = [
             {"id": name, "object": "model", "created": 0, "owned_by": "arttrace"} for name in self.policies.names()
         ]
         return {"object": "list", "data": entries}
 
-    async def _publish(self, request: Request) -> Any:
-        order = await _order(request, _PublishOrder, empty=False)
-        return await self.publisher.publish(order.version, Path(order.path))
+    async def _publish(self, order: Order) -> Any:
+        said = await order.read(_PublishOrder, empty=False)
+        return await self.publisher.publish(said.version, Path(said.path))
 
-    async def _end(self, request: Request) -> Any:
-        order = await _order(request, EndOrder)
-        return await self._recording().end(request.path_params["trajectory"], order)
+    async def _end(self, order: Order) -> Any:
+        return await self._recording().end(order.names["trajectory"], await order.read(EndOrder))
 
-    async def _reward(self, request: Request) -> Any:
-        order = await _order(request, RewardOrder, empty=False)
-        return {"id": await self._recording().reward(request.path_params["trajectory"], order)}
+    async def _reward(self, order: Order) -> Any:
+        said = await order.read(RewardOrder, empty=False)
+        return {"id": await self._recording().reward(order.names["trajectory"], said)}
 
     def _recording(self) -> Recorder:
         if self.recorder is None:
             raise Refusal(404, "not_found", "this gateway records no calls")
         return self.recorder
 
-    async def _pause(self, request: Request) -> GateStatus:
-        order = await _order(request, _PauseOrder)
-        self.gate.pause(refuse=order.refuse)
+    async def _pause(self, order: Order) -> GateStatus:
+        self.gate.pause(refuse=(await order.read(_PauseOrder)).refuse)
         return self._gate_status()
 
-    async def _resume(self, request: Request) -> GateStatus:
-        await _order(request, _NoOrder)
+    async def _resume(self, order: Order) -> GateStatus:
+        await order.read(_NoOrder)
         self.gate.resume()
         return self._gate_status()
 
-    async def _drain(self, request: Request) -> GateStatus:
-        order = await _order(request, _DrainOrder)
-        self.gate.pause(refuse=order.refuse)
-        if not await self.gate.drained(order.timeout_s):
+    async def _drain(self, order: Order) -> GateStatus:
+        said = await order.read(_DrainOrder)
+        self.gate.pause(refuse=said.refuse)
+        if not await self.gate.drained(said.timeout_s):
             raise Refusal(
                 409, "not_drained", f"{self.gate.passed} requests are still being answered; the gateway stays paused"
             )
@@ -150,7 +154,7 @@ class Gateway:
     def _gate_status(self) -> GateStatus:
         return GateStatus(self.gate.paused, self.gate.waiting, self.gate.passed)
 
-    async def _status(self, _request: Request) -> GatewayStatus:
+    async def _status(self, _order: Order) -> GatewayStatus:
         policies, replicas = self.policies, self.pool.replicas
         engines = [
             EngineStatus(each.state, each.upstream.address.url if each.upstream else None, each.restarts, each.requests)
@@ -174,8 +178,8 @@ class Gateway:
             else RecordingStatus(recorder.recorded, recorder.refused, recorder.trajectories.open),
         )
 
-    async def _health(self, _request: Request) -> Response:
-        return Response(status_code=200 if self.pool.ready() else 503)
+    async def _health(self, _names: Names, scope: Scope, receive: Receive, send: Send) -> None:
+        await Response(status_code=200 if self.pool.ready() else 503)(scope, receive, send)
 
 
 class _PublishOrder(msgspec.Struct, frozen=True):
@@ -196,39 +200,56 @@ class _NoOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
 
-async def _order(request: Request, kind: type[_T], *, empty: bool = True) -> _T:
-    """The JSON in a request's body; `empty` says that there may be none. Raises Refusal (400, 413, 415)."""
-    # A web page in the user's browser can send any other type here without asking first.
-    if "application/json" not in request.headers.get("content-type", "application/json" if empty else ""):
-        raise Refusal(415, "invalid_request_error", "send it with content-type application/json")
-    body = await read_body(request.scope, request.receive, _MAX_ORDER_BYTES)
-    try:
-        return msgspec.json.decode(body or b"{}", type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        fields = ", ".join(f'"{field.name}"' for field in msgspec.structs.fields(kind)) or "nothing"
+class Order:
+    """A request that is answered here, by JSON: the names in its URL, and what its body says."""
+
+    def __init__(self, names: Names, scope: Scope, receive: Receive) -> None:
+        self.names = names
+        self._scope = scope
+        self._receive = receive
+
+    async def read(self, kind: type[_T], *, empty: bool = True) -> _T:
+        """The JSON in the body; `empty` says that there may be none. Raises Refusal (400, 413, 415)."""
+        content_type = next((value for name, value in self._scope["headers"] if name == b"content-type"), None)
+        # A web page in the user's browser can send any other type here without asking first.
+        if b"application/json" not in (content_type or (b"application/json" if empty else b"")).lower():
+            raise Refusal(415, "invalid_request_error", "send it with content-type application/json")
+        body = await read_body(self._scope, self._receive, _MAX_ORDER_BYTES)
+        try:
+            return msgspec.json.decode(body or b"{}", type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            fields = ", ".join(f'"{field.name}"' for field in msgspec.structs.fields(kind)) or "nothing"
+            raise Refusal(
+                400, "invalid_request_error", f"the order is not understood (it takes {fields}): {error}"
+            ) from None
+
+
+def _told(answer: _Answer) -> Handler:
+    """A handler that sends what `answer` returns as JSON, or its refusal."""
+
+    async def handle(names: Names, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            content = msgspec.json.encode(await answer(Order(names, scope, receive)))
+        except ServingError as error:
+            raise Refusal(409, "serving_error", error.message, mend=error.mend) from error
+        await Response(content, media_type="application/json")(scope, receive, send)
+
+    return handle
+
+
+def _require_loopback_name(scope: Scope) -> None:
+    """Raises Refusal (421) for a request to another name: a web page's own may have been made to lead here."""
+    host = next((value for name, value in scope["headers"] if name == b"host"), b"")
+    if not _is_loopback(host):
         raise Refusal(
-            400, "invalid_request_error", f"the order is not understood (it takes {fields}): {error}"
-        ) from None
+            421,
+            "wrong_host",
+            f"this gateway asks for no key, so it answers only to localhost, not to {host[:100]!r}",
+            mend="Call it by localhost, or start it with --api-key.",
+        )
 
 
-def _only_by_loopback_names(app: ASGIApp) -> ASGIApp:
-    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            host = next((value for name, value in scope["headers"] if name == b"host"), b"")
-            name = host.lower() if host.endswith(b"]") else host.lower().rpartition(b":")[0] or host.lower()
-            if name not in _LOOPBACK_NAMES and not name.endswith(b".localhost"):
-                refusal = Refusal(
-                    421,
-                    "wrong_host",
-                    f"this gateway asks for no key, so it answers only to localhost, not to {host[:100]!r}",
-                    mend="Call it by localhost, or start it with --api-key.",
-                )
-                await refusal.response()(scope, receive, send)
-                return
-        await app(scope, receive, send)
-
-    return checked
-
-
-async def _not_found(request: Request, _error: Exception) -> Response:
-    return Refusal(404, "not_found", f"{request.method} {request.url.path} is not served here").response()
+@lru_cache(maxsize=64)
+def _is_loopback(host: bytes) -> bool:
+    name = host.lower() if host.endswith(b"]") else host.lower().rpartition(b":")[0] or host.lower()
+    return name in _LOOPBACK_NAMES or name.endswith(b".localhost")

@@ -16,12 +16,14 @@ _RETRY_S = 2
 
 
 @dataclass(slots=True)
-class _Place:
+class Place:
+    """What one request and its answer hold inside."""
+
     gate: Gate
     held: int = 0
 
     def hold(self, size: int) -> None:
-        """The request has grown by `size` bytes. Raises Refusal (503) when all requests together hold too many."""
+        """It has grown by `size` bytes. Raises Refusal (503) when all requests together hold too many."""
         if self.gate.held_bytes + size > self.gate.max_held_bytes:
             raise _too_much(f"requests of over {self.gate.max_held_bytes} bytes in all are being answered")
         self.held += size
@@ -31,8 +33,8 @@ class _Place:
 class Gate:
     """Counts the requests that are inside, and those of them that wait, or have passed on to an engine.
 
-    At most `max_requests` are inside at once, and their bodies hold at most `max_held_bytes`. While it is paused,
-    requests wait up to `max_wait_s` seconds, or are refused where `refusing`.
+    At most `max_requests` are inside at once, and they and their answers hold at most `max_held_bytes`. While it is
+    paused, requests wait up to `max_wait_s` seconds, or are refused where `refusing`.
     """
 
     def __init__(self, *, max_requests: int = 1024, max_held_bytes: int = 1 << 30, max_wait_s: float = 600.0) -> None:
@@ -72,12 +74,12 @@ class Gate:
         return not self.passed
 
     @contextmanager
-    def entered(self) -> Iterator[_Place]:
+    def entered(self) -> Iterator[Place]:
         """A request is inside. Raises Refusal (503) when too many are."""
         if self.inside >= self.max_requests:
             raise _too_much(f"{self.inside} requests are being answered, which is the bound")
         self.inside += 1
-        place = _Place(self)
+        place = Place(self)
         try:
             yield place
         finally:

@@ -3,116 +3,134 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-import aiohttp
 from starlette.types import Receive, Scope, Send
 
 from arttrace.semconv import POLICY_VERSION_HEADER
 from arttrace.wire import Api, Ending
+from trainer.gateway.connections import Answer, BrokenOff, NotConnected
 from trainer.gateway.errors import Refusal, engine_down
-from trainer.gateway.gate import MAX_BODY_BYTES
+from trainer.gateway.gate import MAX_BODY_BYTES, Place
 from trainer.gateway.identity import Owner, owner_of
 from trainer.gateway.policies import Version
 from trainer.gateway.pool import Replica
 from trainer.gateway.recording import RecordedCall
 from trainer.gateway.requests import read_request
-from trainer.gateway.upstream import NotReached, UpstreamError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from trainer.gateway.app import Gateway
 
 _PASSED_HEADERS = frozenset({b"content-type", b"retry-after", b"x-request-id"})
+_VERSION_HEADER = POLICY_VERSION_HEADER.encode()
 
 
 class Generation:
-    """One generating route of the engine, as an ASGI application."""
+    """One generating route of the engine: `names` are the trajectory and the sub-agent that its URL named."""
 
     def __init__(self, gateway: Gateway, api: Api, path: str) -> None:
         self._gateway = gateway
         self._api = api
         self._path = path
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, names: Mapping[str, str], scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
         gateway = self._gateway
         call: RecordedCall | None = None
         ending: Ending = "cancelled"
         try:
-            gateway.authorize(scope)
-            owner = owner_of(scope["path_params"], scope["headers"], traceparent=gateway.joins_traceparents)
+            owner = owner_of(names, scope["headers"], traceparent=gateway.joins_traceparents)
             with gateway.gate.entered() as place:
                 body = await read_body(scope, receive, MAX_BODY_BYTES, place.hold)
                 if owner is not None and gateway.recorder is not None:
                     call = gateway.recorder.begin(owner, self._path, body)
                     send = call.tap(send)
-                ending = await self._until_answered_or_left(body, owner, scope, receive, send)
+                ending = await self._until_answered_or_left(body, owner, place, receive, send)
         except Refusal as refusal:
             await refusal.response()(scope, receive, send)
+            ending = "complete"
         finally:
             if call is not None:
                 call.end(ending)
 
     async def _until_answered_or_left(
-        self, body: bytes, owner: Owner | None, scope: Scope, receive: Receive, send: Send
+        self, body: bytes, owner: Owner | None, place: Place, receive: Receive, send: Send
     ) -> Ending:
-        answering = asyncio.ensure_future(self._answer(body, owner, scope, receive, send))
-        leaving = asyncio.ensure_future(_disconnected(receive))
-        try:
-            # A client that has gone away frees the engine: closing our connection aborts its generation.
-            await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            leaving.cancel()
-            if not answering.done():
-                answering.cancel()
-                await asyncio.wait((answering,))
-        return "closed" if answering.cancelled() else answering.result()
+        answering = asyncio.current_task()
+        assert answering is not None
+        left = False
 
-    async def _answer(self, body: bytes, owner: Owner | None, scope: Scope, receive: Receive, send: Send) -> Ending:
+        async def leave() -> None:
+            nonlocal left
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            left = True
+            answering.cancel()
+
+        # A client that has gone away frees the engine: closing our connection aborts its generation. Nothing is awaited
+        # between the end of an answer and the end of this watch, which would take that for a client that has gone.
+        watching = asyncio.create_task(leave())
+        try:
+            return await self._answer(body, owner, place, send)
+        except asyncio.CancelledError:
+            if not left or answering.uncancel():
+                raise
+            return "closed"
+        finally:
+            watching.cancel()
+
+    async def _answer(self, body: bytes, owner: Owner | None, place: Place, send: Send) -> Ending:
         gateway = self._gateway
         trajectory = None if owner is None else owner.trajectory or owner.trace_id
         tried: list[Replica] = []
-        try:
-            request = read_request(body, self._api)
-            await gateway.gate.opened()
-            while True:
-                # Nothing is awaited from here until the version and the replica know of the request.
-                version = gateway.policies.resolve(request.model)
-                replica, upstream = gateway.pool.pick(version, trajectory, tried)
-                with gateway.gate.passing(), version.answering(), replica.answering():
-                    try:
-                        async with upstream.forward(self._path, request.for_engine(version)) as response:
-                            return await _pass_on(response, version, send)
-                    except NotReached:  # it has seen nothing of the request, so that another may answer
-                        tried.append(replica)
-                        replica.lose()
-        except Refusal as refusal:
-            await refusal.response()(scope, receive, send)
-            return "complete"
+        request = read_request(body, self._api)
+        await gateway.gate.opened()
+        while True:
+            # Nothing is awaited from here until the version and the replica know of the request.
+            version = gateway.policies.resolve(request.model)
+            replica, upstream = gateway.pool.pick(version, trajectory, tried)
+            with gateway.gate.passing(), version.answering(), replica.answering():
+                try:
+                    answer = await upstream.forward(self._path.encode(), request.for_engine(version))
+                except NotConnected:  # it has seen nothing of the request, so that another may answer
+                    tried.append(replica)
+                    replica.lose()
+                    continue
+                with answer:
+                    return await _pass_on(answer, version, place, send)
 
 
-async def _pass_on(response: aiohttp.ClientResponse, version: Version, send: Send) -> Ending:
+async def _pass_on(answer: Answer, version: Version, place: Place, send: Send) -> Ending:
     # Hop-by-hop headers and the length are the server's business.
-    headers = [(name, value) for name, value in response.raw_headers if name.lower() in _PASSED_HEADERS]
-    headers.append((POLICY_VERSION_HEADER.encode(), version.name.encode()))
-    start = {"type": "http.response.start", "status": response.status, "headers": headers}
-    if not response.headers.get("content-type", "").startswith("text/event-stream"):
-        try:
-            content = await response.read()
-        except UpstreamError as error:
-            raise engine_down(f"it died while answering ({error!r})") from error
-        headers.append((b"content-length", str(len(content)).encode()))
+    headers = [header for header in answer.headers if header[0] in _PASSED_HEADERS]
+    headers.append((_VERSION_HEADER, version.name.encode()))
+    start = {"type": "http.response.start", "status": answer.status, "headers": headers}
+    if any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers):
         await send(start)
-        await send({"type": "http.response.body", "body": content})
-        return "complete"
-    await send(start)
+        return await _stream_on(answer, send)
+    # Whole before its first byte is passed on: an engine that dies in the middle is a clear refusal.
+    parts: list[bytes] = []
     try:
-        async for chunk in response.content.iter_any():
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-    except UpstreamError as error:
+        while part := await answer.part():
+            place.hold(len(part))
+            parts.append(part)
+    except BrokenOff as error:
+        raise engine_down(f"it died while answering ({error})") from error
+    content = parts[0] if len(parts) == 1 else b"".join(parts)
+    headers.append((b"content-length", b"%d" % len(content)))
+    await send(start)
+    await send({"type": "http.response.body", "body": content})
+    return "complete"
+
+
+async def _stream_on(answer: Answer, send: Send) -> Ending:
+    try:
+        while part := await answer.part():
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+    except BrokenOff as error:
         # The stream may have broken off inside a line.
-        event = b"\n\ndata: " + engine_down(f"it died while answering ({error!r})").body() + b"\n\n"
+        event = b"\n\ndata: " + engine_down(f"it died while answering ({error})").body() + b"\n\n"
         await send({"type": "http.response.body", "body": event})
         return "error"
     await send({"type": "http.response.body", "body": b""})
@@ -144,8 +162,3 @@ async def read_body(
         parts.append(part)
         if not message.get("more_body", False):
             return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -36,6 +36,7 @@ MAX_WAITING_BYTES = 512 << 20
 
 MAX_SPOOL_BYTES = 4 << 30
 _SYNC_INTERVAL_S = 1.0
+_REST_S = 0.05  # calls are decoded some at a time: a thread that wakes for each would fight the event loop
 _KEPT_HEADERS = (b"content-type", b"content-encoding", semconv.POLICY_VERSION_HEADER.encode())
 _ERROR = 2
 
@@ -60,6 +61,7 @@ class Recorder:
         self._jobs: queue.SimpleQueue[tuple[Job | None, int]] = queue.SimpleQueue()
         self._waiting_bytes = 0
         self._weighing = threading.Lock()
+        self._awaited = threading.Event()  # somebody waits for what is in the queue
         self._worker: threading.Thread | None = None
         self._untaken: dict[str, list[Record]] = {}  # ends that the disk did not take
 
@@ -109,6 +111,7 @@ class Recorder:
         """Write what waits, and seal the segment. Nothing may be recorded afterwards."""
         if self._worker is not None:
             self._jobs.put((None, 0))
+            self._awaited.set()
             self._worker.join()
             self._worker = None
         try:
@@ -131,6 +134,7 @@ class Recorder:
                 done.set_result(None)
 
         self._submit(write)
+        self._awaited.set()
         try:
             await asyncio.wrap_future(done)
         except OSError as error:
@@ -163,6 +167,9 @@ class Recorder:
             del job  # holds the bytes of a call
             with self._weighing:
                 self._waiting_bytes -= weight
+            if self._jobs.empty():
+                self._awaited.wait(_REST_S)
+                self._awaited.clear()
 
     def _refuse(self, error: Exception, *, records: int = 1) -> None:
         if not self.refused:

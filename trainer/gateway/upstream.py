@@ -1,31 +1,19 @@
-"""HTTP to the serving engine: one request in, its answer streamed out; none is ever sent twice.
-
-On aiohttp, whose parser is compiled: every call of every agent passes here, and httpx took several times the CPU.
-"""
+"""HTTP to the serving engine: one request in, its answer given out part by part; none is ever sent twice."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
 import msgspec
 
 from arttrace.errors import ServingError
+from trainer.gateway.connections import Answer, BrokenOff, Connections
 from trainer.gateway.errors import engine_down
 from trainer.serving.engine import EngineAddress
 from trainer.serving.model import Probe
 
 _JSON = {"content-type": "application/json", "accept-encoding": "identity"}
-
-UpstreamError = (aiohttp.ClientError, asyncio.TimeoutError)
-"""What reading an answer raises when the engine breaks off."""
-
-
-class NotReached(Exception):
-    """No connection was made: the engine has seen nothing of the request."""
 
 
 class EngineGone(ServingError):
@@ -33,56 +21,37 @@ class EngineGone(ServingError):
 
 
 class Upstream:
-    """One engine. Requests that cannot be answered raise NotReached or Refusal (503), administration ServingError."""
+    """One engine. Requests that cannot be answered raise NotConnected or Refusal (503), administration ServingError."""
 
     def __init__(self, address: EngineAddress) -> None:
         self.address = address
-        self._session = aiohttp.ClientSession(
-            headers=_JSON | ({"authorization": f"Bearer {address.key}"} if address.key else {}),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10.0),  # a generation takes as long as it takes
-            # vLLM closes idle connections after 5 s; closing them first avoids most meetings with a dead one.
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0),
-            auto_decompress=False,
-        )
+        key = {"authorization": f"Bearer {address.key}"} if address.key else {}
+        self._connections = Connections(address.url, _JSON | key)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close every connection; requests under way end with an error."""
-        await self._session.close()
+        self._connections.close()
 
-    @property
-    def _open(self) -> aiohttp.ClientSession:
-        # A request may have got here before the engine died and its connections were closed.
-        if self._session.closed:
-            raise _Stopped("it was stopped")
-        return self._session
-
-    @asynccontextmanager
-    async def forward(self, path: str, body: bytes) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer to a POST of JSON, its body not yet read. Raises NotReached when no connection was made, and
+    async def forward(self, path: bytes, body: bytes) -> Answer:
+        """The answer to a POST of JSON, its body not yet read. Raises NotConnected when no connection was made, and
         Refusal (503) when the engine hangs up without an answer: it may have done what was asked.
 
-        Leaving the block before the body is read closes the connection, which makes the engine stop generating.
+        A generation takes as long as it takes. Closing the answer before its end makes the engine stop generating.
         """
-        response = await self._send(path, body)
         try:
-            yield response
-        finally:
-            response.close() if not response.content.is_eof() else response.release()
-
-    async def _send(self, path: str, body: bytes) -> aiohttp.ClientResponse:
-        try:
-            return await self._open.post(self.address.url + path, data=body)
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, _Stopped) as error:
-            raise NotReached(repr(error)) from error
-        except UpstreamError as error:
-            raise engine_down(repr(error)) from error
+            return await self._connections.request(b"POST", path, body)
+        except BrokenOff as error:
+            raise engine_down(str(error)) from error
 
     async def healthy(self) -> bool:
         """Whether /health answers 200."""
         try:
-            async with self._open.get(f"{self.address.url}/health", timeout=aiohttp.ClientTimeout(5.0)) as response:
-                return response.status == 200
-        except UpstreamError:
+            async with asyncio.timeout(5.0):
+                with await self._connections.request(b"GET", b"/health") as answer:
+                    while await answer.part():
+                        pass
+                    return answer.status == 200
+        except (ConnectionError, TimeoutError):
             return False
 
     async def models(self) -> dict[str, str]:
@@ -117,20 +86,20 @@ class Upstream:
 
     async def _json(self, method: str, path: str, body: Any = None, *, timeout_s: float = 60.0) -> Any:
         """The answer as parsed JSON, or None when it is plain text."""
-        data = None if body is None else msgspec.json.encode(body)
-        timeout = aiohttp.ClientTimeout(timeout_s)
+        data = b"" if body is None else msgspec.json.encode(body)
+        parts: list[bytes] = []
         try:
-            async with self._open.request(method, self.address.url + path, data=data, timeout=timeout) as response:
-                content = await response.read()
-        except UpstreamError as error:
-            raise EngineGone(f"the serving engine did not answer {path}: {error!r}") from error
-        if response.status != 200:
-            raise ServingError(f"the serving engine refused {path} ({response.status}): {_reason(content)}")
+            async with asyncio.timeout(timeout_s):
+                with await self._connections.request(method.encode(), path.encode(), data) as answer:
+                    while part := await answer.part():
+                        parts.append(part)
+        except (ConnectionError, TimeoutError) as error:
+            reason = str(error) or f"no answer in {timeout_s:.0f} s"
+            raise EngineGone(f"the serving engine did not answer {path}: {reason}") from error
+        content = b"".join(parts)
+        if answer.status != 200:
+            raise ServingError(f"the serving engine refused {path} ({answer.status}): {_reason(content)}")
         return msgspec.json.decode(content) if content[:1] in (b"{", b"[") else None
-
-
-class _Stopped(aiohttp.ClientConnectionError):
-    """Its connections were closed before the request was sent."""
 
 
 def _reason(content: bytes) -> str:

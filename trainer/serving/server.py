@@ -8,6 +8,7 @@ import errno
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,7 @@ from arttrace.paths import DataDir
 from trainer.checkpoints import Checkpoints
 from trainer.gateway.app import Gateway
 from trainer.gateway.gate import Gate
+from trainer.gateway.http_server import gateway_server
 from trainer.gateway.policies import Policies, Version
 from trainer.gateway.pool import Pool, Replica
 from trainer.gateway.publish import Publisher, read_adapter
@@ -72,6 +74,8 @@ def serve(options: ServeOptions, *, say: Say, ready: Callable[[ServingFile, Poli
         # uvicorn knows the fastest event loop that is installed.
         asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner,
     ):
+        # Calls are decoded in a thread, for which the event loop shall not wait long.
+        sys.setswitchinterval(0.001)
         runner.run(_Server(options, listener, say, ready).run())
 
 
@@ -145,17 +149,7 @@ class _Server:
 
     async def _serve(self) -> None:
         await self._bring_up_engines()
-        server = _QuietServer(
-            uvicorn.Config(
-                self._gateway.app(),
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                server_header=False,
-                timeout_keep_alive=75,  # longer than the idle time after which OpenAI's clients drop a connection
-                timeout_graceful_shutdown=3,
-            )
-        )
+        server = gateway_server(self._gateway.app())
         answering = asyncio.create_task(server.serve(sockets=[self._listener]))
         watching = [asyncio.create_task(self._keep_engines_alive())]
         if (idle_s := self._options.trajectory_idle_s) is not None:
@@ -219,13 +213,6 @@ class _Server:
 
 def _say_for(say: Say, name: str, line: str) -> None:
     say(f"{name}: {line}")
-
-
-class _QuietServer(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Signals are ours to handle: vLLM must be stopped as well."""
-        yield
 
 
 @contextlib.contextmanager

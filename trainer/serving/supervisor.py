@@ -60,7 +60,7 @@ class Supervisor:
             self._say("warming up (vLLM compiles on first use)")
             await self._adopted(upstream)
         except BaseException:
-            await upstream.close()
+            upstream.close()
             raise
 
     async def keep_alive(self) -> None:
@@ -89,7 +89,7 @@ class Supervisor:
     async def stop(self) -> None:
         """Close the connections to it, and stop the process if it is ours."""
         if self.replica.upstream is not None:
-            await self.replica.upstream.close()
+            self.replica.upstream.close()
         if self._process is not None:
             await asyncio.to_thread(self._process.stop)
 
@@ -116,7 +116,7 @@ class Supervisor:
         failure = self._process.failure() if self._process is not None else ServingError("vLLM died")
         upstream, self.replica.upstream, self.replica.state = self.replica.upstream, None, "restarting"
         if upstream is not None:
-            await upstream.close()
+            upstream.close()
         await self._stop_process()
         now = time.monotonic()
         deaths[:] = [*(at for at in deaths if now - at < _RESTARTS_WITHIN_S), now]

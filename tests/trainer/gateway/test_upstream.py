@@ -1,25 +1,159 @@
-"""The gateway's connection to an engine that is being replaced."""
+"""The gateway's connections to an engine: kept, one that is being replaced, and answers in every framing."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
 from arttrace.errors import ServingError
-from trainer.gateway.upstream import NotReached, Upstream
+from trainer.gateway.connections import BrokenOff, Connections, NotConnected
+from trainer.gateway.upstream import Upstream
 from trainer.serving.engine import EngineAddress
 
 
 def test_a_closed_engine_is_an_engine_that_does_not_answer() -> None:
     async def use() -> None:
         upstream = Upstream(EngineAddress("http://127.0.0.1:9", None))
-        await upstream.close()
-        with pytest.raises(NotReached):
-            async with upstream.forward("/v1/chat/completions", b"{}"):
-                pass
+        upstream.close()
+        with pytest.raises(NotConnected):
+            await upstream.forward(b"/v1/chat/completions", b"{}")
         with pytest.raises(ServingError, match="did not answer /v1/models"):
             await upstream.models()
         assert not await upstream.healthy()
 
     asyncio.run(use())
+
+
+Answering = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def server(answering: Answering) -> AsyncIterator[Connections]:
+    """Connections to a server that does as the test says."""
+
+    async def each(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            await answering(reader, writer)
+        writer.close()
+
+    listening = await asyncio.start_server(each, "127.0.0.1", 0)
+    connections = Connections(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/base", {"x-mine": "yes"})
+    async with listening:
+        yield connections
+        connections.close()
+
+
+async def whole(connections: Connections, body: bytes = b"{}") -> tuple[int, bytes]:
+    with await connections.request(b"POST", b"/path", body) as answer:
+        parts = []
+        while part := await answer.part():
+            parts.append(part)
+        return answer.status, b"".join(parts)
+
+
+FRAMINGS = {
+    "length": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+    "chunks": b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n",
+    "to the end": b"HTTP/1.1 200 OK\r\n\r\nhello",
+    "after a 100": b"HTTP/1.1 100 Continue\r\nx: y\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello",
+}
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+@pytest.mark.parametrize("size", [1, 7, 1000])
+async def test_an_answer_in_any_framing_and_in_parts_of_any_size(framing: str, size: int) -> None:
+    heads = []
+
+    async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        await reader.readexactly(2)
+        content = FRAMINGS[framing]
+        for start in range(0, len(content), size):
+            writer.write(content[start : start + size])
+            await writer.drain()
+            await asyncio.sleep(0)
+
+    async with server(answering) as connections, asyncio.timeout(20):
+        assert await whole(connections) == (200, b"hello")
+    assert heads[0].startswith(b"POST /base/path HTTP/1.1\r\nhost: 127.0.0.1:")
+    assert b"\r\nx-mine: yes\r\ncontent-length: 2\r\n" in heads[0]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"HTTP/1.1 200", b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhel", b"no http at all\r\n\r\n"]
+    + [
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n",
+        FRAMINGS["chunks"].replace(b"3\r", b"zz"),
+    ],
+)
+async def test_an_answer_that_is_not_whole_is_an_error(content: bytes) -> None:
+    async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(2)
+        writer.write(content)
+        await writer.drain()
+
+    async with server(answering) as connections, asyncio.timeout(20):
+        with pytest.raises(BrokenOff):
+            await whole(connections)
+
+
+async def test_connections_are_kept_and_dropped_where_the_server_says_so() -> None:
+    made = 0
+
+    async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal made
+        made += 1
+        while True:
+            await reader.readuntil(b"\r\n\r\n")
+            body = await reader.readexactly(2)
+            writer.write(
+                FRAMINGS["length"].replace(b"200 OK", b"200 OK\r\nconnection: close") if body == b"[]" else b""
+            )
+            writer.write(FRAMINGS["length"] if body == b"{}" else b"")
+
+    async with server(answering) as connections, asyncio.timeout(20):
+        for _ in range(3):
+            assert await whole(connections) == (200, b"hello")
+        assert made == 1
+        assert await whole(connections, b"[]") == (200, b"hello")
+        assert await whole(connections) == (200, b"hello")
+        assert made == 2
+        with await connections.request(b"POST", b"/path", b"{}"):
+            pass  # left unread: what comes of it must not be taken for the next answer
+        assert await whole(connections) == (200, b"hello")
+
+
+async def test_an_answer_that_nobody_reads_makes_the_server_wait() -> None:
+    sent = 0
+    stuck = asyncio.Event()
+
+    async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (64 << 20))
+        try:
+            while sent < 64 << 20:
+                writer.write(b"x" * (1 << 20))
+                sent += 1 << 20
+                async with asyncio.timeout(1.0 if not stuck.is_set() else 20):
+                    await writer.drain()
+        except TimeoutError:
+            stuck.set()
+            await writer.drain()
+            writer.write(b"x" * ((64 << 20) - sent))
+            await writer.drain()
+            await reader.read()
+
+    async with server(answering) as connections, asyncio.timeout(30):
+        with await connections.request(b"POST", b"/path", b"{}") as answer:
+            await stuck.wait()
+            assert sent < 32 << 20
+            size = 0
+            while part := await answer.part():
+                size += len(part)
+        assert size == 64 << 20

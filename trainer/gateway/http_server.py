@@ -1,0 +1,128 @@
+"""The HTTP server in front of the gateway: uvicorn, with bounds on clients that send without end, or too slowly."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+MAX_HEAD_BYTES = 64 << 10
+"""A request's line and headers; one read more may pass."""
+
+REQUEST_WITHIN_S = 120.0
+"""A request must have come whole, and what was written to a client must be taken, within so many seconds."""
+
+_TOO_LONG = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"  # before any body
+)
+
+
+def gateway_server(app: ASGIApp) -> uvicorn.Server:
+    """The server for `app`, not yet running. Signals are left to whoever runs it."""
+    return _QuietServer(
+        uvicorn.Config(
+            app,
+            http=BoundedProtocol,
+            ws="none",
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=75,  # longer than the idle time after which OpenAI's clients drop a connection
+            timeout_graceful_shutdown=3,
+        )
+    )
+
+
+class _QuietServer(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are ours to handle: vLLM must be stopped as well."""
+        yield
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One client's connection. It ends when a request does not come whole in time, its head is endless, or its answer
+    is not read: each of them would otherwise hold a place, or a version of the policy, for ever."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._coming = True
+        self._in_head = True
+        self._head_bytes = 0
+        self._slow: asyncio.TimerHandle | None = None
+        self._stuck: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client is there; it has to ask something."""
+        super().connection_made(transport)
+        self._slow = self.loop.call_later(REQUEST_WITHIN_S, self._too_slow)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is gone."""
+        super().connection_lost(exc)
+        self._taken()
+        self._whole()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of a request came."""
+        super().data_received(data)
+        if not self._coming:
+            self._whole()
+            return
+        if self._slow is None:
+            self._slow = self.loop.call_later(REQUEST_WITHIN_S, self._too_slow)
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+                self.transport.write(_TOO_LONG)
+                self.transport.close()
+
+    def on_message_begin(self) -> None:
+        """The parser found a request."""
+        super().on_message_begin()
+        self._coming = self._in_head = True
+        self._head_bytes = 0
+
+    def on_headers_complete(self) -> None:
+        """The parser found the end of its head."""
+        self._in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """The parser found the end of its body."""
+        self._coming = False
+        super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        """The client does not take what is written."""
+        super().pause_writing()
+        if self._stuck is None:
+            self._stuck = self.loop.call_later(REQUEST_WITHIN_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client has taken it."""
+        super().resume_writing()
+        self._taken()
+
+    def _too_slow(self) -> None:
+        if self.flow.read_paused:  # a next request on this connection, which we let wait ourselves
+            self._slow = self.loop.call_later(REQUEST_WITHIN_S, self._too_slow)
+        else:
+            self.transport.abort()
+
+    def _whole(self) -> None:
+        if self._slow is not None:
+            self._slow.cancel()
+            self._slow = None
+
+    def _taken(self) -> None:
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
