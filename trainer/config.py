@@ -79,7 +79,12 @@ class DaemonConfig(BaseModel):
     report_to: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
         (), description="Also send metrics to these: wandb, tensorboard, trackio."
     )
-    metrics_port: int | None = Field(None, ge=0, le=65535, description="Serve Prometheus metrics on this port.")
+    metrics_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="Serve Prometheus metrics on this port; without it they are beside the store's API.",
+    )
     learner: Learner = Field(LearnerConfig(), description="How one step trains; see LearnerConfig.")
 
 

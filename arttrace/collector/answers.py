@@ -8,6 +8,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from arttrace.formats.otlp_check import encode_varint
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
+METRICS = "text/plain; version=0.0.4; charset=utf-8"
 RETRY_AFTER_S = 2
 """The stock exporter gives up on a batch when the wait does not fit its 10 s."""
 

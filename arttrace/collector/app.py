@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from arttrace.collector import metrics
-from arttrace.collector.answers import JSON, PROTOBUF, Answer, Refused, failure
+from arttrace.collector.answers import JSON, METRICS, PROTOBUF, Answer, Refused, failure
 from arttrace.collector.asgi import App, Receive, Scope
 from arttrace.collector.bodies import MAX_BODY_BYTES, Budget
 from arttrace.collector.front import OwnerApp
@@ -54,7 +54,7 @@ class CollectorApp(OwnerApp):
                 trouble = self._sink.trouble or (self._loader.trouble if self._loader else "")
                 return _json(503 if trouble else 200, {"status": trouble or "ok"})
             case "/metrics":
-                return Answer(200, metrics.KIND, metrics.render(self._sink, self._loader, self.budget, self.answers))
+                return Answer(200, METRICS, metrics.render(self._sink, self._loader, self.budget, self.answers))
         return None
 
     async def _traces(self, scope: Scope, headers: Headers, receive: Receive) -> Answer:

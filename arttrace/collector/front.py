@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from arttrace.collector.answers import JSON, RETRY_AFTER_S, Answer, Refused, failure
+from collections.abc import Callable
+
+from arttrace.collector.answers import JSON, METRICS, RETRY_AFTER_S, Answer, Refused, failure
 from arttrace.collector.asgi import App, Receive, Scope, Send
 from arttrace.collector.guard import Guard, Headers
 
 
 class OwnerApp:
-    """The query API behind its guard: what a process serves that owns the store for long."""
+    """The query API behind its guard: what a process serves that owns the store for long. `metrics` gives its numbers
+    for Prometheus, if it has any."""
 
-    def __init__(self, api: App, guard: Guard) -> None:
+    def __init__(self, api: App, guard: Guard, metrics: Callable[[], bytes] | None = None) -> None:
         self._api = api
         self._guard = guard
+        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -32,6 +36,8 @@ class OwnerApp:
         """The answer to a request that is not the API's, None for the API's."""
         if scope["path"] in ("/health", "/ready"):
             return Answer(200, JSON, b'{"status":"ok"}')
+        if scope["path"] == "/metrics" and self._metrics is not None:
+            return Answer(200, METRICS, self._metrics())
         return None
 
 

@@ -10,8 +10,6 @@ from arttrace.collector.bodies import Budget
 from arttrace.collector.loader import Loader
 from arttrace.collector.sink import Sink, directory_bytes
 
-KIND = "text/plain; version=0.0.4; charset=utf-8"
-
 
 def render(sink: Sink, loader: Loader | None, budget: Budget, answers: Mapping[int, int]) -> bytes:
     """All of them. `answers` counts HTTP answers to trace requests by status."""

@@ -8,7 +8,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import uvicorn
 
@@ -28,23 +28,25 @@ _BACKLOG = 2048
 
 
 @contextlib.contextmanager
-def hold_store(data: DataDir, *, create: bool = False) -> Iterator[AnyStore]:
+def hold_store(
+    data: DataDir, *, create: bool = False, metrics: Callable[[], bytes] | None = None
+) -> Iterator[AnyStore]:
     """As open_store, for a process that keeps the store for long: while it owns the file, it answers for it, so that
-    no other command fails."""
+    no other command fails. `metrics` gives what it says at /metrics, in Prometheus' text format."""
     with open_store(data, create=create) as store:
         if not isinstance(store, Store):
             yield store
             return
-        with answering(store):
+        with answering(store, metrics=metrics):
             yield store
 
 
 @contextlib.contextmanager
-def answering(store: Store, token: str | None = None) -> Iterator[None]:
+def answering(store: Store, token: str | None = None, *, metrics: Callable[[], bytes] | None = None) -> Iterator[None]:
     """Serves the API of a store in a thread, on a free loopback port that `owner.json` tells."""
     listener = listen(HOST, 0)
     owner = Owner(url_of(listener), os.getpid(), token or secrets.token_urlsafe(32))
-    server = http_server(OwnerApp(create_api(store.data, lambda: store), Guard(owner.token)))
+    server = http_server(OwnerApp(create_api(store.data, lambda: store), Guard(owner.token), metrics))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="arttrace-store-api", daemon=True)
     thread.start()
     try:

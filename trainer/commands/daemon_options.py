@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -14,17 +15,19 @@ import click
 from click.core import ParameterSource
 from pydantic.fields import FieldInfo
 
-from arttrace.collector.owner import hold_store
-from arttrace.commands.score import read_rubric
+from arttrace.collector.owner import HOST, hold_store
+from arttrace.commands.judge_options import read_rubric
 from arttrace.paths import DataDir
+from arttrace.store.remote import read_owner
 from trainer.checkpoints import Checkpoints
 from trainer.commands.training import print_step, require_base_model, require_served
 from trainer.config import DaemonConfig, Keep, load_config
 from trainer.daemon.machine import Daemon
 from trainer.daemon.patience import stop_on_signals
-from trainer.daemon.prometheus import serving_metrics
+from trainer.daemon.prometheus import render, serving_metrics
 from trainer.daemon.publishing import FoundGateway
 from trainer.daemon.scoring import JudgeTerms
+from trainer.daemon.state import DaemonState
 from trainer.learner import make_learner
 from trainer.reporters import open_reporters
 from trainer.serving import ServingFile
@@ -95,14 +98,25 @@ def run_daemon(data: DataDir, config: DaemonConfig, serving: ServingFile | None,
         click.echo(line, err=True)
 
     checkpoints = Checkpoints(data.policies, policy)
+    daemon: Daemon | None = None
+
+    def metrics() -> bytes:
+        return render(daemon.state if daemon else DaemonState(policy=policy))
+
     with ExitStack() as stack:
         stack.enter_context(checkpoints.only_writer())
         stack.enter_context(stop_on_signals(stop, say))
+        store = stack.enter_context(hold_store(data, create=True, metrics=metrics))
+        at = None
+        if config.metrics_port is not None:
+            at = f"http://{HOST}:{stack.enter_context(serving_metrics(metrics, config.metrics_port))}"
+        elif (owner := read_owner(data)) and owner.pid == os.getpid():
+            at = owner.url
         daemon = Daemon(
             config,
             policy=policy,
             base_model=base_model,
-            store=stack.enter_context(hold_store(data, create=True)),
+            store=store,
             learner=lambda: make_learner(base_model, config.learner),
             gateway=FoundGateway(data, policy),
             judge=judge or None,
@@ -112,10 +126,10 @@ def run_daemon(data: DataDir, config: DaemonConfig, serving: ServingFile | None,
             stop=stop,
             say=say,
             on_step=lambda done: print_step(done, served="publish_logprob_change" in done.metrics, as_json=as_json),
+            metrics_url=f"{at}/metrics" if at else "",
         )
-        if config.metrics_port is not None:
-            port = stack.enter_context(serving_metrics(lambda: daemon.state, config.metrics_port))
-            say(f"metrics: http://127.0.0.1:{port}/metrics")
+        if at:
+            say(f"metrics: {at}/metrics")
         say(f"training {policy}: {config.min_groups} groups of {config.group_size} runs or more per step")
         daemon.run()
     say(f"stopped: {daemon.state.reason}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -11,6 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from arttrace.commands.options import dir_option, json_option
 from arttrace.errors import TrainingError
@@ -42,10 +44,13 @@ def command(data: DataDir, policy: str | None, watch: bool, as_json: bool) -> No
     if not watch:
         Console().print(_view(data, policy))
         return
-    with Live(_view(data, policy), refresh_per_second=4) as live:
+    with Live(_view(data, policy), refresh_per_second=4) as live, contextlib.suppress(KeyboardInterrupt):
         while True:
             time.sleep(_EVERY_S)
-            live.update(_view(data, policy))
+            try:
+                live.update(_view(data, policy))
+            except TrainingError as error:  # it may be over by the next look
+                live.update(Text(error.message, "red"))
 
 
 def _states(data: DataDir, policy: str | None) -> list[DaemonState]:
@@ -103,6 +108,8 @@ def _lines(state: DaemonState, running: bool, serving: ServingFile | None, now_n
     lines.append(("groups", f"{queue.ready} ready, {queue.waiting} waiting for more runs"))
     if queue.left_out:
         lines.append(("runs left out", ", ".join(f"{n} {why}" for why, n in sorted(queue.left_out.items()))))
+    if running and state.metrics:
+        lines.append(("metrics", state.metrics))
     if state.plan:
         lines.append(("in work", f"{len(state.plan.groups)} groups, {len(state.plan.ids)} runs"))
     if state.skips:

@@ -66,6 +66,7 @@ class Daemon:
         stop: threading.Event | None = None,
         say: Callable[[str], None] = lambda line: None,
         on_step: Callable[[PolicyStep], None] = lambda done: None,
+        metrics_url: str = "",
     ) -> None:
         self._config = config
         self._policy = policy
@@ -78,6 +79,7 @@ class Daemon:
         self._stop = stop or threading.Event()
         self._say = say
         self._on_step = on_step
+        self._metrics_url = metrics_url
         self._checkpoints = Checkpoints(store.data.policies, policy)
         self._patience = Waiting(self._stop, self._trouble)
         self._unjudged: set[str] = set()  # ids of runs that the judge cannot score; asked again by the next start
@@ -124,6 +126,7 @@ class Daemon:
             step=step,
             plan=known.plan if known.plan and known.plan.step == step + 1 else None,
             skips=0,
+            metrics=self._metrics_url,
         )
         self._enter(STARTING)
         self._loop = Loop(

@@ -7,37 +7,47 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from arttrace.collector.answers import METRICS
 from arttrace.errors import TrainingError
-from trainer.daemon.state import DaemonState
+from trainer.daemon.loop import Phase
+from trainer.daemon.state import FAILED, STARTING, STOPPED, DaemonState
 
-_KIND = "text/plain; version=0.0.4; charset=utf-8"
+_STATES = (STARTING, *Phase, STOPPED, FAILED)
+_PHASE_SECONDS = {f"{phase}_s": str(phase) for phase in Phase}
 
 
-def render(state: DaemonState) -> str:
-    """All of them; those of the last step are one gauge each."""
+def render(state: DaemonState) -> bytes:
+    """All of them, each labelled with the policy; those of the last step are `arttrace_train_last_...`."""
     lines: list[str] = []
 
-    def gauge(name: str, help: str, value: float, labels: str = "") -> None:
+    def gauge(name: str, help: str, value: float, **labels: str) -> None:
+        name = f"arttrace_train_{name}"
         if f"# TYPE {name} gauge" not in lines:
             lines.extend((f"# HELP {name} {help}", f"# TYPE {name} gauge"))
-        lines.append(f"{name}{labels} {value!r}")
+        shown = ",".join(f'{label}="{text}"' for label, text in {"policy": state.policy, **labels}.items())
+        lines.append(f"{name}{{{shown}}} {value!r}")
 
-    gauge("arttrace_train_step", "Newest version of the policy.", state.step, f'{{policy="{state.policy}"}}')
-    gauge("arttrace_train_state", "1 for the state that the daemon is in.", 1, f'{{state="{state.state}"}}')
-    gauge("arttrace_train_state_since_seconds", "When it entered it, in Unix time.", state.since_ns / 1e9)
-    gauge("arttrace_train_in_trouble", "1 while it waits for something that is out of order.", int(bool(state.reason)))
-    gauge("arttrace_train_groups_ready", "Groups that are ready.", state.queue.ready)
-    gauge("arttrace_train_groups_waiting", "Groups that wait for more runs.", state.queue.waiting)
+    gauge("step", "Newest version of the policy.", state.step)
+    for known in _STATES:
+        gauge("state", "1 for the state that the daemon is in.", int(state.state == known), state=known)
+    gauge("state_since_seconds", "When it entered it, in Unix time.", state.since_ns / 1e9)
+    gauge("in_trouble", "1 while it waits for something that is out of order.", int(bool(state.reason)))
+    gauge("groups_ready", "Groups that are ready.", state.queue.ready)
+    gauge("groups_waiting", "Groups that wait for more runs.", state.queue.waiting)
     for reason, count in sorted(state.queue.left_out.items()):
-        gauge("arttrace_train_runs_left_out", "Runs that do not count.", count, f'{{reason="{reason}"}}')
-    gauge("arttrace_train_rounds_skipped", "Rounds in a row without a version.", state.skips)
+        gauge("runs_left_out", "Runs that do not count.", count, reason=reason)
+    gauge("rounds_skipped", "Rounds in a row without a version.", state.skips)
     for name, value in sorted(state.last.items()):
-        gauge(f"arttrace_train_last_{name}", "Of the last step.", value)
-    return "\n".join(lines) + "\n"
+        if phase := _PHASE_SECONDS.get(name):
+            gauge("last_phase_seconds", "How long a phase of the last step took.", value, phase=phase)
+    for name, value in sorted(state.last.items()):
+        if name not in _PHASE_SECONDS:
+            gauge(f"last_{name}", "Of the last step.", value)
+    return ("\n".join(lines) + "\n").encode()
 
 
 @contextmanager
-def serving_metrics(state: Callable[[], DaemonState], port: int) -> Iterator[int]:
+def serving_metrics(metrics: Callable[[], bytes], port: int) -> Iterator[int]:
     """Answers GET /metrics on 127.0.0.1 in a thread; port 0 takes a free one. Gives the port.
 
     Raises TrainingError when the port is taken.
@@ -46,9 +56,9 @@ def serving_metrics(state: Callable[[], DaemonState], port: int) -> Iterator[int
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             found = self.path == "/metrics"
-            body = render(state()).encode() if found else b"see /metrics\n"
+            body = metrics() if found else b"see /metrics\n"
             self.send_response(200 if found else 404)
-            self.send_header("content-type", _KIND if found else "text/plain")
+            self.send_header("content-type", METRICS if found else "text/plain")
             self.send_header("content-length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

@@ -55,7 +55,8 @@ class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
     `state` is a Phase or one of the states above, entered at `since_ns`. `reason` and `mend` tell why it waits for
     something that is out of order, stopped, or failed. `set_aside` are runs that taught nothing; the next version's
     manifest names them as consumed. `skips` counts rounds in a row without a version. `served` is the version that
-    answers, "" when nobody serves. `reported` is by reporter the last step it was told of.
+    answers, "" when nobody serves. `reported` is by reporter the last step it was told of. `metrics` is
+    where Prometheus finds its numbers, "" when nowhere.
     """
 
     policy: str
@@ -75,6 +76,7 @@ class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
     last: dict[str, float] = {}
     last_groups: tuple[GroupReward, ...] = ()
     reported: dict[str, int] = {}
+    metrics: str = ""
 
 
 def read_state(directory: Path) -> DaemonState | None:

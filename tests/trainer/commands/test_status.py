@@ -1,0 +1,149 @@
+"""`arttrace status --watch` in a real terminal, and the daemon's numbers where Prometheus finds them."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from click.testing import CliRunner
+from recorded_runs import recorded_group
+
+from arttrace.paths import DataDir
+from arttrace.store import Store, open_store
+from trainer.checkpoints import Checkpoints
+from trainer.commands.status import command as status
+from trainer.commands.train import command as train
+from trainer.daemon.state import DaemonState, Queue, read_state, write_state
+
+WITHIN_S = 90
+
+
+class Terminal:
+    """`arttrace ARGUMENT...` in a pseudo-terminal of its own, and all that it has drawn."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._own, theirs = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", "from arttrace.commands import main; main()", *arguments],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"},
+        )
+        os.close(theirs)
+        self.drawn = b""
+
+    def until(self, pattern: str, since: int = 0) -> None:
+        """Reads until what was drawn from byte `since` on matches."""
+        deadline = time.monotonic() + WITHIN_S
+        while not re.search(pattern.encode(), self.drawn[since:], re.DOTALL):
+            assert time.monotonic() < deadline, self.drawn.decode()
+            if select.select([self._own], [], [], 0.1)[0]:
+                self.drawn += os.read(self._own, 65536)
+
+    def end(self) -> int:
+        """Ctrl-C; the exit code, with the rest of what was drawn read."""
+        self.process.send_signal(signal.SIGINT)
+        try:
+            while data := os.read(self._own, 65536):
+                self.drawn += data
+        except OSError:  # Linux's way to say that the other side is closed
+            pass
+        os.close(self._own)
+        return self.process.wait(WITHIN_S)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals on Windows")
+def test_watching_follows_the_daemon_and_ends_at_ctrl_c(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(DataDir(tmp_path).policies, "policy")
+    with checkpoints.only_writer():
+        state = DaemonState(policy="policy", pid=os.getpid(), state="wait", since_ns=time.time_ns(), step=3)
+        write_state(checkpoints.directory, state)
+        terminal = Terminal("status", "--watch", "--dir", str(tmp_path))
+        try:
+            terminal.until(r"policy@3.*wait for \d+ s.*0 ready")
+            seen = len(terminal.drawn)
+            later = DaemonState(
+                policy="policy",
+                pid=os.getpid(),
+                state="step",
+                since_ns=time.time_ns(),
+                step=4,
+                queue=Queue(7, 2),
+                last={"reward_mean": 0.625, "step_s": 1.5},
+            )
+            write_state(checkpoints.directory, later)
+            terminal.until(r"policy@4.*step for \d+ s.*7 ready, 2 waiting.*reward_mean 0\.625.*step 1\.50", seen)
+            seen = len(terminal.drawn)
+            (checkpoints.directory / "daemon.json").write_text("{")  # never seen so, but it must not end the view
+            terminal.until(r"daemon\.json.{0,40}cannot.{0,40}read", seen)
+            seen = len(terminal.drawn)
+            write_state(checkpoints.directory, later)
+            terminal.until(r"policy@4", seen)
+        finally:
+            code = terminal.end()
+    assert code == 0
+    assert b"Traceback" not in terminal.drawn
+    assert terminal.drawn.rstrip().endswith(b"\x1b[?25h"), "the cursor is shown again"
+
+
+class IdleLearner:
+    """Stands in for one that loads a model."""
+
+    def __init__(self, *_: object) -> None: ...
+
+
+def test_the_numbers_of_a_daemon_that_owns_the_store_are_beside_the_store_s_api(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.learner.packed.PackedLearner", IdleLearner)
+    monkeypatch.setattr("trainer.commands.training.read_model", lambda _: None)
+    stop: list[Callable[[], None]] = []
+    monkeypatch.setattr("trainer.commands.daemon_options.stop_on_signals", lambda event, _: keep(stop, event.set))
+    data = DataDir(tmp_path)
+    with Store.open(data, create=True) as store:
+        store.append(recorded_group("g", (0.0,)))
+    arguments = ["--daemon", "--dir", str(tmp_path), "--base-model", str(tmp_path), "--poll", "0.05"]
+    running = threading.Thread(target=CliRunner().invoke, args=(train, arguments))
+    running.start()
+    try:
+        policy = Checkpoints(data.policies, "policy").directory
+        deadline = time.monotonic() + WITHIN_S
+        while (state := read_state(policy)) is None or state.queue.waiting != 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        answer = httpx.get(state.metrics)
+        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+        assert 'arttrace_train_groups_waiting{policy="policy"} 1\n' in answer.text
+        assert 'arttrace_train_state{policy="policy",state="wait"} 1\n' in answer.text
+        assert httpx.get(state.metrics, headers={"host": "elsewhere.example"}).status_code == 403
+        assert state.metrics in " ".join(CliRunner().invoke(status, ["--dir", str(tmp_path)]).stdout.split())
+        with open_store(data) as asked:
+            assert len(asked.summaries()) == 1, "the same server"
+    finally:
+        for each in stop:
+            each()
+        running.join(WITHIN_S)
+
+
+class keep:
+    """A context in which `action` is in `into`."""
+
+    def __init__(self, into: list[Callable[[], None]], action: Callable[[], None]) -> None:
+        into.append(action)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
