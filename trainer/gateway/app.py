@@ -217,7 +217,7 @@ class Order:
         body = await read_body(self._scope, self._receive, _MAX_ORDER_BYTES)
         try:
             return msgspec.json.decode(body or b"{}", type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             fields = ", ".join(f'"{field.name}"' for field in msgspec.structs.fields(kind)) or "nothing"
             raise Refusal(
                 400, "invalid_request_error", f"the order is not understood (it takes {fields}): {error}"

@@ -47,7 +47,7 @@ def read_request(body: bytes, api: Api) -> GenerationRequest:
         model = msgspec.json.decode(fields["model"], type=str)
     except KeyError:
         raise Refusal(400, "invalid_request_error", "the request names no model") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refusal(
             400, "invalid_request_error", f"the request is no JSON object with a model name: {error}"
         ) from None

@@ -84,8 +84,11 @@ async def test_an_answer_in_any_framing_and_in_parts_of_any_size(framing: str, s
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"HTTP/1.1 200", b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhel", b"no http at all\r\n\r\n"]
-    + [
+    [
+        b"",
+        b"HTTP/1.1 200",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhel",
+        b"no http at all\r\n\r\n",
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n",
         FRAMINGS["chunks"].replace(b"3\r", b"zz"),
     ],
