@@ -120,6 +120,26 @@ def test_what_a_process_recorded_is_with_the_collector_when_it_ends(
     assert [reward["value"] for reward in whole["rewards"]] == [0.5]
 
 
+FEEDBACK = """
+import sys, arttrace
+arttrace.reward(0.25, name="stars", trajectory_id=sys.argv[1])
+"""
+
+
+def test_a_reward_by_trajectory_id_from_another_process_reaches_the_trajectory_through_the_collector(
+    agent_data: DataDir, tmp_path: Path, collected: tuple[str, Callable[[], dict[str, dict[str, Any]]]]
+) -> None:
+    url, trajectories = collected
+    assert python(AGENT, agent_data, ARTTRACE_ENDPOINT=url).wait(DEADLINE_S) == 0
+    until(lambda: "whole" in trajectories(), "the run is in the collector's store")
+    feedback = python(FEEDBACK, DataDir(tmp_path / "shop"), trajectories()["whole"]["id"], ARTTRACE_ENDPOINT=url)
+    assert feedback.wait(DEADLINE_S) == 0
+    until(lambda: len(trajectories()["whole"]["rewards"]) == 2, "the reward is in the collector's store")
+    (whole,) = trajectories().values()
+    assert [(reward["name"], reward["value"]) for reward in whole["rewards"]] == [("fair", 0.5), ("stars", 0.25)]
+    assert whole["incomplete"] == ""
+
+
 def test_ship_delivers_what_a_killed_process_left_and_an_interrupted_run_shows_as_incomplete(
     agent_data: DataDir, collected: tuple[str, Callable[[], dict[str, dict[str, Any]]]]
 ) -> None:
