@@ -7,24 +7,28 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scripted_server import Asked, Call, Reply, serve_script
 
+from arttrace import semconv
 from arttrace.paths import DataDir
 from arttrace.store import Store
 
 pytestmark = pytest.mark.e2e
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+PROGRAMS = Path(__file__).parent / "programs"
 ARTTRACE = (sys.executable, "-c", "from arttrace.commands import main; main()")
 QUESTIONS = ("imported mango", "frozen bean")
 RUNS = 12
@@ -131,3 +135,98 @@ def test_the_loop_of_a_users_own_program(site: Site, judge_url: str) -> None:
     refused = site.arttrace("train", code=1)
     assert "nothing to train on" in refused
     assert "2 alone in its group" in refused
+
+
+def _foreign_model(asked: Asked) -> Reply:
+    """A stand-in for the model that the agent has in production: it asks both price services, and trusts the list's."""
+    if asked.results:
+        return Reply(" and ".join(asked.results) if "ask_checker" in asked.tools else asked.results[0])
+    items, tools = asked.users[0].split(" and "), asked.tools
+    return Reply(calls=tuple(Call(t, {"item": i}, f"call_{t}_{i}") for i in items for t in tools))
+
+
+@dataclass
+class PriceDesk:
+    """The agent in programs/price_desk.py, recorded while its model was another, then run under the policy."""
+
+    site: Site
+
+    def record(self, *questions: str) -> None:
+        shutil.copy(PROGRAMS / "price_desk.py", self.site.folder)
+        with serve_script(_foreign_model) as production:
+            env = self._env(1) | {"OPENAI_BASE_URL": production.url, "OPENAI_API_KEY": "foreign"}
+            replace(self.site, env=env).sh(sys.executable, "price_desk.py", *questions)
+
+    def rollout(self, *options: str) -> list[dict[str, Any]]:
+        """What `arttrace rollout` tells of each run, on a later day and with nobody at the agent's own base URL."""
+        (self.site.folder / "ran").write_text("")
+        chosen = ("--from-store", "--entry", "price_desk:answer", "--concurrency", "2", "--json")
+        later = replace(self.site, env=self._env(2) | {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1"})
+        runs: list[dict[str, Any]] = json.loads(later.arttrace("rollout", *chosen, *options))["runs"]
+        assert {run["outcome"] for run in runs} == {"complete"}
+        assert all(run["captured_tokens"] == run["trained_tokens"] > 0 for run in runs)
+        return runs
+
+    def really_ran(self) -> Counter[str]:
+        """Tool calls since the last rollout began, as the tools themselves noted them."""
+        return Counter((self.site.folder / "ran").read_text().splitlines())
+
+    def tool_calls(self, trajectory_id: str) -> list[tuple[str, str]]:
+        """Each call of a price service by its tool and item, with its result, in order."""
+        with Store.open(DataDir(self.site.folder / ".arttrace")) as store:
+            spans = sorted(store.spans(trajectory_id), key=lambda span: span.start_ns)
+        calls = [span.attributes for span in spans if str(span.attributes.get(semconv.TOOL_NAME)).endswith("_price")]
+        found = []
+        for call in calls:
+            item = json.loads(call[semconv.TOOL_CALL_ARGUMENTS])["item"]
+            found.append((f"{call[semconv.TOOL_NAME]} {item}", json.loads(call[semconv.TOOL_CALL_RESULT])))
+        return found
+
+    def _env(self, day: int) -> dict[str, str]:
+        return self.site.env | {"RAN": str(self.site.folder / "ran"), "DAY": str(day)}
+
+
+def test_a_recorded_run_of_another_model_becomes_a_scenario_that_the_policy_learns_from(site: Site) -> None:
+    desk = PriceDesk(site)
+    questions = ("imported mango and frozen bean", "fresh apple and canned bean")
+    desk.record(*questions)
+    recorded = {run["id"]: run for run in site.listed() if run["entry"] == "price_desk:answer"}
+    assert len(recorded) == 2
+    assert all((run["trained_tokens"], run["agents"]) == (0, 3) for run in recorded.values())
+
+    live = desk.rollout("-n", "8")
+    assert Counter(run["replay_of"] for run in live) == dict.fromkeys(recorded, 8)
+    assert {run["group"] for run in live} == {f"{run['group']} (replay)" for run in recorded.values()}
+    [before] = {tuple(run["policy_versions"]) for run in live}
+    ran = Counter(call for run in live for call, _ in desk.tool_calls(run["trajectory"]))
+    assert desk.really_ran() == ran
+    assert sum(ran.values()) > 16
+
+    answered = desk.rollout("-n", "8", "--limit", "1", "--tools", "recorded", "--on-missing", "live")
+    [original] = {run["replay_of"] for run in answered}
+    record = desk.tool_calls(original)
+    missing: Counter[str] = Counter()
+    for run in answered:
+        left = list(record)
+        for call in desk.tool_calls(run["trajectory"]):
+            known = next((one for one in left if one[0] == call[0]), None)
+            if known is None:
+                missing[call[0]] += 1
+            else:
+                assert call == known, "the answer of the day of the record"
+                left.remove(known)
+        assert len(left) < len(record)
+    assert desk.really_ran() == missing
+    assert {run["group"] for run in answered} <= {run["group"] for run in live}
+
+    feedback = "import sys, arttrace\nfor n, id in enumerate(sys.argv[1:]): arttrace.reward(n % 2, trajectory_id=id)"
+    replayed = [run["trajectory"] for run in (*live, *answered)]
+    site.sh(sys.executable, "-c", feedback, *replayed)
+    trained = site.arttrace("train", "--steps", "1")
+    assert "24 trajectories in 2 groups" in trained
+    version = trained.partition(":")[0]
+    with Store.open(DataDir(site.folder / ".arttrace")) as store:
+        assert {one.trajectory_id for one in store.policy_steps("policy")[-1].consumed} == set(replayed)
+
+    [after] = desk.rollout("-n", "1", "--limit", "1")
+    assert after["policy_versions"] == [version] != list(before)
