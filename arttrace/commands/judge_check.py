@@ -10,17 +10,17 @@ from rich.console import Console
 from rich.table import Table
 
 from arttrace.collector.owner import hold_store
+from arttrace.commands.judge_options import judge_base_url_option, judge_option, judge_params, rubric_option
 from arttrace.commands.options import dir_option, json_option
-from arttrace.commands.score import read_rubric
 from arttrace.groups import group_trajectories
 from arttrace.paths import DataDir
 from arttrace.rewards.check import JudgeCheck, check_judge
 
 
 @click.command("judge-check", short_help="Compare a judge's scores with true rewards.")
-@click.option("--judge", required=True, metavar="MODEL", help="Judge model by its litellm name, such as openai/o3.")
-@click.option("--judge-base-url", metavar="URL", help="Ask this server (chat completions) instead of the provider's.")
-@click.option("--rubric", metavar="FILE|TEXT", help="What a good run is, in words.  [default: success, then economy]")
+@judge_option
+@judge_base_url_option
+@rubric_option
 @click.option(
     "--repeats",
     type=click.IntRange(1, 100),
@@ -34,7 +34,7 @@ from arttrace.rewards.check import JudgeCheck, check_judge
 def command(
     judge: str,
     judge_base_url: str | None,
-    rubric: str | None,
+    rubric: str,
     repeats: int,
     limit: int | None,
     data: DataDir,
@@ -53,8 +53,8 @@ def command(
         if done == total or done % 10 == 0:
             click.echo(f"{done} of {total} answers", err=True)
 
-    params = {"api_base": judge_base_url} if judge_base_url else {}
-    found = asyncio.run(check_judge(groups, judge, params, read_rubric(rubric), repeats=repeats, on_ballot=on_ballot))
+    params = judge_params(judge, judge_base_url)
+    found = asyncio.run(check_judge(groups, judge, params, rubric, repeats=repeats, on_ballot=on_ballot))
     if as_json:
         click.echo(msgspec.json.encode(found))
     else:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import click
@@ -17,13 +15,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from arttrace.collector.owner import hold_store
+from arttrace.commands.judge_options import judge_base_url_option, judge_option, judge_params, rubric_option
 from arttrace.commands.options import dir_option, json_option
 from arttrace.errors import JudgeError, StoreError
 from arttrace.groups import group_trajectories
 from arttrace.paths import DataDir
 from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
-from arttrace.rewards import DEFAULT_RUBRIC, judgement_key, score_groups, to_store
+from arttrace.rewards import judgement_key, score_groups, to_store
 from arttrace.store import AnyStore
 
 _NO_GROUP_MEND = (
@@ -42,9 +41,9 @@ class _Plan(msgspec.Struct, frozen=True):
 
 
 @click.command(short_help="Let a judge model score groups of runs.")
-@click.option("--judge", required=True, metavar="MODEL", help="Judge model by its litellm name, such as openai/o3.")
-@click.option("--judge-base-url", metavar="URL", help="Ask this server (chat completions) instead of the provider's.")
-@click.option("--rubric", metavar="FILE|TEXT", help="What a good run is, in words.  [default: success, then economy]")
+@judge_option
+@judge_base_url_option
+@rubric_option
 @click.option("--group", metavar="KEY", help="Score this group only.")
 @click.option(
     "--votes",
@@ -59,7 +58,7 @@ class _Plan(msgspec.Struct, frozen=True):
 def command(
     judge: str,
     judge_base_url: str | None,
-    rubric: str | None,
+    rubric: str,
     group: str | None,
     votes: int,
     dry_run: bool,
@@ -72,15 +71,9 @@ def command(
     group is stored as soon as it is scored, and is not paid for twice: stop the command, start it again, and it goes on
     with the groups that are left. Rewards that your code gave stay as they are.
     """
-    words = read_rubric(rubric)
-    elsewhere = os.environ.get("OPENAI_BASE_URL")
-    if judge.startswith("openai/") and not judge_base_url and elsewhere:
-        # The agent's address, exported in the same shell, would be the judge's as well.
-        click.echo(
-            f"note: the judge is asked at $OPENAI_BASE_URL, {elsewhere}; unset it to ask OpenAI itself", err=True
-        )
+    params = judge_params(judge, judge_base_url)
     with hold_store(data) as store:
-        plan = _plan(store, judge, words, group, votes)
+        plan = _plan(store, judge, rubric, group, votes)
         if dry_run:
             _show_due(plan, votes, as_json)
             return
@@ -96,9 +89,8 @@ def command(
                 err=True,
             )
 
-        params = {"api_base": judge_base_url} if judge_base_url else {}
         try:
-            results = asyncio.run(score_groups(plan.due, judge, params, words, votes=votes, on_judged=on_judged))
+            results = asyncio.run(score_groups(plan.due, judge, params, rubric, votes=votes, on_judged=on_judged))
         except BaseException:
             if total:
                 click.echo(f"{done} of {total} groups are scored and stored; run again to go on.", err=True)
@@ -113,21 +105,6 @@ def command(
         _show(plan, judgements, done, failed)
     if failed:
         raise JudgeError(f"{len(failed)} of {total} groups could not be scored.", failed[0][1].mend)
-
-
-def read_rubric(given: str | None) -> str:
-    """The text of --rubric: a file's, or itself; the default where none is given."""
-    if given is None:
-        return DEFAULT_RUBRIC
-    try:
-        words = Path(given).read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise click.BadParameter(f"{given} is no text file", param_hint="--rubric") from None
-    except OSError:  # no such file, or longer than a file's name may be: it is the text itself
-        words = given
-    if not words.strip():
-        raise click.BadParameter("the rubric is empty", param_hint="--rubric")
-    return words
 
 
 def _plan(store: AnyStore, judge: str, rubric: str, key: str | None, votes: int) -> _Plan:
