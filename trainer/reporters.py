@@ -6,7 +6,9 @@ those of a start that was killed before it could tell.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -115,20 +117,22 @@ class WandB:
 
 
 class Trackio:
-    """A run per policy in a local trackio project."""
+    """A run per policy, which a restart goes on with, in the project `arttrace` where trackio keeps its own."""
 
     def __init__(self, folder: Path, policy: str, config: Mapping[str, Any]) -> None:
-        trackio: Any = import_module("trackio")
-        self._trackio = trackio
-        trackio.init(project="arttrace", name=policy, resume="allow", config=dict(config))
+        self._trackio: Any = import_module("trackio")
+        with redirect_stdout(sys.stderr):  # it talks; stdout is for versions
+            self._trackio.init(project="arttrace", name=policy, resume="allow", config=dict(config))
 
     def step(self, done: PolicyStep, adapter: Path | None) -> None:
         """The numbers at their step."""
-        self._trackio.log(done.metrics, step=done.step)
+        with redirect_stdout(sys.stderr):
+            self._trackio.log(done.metrics, step=done.step)
 
     def close(self) -> None:
         """Ends the run."""
-        self._trackio.finish()
+        with redirect_stdout(sys.stderr):
+            self._trackio.finish()
 
 
 _KINDS: dict[str, Callable[[Path, str, Mapping[str, Any]], Reporter]] = {

@@ -1,13 +1,21 @@
-"""Where a step's numbers go: the real W&B (offline) and the real TensorBoard, read back from what they wrote."""
+"""Where a step's numbers go: the real W&B and trackio (offline) and the real TensorBoard, read back from what they
+wrote."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import sqlite3
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from arttrace.errors import TrainingError
@@ -107,6 +115,44 @@ def records(log: bytes) -> Iterator[bytes]:
         if kind in (1, 4):
             yield part
             part = b""
+
+
+_TRACKIO = """
+import sys
+from pathlib import Path
+import msgspec
+from arttrace.records.policy import PolicyStep
+from trainer.checkpoints import Checkpoints
+from trainer.reporters import open_reporters
+steps = msgspec.json.decode(sys.argv[2], type=list[PolicyStep])
+folder = Path(sys.argv[1])
+reporters = open_reporters(["trackio"], folder, "policy", {"learner": {"loss": "cispo"}}, print)
+told = reporters.catch_up(steps, {}, Checkpoints(folder, "policy"))
+reporters.close()
+assert told == {"trackio": steps[-1].step}, told
+"""
+
+
+def test_trackio_holds_the_numbers_of_one_run_over_a_restart(tmp_path: Path) -> None:
+    pytest.importorskip("trackio")
+    for steps in (made(2), made(3)[2:]):
+        done = subprocess.run(
+            [sys.executable, "-c", _TRACKIO, str(tmp_path), msgspec.json.encode(steps).decode()],
+            env={**os.environ, "TRACKIO_DIR": str(tmp_path / "trackio"), "HF_HUB_OFFLINE": "1"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "", "what it says is no line of ours"
+    with contextlib.closing(sqlite3.connect(tmp_path / "trackio" / "arttrace.db")) as written:
+        rows = written.execute("SELECT run_id, run_name, step, metrics FROM metrics ORDER BY id").fetchall()
+        [config] = written.execute("SELECT config FROM configs").fetchone()
+    assert len({run_id for run_id, *_ in rows}) == 1
+    assert [(name, step, json.loads(numbers)) for _, name, step, numbers in rows] == [
+        ("policy", done.step, done.metrics) for done in made(3)
+    ]
+    assert json.loads(config)["learner"] == {"loss": "cispo"}
 
 
 def test_one_that_fails_is_told_once_and_training_goes_on(checkpoints: Checkpoints) -> None:
