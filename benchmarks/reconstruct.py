@@ -33,26 +33,30 @@ JsonMessage = dict[str, Any]
 _MS = 1_000_000
 
 
-def spans_of_run(id: str, calls: Sequence[tuple[list[JsonMessage], JsonMessage]], *, tokens: bool) -> list[SpanRow]:
+def spans_of_run(run_id: str, calls: Sequence[tuple[list[JsonMessage], JsonMessage]], *, tokens: bool) -> list[SpanRow]:
     """The spans of one decorated run that made these calls (input, answer), in the conventions' message form. With
     `tokens`, three token ids per word, so that each input begins with what came before it."""
-    number = int.from_bytes(id.encode()[-8:], "big")
+    number = int.from_bytes(run_id.encode()[-8:], "big")
     trace, root = f"{number:032x}", f"{number:016x}"
 
     def row(index: int, name: str, parent: str | None, **attributes: Any) -> SpanRow:
         named = {getattr(semconv, key): value for key, value in attributes.items() if value is not None}
         span_id = root if parent is None else f"{(number + index + 1) % (1 << 64):016x}"
-        named[semconv.TRAJECTORY_ID] = id
+        named[semconv.TRAJECTORY_ID] = run_id
         times = (0, (2 * len(calls) + 1) * _MS) if parent is None else ((2 * index + 1) * _MS, (2 * index + 2) * _MS)
         return SpanRow(trace, span_id, name, *times, parent, 1 if parent is None else 3, attributes=named)
 
     spans = []
+    ids_of: dict[int, list[int]] = {}
     for index, (messages, answer) in enumerate(calls):
         ids: dict[str, Any] = {}
         if tokens:
-            sampled = _token_ids([answer])
+            for message in (*messages, answer):
+                if id(message) not in ids_of:
+                    ids_of[id(message)] = _token_ids(message)
+            sampled = ids_of[id(answer)]
             ids = {
-                "PROMPT_TOKEN_IDS": encode_token_ids(_token_ids(messages)),
+                "PROMPT_TOKEN_IDS": encode_token_ids([one for message in messages for one in ids_of[id(message)]]),
                 "TOKEN_IDS": encode_token_ids(sampled),
                 "LOGPROBS": encode_logprobs([-0.5] * len(sampled)),
                 "POLICY_VERSION": "policy@1",
@@ -78,17 +82,10 @@ def spans_of_run(id: str, calls: Sequence[tuple[list[JsonMessage], JsonMessage]]
     return spans
 
 
-_tokens_of: dict[int, list[int]] = {}
-
-
-def _token_ids(messages: Sequence[JsonMessage]) -> list[int]:
-    ids: list[int] = []
-    for message in messages:
-        if id(message) not in _tokens_of:
-            count = 3 * len(json.dumps(message).split())
-            _tokens_of[id(message)] = [random.Random(count + i).randrange(150_000) for i in range(count)]
-        ids += _tokens_of[id(message)]
-    return ids
+def _token_ids(message: JsonMessage) -> list[int]:
+    text = json.dumps(message)
+    rng = random.Random(text)
+    return [rng.randrange(150_000) for _ in range(3 * len(text.split()))]
 
 
 def tau_bench(path: Path) -> list[list[SpanRow]]:

@@ -15,7 +15,6 @@ from arttrace import semconv
 from arttrace.records.call import Call, Choice
 from arttrace.records.message import (
     Message,
-    MessageTexts,
     OtherPart,
     Part,
     ReasoningPart,
@@ -26,7 +25,7 @@ from arttrace.records.message import (
 )
 from arttrace.records.span import SpanRow
 from arttrace.records.tokens import TokenIds, decode_logprobs, decode_token_ids
-from arttrace.trajectories.shared import Prefixes, SharedTexts
+from arttrace.trajectories.shared import MessageList, SharedTexts, message_texts
 
 _T = TypeVar("_T")
 _message: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
@@ -55,7 +54,7 @@ class _FinishReason(msgspec.Struct):
     finish_reason: str | None = None
 
 
-_answer: msgspec.json.Decoder[_Answer] = msgspec.json.Decoder(_Answer)
+_answers: msgspec.json.Decoder[list[_Answer]] = msgspec.json.Decoder(list[_Answer])
 _finish_reason: msgspec.json.Decoder[_FinishReason] = msgspec.json.Decoder(_FinishReason)
 
 
@@ -68,17 +67,20 @@ class MessageReader:
     def __init__(self) -> None:
         self._texts = SharedTexts()
         self._seen = _Seen()
-        self._read: Prefixes[tuple[Message, ...]] = Prefixes()
+        self._read: dict[MessageList, tuple[Message, ...]] = {}
         self._tools: dict[str, tuple[dict[str, Any], ...]] = {}
 
     def read(self, value: Any) -> tuple[Message, ...]:
         """The messages of an attribute. An unreadable list is an empty one."""
-        return self._of(self._texts.messages(value) or MessageTexts())
+        found = value if isinstance(value, MessageList) else self._texts.messages(value)
+        return () if found is None else self._read.get(found) or self._of(found)
 
     def choices(self, value: Any) -> list[tuple[Message, str | None]]:
         """The messages of an answer, each with its reason to finish."""
-        texts = self._texts.messages(value, grows=False) or MessageTexts()
-        return [self._choice(text) for text in texts]
+        answers = _or_none(_answers.decode, value) if isinstance(value, str) else None
+        if answers is not None:
+            return [(self._seen.held(Message(a.role, a.parts, a.name)), a.finish_reason) for a in answers]
+        return [self._choice(text) for text in _or_none(message_texts, value) or ()]
 
     def tools(self, value: Any) -> tuple[dict[str, Any], ...]:
         """Tool definitions: one and the same object for one text."""
@@ -96,43 +98,42 @@ class MessageReader:
         return message_hash(message) if known is None else known
 
     def _choice(self, text: str) -> tuple[Message, str | None]:
-        try:
-            answer = _answer.decode(text)
-        except msgspec.ValidationError:
-            found = _or_none(_finish_reason.decode, text)
-            return self._seen[text], found.finish_reason if found else None
-        message = Message(answer.role, answer.parts, answer.name)
-        return self._seen.held_or(text, message), answer.finish_reason
+        found = _or_none(_finish_reason.decode, text)
+        return self._seen[text], found.finish_reason if found else None
 
-    def _of(self, texts: MessageTexts) -> tuple[Message, ...]:
-        length, known = self._read.longest(texts)
-        if length == len(texts):
-            return known or ()
-        messages = (*(known or ()), *map(self._seen.__getitem__, texts[length:]))
-        self._read.keep(texts, messages)
+    def _of(self, found: MessageList) -> tuple[Message, ...]:
+        missing = [found]
+        while (before := missing[-1].before) is not None and before not in self._read:
+            missing.append(before)
+        messages = self._read[before] if before else ()
+        for one in reversed(missing):
+            messages += tuple([self._seen[text] for text in one.added])
+            self._read[one] = messages
         return messages
 
 
 class _Seen(dict[str, Message]):
-    """Messages by their JSON text, and their hashes by identity."""
+    """Messages by their JSON text, equal ones as one object, and their hashes by identity."""
 
     def __init__(self) -> None:
         self.hashes: dict[int, str] = {}
+        self._held: dict[Message, Message] = {}
 
     def __missing__(self, text: str) -> Message:
         try:
             message = _message.decode(text)
         except msgspec.ValidationError:
             message = _lenient_message(msgspec.json.decode(text))
-        return self.held_or(text, message)
-
-    def held_or(self, text: str, message: Message) -> Message:
-        """The message held for a text; this one when there is none."""
-        held = self.get(text)
-        if held is None:
-            held = self[text] = message
-            self.hashes[id(message)] = message_hash(message)
+        held = self[text] = self.held(message)
         return held
+
+    def held(self, message: Message) -> Message:
+        """The first message seen that equals this one. What a part holds but text is not compared: 1 equals true."""
+        if not any(isinstance(part, (ToolResultPart, OtherPart)) for part in message.parts):
+            message = self._held.setdefault(message, message)
+        if id(message) not in self.hashes:
+            self.hashes[id(message)] = message_hash(message)
+        return message
 
 
 def _lenient_message(value: Any) -> Message:

@@ -11,7 +11,6 @@ with that prefix, so a stack holds just the prefixes of what is read.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -19,7 +18,7 @@ import msgspec
 
 from arttrace.records.call import Call, Choice
 from arttrace.records.sequence import TokenReport, TokenSequence
-from arttrace.records.tokens import token_bytes
+from arttrace.records.tokens import is_logprob, token_bytes
 from arttrace.records.trajectory import Trajectory
 
 NO_TOKEN_IDS = "no token ids"
@@ -104,7 +103,7 @@ def _fault(call: Call, choice: Choice | None) -> str | None:
     if choice is None or not _prompt(call, choice) or choice.token_ids is None:
         return ERROR if call.error else IN_PROGRESS if choice is None and not call.end_ns else NO_TOKEN_IDS
     logprobs = choice.logprobs
-    if logprobs is None or len(logprobs) != len(choice.token_ids) or any(map(_unknown, logprobs)):
+    if logprobs is None or len(logprobs) != len(choice.token_ids) or not all(map(is_logprob, logprobs)):
         return NO_LOGPROBS
     sampled = sum(len(other.token_ids or ()) for other in call.choices)
     if call.output_tokens is not None and call.interrupted is None and sampled != call.output_tokens:
@@ -122,10 +121,6 @@ def _foreign(call: Call, policy: str | None) -> str | None:
     if not call.policy_version:
         return NO_POLICY_VERSION
     return None if call.policy_version.rpartition("@")[0] == policy else OTHER_POLICY
-
-
-def _unknown(logprob: float | None) -> bool:
-    return logprob is None or not math.isfinite(logprob)
 
 
 def _prompt(call: Call, choice: Choice) -> Sequence[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
+from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -21,25 +22,66 @@ _KEPT = 16
 _raw_list: msgspec.json.Decoder[list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw])
 
 
+def message_texts(value: Any) -> list[str] | None:
+    """The JSON text of each message of an attribute (JSON text or values), None when it is neither. Raises ValueError
+    for text that is no list."""
+    if isinstance(value, str):
+        return [bytes(raw).decode() for raw in _raw_list.decode(value)]
+    if isinstance(value, (list, tuple)):
+        return [msgspec.json.encode(item).decode() for item in value]
+    return None
+
+
+class _Known(Generic[_T]):
+    """A text that was read and what was made of it. It lies in pieces, each less than half of the one before, so that
+    to grow it copies little and to compare it takes few steps."""
+
+    __slots__ = ("length", "made", "pieces")
+
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+        self.length = 0
+        self.made: _T
+
+    def begins(self, text: str, end: int) -> bool:
+        """Whether the first `end` characters of `text` begin with this one."""
+        at = 0
+        for piece in self.pieces:
+            if not text.startswith(piece, at, end):
+                return False
+            at += len(piece)
+        return True
+
+    def grow(self, further: str, made: _T) -> None:
+        self.pieces.append(further)
+        while len(self.pieces) > 1 and len(self.pieces[-2]) < 2 * len(self.pieces[-1]):
+            self.pieces[-2:] = ["".join(self.pieces[-2:])]
+        self.length += len(further)
+        self.made = made
+
+
 class Recent(Generic[_T]):
     """The last few texts, each with what was made of it."""
 
     def __init__(self) -> None:
-        self._held: list[tuple[str, _T]] = []
+        self._held: list[_Known[_T]] = []
 
-    def longest(self, text: str) -> tuple[str, _T] | None:
-        """The longest of them that `text` begins with."""
+    def longest(self, text: str, end: int) -> _Known[_T] | None:
+        """The longest of them that the first `end` characters of `text` begin with."""
         found = None
         for held in reversed(self._held):
-            if (found is None or len(held[0]) > len(found[0])) and text.startswith(held[0]):
+            if (found is None or held.length > found.length) and held.begins(text, end):
                 found = held
         return found
 
-    def keep(self, text: str, made: _T, instead_of: tuple[str, _T] | None) -> None:
-        """Keeps a text, in the place of the one that it extends."""
-        if instead_of is not None:
-            self._held.remove(instead_of)
-        self._held.append((text, made))
+    def keep(self, further: str, made: _T, after: _Known[_T] | None) -> None:
+        """Keeps a text: `further` characters after a held one, in whose place it comes."""
+        if after is None:
+            after = _Known()
+        else:
+            self._held.remove(after)
+        after.grow(further, made)
+        self._held.append(after)
         del self._held[:-_KEPT]
 
 
@@ -62,6 +104,24 @@ class Prefixes(Generic[_T]):
         self._held[len(items), id(items[-1])] = (items, made)
 
 
+class MessageList:
+    """The messages of an attribute, as the list that it goes on from and the JSON texts that it adds; equal texts are
+    one object. `size` is the characters of all of them, `digest` a hash over them all (16 bytes)."""
+
+    __slots__ = ("_state", "added", "before", "size")
+
+    def __init__(self, before: MessageList | None, added: Sequence[str], digests: _Digests) -> None:
+        self.before, self.added = before, added
+        self._state = hashlib.blake2b(digest_size=16) if before is None else before._state.copy()
+        self._state.update(b"".join([digests[text] for text in added]))
+        self.size: int = sum(map(len, added), before.size if before else 0)
+
+    @property
+    def digest(self) -> bytes:
+        digest: bytes = self._state.digest()
+        return digest
+
+
 class _Digests(dict[str, bytes]):
     def __missing__(self, text: str) -> bytes:
         self[text] = digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
@@ -69,59 +129,52 @@ class _Digests(dict[str, bytes]):
 
 
 class SharedTexts:
-    """Message lists of one trace as MessageTexts, equal messages as one str object, and the hash of each list."""
+    """Message lists of one trace as MessageLists."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
-        self._recent: Recent[MessageTexts] = Recent()
         self._digests = _Digests()
-        self._hashed: Prefixes[tuple[Any, int]] = Prefixes()
+        self._recent: Recent[MessageList] = Recent()
+        self._whole: Prefixes[MessageList] = Prefixes()
 
-    def messages(self, value: Any, *, grows: bool = True) -> MessageTexts | None:
-        """The messages of an attribute: JSON text, values, or MessageTexts. None when it is no list. `grows` says that
-        it may begin with what came before."""
-        if isinstance(value, MessageTexts):
-            return value
+    def messages(self, value: Any) -> MessageList | None:
+        """The messages of an attribute: JSON text, values, or MessageTexts. None when it is no list."""
         try:
             if isinstance(value, str):
-                return self._of_json(value) if grows else MessageTexts(self._parsed(value))
-            if isinstance(value, (list, tuple)):
-                return MessageTexts(self._one(msgspec.json.encode(item).decode()) for item in value)
-        except (msgspec.DecodeError, UnicodeError):
-            pass
-        return None
+                return self._of_json(value)
+            texts = value if isinstance(value, MessageTexts) else self._read(value)
+            return None if texts is None else self._of_texts(texts)
+        except ValueError:
+            return None
 
-    def digest(self, texts: MessageTexts) -> tuple[bytes, int]:
-        """A hash over the texts of a list (16 bytes), and their length together."""
-        length, known = self._hashed.longest(texts)
-        state, size = (known[0].copy(), known[1]) if known else (hashlib.blake2b(digest_size=16), 0)
-        if length < len(texts):
-            state.update(b"".join(map(self._digests.__getitem__, texts[length:])))
-            size += sum(map(len, texts[length:]))
-            self._hashed.keep(texts, (state.copy(), size))
-        digest: bytes = state.digest()
-        return digest, size
-
-    def _of_json(self, text: str) -> MessageTexts:
-        whole = text.rstrip()
-        body = whole[:-1]  # without the closing bracket: what a longer list begins with
-        held = self._recent.longest(body) if whole.endswith("]") else None
-        rest = body[len(held[0]) :].lstrip() if held else ""
-        if held and not rest:
-            return held[1]
-        if held and rest.startswith(","):
-            texts = MessageTexts((*held[1], *self._parsed(f"[{rest[1:]}]")))
-        else:
-            held, texts = None, MessageTexts(self._parsed(text))
+    def _of_texts(self, texts: tuple[str, ...]) -> MessageList:
+        length, known = self._whole.longest(texts)
+        if known is not None and length == len(texts):
+            return known
+        found = MessageList(known, texts[length:], self._digests)
         if texts:
-            self._recent.keep(body, texts, held)
-        return texts
+            self._whole.keep(texts, found)
+        return found
 
-    def _parsed(self, text: str) -> list[str]:
-        return [self._one(bytes(raw).decode()) for raw in _raw_list.decode(text)]
+    def _of_json(self, text: str) -> MessageList:
+        end = len(text.rstrip()) - 1  # of what a longer list begins with: all but the closing bracket
+        held = self._recent.longest(text, end) if text[end : end + 1] == "]" else None
+        if held is not None:
+            rest = text[held.length : end].lstrip()
+            if not rest:
+                return held.made
+            if rest.startswith(",") and (added := self._read(f"[{rest[1:]}]")):
+                found = MessageList(held.made, added, self._digests)
+                self._recent.keep(text[held.length : end], found, held)
+                return found
+        found = self._of_texts(self._read(text) or ())
+        if found.size:
+            self._recent.keep(text[:end], found, None)
+        return found
 
-    def _one(self, text: str) -> str:
-        return self._texts.setdefault(text, text)
+    def _read(self, value: Any) -> tuple[str, ...] | None:
+        texts = message_texts(value)
+        return None if texts is None else tuple([self._texts.setdefault(text, text) for text in texts])
 
 
 _IDS_AT_ONCE = 16  # characters of base64 that hold three whole ids
@@ -136,8 +189,8 @@ class SharedTokens:
 
     def read(self, text: str) -> tuple[bytes, TokenIds | None]:
         """The hash of an encoded prompt (16 bytes), and its ids, None when it is not readable."""
-        held = self._recent.longest(text)
-        read, (state, ids) = (len(held[0]), held[1]) if held else (0, (hashlib.blake2b(digest_size=16), array("i")))
+        held = self._recent.longest(text, len(text))
+        read, (state, ids) = (held.length, held.made) if held else (0, (hashlib.blake2b(digest_size=16), array("i")))
         state = state.copy()
         known = max(0, read - _PREFIX) // _IDS_AT_ONCE * 3
         try:
@@ -153,7 +206,7 @@ class SharedTokens:
         whole = _whole_ids(text)
         if whole > read:
             state.update(text[read:whole].encode())
-            self._recent.keep(text[:whole], (state.copy(), ids), held)
+            self._recent.keep(text[read:whole], (state.copy(), ids), held)
             read = whole
         state.update(text[read:].encode())
         return state.digest(), TokenIds(ids, known + len(tail))

@@ -24,7 +24,7 @@ _encoder = msgspec.json.Encoder(order="sorted")
 
 
 class UniqueSpan(msgspec.Struct, frozen=True, gc=False):
-    """A span with the hash of its content (32 hex digits) and its length in bytes. Its input messages are MessageTexts,
+    """A span with the hash of its content (32 hex digits) and its length in bytes. Its input messages are a MessageList,
     its prompt's token ids TokenIds; `conflicts` counts other spans that came under its id, ended like it and with
     different content."""
 
@@ -45,26 +45,26 @@ class _Reader:
         self._texts, self._tokens = SharedTexts(), SharedTokens()
 
     def read(self, row: SpanRow) -> UniqueSpan:
-        rest = dict(row.attributes)
         shared: dict[str, Any] = {}
         hashed, length = b"", 0
-        texts = self._texts.messages(rest.get(semconv.INPUT_MESSAGES))
-        if texts is not None:
-            del rest[semconv.INPUT_MESSAGES]
-            hashed, length = self._texts.digest(texts)
-            shared[semconv.INPUT_MESSAGES] = texts
-        tokens = rest.get(semconv.PROMPT_TOKEN_IDS)
+        messages = self._texts.messages(row.attributes.get(semconv.INPUT_MESSAGES))
+        if messages is not None:
+            hashed, length = messages.digest, messages.size
+            shared[semconv.INPUT_MESSAGES] = messages
+        tokens = row.attributes.get(semconv.PROMPT_TOKEN_IDS)
         if isinstance(tokens, str) and tokens.isascii():
-            del rest[semconv.PROMPT_TOKEN_IDS]
             digest_of_ids, ids = self._tokens.read(tokens)
             hashed += digest_of_ids
             length += len(tokens)
             shared[semconv.PROMPT_TOKEN_IDS] = tokens if ids is None else ids
-        document = _encoder.encode(msgspec.structs.replace(row, attributes=rest))
         if shared:
-            row = msgspec.structs.replace(row, attributes={**rest, **shared})
+            rest = {name: value for name, value in row.attributes.items() if name not in shared}
+            row = msgspec.structs.replace(row, attributes=rest)
+        document = _encoder.encode(row)
+        if shared:
+            rest.update(shared)
         digest = hashlib.blake2b(document, digest_size=16)
-        digest.update(bytes((texts is not None, len(hashed))) + hashed)
+        digest.update(bytes((messages is not None, len(hashed))) + hashed)
         return UniqueSpan(row, digest.hexdigest(), len(document) + length)
 
 
