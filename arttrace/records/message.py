@@ -76,7 +76,7 @@ def canonical_json(value: Any) -> bytes:
 def _canonical_arguments(arguments: str) -> Any:
     try:
         return msgspec.json.decode(arguments or "{}")
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):  # a model may well sample `[[[[[...`
         return arguments
 
 

@@ -25,7 +25,7 @@ from arttrace.records.message import (
 )
 from arttrace.records.span import SpanRow
 from arttrace.records.tokens import TokenIds, decode_logprobs, decode_token_ids
-from arttrace.trajectories.shared import MessageList, SharedTexts, message_texts
+from arttrace.trajectories.shared import UNREADABLE, MessageList, SharedTexts, message_texts
 
 _T = TypeVar("_T")
 _message: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
@@ -122,8 +122,8 @@ class _Seen(dict[str, Message]):
     def __missing__(self, text: str) -> Message:
         try:
             message = _message.decode(text)
-        except msgspec.ValidationError:
-            message = _lenient_message(msgspec.json.decode(text))
+        except UNREADABLE:
+            message = _lenient_message(from_json(text))
         held = self[text] = self.held(message)
         return held
 
@@ -178,7 +178,7 @@ def from_json(value: Any) -> Any:
         return value
     try:
         return msgspec.json.decode(value)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return value
 
 
@@ -194,7 +194,7 @@ def _whole(value: Any) -> int | None:
 def _or_none(decode: Callable[[Any], _T | None], value: Any) -> _T | None:
     try:
         return decode(value)
-    except ValueError:
+    except UNREADABLE:
         return None
 
 

@@ -19,12 +19,15 @@ from arttrace.records.tokens import TokenIds, token_array
 _T = TypeVar("_T")
 _KEPT = 16
 
+UNREADABLE = (ValueError, RecursionError)
+"""What reading a JSON text may raise: it is none, or deeper than a parser goes."""
+
 _raw_list: msgspec.json.Decoder[list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def message_texts(value: Any) -> list[str] | None:
     """The JSON text of each message of an attribute (JSON text or values), None when it is neither. Raises ValueError
-    for text that is no list."""
+    for text that is no list, RecursionError for one too deep."""
     if isinstance(value, str):
         return [bytes(raw).decode() for raw in _raw_list.decode(value)]
     if isinstance(value, (list, tuple)):
@@ -144,7 +147,7 @@ class SharedTexts:
                 return self._of_json(value)
             texts = value if isinstance(value, MessageTexts) else self._read(value)
             return None if texts is None else self._of_texts(texts)
-        except ValueError:
+        except UNREADABLE:
             return None
 
     def _of_texts(self, texts: tuple[str, ...]) -> MessageList:

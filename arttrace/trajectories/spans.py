@@ -24,7 +24,7 @@ _encoder = msgspec.json.Encoder(order="sorted")
 
 
 class UniqueSpan(msgspec.Struct, frozen=True, gc=False):
-    """A span with the hash of its content (32 hex digits) and its length in bytes. Its input messages are a MessageList,
+    """A span with the hash of its content (32 hex digits) and its length in bytes. Its input is a MessageList,
     its prompt's token ids TokenIds; `conflicts` counts other spans that came under its id, ended like it and with
     different content."""
 
