@@ -197,19 +197,14 @@ class Recorder:
     def flush(self, timeout_s: float | None = None) -> bool:
         """Return when everything submitted before is on the disk; False when that took longer than `timeout_s`."""
         done = threading.Event()
-        self.submit(lambda: self._flushed(done))
+        self.submit(self._end_turn)
+        self.submit(done.set)
         self._hurry.set()
         in_time = self._wait(done, timeout_s)
         with _spooling:
             self._spool.sync()
         raise_background_failure()
         return in_time
-
-    def _flushed(self, done: threading.Event) -> None:
-        try:
-            self._end_turn()
-        finally:
-            done.set()
 
     def _wait(self, done: threading.Event, timeout_s: float | None) -> bool:
         """Wait for a job to be done by the worker, or do what waits in its place when there is none."""
