@@ -71,7 +71,8 @@ class Report:
         told = ", ".join(f"{counts[kind]} {kind}" for kind in ("complete", "failed", "lost") if counts[kind])
         lines = [f"{len(self.outcomes)} runs in {groups} groups: {told or 'none'}; {self.seconds:.1f} s."]
         if len(self.outcomes) < self.wanted:
-            lines.append(f"  stopped: {self.wanted - len(self.outcomes)} of {self.wanted} runs were not made")
+            missing = self.wanted - len(self.outcomes)
+            lines.append(f"  stopped: {missing} of {self.wanted} runs were not made; runs made later join these groups")
         for kind in ("failed", "lost"):
             reasons = Counter(one.reason.partition("\n")[0] for one in self.outcomes if one.kind == kind)
             lines += [f"  {kind}: {count} x {reason}" for reason, count in reasons.most_common(5)]

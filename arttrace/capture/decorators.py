@@ -68,7 +68,7 @@ class ScopeDecorator:
         self._name = name
         self._group = group
         self._scenario = scenario
-        self._tags = tuple(tags)
+        self._tags = tags if isinstance(tags, str) else tuple(tags)
         self._metadata = dict(metadata or {})
         self._trajectory_id = trajectory_id
         self._capture_content = None if capture_content is None else content_mode(capture_content, default="full")
@@ -148,6 +148,7 @@ class ScopeDecorator:
                     if not signatures:
                         signatures.append(inspect.signature(wrapped))
                     scope.set_arguments(**_bound(signatures[0], args, kwargs))
+                    scope.function = wrapped
             return scope
 
         def in_coroutine(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -8,7 +8,6 @@ import inspect
 import os
 import subprocess
 import sys
-import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import msgspec
 
 from arttrace.capture import bootstrap
+from arttrace.capture.annotations import as_annotated, hints_of
 from arttrace.capture.program import ROLLOUT
 from arttrace.records.rollout import RolloutJob
 
@@ -72,34 +72,14 @@ def bind(fn: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[tuple[An
     unknown = sorted(arguments.keys() - signature.parameters.keys())
     if unknown:
         raise TypeError(f"it has no parameter {unknown[0]!r}: the entry point has changed since it was recorded")
-    hints = _hints(fn)
+    hints = hints_of(fn)
     bound = inspect.BoundArguments(signature, {})
     for name, parameter in signature.parameters.items():
         if name in arguments:
             is_one = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
             value = arguments[name]
-            bound.arguments[name] = _as_annotated(value, hints.get(name)) if is_one else value
+            bound.arguments[name] = as_annotated(value, hints.get(name)) if is_one else value
     return bound.args, bound.kwargs
-
-
-def _hints(fn: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(inspect.unwrap(fn))
-    except Exception:  # noqa: BLE001  annotations are the user's and may name anything
-        return {}
-
-
-def _as_annotated(value: Any, hint: Any) -> Any:
-    """The value as its annotation has it; as it is, where nothing is known of that type."""
-    if hint is None:
-        return value
-    validate = getattr(hint, "model_validate", None)
-    if callable(validate):
-        return validate(value)
-    try:
-        return msgspec.convert(value, hint)
-    except (TypeError, ValueError):  # a type of the user's own, or an annotation that was not kept to
-        return value
 
 
 def run_program(program: str, job: RolloutJob) -> None:

@@ -33,8 +33,8 @@ _ends = False
 _ending = Guard("ending the program's trajectory", background=True)
 
 
-def enable() -> None:
-    """From now on calls outside a trajectory are recorded under the program's.
+def enable() -> bool:
+    """From now on calls outside a trajectory are recorded under the program's. True when a rollout started it.
 
     What a rollout that started this program says of its trajectory is taken from the environment here, so that it
     concerns no process that the program starts.
@@ -44,6 +44,7 @@ def enable() -> None:
     job = os.environ.pop(ROLLOUT, None)
     if job is not None:
         _overrides = RunOverrides(**msgspec.json.decode(job))
+    return job is not None
 
 
 def scope(kind: ScopeKind = "agent") -> Scope | None:

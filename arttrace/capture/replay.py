@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
+from arttrace.capture.annotations import as_annotated, hints_of
 from arttrace.capture.guard import Guard
 from arttrace.errors import ArttraceError
 from arttrace.records.message import canonical_json
@@ -53,13 +54,13 @@ class RecordedTools:
 
 
 def recorded(
-    scope: Scope | None, again: Callable[[RecordedTool], Any] = lambda tool: tool.result, *, comparable: bool = True
+    scope: Scope | None, again: Callable[[RecordedTool], Any] | None = None, *, comparable: bool = True
 ) -> Callable[[], Any] | None:
     """What to call instead of the tool that `scope` is a run of; None where the tool is to run, as outside of rollouts.
 
-    It returns what `again` makes of the recorded result (its JSON values, by default), raises what the tool raised
-    (built-in exceptions alone are in a record), or raises ToolNotRecorded; a run that met one of these is no word about
-    its agent, and marked so.
+    It returns what `again` makes of the recorded result (by default, what the decorated function is annotated to
+    return, from JSON values), raises what the tool raised (built-in exceptions alone are in a record), or raises
+    ToolNotRecorded; a run that met one of these is no word about its agent, and marked so.
     """
     if scope is None or scope.kind != "tool" or scope.run.tools is None:
         return None
@@ -69,12 +70,19 @@ def recorded(
     with _answering:
         found = tools.take(scope.name, scope.arguments if comparable else None)
         if found is not None:
-            return partial(_give, found, again(found) if found.error is None else None)
+            result = None
+            if found.error is None:
+                result = _as_returned(scope, found) if again is None else again(found)
+            return partial(_give, found, result)
     if tools.runs_missing:
         return None
     call = f"{scope.name}({(scope.arguments or '')[:200]})"
     scope.run.interrupted = f"a tool call that is not in the record: {scope.name}"
     return partial(_refuse, call)
+
+
+def _as_returned(scope: Scope, tool: RecordedTool) -> Any:
+    return tool.result if scope.function is None else as_annotated(tool.result, hints_of(scope.function).get("return"))
 
 
 def _give(tool: RecordedTool, result: Any) -> Any:

@@ -28,6 +28,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from arttrace.capture import no_input
 from arttrace.capture.api import flush, run_entry, shutdown
 from arttrace.capture.entries import bind, load_entry, run_program
 from arttrace.capture.propagation import VARIABLE
@@ -140,6 +141,7 @@ def _take_standard_streams() -> tuple[BinaryIO, BinaryIO]:
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
+    no_input.install()
     return jobs, answers
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 from opentelemetry.trace import SpanContext, SpanKind
 
 from arttrace import semconv
@@ -21,7 +22,7 @@ from arttrace.capture.flow import Execution, Flow, claim_execution, current_flow
 from arttrace.capture.guard import Guard, logger
 from arttrace.capture.ids import random_hex
 from arttrace.capture.runtime import recorder
-from arttrace.capture.values import described, json_object, json_text
+from arttrace.capture.values import described, json_object, json_text, safe_text
 from arttrace.records.reward import Reward
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class Run:
     scenario: str | None = None
     group: str | None = None
     tags: list[str] = field(default_factory=list)
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, msgspec.Raw] = field(default_factory=dict)
+    metadata_was_cut: bool = False
     ended_spans: int = 0
     tools: RecordedTools | None = None
     """In a rollout, what its tools are answered with instead of being run."""
@@ -51,6 +53,17 @@ class Run:
     """Why the last model call got no answer from its server: a run that then fails is no word about its agent."""
     interrupted: str | None = None
     """Why the run is none to be judged or learned from, however it ends."""
+
+    def update(self, metadata: Mapping[str, Any] | None, tags: Sequence[str]) -> None:
+        """Add metadata and tags, as they are now."""
+        with _recording:
+            for name, value in (metadata or {}).items():
+                text, cut = json_text(value, MAX_CONTENT_BYTES)
+                self.metadata[safe_text(name)] = msgspec.Raw(text.encode())
+                self.metadata_was_cut |= cut
+            for tag in map(safe_text, (tags,) if isinstance(tags, str) else tags):
+                if tag not in self.tags:
+                    self.tags.append(tag)
 
 
 class RunOverrides:
@@ -78,7 +91,7 @@ class RunOverrides:
         run.id = trajectory_id or run.id
         run.scenario = scenario if scenario is not None else run.scenario
         run.group = group if group is not None else run.group
-        run.metadata.update(metadata)
+        run.update(metadata, ())
         run.tools = self._tools
 
 
@@ -113,6 +126,7 @@ class Scope:
         above = self.recorder.settings.capture_content if parent is None else parent.capture_content
         self.capture_content: ContentMode = stricter(above, capture_content)
         self.library: str | None = None
+        self.function: Callable[..., Any] | None = None  # in a rollout, the decorated one that this is a run of
         self._failure: tuple[str, str] | None = None
         self._attributes: dict[str, Any] = {}
         self._cut: list[str] = []
@@ -197,9 +211,7 @@ class Scope:
 
     def update(self, *, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()) -> None:
         """Add metadata and tags to the trajectory."""
-        with _recording:
-            self.run.metadata.update(metadata or {})
-            self.run.tags.extend(tag for tag in tags if tag not in self.run.tags)
+        self.run.update(metadata, tags)
 
     def reward(self, value: float, name: str = "reward") -> None:
         """Give the trajectory a reward. Each call adds one."""
@@ -276,11 +288,11 @@ class Scope:
         if run.group is not None:
             attributes[semconv.GROUP] = run.group
         if run.tags:
-            attributes[semconv.TAGS] = [str(tag) for tag in run.tags]
+            attributes[semconv.TAGS] = list(run.tags)
         if run.metadata:
-            text, cut = json_object({str(key): value for key, value in dict(run.metadata).items()}, MAX_CONTENT_BYTES)
+            text, cut = json_object(dict(run.metadata), MAX_CONTENT_BYTES)
             attributes[semconv.METADATA] = text
-            if cut:
+            if (cut or run.metadata_was_cut) and semconv.METADATA not in self._cut:
                 self._cut.append(semconv.METADATA)
         return attributes
 
@@ -356,9 +368,8 @@ def open_scope(
         project=settings.project,
         scenario=scenario,
         group=group,
-        tags=list(tags),
-        metadata=dict(metadata or {}),
     )
+    run.update(metadata, tags)
     if flow.overrides is not None:
         flow.overrides.apply(run)
     return Scope(kind, name, run=run, parent=None, entry=entry, capture_content=capture_content)
@@ -381,10 +392,7 @@ def describe_error(error: BaseException) -> tuple[str, str]:
     """(type, message) of an exception, the message bounded."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    try:
-        return name, str(error)[:MAX_ERROR_TEXT]
-    except Exception:  # noqa: BLE001  the exception is the user's: its __str__ may raise anything
-        return name, ""
+    return name, safe_text(error)[:MAX_ERROR_TEXT]
 
 
 def record_reward(trajectory_id: str, value: float, name: str) -> None:

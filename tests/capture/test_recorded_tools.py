@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 import arttrace
 from arttrace.capture.replay import RecordedTools, ToolNotRecorded
@@ -35,6 +37,33 @@ def pages(q: str) -> Any:
     yield q
 
 
+class Shop(BaseModel):
+    name: str
+
+
+@dataclasses.dataclass
+class Price:
+    cents: int
+    shop: Shop
+
+
+@arttrace.tool
+def cheapest(q: str) -> Price | None:
+    ran.append(f"cheapest {q}")
+    return None
+
+
+@arttrace.tool
+async def shops(q: str) -> list[Shop]:
+    ran.append(f"shops {q}")
+    return []
+
+
+@arttrace.tool
+def untold(q: str):  # type: ignore[no-untyped-def]
+    ran.append(f"untold {q}")
+
+
 def library_tool(q: str) -> Any:
     run = ToolRun("some library", lambda: Called("lib", {"q": q}))
     with run:
@@ -50,6 +79,10 @@ RECORD = (
     RecordedTool("look", {"q": "a", "page": 1}, {"second": [1]}),
     RecordedTool("look", {"q": "b", "page": 2}, error="KeyError", message="b"),
     RecordedTool("alook", {"q": "a"}, "third"),
+    RecordedTool("cheapest", {"q": "a"}, {"cents": 5, "shop": {"name": "corner"}}),
+    RecordedTool("cheapest", {"q": "b"}),
+    RecordedTool("shops", {"q": "a"}, [{"name": "corner"}]),
+    RecordedTool("untold", {"q": "a"}, {"cents": 5}),
 )
 
 
@@ -68,6 +101,15 @@ def test_each_recorded_execution_answers_once_in_order() -> None:
         return first, second, asyncio.run(alook("a"))
 
     assert play(entry) == ("first", {"second": [1]}, "third")
+    assert ran == []
+
+
+def test_results_are_of_the_types_that_a_tool_is_annotated_to_return() -> None:
+    def entry() -> Any:
+        return cheapest("a"), cheapest("b"), asyncio.run(shops("a")), untold("a")
+
+    corner = Shop(name="corner")
+    assert play(entry) == (Price(5, corner), None, [corner], {"cents": 5})
     assert ran == []
 
 

@@ -29,9 +29,10 @@ from arttrace.store import Store
 from trainer.batch import make_batch
 from trainer.commands.rollout import command
 from trainer.replay import same_entry
+from trainer.replay_report import Outcome, report_of
 
 _AGENT = """
-import asyncio, dataclasses, json, os, sys, time
+import asyncio, dataclasses, json, os, pathlib, sys, time
 import openai
 import arttrace
 
@@ -73,11 +74,23 @@ async def talk(question):
                 result = f"no such item: {error}"
             messages.append({"role": "tool", "tool_call_id": made.id, "content": json.dumps(result)})
 
+async def one_of_several():
+    place = pathlib.Path(os.environ["RAN"]).with_name("at_once")
+    place.mkdir(exist_ok=True)
+    (place / str(os.getpid())).touch()
+    await asyncio.sleep(0.3)
+    ran(f"beside {len(list(place.iterdir())) - 1} others")
+    (place / str(os.getpid())).unlink()
+
 @arttrace.trajectory
 async def answer(question, *notes, style: Style = Style(3), **more):
     mode = os.environ.get("MODE")
     if mode == "slow":
         await asyncio.sleep(60)
+    if mode == "ask":
+        input("and the password? ")
+    if mode == "count":
+        await one_of_several()
     if mode == "raise":
         await talk(question)
         raise ValueError("I give up")
@@ -92,7 +105,14 @@ class Shop:
     def serve(self, question):
         return asyncio.run(talk(question))
 
+    @classmethod
+    @arttrace.trajectory
+    async def branch(cls, question):
+        return [cls.__name__, await talk(question)]
+
 if __name__ == "__main__" and sys.argv[1] == "program":
+    if os.environ.get("MODE") == "ask":
+        input("and the password? ")
     print(asyncio.run(talk(sys.argv[2])))
 elif __name__ == "__main__":
     for what in sys.argv[1:]:
@@ -102,6 +122,10 @@ elif __name__ == "__main__":
             odd(object())
         elif kind == "method":
             Shop().serve("price of fig")
+        elif kind == "branch":
+            asyncio.run(Shop.branch("price of fig"))
+        elif kind == "long":
+            asyncio.run(answer("price of date", "x" * (9 << 20)))
         else:
             arttrace.init(capture_content=kind)
             asyncio.run(answer(question, "n1", "n2", style=Style(7), tone="dry"))
@@ -171,7 +195,8 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recording")
     (folder / "agent.py").write_text(_AGENT)
     asked = ("stock of mango", "price of ghost", "price of mango", "price of fig", "price of mango")
-    runs = ("odd", "method", "redacted:price of pear", "off:price of lime", *(f"full:{question}" for question in asked))
+    less = ("redacted:price of pear", "off:price of lime")
+    runs = ("odd", "method", "branch", "long", *less, *(f"full:{question}" for question in asked))
     with serve_script(_model) as production:
         env = {
             **os.environ,
@@ -280,15 +305,51 @@ def test_failed_runs_are_runs_and_lost_ones_are_in_no_batch(site: Site, monkeypa
 
 def test_what_cannot_be_replayed_is_refused_with_the_reason(site: Site) -> None:
     told = site.rollout("--dry-run", "--entry", f"{site.agent}:answer")
-    assert told["refused"] == {"its arguments were masked or redacted": 1, "no arguments were recorded": 1}
+    assert told["refused"] == {
+        "its arguments were cut to a bound": 1,
+        "its arguments were masked or redacted": 1,
+        "no arguments were recorded": 1,
+    }
     assert len(told["scenarios"]) == 4
     odd = site.rollout("--entry", f"{site.agent}:odd", code=1)["error"]
     assert "1 x its arguments hold values that are no JSON" in odd
     [method] = [one.id for one in site.kept() if one.entry.endswith("Shop.serve")]
     assert "Shop.serve is a method" in site.rollout("--trajectory", method, "-n", "1", code=1)["error"]
     assert "entry points" in site.rollout("-n", "1", code=1)["error"]
+    unknown = site.rollout("--entry", "agent.py:nothing", code=1)["error"]
+    assert "no recorded run is one of agent.py:nothing" in unknown
+    assert f"Recorded were: {site.agent}, {site.agent}:Shop.branch, {site.agent}:Shop.serve, " in unknown
+    missing = site.replay("price of fig", "-n", "1", "--entry", f"{site.agent}:nothing", code=1)["error"]
+    assert "has no attribute 'nothing'" in missing
     changed = site.replay("price of fig", "-n", "1", "--entry", f"{site.agent}:odd", code=1)
     assert "has no parameter" in changed["runs"][0]["reason"]
+
+
+def test_a_class_method_is_run_again(site: Site) -> None:
+    report = site.rollout("--entry", f"{site.agent}:Shop.branch", "-n", "1")
+    assert _outcomes(report) == {"complete": 1}
+    [run] = site.replayed()
+    assert run.result[0] == "Shop"
+
+
+def test_no_more_runs_at_once_than_asked_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODE", "count")
+    report = site.replay("price of fig", "-n", "6", "--concurrency", "2")
+    assert _outcomes(report) == {"complete": 6}
+    beside = {what: times for what, times in site.ran().items() if what.startswith("beside")}
+    assert sum(beside.values()) == 6
+    assert beside.keys() <= {"beside 0 others", "beside 1 others"}
+
+
+def test_a_run_that_asks_for_input_is_no_word_about_its_agent(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODE", "ask")
+    [program] = [one for one in site.kept() if one.arguments == {"argv": ["program", "price of plum"]}]
+    for recorded in (site.recorded("price of fig")[0], program):
+        [run] = site.rollout("--trajectory", recorded.id, "-n", "1", code=1)["runs"]
+        assert run["outcome"] == "lost"
+    assert {one.incomplete for one in site.replayed()} == {
+        "interrupted: it asked for standard input, which no record holds"
+    }
 
 
 def test_a_program_is_run_again_with_its_arguments(site: Site) -> None:
@@ -331,6 +392,12 @@ def test_ctrl_c_keeps_what_is_done(site: Site) -> None:
     assert report["interrupted"]
     assert 2 <= _outcomes(report)["complete"] < 400
     assert {run["trajectory"] for run in report["runs"]} <= {one.id for one in site.replayed() if not one.incomplete}
+
+
+def test_what_is_missing_after_ctrl_c_is_told() -> None:
+    run = Outcome("t1", "g1", None, "complete", "", 1.0, ("policy@4",), 6, 6)
+    lines = report_of([run], wanted=3, seconds=2.0, interrupted=True, stopped=None).text().splitlines()
+    assert lines[1] == "  stopped: 2 of 3 runs were not made; runs made later join these groups"
 
 
 def test_without_a_served_policy_the_mend_is_told(site: Site) -> None:

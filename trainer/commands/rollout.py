@@ -147,8 +147,12 @@ def _recorded(
     elif group is not None:
         found = store.trajectories(group=group)[::-1]
     else:
-        newest = [one.id for one in store.summaries(limit=_LOOKED_AT) if entry is None or same_entry(one.entry, entry)]
-        found = [one for one in store.trajectories(ids=newest)[::-1] if REPLAY_OF not in one.metadata]
+        newest = store.summaries(limit=_LOOKED_AT)
+        ids = [one.id for one in newest if entry is None or same_entry(one.entry, entry)]
+        if newest and not ids:
+            known = sorted({one.entry for one in newest if one.entry})[:5]
+            raise RolloutError(f"no recorded run is one of {entry}", f"Recorded were: {', '.join(known) or 'none'}.")
+        found = [one for one in store.trajectories(ids=ids)[::-1] if REPLAY_OF not in one.metadata]
     for trajectory in found:
         if scenario is None or trajectory.scenario == scenario:
             yield trajectory, store.spans(trajectory.id)

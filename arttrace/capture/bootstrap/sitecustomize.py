@@ -9,7 +9,8 @@ def _start_capture() -> None:
     try:
         from arttrace.capture import hooks, program
 
-        program.enable()
+        if program.enable():
+            import_module("arttrace.capture.no_input").install()
         hooks.install()
     except Exception as error:  # noqa: BLE001  the user's program runs, whatever is wrong with us
         print(f"arttrace: nothing is captured in {sys.executable}: {error}", file=sys.stderr)
