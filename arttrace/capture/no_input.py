@@ -14,7 +14,7 @@ _noting = Guard("noting that a run asked for input")
 
 
 class _NoInput(io.TextIOWrapper):
-    def readline(self, size: int = -1, /) -> str:
+    def readline(self, size: int = -1, /) -> str:  # type: ignore[override]
         with _noting:
             scope = current_flow().scope or program.scope()
             if scope is not None:
