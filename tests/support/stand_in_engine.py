@@ -20,6 +20,10 @@ class StandInEngine:
     `drop` is how many of the next generations it hangs up on before answering; `held` makes generations wait until
     `release` is set; `break_stream` ends a stream after its first chunk, an `endless` one never ends; `answer_bytes` is
     how large a whole answer is; `deaf` makes it ignore adapters' weights.
+
+    With `can_sleep` it has vLLM's /sleep, /wake_up and /is_sleeping; asleep it lets generations wait, as vLLM does, and
+    counts them in `asked_asleep`. `fail_to_wake` is how many of the next wakings it refuses, and it `forgets` adapters'
+    weights in its sleep while it goes on listing them.
     """
 
     def __init__(self, base_model: str = "base", port: int = 0) -> None:
@@ -33,6 +37,13 @@ class StandInEngine:
         self.break_stream = False
         self.endless = False
         self.answer_bytes = 0
+        self.can_sleep = False
+        self.asleep = False
+        self.asked_asleep = 0
+        self.fail_to_wake = 0
+        self.forgets = False
+        self._awake = asyncio.Event()
+        self._awake.set()
         self.held = False
         self.release = asyncio.Event()
         self.hung_up = asyncio.Event()
@@ -83,12 +94,18 @@ class StandInEngine:
             "/v1/load_lora_adapter": self._load,
             "/v1/unload_lora_adapter": self._unload,
         }
+        if self.can_sleep:
+            routes |= {"/sleep?level=1": self._sleep, "/wake_up": self._wake_up, "/is_sleeping": self._is_sleeping}
+        elif path == "/is_sleeping":
+            routes[path] = lambda _: (404, {"detail": "Not Found"})
         if path in routes:
             _reply(writer, *routes[path](body))
         elif "allowed_token_ids" in body:
+            await self._until_awake()
             _reply(writer, 200, self._probe(body))
         else:
             self.generations.append(body)
+            await self._until_awake()
             if self.drop:
                 self.drop -= 1
                 return False
@@ -130,6 +147,30 @@ class StandInEngine:
         _chunk(writer, b"")
         await writer.drain()
         return True
+
+    async def _until_awake(self) -> None:
+        self.asked_asleep += self.asleep
+        await self._awake.wait()
+
+    def _sleep(self, _: Request) -> tuple[int, Any]:
+        self.log.append(("sleep", "1"))
+        self.asleep = True
+        self._awake.clear()
+        return 200, {"status": "sleeping", "level": 1}
+
+    def _wake_up(self, _: Request) -> tuple[int, Any]:
+        self.log.append(("wake", ""))
+        if self.fail_to_wake:
+            self.fail_to_wake -= 1
+            return 500, {"error": {"message": "CUDA Error: out of memory"}}
+        if self.forgets:
+            self._weights.clear()
+        self.asleep = False
+        self._awake.set()
+        return 200, {"status": "awake", "tags": None}
+
+    def _is_sleeping(self, _: Request) -> tuple[int, Any]:
+        return 200, {"is_sleeping": self.asleep}
 
     def _padding(self) -> Request:
         return {"padding": "x" * self.answer_bytes} if self.answer_bytes else {}

@@ -35,6 +35,11 @@ from arttrace.paths import DataDir
     "--vllm-arg", "vllm_args", multiple=True, help="Passed on to vLLM, as in --vllm-arg=--seed=1. Repeatable."
 )
 @click.option(
+    "--sleep-while-training",
+    is_flag=True,
+    help="vLLM and the trainer share one CUDA card: vLLM sleeps during a step, requests wait.",
+)
+@click.option(
     "--max-requests",
     default=1024,
     show_default=True,
@@ -64,6 +69,7 @@ def command(
     replicas: int,
     vllm_urls: tuple[str, ...],
     vllm_args: tuple[str, ...],
+    sleep_while_training: bool,
     max_requests: int,
     trajectory_idle_seconds: float | None,
     record_traceparent: bool,
@@ -114,7 +120,9 @@ def command(
     serve(
         ServeOptions(
             data=data,
-            engine=EngineOptions(base_model, shape, max_model_len, tool_call_parser, vllm_args),
+            engine=EngineOptions(
+                base_model, shape, max_model_len, tool_call_parser, sleep=sleep_while_training, extra=vllm_args
+            ),
             policy=policy,
             host=host,
             port=port,

@@ -24,6 +24,7 @@ from arttrace.store import AnyStore
 from trainer.advantages import Scale
 from trainer.batch import Batch, make_batch
 from trainer.checkpoints import Checkpoints
+from trainer.daemon.sharing import engines_asleep
 from trainer.learner.interface import Learner
 from trainer.metrics import step_numbers
 from trainer.serving import GatewayStatus, PublishReport
@@ -49,6 +50,7 @@ class Gateway(Protocol):
 
     def publish(self, step: int, path: Path) -> PublishReport | None: ...
     def status(self) -> GatewayStatus | None: ...
+    def fall_asleep(self) -> Callable[[], None]: ...
 
 
 class Patience(Protocol):
@@ -143,7 +145,8 @@ class Loop:
         batch = make_batch(groups, policy=self.policy, scale=self.scale, step=last, max_staleness=self.max_staleness)
         require_trainable(batch)
         clock(Phase.STEP)
-        learned = self.learner.step(batch.samples, current_version=f"{self.policy}@{last}")
+        with engines_asleep(self.gateway, self.patience):
+            learned = self.learner.step(batch.samples, current_version=f"{self.policy}@{last}")
         if learned.skipped:
             clock.stop()
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from arttrace.paths import DataDir
@@ -37,6 +38,23 @@ class FoundGateway:
             return client.status()
         finally:
             client.close()
+
+    def fall_asleep(self) -> Callable[[], None]:
+        """As GatewayClient.fall_asleep; nothing happens when nobody serves."""
+        client = self._client()
+        if client is None:
+            return lambda: None
+        try:
+            wake = client.fall_asleep()
+        except BaseException:
+            client.close()
+            raise
+
+        def wake_and_close() -> None:
+            wake()
+            client.close()
+
+        return wake_and_close
 
     def _client(self) -> GatewayClient | None:
         serving = find_serving(self._data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
@@ -16,12 +17,13 @@ from arttrace.errors import ServingError
 from arttrace.wire import Api
 from trainer.gateway.errors import Refusal
 from trainer.gateway.gate import Gate
-from trainer.gateway.generation import Generation, read_body
+from trainer.gateway.generation import Generation, disconnected, read_body
 from trainer.gateway.policies import Policies
 from trainer.gateway.pool import Pool
 from trainer.gateway.publish import Publisher
 from trainer.gateway.recording import Recorder
 from trainer.gateway.routes import Routes
+from trainer.gateway.sleep import Sleeper
 from trainer.gateway.trajectories import EndOrder, RewardOrder
 from trainer.serving.report import EngineStatus, GateStatus, GatewayStatus, RecordingStatus
 
@@ -47,7 +49,7 @@ class Gateway:
 
     With an `api_key` everything asks for it. Without, only requests to a name of the loopback are answered: a web
     page whose own name was made to lead here is not. `recorder` records the calls that name their trajectory, where
-    there is one; `joins_traceparents` makes a traceparent such a name.
+    there is one; `joins_traceparents` makes a traceparent such a name. With a `sleeper` its engines sleep on order.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Gateway:
         gate: Gate | None = None,
         recorder: Recorder | None = None,
         joins_traceparents: bool = False,
+        sleeper: Sleeper | None = None,
     ) -> None:
         self.policies = policies
         self.publisher = publisher
@@ -67,6 +70,7 @@ class Gateway:
         self.gate = gate or Gate()
         self.recorder = recorder
         self.joins_traceparents = joins_traceparents
+        self.sleeper = sleeper
         self._api_key = None if api_key is None else f"Bearer {api_key}".encode()
 
     def app(self) -> ASGIApp:
@@ -79,6 +83,8 @@ class Gateway:
             "/admin/pause": {"POST": _told(self._pause)},
             "/admin/resume": {"POST": _told(self._resume)},
             "/admin/drain": {"POST": _told(self._drain)},
+            "/admin/sleep": {"POST": self._sleep},
+            "/admin/wake": {"POST": _told(self._wake)},
             "/health": {"GET": self._health},
         }
         of_trajectories: _Table = {"/end": {"POST": _told(self._end)}, "/reward": {"POST": _told(self._reward)}}
@@ -151,6 +157,47 @@ class Gateway:
             )
         return self._gate_status()
 
+    async def _sleep(self, names: Names, scope: Scope, receive: Receive, send: Send) -> None:
+        """The engines sleep from the head of this answer until it ends, told to or by the client's death."""
+        said = await Order(names, scope, receive).read(_SleepOrder)
+        sleeper = self._sleeping()
+
+        async def sleep() -> None:
+            await sleeper.fall_asleep(said.timeout_s)
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+            await send({"type": "http.response.body", "body": b"asleep\n", "more_body": True})
+            await sleeper.told_to_wake()
+            await send({"type": "http.response.body", "body": b"told to wake\n"})
+
+        sleeping, leaving = asyncio.ensure_future(sleep()), asyncio.ensure_future(disconnected(receive))
+        refused = False
+        try:
+            await asyncio.wait((sleeping, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if sleeping.done():
+                refused = isinstance(sleeping.exception(), Refusal)
+                sleeping.result()
+        finally:
+            leaving.cancel()
+            sleeping.cancel()
+            await asyncio.wait((sleeping,))
+            if not refused:
+                sleeper.wake_soon()
+
+    async def _wake(self, order: Order) -> GateStatus:
+        await order.read(_NoOrder)
+        await self._sleeping().wake()
+        return self._gate_status()
+
+    def _sleeping(self) -> Sleeper:
+        if self.sleeper is None:
+            raise Refusal(
+                409,
+                "no_sleep",
+                "the engines of this gateway never sleep",
+                mend="Start it with `arttrace serve --sleep-while-training`.",
+            )
+        return self.sleeper
+
     def _gate_status(self) -> GateStatus:
         return GateStatus(self.gate.paused, self.gate.waiting, self.gate.passed)
 
@@ -173,6 +220,7 @@ class Gateway:
             ),
             replicas=engines,
             gate=self._gate_status(),
+            sleeps=self.sleeper is not None,
             recording=None
             if recorder is None
             else RecordingStatus(recorder.recorded, recorder.refused, recorder.trajectories.open),
@@ -194,6 +242,10 @@ class _PauseOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _DrainOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     refuse: bool = False
     timeout_s: float = 60.0
+
+
+class _SleepOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    timeout_s: float = 600.0
 
 
 class _NoOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

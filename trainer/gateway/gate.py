@@ -46,6 +46,7 @@ class Gate:
         self.passed = 0
         self.held_bytes = 0
         self.refusing = False
+        self._closed_by: set[str] = set()
         self._opened = asyncio.Event()
         self._opened.set()
         self._drained = asyncio.Event()
@@ -56,15 +57,18 @@ class Gate:
         """Whether no request passes now."""
         return not self._opened.is_set()
 
-    def pause(self, *, refuse: bool = False) -> None:
+    def pause(self, *, refuse: bool = False, reason: str = "order") -> None:
         """Let no further request pass; those that have passed go on."""
-        self.refusing = refuse
+        self.refusing |= refuse
+        self._closed_by.add(reason)
         self._opened.clear()
 
-    def resume(self) -> None:
-        """Let requests pass again, those that waited first."""
-        self.refusing = False
-        self._opened.set()
+    def resume(self, *, reason: str = "order") -> None:
+        """Let requests pass again, those that waited first, once no reason to pause is left."""
+        self._closed_by.discard(reason)
+        if not self._closed_by:
+            self.refusing = False
+            self._opened.set()
 
     async def drained(self, timeout_s: float) -> bool:
         """Wait until no request is with an engine; False when that took longer than `timeout_s` seconds."""

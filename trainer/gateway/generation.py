@@ -63,8 +63,7 @@ class Generation:
 
         async def leave() -> None:
             nonlocal left
-            while (await receive())["type"] != "http.disconnect":
-                pass
+            await disconnected(receive)
             left = True
             answering.cancel()
 
@@ -162,3 +161,9 @@ async def read_body(
         parts.append(part)
         if not message.get("more_body", False):
             return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def disconnected(receive: Receive) -> None:
+    """Wait until the client has gone away, or has its answer."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

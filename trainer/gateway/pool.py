@@ -16,7 +16,8 @@ MAX_HOMES = 50_000
 
 
 class Replica:
-    """One engine. Requests reach it while `state` is "ready"; others are "starting", "restarting", "lost", "failed".
+    """One engine. Requests reach it while `state` is "ready"; others are "starting", "restarting", "lost", "failed";
+    "asleep" and "waking"; and "broken", which is one that did not wake as it was.
 
     `loaded` are the names of the versions it holds beside the base. `digests` and `probes` are of every name that
     the running engine has served: the adapter's digest, and the log-probabilities it gave on the probe prompts.
@@ -36,6 +37,11 @@ class Replica:
     def ready(self) -> bool:
         """Whether requests may reach it."""
         return self.state == "ready" and self.upstream is not None
+
+    @property
+    def sleeping(self) -> bool:
+        """Whether it sleeps, or is being woken: only that may end it."""
+        return self.state in ("asleep", "waking")
 
     def lose(self) -> None:
         """It did not answer: no further request reaches it until it is adopted again."""

@@ -7,7 +7,8 @@ import contextlib
 import hashlib
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,6 +61,23 @@ def max_abs_diff(new: Sequence[float], old: Sequence[float]) -> float:
     return max((abs(a - b) for a, b in zip(new, old, strict=True)), default=0.0)
 
 
+_NOISE, _MOST = 0.01, 0.1
+
+
+def require_same(name: str, now: Sequence[float], before: Sequence[float], base: Sequence[float]) -> None:
+    """Raises ServingError unless a probe shows the policy that it showed `before`.
+
+    Kernels in bfloat16 need not repeat themselves exactly: within 0.01 nats nothing is told apart, and beyond 0.1
+    nothing is excused. Between them, what is nearer to the base model than to itself has lost its adapter.
+    """
+    moved = max_abs_diff(now, before)
+    if not moved <= _MOST or (moved > _NOISE and max_abs_diff(now, base) < moved):  # a NaN is no policy either
+        raise ServingError(
+            f"the served {name} is not what it was: its log-probabilities moved by {moved:.3g}",
+            "The engine's memory may be damaged: restart it.",
+        )
+
+
 class Publisher:
     """Publishes one version at a time to every engine behind `policies`."""
 
@@ -75,18 +93,41 @@ class Publisher:
     async def adopt(self, replica: Replica, upstream: Upstream) -> None:
         """Bring an engine to the state of the policies, and let requests reach it."""
         base = self._policies.base
+        if await upstream.sleeps():  # for a gateway that died meanwhile
+            await upstream.wake_up()
         probe = await upstream.probe(base.engine_model, self._probe, timeout_s=600.0)  # the first request compiles
         async with self._lock:
             current = self._policies.current
-            replica.probes[base.name] = probe
+            require_same(base.name, probe, replica.probes.get(base.name, probe), probe)
             await self._unload_strangers(replica, upstream)
             if current.path is not None:
                 await self._load(replica, upstream, current)
-                replica.probes[current.name] = await upstream.probe(current.engine_model, self._probe)
+                now = await upstream.probe(current.engine_model, self._probe)
+                require_same(current.name, now, replica.probes.get(current.name, now), probe)
+                replica.probes[current.name] = now
+            replica.probes[base.name] = probe
             replica.upstream, replica.state = upstream, "ready"
             for version in self._policies.versions():
                 if not any(each.holds(version) for each in self._pool.ready()):
                     self._policies.forget(version)
+
+    @asynccontextmanager
+    async def settled(self) -> AsyncIterator[None]:
+        """Nothing is being published or unloaded meanwhile."""
+        async with self._lock:
+            await asyncio.gather(*self._drains)
+            yield
+
+    async def verify(self, replica: Replica) -> None:
+        """Raises ServingError unless an engine that is to serve again gives on the probe what it gave before."""
+        current, base = self._policies.current, self._policies.base
+        if replica.upstream is None:
+            raise EngineGone(f"the serving engine is {replica.state}")
+        for version in dict.fromkeys((base.name, current.name)):
+            before = replica.probes[version]
+            model = base.engine_model if version == base.name else current.engine_model
+            now = await replica.upstream.probe(model, self._probe)
+            require_same(version, now, before, replica.probes[base.name])
 
     async def publish(self, step: int, path: Path) -> PublishReport:
         """Serve the adapter in `path` as version `step`. On ServingError the version before goes on being served.

@@ -67,6 +67,23 @@ class Upstream:
         """Forget an adapter; requests that use it end on it."""
         await self._json("POST", "/v1/unload_lora_adapter", {"lora_name": name})
 
+    async def sleeps(self) -> bool | None:
+        """Whether it sleeps; None when it is none that could."""
+        try:
+            return bool((await self._json("GET", "/is_sleeping"))["is_sleeping"])
+        except EngineGone:
+            raise
+        except (ServingError, TypeError, KeyError):
+            return None
+
+    async def sleep(self) -> None:
+        """Let it give up the card's memory, its weights kept in the machine's. It must have nothing to do."""
+        await self._json("POST", "/sleep?level=1", timeout_s=300.0)
+
+    async def wake_up(self) -> None:
+        """Let it take the memory again; returns when it can answer."""
+        await self._json("POST", "/wake_up", timeout_s=300.0)
+
     async def probe(self, model: str, probe: Probe, *, timeout_s: float = 120.0) -> tuple[float, ...]:
         """Log-probabilities under `model` of the probe's token after each of its prompts; shape (prompts,).
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from arttrace.errors import MayPass, ServingError
 from arttrace.paths import DataDir
 from trainer.serving.report import GatewayStatus, PublishReport, ServingFile
 
+_TIMEOUT_S = 180.0
 _START = "Start it with: arttrace serve --base-model DIR"
 
 
@@ -30,7 +33,7 @@ class GatewayClient:
         key = api_key or os.environ.get("ARTTRACE_API_KEY")
         headers = {"authorization": f"Bearer {key}"} if key else {}
         self.url = url.rstrip("/").removesuffix("/v1")
-        self._client = httpx.Client(base_url=self.url, headers=headers, timeout=180.0, trust_env=False)
+        self._client = httpx.Client(base_url=self.url, headers=headers, timeout=_TIMEOUT_S, trust_env=False)
 
     def publish(self, step: int, path: Path) -> PublishReport:
         """Serve the adapter directory `path` as version `step`; returns once the aliases mean it and it was verified.
@@ -44,23 +47,55 @@ class GatewayClient:
         """The current version, the loaded ones with their requests under way, and the engine's state."""
         return msgspec.json.decode(self._call("GET", "/arttrace/status"), type=GatewayStatus)
 
+    def fall_asleep(self, *, timeout_s: float = 600.0) -> Callable[[], None]:
+        """Let the requests under way end and the engines sleep, so that their card's memory is free.
+
+        They wake when what this returns is called, or when this process dies. A gateway that dies meanwhile is no
+        error then: its engines wake with it. Raises GatewayGone when the requests do not end in `timeout_s`.
+        """
+        request = self._client.build_request(
+            "POST", "/admin/sleep", json={"timeout_s": timeout_s}, timeout=httpx.Timeout(180.0, read=timeout_s + 600.0)
+        )
+        try:
+            held = self._client.send(request, stream=True)
+            if held.status_code != httpx.codes.OK:
+                held.read()
+        except httpx.TransportError as error:
+            raise self._gone(error) from error
+        if held.status_code != httpx.codes.OK:
+            raise self._refused("/admin/sleep", held)
+
+        def wake() -> None:
+            # Should the order not get through, the end of the held connection says the same.
+            with contextlib.suppress(ServingError):
+                self._call("POST", "/admin/wake", {}, timeout_s=1800.0)
+            held.close()
+
+        return wake
+
     def close(self) -> None:
         """Close its connections."""
         self._client.close()
 
-    def _call(self, method: str, path: str, body: Any = None) -> bytes:
+    def _call(self, method: str, path: str, body: Any = None, *, timeout_s: float = _TIMEOUT_S) -> bytes:
         try:
-            response = self._client.request(method, path, json=body)
+            response = self._client.request(method, path, json=body, timeout=timeout_s)
         except httpx.TransportError as error:
-            raise GatewayGone(f"the gateway at {self.url} does not answer: {error}", _START) from error
-        if response.status_code != 200:
-            try:
-                reason = msgspec.json.decode(response.content)["error"]
-                kind = GatewayGone if response.status_code == httpx.codes.SERVICE_UNAVAILABLE else ServingError
-                raise kind(str(reason["message"]), reason.get("mend"))
-            except (msgspec.DecodeError, KeyError, TypeError):
-                raise ServingError(f"{self.url}{path} answered {response.status_code}: is it a gateway?") from None
+            raise self._gone(error) from error
+        if response.status_code != httpx.codes.OK:
+            raise self._refused(path, response)
         return response.content
+
+    def _gone(self, error: httpx.TransportError) -> GatewayGone:
+        return GatewayGone(f"the gateway at {self.url} does not answer: {error}", _START)
+
+    def _refused(self, path: str, response: httpx.Response) -> ServingError:
+        kind = GatewayGone if response.status_code == httpx.codes.SERVICE_UNAVAILABLE else ServingError
+        try:
+            reason = msgspec.json.decode(response.content)["error"]
+            return kind(str(reason["message"]), reason.get("mend"))
+        except (msgspec.DecodeError, KeyError, TypeError):
+            return ServingError(f"{self.url}{path} answered {response.status_code}: is it a gateway?")
 
 
 def find_serving(data: DataDir) -> ServingFile | None:

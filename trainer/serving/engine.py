@@ -25,12 +25,17 @@ _CPU_MAX_LEN, _CUDA_MAX_LEN = 4096, 32768
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """How to serve one base model. `extra` goes to vLLM's command line last, so that it wins."""
+    """How to serve one base model. `extra` goes to vLLM's command line last, so that it wins.
+
+    With `sleep` the engine can give its card to a trainer, and takes 60 % of it at most when it is awake: what the
+    learner keeps there between its steps has to fit beside it.
+    """
 
     base_model: Path
     shape: ModelShape
     max_model_len: int | None = None
     tool_call_parser: str = "hermes"
+    sleep: bool = False
     extra: tuple[str, ...] = ()
 
 
@@ -62,6 +67,8 @@ def engine_command(options: EngineOptions, port: int, marker: str, *, cpu: bool)
     # A model directory may carry sampling defaults (top_p, top_k): they would bias the importance ratios unseen.
     command += ["--override-generation-config", _NEUTRAL_SAMPLING]
     command += ["--disable-uvicorn-access-log"]
+    if options.sleep:
+        command += ["--enable-sleep-mode", "--gpu-memory-utilization", "0.6"]
     if cpu:
         command += ["--dtype", "float32", "--block-size", "32", "--distributed-executor-backend", "uni"]
     return command + list(options.extra)
@@ -81,6 +88,8 @@ def engine_environment(options: EngineOptions, base: Mapping[str, str], key: str
         "PYTHONSAFEPATH": "1",  # a directory named vllm in the working directory must not be taken for the package
         "PYTHONUNBUFFERED": "1",
     }
+    if options.sleep:
+        environment["VLLM_SERVER_DEV_MODE"] = "1"  # else there is no /sleep
     if cpu:
         environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         space = kv_cache_gib(options.shape, _context(options, cpu))
@@ -96,6 +105,11 @@ class VllmProcess:
         cpu = serves_on_cpu()
         if importlib.util.find_spec("vllm") is None:
             raise ServingError("vLLM is not installed in this environment", _INSTALL)
+        if cpu and options.sleep:
+            raise ServingError(
+                "sleeping gives a CUDA card's memory back, and this vLLM runs on the CPU",
+                "Leave --sleep-while-training out: learner and engine share the machine's memory anyway.",
+            )
         if cpu and not _compiler():
             raise ServingError("vLLM's CPU build compiles on first use, and there is no C++ compiler (g++)", _COMPILER)
         port = _free_port()

@@ -63,7 +63,7 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     """`current` is the version that the aliases mean, `step` its number (0: the base model itself).
 
     `requests` maps every loaded version to the number of requests it is answering now. `engine` speaks for all
-    `replicas`: the first one that is ready, and the sums of their counts.
+    `replicas`: the first one that is ready, and the sums of their counts. `sleeps` says that they can sleep on order.
     """
 
     policy: str
@@ -75,3 +75,4 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     replicas: list[EngineStatus] = []
     gate: GateStatus = GateStatus()
     recording: RecordingStatus | None = None
+    sleeps: bool = False

@@ -28,6 +28,7 @@ from trainer.gateway.policies import Policies, Version
 from trainer.gateway.pool import Pool, Replica
 from trainer.gateway.publish import Publisher, read_adapter
 from trainer.gateway.recording import recorder_of
+from trainer.gateway.sleep import Sleeper
 from trainer.serving.client import find_serving
 from trainer.serving.engine import EngineOptions
 from trainer.serving.model import make_probe
@@ -115,6 +116,8 @@ class _Server:
             recorder=self._recorder,
             joins_traceparents=options.record_traceparent,
         )
+        if options.engine.sleep:
+            self._gateway.sleeper = Sleeper(pool, publisher, self._gateway.gate, say=say)
         self._stop = asyncio.Event()
 
     async def run(self) -> None:
@@ -136,6 +139,10 @@ class _Server:
         finally:
             stopped.cancel()
             self._options.data.serving.unlink(missing_ok=True)
+            if self._options.vllm_urls and self._gateway.sleeper is not None:
+                with contextlib.suppress(TimeoutError):  # engines that outlive us shall not be left asleep
+                    async with asyncio.timeout(10.0):
+                        await self._gateway.sleeper.wake()
             await asyncio.gather(*(supervisor.stop() for supervisor in self._supervisors))
             await asyncio.to_thread(self._recorder.close)
 

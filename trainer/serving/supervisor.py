@@ -57,6 +57,12 @@ class Supervisor:
         try:
             await self._until_healthy(upstream)
             await self._check_identity(upstream)
+            if self._engine.sleep and await upstream.sleeps() is None:
+                raise ServingError(
+                    f"the engine at {address.url} cannot sleep",
+                    "Start it with --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1, or serve without "
+                    "--sleep-while-training.",
+                )
             self._say("warming up (vLLM compiles on first use)")
             await self._adopted(upstream)
         except BaseException:
@@ -69,7 +75,10 @@ class Supervisor:
         silent, asked = 0, time.monotonic()
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
-            if self._process is not None and not self._process.alive:
+            if self.replica.sleeping:
+                continue  # dead or alive: it would take memory that a learner uses; whoever wakes it finds out
+            if self._process is not None and (self.replica.state == "broken" or not self._process.alive):
+                await self._stop_process()
                 await self._restart(deaths)
                 silent = 0
                 continue
