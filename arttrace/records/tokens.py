@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
 _IDS, _LOGPROBS = "i4:", "f4:"
+_LOG_OF_ZERO = -9999.0
 
 
 class TokenIds(Sequence[int]):
@@ -143,6 +144,12 @@ def decode_logprobs(value: Any) -> tuple[float | None, ...] | None:
     if not isinstance(value, Sequence) or any(v is not None and not isinstance(v, (int, float)) for v in value):
         raise ValueError("log-probabilities are neither 'f4:' text nor an array of numbers")
     return tuple(None if v is None or math.isnan(v) else float(v) for v in value)
+
+
+def is_logprob(value: float | None) -> bool:
+    """Whether it can be the log-probability of a sampled token: known, more than what engines answer for the logarithm
+    of 0, and above 0 by no more than rounding lifts a certain token."""
+    return value is not None and _LOG_OF_ZERO < value <= 0.01
 
 
 def _payload(text: str, prefix: str) -> bytes:

@@ -118,6 +118,8 @@ def test_what_cannot_be_trained_on_is_counted_with_its_reason() -> None:
     run.chat("no prompt", start, answer, at=2, PROMPT_TOKEN_IDS=None)
     run.chat("hole", start, answer, at=3, LOGPROBS=encode_logprobs([None] + [-1.0] * (count - 1)))
     run.chat("short", start, answer, at=4, LOGPROBS=encode_logprobs([-1.0]))
+    run.chat("floor", start, answer, at=4.2, LOGPROBS=encode_logprobs([-9999.0] + [-1.0] * (count - 1)))
+    run.chat("no logarithm", start, answer, at=4.4, LOGPROBS=encode_logprobs([0.5] * count))
     run.chat("cut", start, answer, at=5, TRUNCATED=["gen_ai.input.messages"])
     run.chat("garbage", start, answer, at=6, TOKEN_IDS="i4:!!")
     run.chat("usage", start, answer, at=7, USAGE_OUTPUT_TOKENS=count + 1)
@@ -129,14 +131,14 @@ def test_what_cannot_be_trained_on_is_counted_with_its_reason() -> None:
     assert made == ()
     assert report.reasons == {
         "error": 1,
-        "log-probabilities missing": 2,
+        "log-probabilities missing": 4,
         "no token ids": 3,
         "token count differs from usage": 1,
         "truncated": 1,
     }
-    assert report.quarantined_calls == 8
+    assert report.quarantined_calls == 10
     assert report.trained_tokens == 0
-    assert report.captured_tokens == report.quarantined_tokens == 9 + 5 * count
+    assert report.captured_tokens == report.quarantined_tokens == 9 + 7 * count
 
 
 @pytest.mark.parametrize(

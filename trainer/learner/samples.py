@@ -15,13 +15,9 @@ import torch
 
 from arttrace.errors import TrainingError
 from arttrace.records.sequence import TokenSequence
+from arttrace.records.tokens import is_logprob
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample
-
-_NONE = -9999.0
-"""What engines answer for the logarithm of 0, and for a log-probability that they do not have."""
-_ROUNDING = 0.01
-"""How far above 0 rounding may lift the log-probability of a certain token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +145,9 @@ def _row(sequence: TokenSequence, advantage: float, weight: float, trajectory: i
     targets = tuple(bool(trained) for trained in sequence.trained[:length])
     logprobs: list[float] = []
     for trained, logprob in zip(targets, sequence.logprobs[:length], strict=True):
-        if trained and (logprob is None or not _NONE < logprob <= _ROUNDING):
+        if trained and not is_logprob(logprob):
             raise TrainingError(
-                f"A sampled token of trajectory {sequence.trajectory_id} has no finite log-probability ({logprob}).",
+                f"A sampled token of trajectory {sequence.trajectory_id} has no usable log-probability ({logprob}).",
                 "Sample with logprobs=true; a trajectory without them can be trained by SFT, not by GRPO.",
             )
         logprobs.append(float(logprob) if trained and logprob is not None else 0.0)

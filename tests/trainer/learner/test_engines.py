@@ -125,8 +125,8 @@ def test_equal_rewards_everywhere_skip_the_step(
     [
         (lambda s: Sample((), s.advantage), "nothing to train on"),
         (lambda s: Sample((changed(s.sequences[0], 0, trained=1, logprobs=-1.0),), 1.0), "first token"),
-        (lambda s: Sample((changed(s.sequences[0], 5, trained=1, logprobs=None),), 1.0), "no finite log-prob"),
-        (lambda s: Sample((changed(s.sequences[0], 5, trained=1, logprobs=math.nan),), 1.0), "no finite log-prob"),
+        (lambda s: Sample((changed(s.sequences[0], 5, trained=1, logprobs=None),), 1.0), "no usable log-prob"),
+        (lambda s: Sample((changed(s.sequences[0], 5, trained=1, logprobs=math.nan),), 1.0), "no usable log-prob"),
         (lambda s: Sample((changed(s.sequences[0], 1, token_ids=48),), 1.0), "vocabulary of 48"),
         (lambda s: Sample(s.sequences, math.inf), "advantage is not a finite"),
     ],
