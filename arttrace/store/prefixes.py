@@ -15,7 +15,7 @@ import msgspec
 from arttrace.records.message import MessageTexts
 
 _PER_TRACE = 8
-_KEPT_BYTES = 64 << 20
+_KEPT_BYTES = 32 << 20  # of texts, each kept whole and cut
 _SEPARATORS = (",", ", ")
 STRUCTURED = len(_SEPARATORS)
 """The form of a list that stood on the span as values; a smaller form is a JSON text with that separator."""
@@ -49,37 +49,38 @@ def join(items: Sequence[str], form: int) -> Any:
 def _items(text: str) -> list[str] | None:
     try:
         return [bytes(raw).decode() for raw in _raw_list.decode(text)]
-    except (msgspec.DecodeError, UnicodeError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
 
 
 class Recent:
-    """The last inputs of recent traces, each with the id under which it is stored."""
+    """The last inputs of recent traces, each with the id under which it is stored. One is met again by its text without
+    the last `cut` characters, which what follows may change."""
 
-    def __init__(self) -> None:
-        self._of_trace: OrderedDict[str, list[tuple[str, int, int]]] = OrderedDict()
+    def __init__(self, cut: int) -> None:
+        self._cut = cut
+        self._of_trace: OrderedDict[str, list[tuple[str, str, int, int]]] = OrderedDict()
         self._bytes = 0
 
-    def longest(self, trace_id: str, text: str, cut: int) -> tuple[str, int, int] | None:
-        """The longest of the trace's inputs that `text` begins with, `cut` characters of its end left aside:
-        (text, form, id)."""
-        found = None
+    def longest(self, trace_id: str, text: str) -> tuple[str, int, int] | None:
+        """The longest of the trace's inputs that `text` goes on from: (text, form, id)."""
+        found, longest = None, -1
         for held in self._of_trace.get(trace_id, ()):
-            if (found is None or len(held[0]) > len(found[0])) and text.startswith(held[0][: len(held[0]) - cut]):
-                found = held
+            if text.startswith(held[0]) and len(held[0]) > longest:
+                found, longest = held[1:], len(held[0])
         return found
 
     def remember(self, trace_id: str, text: str, form: int, id: int) -> None:
         """Keeps an input; the oldest give way."""
         held = self._of_trace.setdefault(trace_id, [])
         self._of_trace.move_to_end(trace_id)
-        held.append((text, form, id))
+        held.append((text[: -self._cut], text, form, id))
         self._bytes += len(text)
         if len(held) > _PER_TRACE:
-            self._bytes -= len(held.pop(0)[0])
+            self._bytes -= len(held.pop(0)[1])
         while self._bytes > _KEPT_BYTES and len(self._of_trace) > 1:
             _, dropped = self._of_trace.popitem(last=False)
-            self._bytes -= sum(len(text) for text, _, _ in dropped)
+            self._bytes -= sum(len(text) for _, text, _, _ in dropped)
 
 
 def extension(text: str, earlier: str, form: int) -> list[str] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -161,11 +161,21 @@ def span_columns(span: SpanRow) -> Row:
         scenario,
         key,
         project,
+        *(_of_call(get) if kind in _CALLS else _NO_CALL),
+    )
+
+
+def _of_call(get: Callable[[str], Any]) -> Row:
+    return (
         text(get(semconv.RESPONSE_MODEL)) or text(get(semconv.REQUEST_MODEL)),
         text(get(semconv.POLICY_VERSION)),
         _count(get(semconv.USAGE_INPUT_TOKENS)),
         _count(get(semconv.USAGE_OUTPUT_TOKENS)),
     )
+
+
+_CALLS = (semconv.OPERATION_CHAT, semconv.OPERATION_TEXT_COMPLETION)
+_NO_CALL: Row = (None,) * 4
 
 
 def _count(value: Any) -> int | None:

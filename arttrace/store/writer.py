@@ -59,13 +59,13 @@ class _Parts(msgspec.Struct):
 
     span: SpanRow
     shared: dict[str, Any]
-    origin: bytes
+    origin: str
     document: bytes
     size: int
     digest: int
 
 
-def _apart(span: SpanRow, origin: bytes) -> _Parts:
+def _apart(span: SpanRow, origin: str, origin_bytes: bytes) -> _Parts:
     rest, shared = span.attributes, {}
     for name in _SHARED:
         value = rest.get(name)
@@ -78,7 +78,7 @@ def _apart(span: SpanRow, origin: bytes) -> _Parts:
     document = _encode(
         msgspec.structs.replace(span, attributes=rest, resource=_NOTHING, scope_name="", scope_version="", origin=None)
     )
-    size, pieces = len(document) + len(origin), [document, origin]
+    size, pieces = len(document) + len(origin_bytes), [document, origin_bytes]
     for name, value in shared.items():
         written = value.encode() if isinstance(value, str) else _encode(value)
         size += len(written)
@@ -90,7 +90,7 @@ def _apart(span: SpanRow, origin: bytes) -> _Parts:
 def _all_apart(spans: Iterable[SpanRow]) -> Iterator[_Parts]:
     """Spans of one request come one after the other and have the very same resource: it is encoded once."""
     last: SpanRow | None = None
-    origin = b""
+    origin, encoded = "", b""
     for span in spans:
         if (
             last is None
@@ -99,9 +99,11 @@ def _all_apart(spans: Iterable[SpanRow]) -> Iterator[_Parts]:
             or span.scope_version != last.scope_version
             or span.origin is not last.origin
         ):
-            origin = _encode(held) if (held := {k: v for k in _ORIGIN if (v := getattr(span, k))}) else b""
+            held = {name: value for name in _ORIGIN if (value := getattr(span, name))}
+            encoded = _encode(held) if held else b""
+            origin = encoded.decode()
         last = span
-        yield _apart(span, origin)
+        yield _apart(span, origin, encoded)
 
 
 _ORIGIN = ("resource", "scope_name", "scope_version", "origin")
@@ -117,7 +119,7 @@ class Writer:
 
     def _forget(self) -> None:
         self._texts: OrderedDict[bytes, int] | None = None
-        self._recent, self._recent_tokens = Recent(), Recent()
+        self._recent, self._recent_tokens = Recent(1), Recent(_TOKEN_TAIL)
         self._last_id = 0
         for table in ("texts", "prompts", "token_prompts"):
             [(last,)] = self._connection.execute(f"SELECT coalesce(max(id), 0) FROM {table}").fetchall()  # noqa: S608
@@ -170,21 +172,26 @@ class Writer:
         inputs = [self._input(parts) for parts in fresh]
         wanted: set[str] = set()
         for parts, (_, _, added) in zip(fresh, inputs, strict=True):
-            wanted.update(added or ())
-            wanted.update(parts.shared[name] for name in _WHOLE if name in parts.shared)
+            if added:
+                wanted.update(added)
             if parts.origin:
-                wanted.add(parts.origin.decode())
+                wanted.add(parts.origin)
+            shared = parts.shared
+            if semconv.TOOL_DEFINITIONS in shared:
+                wanted.add(shared[semconv.TOOL_DEFINITIONS])
+            if semconv.SYSTEM_INSTRUCTIONS in shared:
+                wanted.add(shared[semconv.SYSTEM_INSTRUCTIONS])
         ids = self._text_ids(wanted)
 
         rows: list[Row] = []
         prompts: list[Row] = []
         tokens: list[Row] = []
         for parts, (prompt, form, added) in zip(fresh, inputs, strict=True):
-            shared, trace_id = parts.shared, parts.span.trace_id
+            get, trace_id = parts.shared.get, parts.span.trace_id
             if added is not None and prompt is not None:
                 prompts.append((prompt[0], trace_id, prompt[1], [ids[text] for text in added]))
-            token_ids = shared.get(semconv.PROMPT_TOKEN_IDS)
-            instructions, tools = (shared.get(name) for name in _WHOLE)
+            token_ids = get(semconv.PROMPT_TOKEN_IDS)
+            tools, instructions = get(semconv.TOOL_DEFINITIONS), get(semconv.SYSTEM_INSTRUCTIONS)
             rows.append(
                 (
                     *span_columns(parts.span),
@@ -193,10 +200,10 @@ class Writer:
                     self._tokens(trace_id, token_ids, tokens) if token_ids is not None else None,
                     ids[tools] if tools is not None else None,
                     ids[instructions] if instructions is not None else None,
-                    ids[parts.origin.decode()] if parts.origin else None,
+                    ids[parts.origin] if parts.origin else None,
                     parts.size,
                     parts.digest,
-                    parts.document.decode(),
+                    parts.document,
                 )
             )
         agents = [p.span for p, row in zip(fresh, rows, strict=True) if p.span.links and row[4] == _AGENT]
@@ -215,7 +222,7 @@ class Writer:
         if value is None:
             return None, None, None
         trace_id = parts.span.trace_id
-        if isinstance(value, str) and (held := self._recent.longest(trace_id, value, 1)) is not None:
+        if isinstance(value, str) and (held := self._recent.longest(trace_id, value)) is not None:
             earlier, form, above = held
             added = extension(value, earlier, form)
             if added == []:
@@ -235,7 +242,7 @@ class Writer:
         return (id, None), form, messages
 
     def _tokens(self, trace_id: str, text: str, rows: list[Row]) -> int:
-        held = self._recent_tokens.longest(trace_id, text, _TOKEN_TAIL)
+        held = self._recent_tokens.longest(trace_id, text)
         if held is not None and held[0] == text:
             return held[2]
         id = self._next_id()
@@ -343,9 +350,6 @@ class Writer:
             return rows
         finally:
             self._connection.unregister("_given")
-
-
-_WHOLE = (semconv.SYSTEM_INSTRUCTIONS, semconv.TOOL_DEFINITIONS)
 
 
 def _with_attribute(document: bytes, name: str, value: Any) -> bytes:
