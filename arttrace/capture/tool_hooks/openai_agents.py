@@ -43,7 +43,7 @@ def install_tools(module: ModuleType) -> None:
 
 def install_handoffs(module: ModuleType) -> None:
     """Hook `agents.run_internal.turn_resolution`, which carries out the handoffs of a turn."""
-    module.execute_handoffs = _hand_off(module.execute_handoffs)
+    module.execute_handoffs = _hand_off(module.execute_handoffs)  # type: ignore[attr-defined]
 
 
 def install_agents(module: ModuleType) -> None:
