@@ -225,6 +225,7 @@ ELSEWHERE = {
     "following the agents of the OpenAI Agents SDK": "tests/frameworks",
     "carrying the flow into a thread": "calls nothing of ours",
     "answering a tool from the record": "test_recorded_tools.py",
+    "noting that a run asked for input": "tests/trainer/test_replay.py",
 }
 """Guards under which this program fails nothing, and where they are tested."""
 
