@@ -1,9 +1,9 @@
 """`arttrace train`, with or without --daemon, in processes that are killed or interrupted where they are told to.
 
-    python stopped_training.py START...
+    python stopped_training.py [--judge] START...
 
-Each START is a `Start` as JSON; one runs after the other, each as a fork of one process that has done the slow imports.
-`run` does it for a test.
+Each START is a `Start` as JSON; one runs after the other, each as a fork of one process that has done the slow imports,
+with --judge those of a judge too. `run` does it for a test.
 """
 
 from __future__ import annotations
@@ -42,10 +42,15 @@ def killed_at(stop: str, arguments: Sequence[object]) -> Start:
     return Start(tuple(map(str, arguments)), stop, exit=-signal.SIGKILL)
 
 
-def run(starts: Sequence[Start], timeout: float) -> subprocess.CompletedProcess[str]:
+def run(starts: Sequence[Start], timeout: float, *, judge: bool = False) -> subprocess.CompletedProcess[str]:
     """Runs them all; what they wrote is in the result. Raises AssertionError when one ended otherwise than it must."""
     done = subprocess.run(
-        [sys.executable, __file__, *(msgspec.json.encode(start).decode() for start in starts)],
+        [
+            sys.executable,
+            __file__,
+            *(["--judge"] if judge else []),
+            *(msgspec.json.encode(start).decode() for start in starts),
+        ],
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -127,5 +132,11 @@ if __name__ == "__main__":
     import trainer.commands.train
     import trainer.learner.packed  # noqa: F401
 
-    for each in sys.argv[1:]:
+    given = sys.argv[1:]
+    if given[0] == "--judge":
+        from arttrace.rewards.judge import load_litellm
+
+        load_litellm()
+        given = given[1:]
+    for each in given:
         begin(msgspec.json.decode(each, type=Start))

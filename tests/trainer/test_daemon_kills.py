@@ -91,7 +91,7 @@ def test_the_curve_with_a_kill_in_every_state_is_the_curve_without(
     )
     arguments = ("--daemon", "--config", str(config), "--json", "--dir")
     in_peace, disturbed = (*arguments, str(tmp_path / "undisturbed")), (*arguments, str(tmp_path / "killed"))
-    run([Start(in_peace), *(killed_at(stop, disturbed) for stop in KILLS), Start(disturbed)], timeout=240)
+    run([Start(in_peace), *(killed_at(stop, disturbed) for stop in KILLS), Start(disturbed)], timeout=800, judge=True)
 
     undisturbed, ours = (Checkpoints(DataDir(tmp_path / name).policies, "policy") for name in ("undisturbed", "killed"))
     ids = [record.trajectory_id for record in records if isinstance(record, Reward)]
@@ -134,7 +134,7 @@ def test_ctrl_c_finishes_the_step_and_a_second_one_drops_it(tmp_path: Path) -> N
         for folder in (name, f"{name}-undisturbed"):
             with Store.open(DataDir(tmp_path / folder), create=True) as store:
                 store.append(records)
-    done = run([*starts("daemon", 0), *starts("steps", INTERRUPTED)], timeout=400)  # which did not make all its steps
+    done = run([*starts("daemon", 0), *starts("steps", INTERRUPTED)], timeout=600)  # which did not make all its steps
     assert "Traceback" not in done.stderr
     assert done.stderr.count("once more drops the step") == 10
     assert done.stderr.count("interrupted") == 4

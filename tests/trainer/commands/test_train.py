@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,6 +19,7 @@ from arttrace.paths import DataDir
 from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.record import Record
 from arttrace.records.reward import Reward
+from arttrace.records.trajectory import Trajectory
 from arttrace.store import Store
 from trainer.checkpoints import Checkpoints
 from trainer.commands.train import command
@@ -80,3 +83,49 @@ def test_a_policy_is_not_published_under_the_name_of_another_that_is_served(data
     assert isinstance(refused.exception, TrainingError)
     assert "'other'" in refused.exception.message
     assert Checkpoints(data.policies, "mine").latest() is None
+
+
+def test_only_the_groups_that_are_taken_are_built(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store.open(data) as store:
+        store.append(research_run("alone-0", scenario="alone"))
+        store.append([record for n in range(2) for record in research_run(f"bare-{n}", scenario="bare")])
+        store.append(research_run("s-2", scenario="s"))  # which belongs to a group that is taken
+    left_out = {"alone in its group": 1, "no reward": 3}
+    assert json.loads(train(data, "--dry-run").stdout)["trajectories_left_out"] == left_out
+    built: list[str] = []
+    trajectories = Store.trajectories
+
+    def watched(store: Store, **asked: Any) -> list[Trajectory]:
+        found = trajectories(store, **asked)
+        built.extend(one.id for one in found)
+        return found
+
+    monkeypatch.setattr(Store, "trajectories", watched)
+    done = train(data)
+    assert done.exception is None, done.output
+    assert json.loads(done.stdout)["version"] == "policy@1"
+    assert sorted(built) == ["s-0", "s-1", "s-2"]
+    built.clear()
+    refused = train(data)
+    assert isinstance(refused.exception, TrainingError)
+    assert "2 no reward, 2 alone in its group" in refused.exception.message
+    assert built == []
+
+
+def test_steps_that_are_not_wanted_any_more_are_left(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(data, "t", "u")
+
+    class Interrupted(StandInLearner):
+        def step(self, samples: Sequence[Sample], *, current_version: str | None = None) -> StepMetrics:
+            signal.raise_signal(signal.SIGINT)
+            return super().step(samples)
+
+    monkeypatch.setattr("trainer.learner.packed.PackedLearner", Interrupted)
+    stopped = train(data, "--steps", "3")
+    assert stopped.exit_code == 130
+    assert "stopped after 1 of 3 steps" in stopped.stderr
+    assert Checkpoints(data.policies, "policy").steps() == [1]
+    rest = train(data, "--steps", "1")
+    assert rest.exit_code == 0, "it was the last step that was asked for"
+    trained = [one.trajectory_id for one in Checkpoints(data.policies, "policy").manifest(2).consumed]
+    assert sorted(trained) == ["t-0", "t-1", "u-0", "u-1"]
