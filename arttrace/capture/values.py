@@ -10,6 +10,9 @@ import msgspec
 
 MAX_REPR = 1000
 
+_FOR_THE_USER = (KeyboardInterrupt, SystemExit, GeneratorExit)
+"""What is let through where a value of the user's is shown. All else that its repr raises stays here: a library in
+another language breaks with a BaseException."""
 
 _told = threading.local()
 
@@ -90,7 +93,9 @@ def _item(value: Any) -> msgspec.Raw:
 def _try_encode(value: Any) -> bytes | None:
     try:
         return _encoder.encode(value)
-    except Exception:  # noqa: BLE001  the value is the user's: its repr may raise anything
+    except _FOR_THE_USER:
+        raise
+    except BaseException:  # noqa: BLE001  the value is the user's: its repr may raise anything
         return None
 
 
@@ -100,7 +105,14 @@ def _describe(value: Any) -> str:
 
 
 def _safe_repr(value: Any) -> str:
+    return safe_text(value, _describe)
+
+
+def safe_text(value: Any, shown: Callable[[Any], str] = str) -> str:
+    """What `shown` makes of a value of the user's, or its type's name where that fails."""
     try:
-        return _describe(value)
-    except Exception:  # noqa: BLE001  see above
+        return shown(value)
+    except _FOR_THE_USER:
+        raise
+    except BaseException:  # noqa: BLE001  see above
         return f"<{type(value).__qualname__}>"

@@ -29,6 +29,7 @@ from arttrace.capture.flow import current_flow
 from arttrace.capture.recorder import Counts, Recorder
 from arttrace.journal import list_segments
 from arttrace.paths import DataDir
+from arttrace.records.record import Record
 from arttrace.records.rollout import RolloutJob, RolloutResult
 from arttrace.records.span import SpanRow
 
@@ -80,7 +81,7 @@ def test_a_call_and_a_run_in_progress_are_in_the_spool_of_a_killed_process(tmp_p
 
 
 def test_a_call_in_progress_gives_way_to_the_finished_one(
-    spans: Callable[[], list[SpanRow]], server: ChatServer, monkeypatch: pytest.MonkeyPatch
+    records: Callable[[], list[Record]], server: ChatServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder_module, "_SHOWN_AFTER_S", 0.01)
     client = OpenAI(base_url=server.url, api_key="sk-test-0123456789")
@@ -90,10 +91,11 @@ def test_a_call_in_progress_gives_way_to_the_finished_one(
             kwargs={"model": "m", "messages": [{"role": "user", "content": "hang"}]},
         )
         asking.start()
-        until(lambda: len(spans()) == 2, "the run and its call are shown")
+        until(lambda: len(records()) == 2, "the run and its call are shown")
         server.hold.set()
         asking.join()
-    run, call, whole_call, whole_run = spans()
+    rows = [record for record in records() if isinstance(record, SpanRow)]
+    run, call, whole_call, whole_run = rows
     assert (run.span_id, call.span_id) == (whole_run.span_id, whole_call.span_id)
     assert (run.end_ns, call.end_ns) == (0, 0)
     assert min(whole_run.end_ns, whole_call.end_ns) > 0
