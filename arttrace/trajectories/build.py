@@ -16,7 +16,7 @@ from arttrace.records.trajectory import Agent, AgentCall, MessageNode, ToolCall,
 from arttrace.trajectories.chains import join_responses
 from arttrace.trajectories.decode import MessageReader, as_text, decode_call, from_json, span_error, text
 from arttrace.trajectories.graph import message_graph
-from arttrace.trajectories.history import build_history, call_key
+from arttrace.trajectories.history import build_history
 from arttrace.trajectories.labels import labelled
 from arttrace.trajectories.rewarded import by_trajectory
 from arttrace.trajectories.spans import SpanKey, UniqueSpan, deduplicate, parents, revision, trajectory_ids
@@ -51,17 +51,18 @@ def build_trajectories(
         key: None if id_of.get(parent or key) != id_of[key] and parent in unique else parent
         for key, parent in above.items()
     }
-    of_runs = {key: span.row for key, span in unique.items() if _is_of_a_run(span.row)}
+    of_runs = {key: span.row for key, span in unique.items() if is_of_a_run(span.row)}
     given = by_trajectory(rewards, rewarded or {}, of_runs, above, id_of)
     built = [
         _build(id, found, within, given.get(id, ()))
         for id, found in members.items()
-        if any(_is_of_a_run(s.row) for s in found)
+        if any(is_of_a_run(s.row) for s in found)
     ]
     return sorted(built, key=lambda trajectory: (trajectory.start_ns, trajectory.id))
 
 
-def _is_of_a_run(span: SpanRow) -> bool:
+def is_of_a_run(span: SpanRow) -> bool:
+    """Whether a trajectory consists of this span and others; spans without are only between those."""
     return bool(operation(span)) or semconv.TRAJECTORY_ID in span.attributes
 
 
@@ -113,11 +114,11 @@ def _agents_and_calls(
             executions[flow] = text(span.attributes.get(semconv.EXECUTION_PARENT_ID))
         if is_call(span):
             decoded[key] = decode_call(span, reader)
-            if from_json(span.attributes.get(semconv.SYSTEM_INSTRUCTIONS)):
+            if reader.instructions(span.attributes.get(semconv.SYSTEM_INSTRUCTIONS)):
                 instructed.add(key)
         elif operation(span) == semconv.OPERATION_EXECUTE_TOOL or (span.span_id in tree.spans_of and span != tree.root):
             below[tree.agent_of[key]][key] = span
-    for key, call in join_responses(decoded, instructed).items():
+    for key, call in join_responses(decoded, instructed, reader).items():
         calls[tree.agent_of[key]].append(call)
 
     inferred: list[Agent] = []
@@ -133,7 +134,6 @@ def _agents_and_calls(
             Scope(
                 agent_id=agent.id,
                 execution_id=text(head.attributes.get(semconv.EXECUTION_ID)) if head else None,
-                calls=calls[agent.id],
                 history=history,
                 tool_of=tree.tool_of,
                 spans=below[agent.id],
@@ -141,12 +141,12 @@ def _agents_and_calls(
             )
         )
         known = {one.id: one for one in split.agents}
-        by_agent: dict[str, list[Call]] = {}
-        for call in calls[agent.id]:
-            by_agent.setdefault(split.agent_of_call[call_key(call)], []).append(call)
+        by_agent: dict[str, list[int]] = {}
+        for number, agent_id in enumerate(split.agent_of_call):
+            by_agent.setdefault(agent_id, []).append(number)
         for agent_id, own in by_agent.items():
             agent_calls, agent_nodes = message_graph(agent_id, own, history, reader)
-            placed += labelled(known.get(agent_id, agent), agent_calls, history, reader)
+            placed += labelled(known.get(agent_id, agent), own, agent_calls, history, reader)
             nodes += agent_nodes
 
         recorded: dict[str, ToolCall] = {}
@@ -156,9 +156,7 @@ def _agents_and_calls(
                 recorded[span.span_id] = recorded_tool_call(span, split.agent_of_span[key])
             else:
                 decorated[key] = span
-        tools = tool_calls(
-            recorded, history.exchanges, {call_key(call): call for call in calls[agent.id]}, split.agent_of_call
-        )
+        tools = tool_calls(recorded, history.exchanges, history.calls, split.agent_of_call)
         tooling += tools.calls
         inferred += [
             msgspec.structs.replace(a, spawned_by=tools.id_of_span.get(a.spawned_by or "", a.spawned_by))

@@ -12,10 +12,13 @@ import msgspec
 
 from arttrace.records.call import Call
 from arttrace.records.message import Message
+from arttrace.trajectories.decode import MessageReader
 from arttrace.trajectories.spans import SpanKey
 
 
-def join_responses(calls: Mapping[SpanKey, Call], instructed: Collection[SpanKey]) -> dict[SpanKey, Call]:
+def join_responses(
+    calls: Mapping[SpanKey, Call], instructed: Collection[SpanKey], reader: MessageReader
+) -> dict[SpanKey, Call]:
     """The calls of one trajectory, in order of start, with whole histories. `instructed` are those whose first message
     is their instructions. A history that was not captured stays left out."""
     if not any(call.previous_response_id for call in calls.values()):
@@ -30,9 +33,12 @@ def join_responses(calls: Mapping[SpanKey, Call], instructed: Collection[SpanKey
         for key in reversed(chain):
             before = by_response.get(calls[key].previous_response_id or "")
             own = calls[key].messages[key in instructed :]
-            inputs[key] = (*inputs[before], *_answer(calls[before]), *own) if before in inputs else own
+            whole = reader.extended(inputs[before], (*_answer(calls[before]), *own)) if before in inputs else own
+            inputs[key] = whole
     return {
-        key: msgspec.structs.replace(call, messages=(*call.messages[: key in instructed], *inputs[key]))
+        key: msgspec.structs.replace(
+            call, messages=reader.instructed(call.messages[0], inputs[key]) if key in instructed else inputs[key]
+        )
         for key, call in calls.items()
     }
 

@@ -6,7 +6,7 @@ The newest GenAI names are read; message lists may be JSON text, structured valu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -28,6 +28,7 @@ from arttrace.records.tokens import TokenIds, decode_logprobs, decode_token_ids
 from arttrace.trajectories.shared import UNREADABLE, MessageList, SharedTexts, message_texts
 
 _T = TypeVar("_T")
+_Messages = tuple[Message, ...]
 _message: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
@@ -41,6 +42,9 @@ _NEUTRAL: dict[str, tuple[int, ...]] = {
 
 
 _SAMPLING = frozenset((*_NEUTRAL, semconv.SAMPLING_SETTINGS))
+
+
+_OF_TEXT = frozenset((TextPart, ReasoningPart, ToolCallPart))
 
 
 class _Answer(msgspec.Struct, gc=False):
@@ -67,10 +71,13 @@ class MessageReader:
     def __init__(self) -> None:
         self._texts = SharedTexts()
         self._seen = _Seen()
-        self._read: dict[MessageList, tuple[Message, ...]] = {}
+        self._read: dict[MessageList, _Messages] = {}
+        self._before: dict[int, tuple[_Messages, _Messages]] = {}  # a tuple by identity, a shorter one
+        self._instructions: dict[str, Message | None] = {}
+        self._instructed: dict[tuple[int, int], tuple[_Messages, _Messages]] = {}  # with instructions, and without
         self._tools: dict[str, tuple[dict[str, Any], ...]] = {}
 
-    def read(self, value: Any) -> tuple[Message, ...]:
+    def read(self, value: Any) -> _Messages:
         """The messages of an attribute. An unreadable list is an empty one."""
         found = value if isinstance(value, MessageList) else self._texts.messages(value)
         return () if found is None else self._read.get(found) or self._of(found)
@@ -101,14 +108,49 @@ class MessageReader:
         found = _or_none(_finish_reason.decode, text)
         return self._seen[text], found.finish_reason if found else None
 
-    def _of(self, found: MessageList) -> tuple[Message, ...]:
+    def instructions(self, value: Any) -> Message | None:
+        """System instructions as a message; None when there are none."""
+        if isinstance(value, str) and value in self._instructions:
+            return self._instructions[value]
+        parts = from_json(value)
+        found = self.read([{"role": "system", "parts": parts}]) if isinstance(parts, list) and parts else ()
+        message = found[0] if found else None
+        if isinstance(value, str):
+            self._instructions[value] = message
+        return message
+
+    def extended(self, messages: _Messages, further: _Messages) -> _Messages:
+        """Messages that this reader gave, and further ones."""
+        longer = messages + further
+        if messages and further:
+            self._before[id(longer)] = (longer, messages)
+        return longer
+
+    def instructed(self, message: Message, messages: _Messages) -> _Messages:
+        """Messages that this reader gave, after a message of instructions."""
+        whole, _ = self._instructed.get((id(message), id(messages)), ((), ()))
+        if not whole:
+            whole = (message, *messages)
+            self._instructed[id(message), id(messages)] = (whole, messages)
+            _, shorter = self._before.get(id(messages), ((), ()))
+            before, _ = self._instructed.get((id(message), id(shorter)), ((), ()))
+            if before:
+                self._before[id(whole)] = (whole, before)
+        return whole
+
+    def befores(self, messages: _Messages) -> Iterator[_Messages]:
+        """The messages of a call, and those given before that they are known to go on from, nearest first."""
+        while messages:
+            yield messages
+            _, messages = self._before.get(id(messages), ((), ()))
+
+    def _of(self, found: MessageList) -> _Messages:
         missing = [found]
         while (before := missing[-1].before) is not None and before not in self._read:
             missing.append(before)
         messages = self._read[before] if before else ()
         for one in reversed(missing):
-            messages += tuple([self._seen[text] for text in one.added])
-            self._read[one] = messages
+            messages = self._read[one] = self.extended(messages, tuple([self._seen[text] for text in one.added]))
         return messages
 
 
@@ -117,7 +159,7 @@ class _Seen(dict[str, Message]):
 
     def __init__(self) -> None:
         self.hashes: dict[int, str] = {}
-        self._held: dict[Message, Message] = {}
+        self._held: dict[Message | int, Message] = {}
 
     def __missing__(self, text: str) -> Message:
         try:
@@ -129,8 +171,8 @@ class _Seen(dict[str, Message]):
 
     def held(self, message: Message) -> Message:
         """The first message seen that equals this one. What a part holds but text is not compared: 1 equals true."""
-        if not any(isinstance(part, (ToolResultPart, OtherPart)) for part in message.parts):
-            message = self._held.setdefault(message, message)
+        exact = _OF_TEXT.issuperset(map(type, message.parts))
+        message = self._held.setdefault(message if exact else id(message), message)
         if id(message) not in self.hashes:
             self.hashes[id(message)] = message_hash(message)
         return message
@@ -212,9 +254,9 @@ def decode_call(span: SpanRow, reader: MessageReader) -> Call:
     """The call that a `chat` span recorded."""
     attributes = span.attributes
     messages = reader.read(attributes.get(semconv.INPUT_MESSAGES))
-    instructions = from_json(attributes.get(semconv.SYSTEM_INSTRUCTIONS))
-    if isinstance(instructions, list) and instructions:
-        messages = (*reader.read([{"role": "system", "parts": instructions}]), *messages)
+    instructions = reader.instructions(attributes.get(semconv.SYSTEM_INSTRUCTIONS))
+    if instructions is not None:
+        messages = reader.instructed(instructions, messages)
     temperature = attributes.get(semconv.REQUEST_TEMPERATURE)
     return Call(
         span_id=span.span_id,

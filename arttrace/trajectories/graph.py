@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
-from arttrace.records.call import Call
 from arttrace.records.message import canonical_json
 from arttrace.records.trajectory import AgentCall, MessageNode
 from arttrace.trajectories.decode import MessageReader
-from arttrace.trajectories.history import ROOT, History, call_key
+from arttrace.trajectories.history import ROOT, History
 
 
 class _Node(msgspec.Struct):
@@ -22,19 +21,20 @@ class _Node(msgspec.Struct):
 
 
 def message_graph(
-    agent_id: str, calls: Iterable[Call], history: History, reader: MessageReader
+    agent_id: str, calls: Iterable[int], history: History, reader: MessageReader
 ) -> tuple[list[AgentCall], list[MessageNode]]:
-    """One agent's calls placed in its graph, and the graph's nodes, parents first.
+    """One agent's calls (by number) placed in its graph, and the graph's nodes, parents first.
 
     A node is keyed by (agent, tools, parent, message): equal histories under equal tools share nodes.
     """
     nodes: dict[tuple[str, int], _Node] = {}
     placed: list[AgentCall] = []
     hashes: dict[int, str] = {}  # of tool lists, each of which is one object
-    for call in calls:
-        if id(call.tools) not in hashes:
-            hashes[id(call.tools)] = _hash(canonical_json(call.tools)) if call.tools else ""
-        tools = hashes[id(call.tools)]
+    for number in calls:
+        call = history.calls[number]
+        tools = hashes.get(id(call.tools))
+        if tools is None:
+            tools = hashes[id(call.tools)] = _hash(canonical_json(call.tools)) if call.tools else ""
 
         def node_at(trie_node: int, tools: str = tools) -> _Node:
             missing = []
@@ -48,22 +48,18 @@ def message_graph(
                 above = id
             return nodes[tools, missing[0] if missing else trie_node]
 
-        prompt = history.prompts[call_key(call)]
+        prompt = history.prompts[number]
         prompt_id = node_at(prompt).id if prompt != ROOT else None
         choice_nodes: list[str] = []
-        for choice, answer in zip(call.choices, history.answers[call_key(call)], strict=True):
+        for choice, answer in zip(call.choices, history.answers[number], strict=True):
             if answer is not None:
                 node = node_at(answer)
                 node.sampled_by.append((call.span_id, choice.index))
                 choice_nodes.append(node.id)
         placed.append(AgentCall(call, agent_id, prompt_id, tuple(choice_nodes)))
-    return placed, _records(agent_id, list(nodes.values()), history)
-
-
-def _records(agent_id: str, nodes: Sequence[_Node], history: History) -> list[MessageNode]:
-    return [
+    return placed, [
         MessageNode(node.id, agent_id, node.parent_id, history.message[node.trie_node], tuple(node.sampled_by))
-        for node in nodes
+        for node in nodes.values()
     ]
 
 

@@ -14,18 +14,16 @@ import msgspec
 from arttrace.records.call import Call
 from arttrace.records.message import Message, ReasoningPart, ToolCallPart, ToolResultPart
 from arttrace.trajectories.decode import MessageReader, as_text
-from arttrace.trajectories.shared import Prefixes
-from arttrace.trajectories.spans import SpanKey
 
 ROOT = 0
 """The trie node of the empty history."""
 
 
 class Exchange(msgspec.Struct, frozen=True, gc=False):
-    """A tool call that a call's answer (the trie node `answer`) asked for, and the first result seen to it. `seen_ns`
-    is the start of the call whose prompt brought the result; None for both when there was none."""
+    """A tool call that the answer (the trie node `answer`) of a call (by number) asked for, and the first result seen.
+    `seen_ns` is the start of the call whose prompt brought the result; None for both when there was none."""
 
-    call: SpanKey
+    call: int
     answer: int
     part: ToolCallPart
     position: int
@@ -35,18 +33,20 @@ class Exchange(msgspec.Struct, frozen=True, gc=False):
 
 
 class History(msgspec.Struct, frozen=True):
-    """The trie. `parent` and `message` have one entry per node (node 0 is empty); `prompts` is the node at which each
-    call's prompt ends, `answers` the node of each of its choices (None for an empty answer); `continues` the call
-    that each call goes on from, None where a history starts anew. `exchanges` are in the order asked.
-    `without_reasoning` are the calls whose history holds the answer they go on from without its reasoning."""
+    """The trie. `parent` and `message` have one entry per node (node 0 is empty). The calls are known by their number
+    in order of start: `prompts` is the node at which each one's prompt ends, `answers` the node of each of its choices
+    (None for an empty answer), `continues` the call that it goes on from, None where a history starts anew.
+    `exchanges` are in the order asked. `without_reasoning` are the calls whose history holds the answer they go on from
+    without its reasoning."""
 
+    calls: Sequence[Call]
     parent: list[int]
     message: list[Message]
-    prompts: dict[SpanKey, int]
-    answers: dict[SpanKey, tuple[int | None, ...]]
-    continues: dict[SpanKey, SpanKey | None]
+    prompts: list[int]
+    answers: list[tuple[int | None, ...]]
+    continues: list[int | None]
     exchanges: list[Exchange]
-    without_reasoning: set[SpanKey]
+    without_reasoning: set[int]
 
     def path(self, node: int) -> list[int]:
         """The nodes from the first message to `node`."""
@@ -55,11 +55,6 @@ class History(msgspec.Struct, frozen=True):
             nodes.append(node)
             node = self.parent[node]
         return nodes[::-1]
-
-
-def call_key(call: Call) -> SpanKey:
-    """The key of a call's span."""
-    return (call.trace_id, call.span_id)
 
 
 def build_history(calls: Sequence[Call], executions: Mapping[str, str | None], reader: MessageReader) -> History:
@@ -82,85 +77,83 @@ def build_history(calls: Sequence[Call], executions: Mapping[str, str | None], r
             first_seen.append(time_ns)
         return found
 
-    prompts: dict[SpanKey, int] = {}
-    read: Prefixes[int] = Prefixes()
+    prompts: list[int] = []
+    node_of: dict[int, int] = {}  # the node at which a tuple of messages ends, by its identity
     for call in calls:  # all prompts before any answer: a node is first seen where a prompt brought it
-        length, known = read.longest(call.messages)
-        node = known or ROOT
-        for item in call.messages[length:]:
+        node, further = ROOT, call.messages
+        for before in reader.befores(call.messages):
+            if id(before) in node_of:
+                node, further = node_of[id(before)], call.messages[len(before) :]
+                break
+        for item in further:
             node = step(node, item, call.start_ns)
-        if call.messages:
-            read.keep(call.messages, node)
-        prompts[call_key(call)] = node
-    answers: dict[SpanKey, tuple[int | None, ...]] = {}
-    for call in calls:
-        end = prompts[call_key(call)]
-        answers[call_key(call)] = tuple(
-            step(end, choice.message, call.end_ns) if choice.message.parts else None for choice in call.choices
-        )
+        node_of[id(call.messages)] = node
+        prompts.append(node)
+    answers: list[tuple[int | None, ...]] = [
+        tuple([step(end, c.message, call.end_ns) if c.message.parts else None for c in call.choices])
+        for call, end in zip(calls, prompts, strict=True)
+    ]
     echoes: dict[int, int] = {}  # answers by the node at which they came back without their reasoning
-    for call in calls:
-        for choice, answer in zip(call.choices, answers[call_key(call)], strict=True):
+    for call, end, nodes in zip(calls, prompts, answers, strict=True):
+        for choice, answer in zip(call.choices, nodes, strict=True):
             bare = without_reasoning(choice.message)
             if answer is not None and bare is not None and bare.parts:
-                echo = index.get((prompts[call_key(call)], reader.hash(bare)))
+                echo = index.get((end, reader.hash(bare)))
                 if echo is not None and echo != answer:
                     echoes.setdefault(echo, answer)
     continues, nearest = _continuations(calls, parent, prompts, answers, echoes, executions)
-    without = {key for key, before in continues.items() if before and nearest[prompts[key]] in echoes}
-    history = History(parent, message, prompts, answers, continues, [], without)
-    history.exchanges.extend(_exchanges(calls, history, first_seen, echoes))
-    return history
+    without = {n for n, before in enumerate(continues) if before is not None and nearest[prompts[n]] in echoes}
+    exchanges = _exchanges(calls, answers, parent, message, first_seen, echoes)
+    return History(calls, parent, message, prompts, answers, continues, exchanges, without)
 
 
 def without_reasoning(message: Message) -> Message | None:
     """A message without its reasoning parts; None when it has none."""
-    if not any(isinstance(part, ReasoningPart) for part in message.parts):
-        return None
-    parts = tuple(part for part in message.parts if not isinstance(part, ReasoningPart))
-    return Message(message.role, parts, message.name)
+    parts = tuple([part for part in message.parts if not isinstance(part, ReasoningPart)])
+    return Message(message.role, parts, message.name) if len(parts) < len(message.parts) else None
 
 
 def _continuations(
     calls: Sequence[Call],
-    parent: list[int],
-    prompts: Mapping[SpanKey, int],
-    answers: Mapping[SpanKey, tuple[int | None, ...]],
+    parent: Sequence[int],
+    prompts: Sequence[int],
+    answers: Sequence[tuple[int | None, ...]],
     echoes: Mapping[int, int],
     executions: Mapping[str, str | None],
-) -> tuple[dict[SpanKey, SpanKey | None], dict[int, int]]:
-    producers: dict[int, list[Call]] = {}
-    for call in calls:
-        for node in {node for node in answers[call_key(call)] if node is not None}:
-            producers.setdefault(node, []).append(call)
+) -> tuple[list[int | None], list[int]]:
+    producers: dict[int, list[int]] = {}
+    for number, nodes in enumerate(answers):
+        for node in dict.fromkeys(nodes):
+            if node is not None:
+                producers.setdefault(node, []).append(number)
     for echo, answer in echoes.items():
         producers.setdefault(echo, producers[answer])
-    nearest: dict[int, int] = {ROOT: ROOT}  # the deepest answered node at or above a node
+    nearest = [ROOT]  # the deepest answered node at or above each node
     for node in range(1, len(parent)):  # a node is made after its parent
-        nearest[node] = node if node in producers else nearest[parent[node]]
+        nearest.append(node if node in producers else nearest[parent[node]])
 
-    claimed: set[SpanKey] = set()
-    continues: dict[SpanKey, SpanKey | None] = {}
-    by_flow: dict[int, dict[str | None, list[Call]]] = {}
-    for call in calls:
-        node = nearest[prompts[call_key(call)]]
+    claimed: set[int] = set()
+    continues: list[int | None] = []
+    by_flow: dict[int, dict[str | None, list[int]]] = {}
+    for call, prompt in zip(calls, prompts, strict=True):
+        node = nearest[prompt]
         candidates = producers.get(node, [])
         if len(candidates) > 1:
             if node not in by_flow:
                 by_flow[node] = {}
                 for other in candidates:
-                    by_flow[node].setdefault(other.execution_id, []).append(other)
+                    by_flow[node].setdefault(calls[other].execution_id, []).append(other)
             candidates = by_flow[node].get(call.execution_id) or candidates  # none is nearer than the flow itself
 
-            def nearness(other: Call, call: Call = call) -> tuple[int, bool, bool]:
-                depth = _common_depth(call.execution_id, other.execution_id, executions)
-                return (depth, other.end_ns <= call.start_ns, call_key(other) not in claimed)
+            def nearness(other: int, call: Call = call) -> tuple[int, bool, bool]:
+                depth = _common_depth(call.execution_id, calls[other].execution_id, executions)
+                return (depth, calls[other].end_ns <= call.start_ns, other not in claimed)
 
             best = max(nearness(other) for other in candidates)
             candidates = [other for other in candidates if nearness(other) == best]
-        chosen = call_key(candidates[0]) if candidates else None
-        continues[call_key(call)] = chosen
-        if chosen:
+        chosen = candidates[0] if candidates else None
+        continues.append(chosen)
+        if chosen is not None:
             claimed.add(chosen)
     return continues, nearest
 
@@ -184,16 +177,23 @@ def _common_depth(one: str | None, other: str | None, executions: Mapping[str, s
 
 
 def _exchanges(
-    calls: Sequence[Call], history: History, first_seen: list[int], echoes: Mapping[int, int]
+    calls: Sequence[Call],
+    answers: Sequence[tuple[int | None, ...]],
+    parent: Sequence[int],
+    message: Sequence[Message],
+    first_seen: Sequence[int],
+    echoes: Mapping[int, int],
 ) -> list[Exchange]:
     asker: dict[int, int] = {}  # tool-result node -> the assistant node it answers
     results: dict[tuple[int, str], list[tuple[int, int, str | None]]] = {}
     positions: dict[int, int] = {}  # assistant or tool-result node -> results so far on this path
-    for node in range(1, len(history.parent)):
-        above = history.parent[node]
-        owner = asker.get(above, above if history.message[above].tool_calls else None)
-        parts = [part for part in history.message[node].parts if isinstance(part, ToolResultPart)]
-        if owner is None or not parts:
+    for node in range(1, len(parent)):
+        parts = [part for part in message[node].parts if isinstance(part, ToolResultPart)]
+        if not parts:
+            continue
+        above = parent[node]
+        owner = asker.get(above, above if message[above].tool_calls else None)
+        if owner is None:
             continue
         owner = echoes.get(owner, owner)
         asker[node] = owner
@@ -208,22 +208,22 @@ def _exchanges(
     for (_, key), found in results.items():
         by_id.setdefault(key, []).extend(found)
 
-    asked: list[tuple[Call, int, int, ToolCallPart, int]] = []
+    asked: list[tuple[int, int, int, ToolCallPart, int]] = []
     asked_at: dict[str, set[int]] = {}
-    for call in calls:
-        for choice, answer in zip(call.choices, history.answers[call_key(call)], strict=True):
+    for number, (call, nodes) in enumerate(zip(calls, answers, strict=True)):
+        for choice, answer in zip(call.choices, nodes, strict=True):
             if answer is None:
                 continue
             for position, wanted in enumerate(choice.message.tool_calls):
-                asked.append((call, choice.index, position, wanted, answer))
+                asked.append((number, choice.index, position, wanted, answer))
                 if wanted.id:
                     asked_at.setdefault(wanted.id, set()).add(answer)
 
     exchanges: list[Exchange] = []
-    for call, choice_index, position, wanted, node in asked:
+    for number, choice_index, position, wanted, node in asked:
         found = results.get((node, wanted.id or f"#{position}"), [])
         if not found and wanted.id and len(asked_at[wanted.id]) == 1:  # the echo of the answer was edited on the way
             found = by_id.get(wanted.id, [])
         seen_ns, _, result = min(found, key=lambda item: item[:2]) if found else (None, 0, None)
-        exchanges.append(Exchange(call_key(call), node, wanted, position, choice_index, result, seen_ns))
+        exchanges.append(Exchange(number, node, wanted, position, choice_index, result, seen_ns))
     return exchanges

@@ -17,8 +17,7 @@ from arttrace.records.message import Message, OtherPart
 from arttrace.records.tokens import begins_with
 from arttrace.records.trajectory import Agent, AgentCall, Relation
 from arttrace.trajectories.decode import MessageReader
-from arttrace.trajectories.history import History, call_key, without_reasoning
-from arttrace.trajectories.spans import SpanKey
+from arttrace.trajectories.history import History, without_reasoning
 
 _LOOKED_AT = 4
 """Earlier calls that a history which starts anew is compared with."""
@@ -36,26 +35,29 @@ class Label(msgspec.Struct, frozen=True, gc=False):
     confidence: float = 1.0
 
 
-def labelled(agent: Agent, placed: Sequence[AgentCall], history: History, reader: MessageReader) -> list[AgentCall]:
-    """The calls of one agent, which are in order of start, with their labels."""
+def labelled(
+    agent: Agent, numbers: Sequence[int], placed: Sequence[AgentCall], history: History, reader: MessageReader
+) -> list[AgentCall]:
+    """The calls of one agent, in order of start, by number and as placed in its graph, with their labels."""
     calls = [item.call for item in placed]
-    by_key = {call_key(call): call for call in calls}
+    own = set(numbers)
     last_at: dict[int, Call] = {}
-    continued: set[SpanKey | None] = set()
+    continued: set[int] = set()
     found: list[AgentCall] = []
-    for number, (item, call) in enumerate(zip(placed, calls, strict=True)):
-        prompt, before = history.prompts[call_key(call)], history.continues[call_key(call)]
-        recent = calls[max(0, number - _LOOKED_AT) : number]
+    for count, (number, item, call) in enumerate(zip(numbers, placed, calls, strict=True)):
+        prompt, before = history.prompts[number], history.continues[number]
+        recent = calls[max(0, count - _LOOKED_AT) : count]
         label = (
             _start(agent)
-            if number == 0
+            if count == 0
             else _again(call, last_at.get(prompt))
             or (_branched(call, recent, reader) if before in continued else None)
-            or _going_on(call, history, by_key)
+            or (_going_on(call, history.calls[before], number in history.without_reasoning) if before in own else None)
             or _anew(call, recent, reader)
         )
         last_at[prompt] = call
-        continued.update({before} - {None})
+        if before is not None:
+            continued.add(before)
         found.append(
             msgspec.structs.replace(
                 item,
@@ -94,14 +96,11 @@ def _failure(call: Call) -> str:
     return "" if any(choice.message.parts for choice in call.choices) else "an empty answer"
 
 
-def _going_on(call: Call, history: History, by_key: Mapping[SpanKey, Call]) -> Label | None:
-    before = by_key.get(history.continues[call_key(call)] or ("", ""))
-    if before is None:
-        return None
+def _going_on(call: Call, before: Call, without: bool) -> Label:
+    """The answer of `before` and more; `without` says that it came back without its reasoning."""
     if before.tools != call.tools:
         return Label(Relation.TOOLS_CHANGED, before, f"goes on with {_other_tools(before, call)}")
     left = _left_sequence(before, call)
-    without = call_key(call) in history.without_reasoning
     if left is not None:
         reasoned = without or any(without_reasoning(choice.message) for choice in before.choices)
         relation = Relation.TEMPLATE_DROPPED_REASONING if reasoned else Relation.EDIT

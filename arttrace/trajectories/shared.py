@@ -115,7 +115,7 @@ class MessageList:
 
     def __init__(self, before: MessageList | None, added: Sequence[str], digests: _Digests) -> None:
         self.before, self.added = before, added
-        self._state = hashlib.blake2b(digest_size=16) if before is None else before._state.copy()
+        self._state: Any = hashlib.blake2b(digest_size=16) if before is None else before._state.copy()
         self._state.update(b"".join([digests[text] for text in added]))
         self.size: int = sum(map(len, added), before.size if before else 0)
 

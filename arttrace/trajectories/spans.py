@@ -73,13 +73,17 @@ def deduplicate(spans: Iterable[SpanRow]) -> dict[SpanKey, UniqueSpan]:
     the one with the larger hash."""
     readers: dict[str, _Reader] = {}
     versions: dict[SpanKey, dict[str, UniqueSpan]] = {}
-    for row in spans:
+    for row in sorted(spans, key=_start):  # as histories grow
         reader = readers.get(row.trace_id)
         if reader is None:
             reader = readers[row.trace_id] = _Reader()
         candidate = reader.read(row)
         versions.setdefault(candidate.key, {})[candidate.content_hash] = candidate
     return {key: _winner(list(found.values())) for key, found in versions.items()}
+
+
+def _start(row: SpanRow) -> int:
+    return row.start_ns
 
 
 def _winner(versions: Sequence[UniqueSpan]) -> UniqueSpan:

@@ -13,14 +13,13 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from arttrace import semconv
-from arttrace.records.call import Call
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Agent
 from arttrace.trajectories.decode import text
-from arttrace.trajectories.history import Exchange, History, call_key, lineage
+from arttrace.trajectories.history import Exchange, History, lineage
 from arttrace.trajectories.spans import SpanKey
 
-_Key = tuple[SpanKey | None, str | None, SpanKey | None]
+_Key = tuple[SpanKey | None, str | None, int | None]
 """Of a sub-agent: the tool span it runs in, its flow of control, the call that started its history (when only its
 answer tells it apart). All None: the agent itself."""
 
@@ -28,13 +27,12 @@ _OWN: _Key = (None, None, None)
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """One agent span with what the inference needs: its calls in order of start, their history, the tool span above
-    each span (None outside tools), the spans of tools and decorated agents right below it, and the parent of every
-    known flow of control."""
+    """One agent span with what the inference needs: the history of its calls, the tool span above each span (None
+    outside tools), the spans of tools and decorated agents right below it, and the parent of every known flow of
+    control."""
 
     agent_id: str
     execution_id: str | None
-    calls: Sequence[Call]
     history: History
     tool_of: Mapping[SpanKey, SpanKey | None]
     spans: Mapping[SpanKey, SpanRow]
@@ -42,12 +40,12 @@ class Scope(msgspec.Struct, frozen=True):
 
 
 class Partition(msgspec.Struct, frozen=True):
-    """The inferred agents of a scope, the agent of each of its calls, and the one under which each span of a tool or
-    a decorated agent stands. An inferred agent that runs in a tool span without call id has that span's id as
+    """The inferred agents of a scope, the agent of each of its calls (by number), and the one under which each span of
+    a tool or a decorated agent stands. An inferred agent that runs in a tool span without call id has that span's id as
     `spawned_by`."""
 
     agents: tuple[Agent, ...]
-    agent_of_call: dict[SpanKey, str]
+    agent_of_call: list[str]
     agent_of_span: dict[SpanKey, str]
 
 
@@ -55,7 +53,7 @@ class _Group(msgspec.Struct):
     """A sub-agent in the making."""
 
     key: _Key
-    calls: list[Call]
+    calls: list[int]
     parent: _Key = _OWN
     name: str = "sub-agent"
     spawned_by: str | None = None
@@ -64,8 +62,9 @@ class _Group(msgspec.Struct):
 
 def partition(scope: Scope) -> Partition:
     """Tells the agents of one scope apart."""
-    groups = _by_flow(scope)
-    _split_by_answer(scope, groups)
+    roots = _roots(scope.history)
+    groups = _by_flow(scope, roots)
+    _split_by_answer(scope, groups, roots)
     for group in groups.values():
         if group.key != _OWN and group.key[2] is None:
             group.parent = _place_above(scope, groups, group.key)
@@ -73,17 +72,18 @@ def partition(scope: Scope) -> Partition:
     _name_by_answer(scope, groups)
     own = _collapsed(groups)
     ids = {
-        key: scope.agent_id if key in (_OWN, own) else f"inferred:{group.calls[0].span_id}"
+        key: scope.agent_id if key in (_OWN, own) else f"inferred:{scope.history.calls[group.calls[0]].span_id}"
         for key, group in groups.items()
     }
     ids[_OWN] = scope.agent_id
+    calls = scope.history.calls
     agents = [
         Agent(
             id=ids[key],
             name=group.name,
             parent_id=ids[group.parent],
-            start_ns=group.calls[0].start_ns,
-            end_ns=max(call.end_ns for call in group.calls),
+            start_ns=calls[group.calls[0]].start_ns,
+            end_ns=max(calls[number].end_ns for number in group.calls),
             inferred=True,
             evidence=group.evidence,
             spawned_by=group.spawned_by,
@@ -91,7 +91,10 @@ def partition(scope: Scope) -> Partition:
         for key, group in groups.items()
         if key not in (_OWN, own)
     ]
-    agent_of_call = {call_key(call): ids[key] for key, group in groups.items() for call in group.calls}
+    agent_of_call = [""] * len(calls)
+    for key, group in groups.items():
+        for number in group.calls:
+            agent_of_call[number] = ids[key]
     asked_by = {e.part.id: agent_of_call[e.call] for e in scope.history.exchanges if e.part.id}
     agent_of_span = {
         key: asked_by.get(text(span.attributes.get(semconv.TOOL_CALL_ID)) or "")
@@ -105,37 +108,41 @@ def _flow(span: SpanRow | None) -> str | None:
     return text(span.attributes.get(semconv.EXECUTION_ID)) if span else None
 
 
-def _root_of(history: History) -> dict[SpanKey, SpanKey]:
+def _roots(history: History) -> list[int]:
     """The call that started the history each call goes on with."""
-    roots: dict[SpanKey, SpanKey] = {}
-    for start in history.continues:
+    roots: list[int | None] = [None] * len(history.continues)
+    for start in range(len(roots)):
         path = [start]
-        while path[-1] not in roots and (before := history.continues[path[-1]]) is not None:
+        while roots[path[-1]] is None and (before := history.continues[path[-1]]) is not None:
             path.append(before)
-        root = roots.get(path[-1], path[-1])
-        roots.update(dict.fromkeys(path, root))
-    return roots
+        root = roots[path[-1]]
+        for number in path:
+            roots[number] = path[-1] if root is None else root
+    return [number if root is None else root for number, root in enumerate(roots)]
 
 
-def _by_flow(scope: Scope) -> dict[_Key, _Group]:
-    roots = _root_of(scope.history)
-    executions = {call_key(call): call.execution_id for call in scope.calls}
+def _by_flow(scope: Scope, roots: Sequence[int]) -> dict[_Key, _Group]:
+    calls = scope.history.calls
+    key_of: dict[int, _Key] = {}  # of each root
     groups: dict[_Key, _Group] = {}
-    for call in scope.calls:
-        root = roots[call_key(call)]
-        tool = scope.tool_of.get(root)
-        base = _flow(scope.spans.get(tool)) if tool else scope.execution_id
-        forked = executions[root] is not None and base is not None and executions[root] != base
-        key: _Key = (tool, executions[root] if forked else None, None)
-        groups.setdefault(key, _Group(key, [])).calls.append(call)
+    for number, root in enumerate(roots):
+        key = key_of.get(root)
+        if key is None:
+            tool = scope.tool_of.get((calls[root].trace_id, calls[root].span_id))
+            base = _flow(scope.spans.get(tool)) if tool else scope.execution_id
+            flow = calls[root].execution_id
+            forked = flow is not None and base is not None and flow != base
+            key = key_of[root] = (tool, flow if forked else None, None)
+            groups.setdefault(key, _Group(key, []))
+        groups[key].calls.append(number)
     for key, group in groups.items():
         if key[1]:
             group.evidence = "own flow of control"
     return groups
 
 
-def _last_answer(calls: Sequence[Call]) -> str:
-    last = max(calls, key=lambda call: (call.end_ns, call.span_id))
+def _last_answer(history: History, numbers: Sequence[int]) -> str:
+    last = max((history.calls[number] for number in numbers), key=lambda call: (call.end_ns, call.span_id))
     return last.choices[0].message.text.strip() if last.choices else ""
 
 
@@ -147,20 +154,19 @@ def _by_result(scope: Scope) -> dict[str, list[Exchange]]:
     return found
 
 
-def _split_by_answer(scope: Scope, groups: dict[_Key, _Group]) -> None:
+def _split_by_answer(scope: Scope, groups: dict[_Key, _Group], roots: Sequence[int]) -> None:
     by_result = _by_result(scope)
-    roots = _root_of(scope.history)
-    calls = {call_key(call): call for call in scope.calls}
+    calls = scope.history.calls
     used: set[tuple[int, int]] = set()
     for key, group in list(groups.items()):
-        histories: dict[SpanKey, list[Call]] = {}
-        for call in group.calls:
-            histories.setdefault(roots[call_key(call)], []).append(call)
-        for root, members in histories.items():
-            answer = _last_answer(members)
-            end_ns = max(call.end_ns for call in members)
-            for exchange in by_result.get(answer, []) if len(histories) > 1 else []:
-                around = calls[exchange.call].end_ns <= members[0].start_ns and end_ns <= (exchange.seen_ns or 0)
+        histories: dict[int, list[int]] = {}
+        for number in group.calls:
+            histories.setdefault(roots[number], []).append(number)
+        for root, members in histories.items() if len(histories) > 1 else ():
+            answer = _last_answer(scope.history, members)
+            end_ns = max(calls[number].end_ns for number in members)
+            for exchange in by_result.get(answer, []):
+                around = calls[exchange.call].end_ns <= calls[members[0]].start_ns and end_ns <= (exchange.seen_ns or 0)
                 if roots[exchange.call] not in histories or roots[exchange.call] == root or not around:
                     continue
                 if (exchange.answer, exchange.position) in used:
@@ -170,7 +176,7 @@ def _split_by_answer(scope: Scope, groups: dict[_Key, _Group]) -> None:
                 groups[split] = _Group(
                     split, members, key, exchange.part.name, exchange.part.id, _evidence_of_answer(exchange)
                 )
-                group.calls = [call for call in group.calls if roots[call_key(call)] != root]
+                group.calls = [number for number in group.calls if roots[number] != root]
                 break
 
 
@@ -214,7 +220,7 @@ def _name_by_tool_span(scope: Scope, group: _Group) -> None:
 
 def _name_by_answer(scope: Scope, groups: dict[_Key, _Group]) -> None:
     by_result = _by_result(scope)
-    asker = {call_key(call): key for key, group in groups.items() for call in group.calls}
+    asker = {number: key for key, group in groups.items() for number in group.calls}
     used = {group.spawned_by for group in groups.values()} - {None}
     taken: set[tuple[int, int]] = set()
     for group in groups.values():
@@ -222,7 +228,7 @@ def _name_by_answer(scope: Scope, groups: dict[_Key, _Group]) -> None:
             continue
         candidates = [
             exchange
-            for exchange in by_result.get(_last_answer(group.calls), [])
+            for exchange in by_result.get(_last_answer(scope.history, group.calls), [])
             if (exchange.answer, exchange.position) not in taken
             and exchange.part.id not in used
             and not _stands_under(groups, asker[exchange.call], group.key)

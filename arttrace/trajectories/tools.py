@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,7 +13,6 @@ from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import ToolCall
 from arttrace.trajectories.decode import as_text, from_json, span_error, text
 from arttrace.trajectories.history import Exchange
-from arttrace.trajectories.spans import SpanKey
 
 
 def recorded_tool_call(span: SpanRow, agent_id: str) -> ToolCall:
@@ -51,10 +50,10 @@ class Tooling(msgspec.Struct, frozen=True):
 def tool_calls(
     recorded: Mapping[str, ToolCall],
     exchanges: Iterable[Exchange],
-    calls: Mapping[SpanKey, Call],
-    agent_of: Mapping[SpanKey, str],
+    calls: Sequence[Call],
+    agent_of: Sequence[str],
 ) -> Tooling:
-    """Recorded tool calls (by span id) and the asked-for ones that no span recorded.
+    """Recorded tool calls (by span id) and the asked-for ones that no span recorded; `agent_of` is of the calls.
 
     The two are the same call when their id agrees. A span without one is the first with the same agent and name
     whose arguments hold those asked for (a function's defaults may have been added). The time of an inferred call is
@@ -77,7 +76,7 @@ def tool_calls(
         told.add(same)
         if part.id and (agent_id, part.id) in by_id:
             continue
-        id = part.id or f"{exchange.call[1]}:{exchange.choice}:{exchange.position}"
+        id = part.id or f"{calls[exchange.call].span_id}:{exchange.choice}:{exchange.position}"
         unclaimed = anonymous.get((agent_id, part.name), [])
         twin = next(
             (span for span in unclaimed[:_TWINS_READ] if _holds(recorded[span].arguments, part.arguments)), None
