@@ -151,10 +151,21 @@ class Checkpoints:
     @contextlib.contextmanager
     def only_writer(self) -> Iterator[None]:
         """For as long as this process makes versions of the policy. Raises TrainingError, with its pid, when another
-        process does; the system frees a dead one's hold."""
+        process does, and when the disk refuses; the system frees a dead one's hold."""
+        with contextlib.ExitStack() as held:
+            try:
+                self._take_lock(held)
+            except OSError as error:
+                raise CheckpointError(
+                    f"{self.directory} cannot be written: {error.strerror or error}.",
+                    "Make room or mend the permissions, then start again.",
+                ) from error
+            yield
+
+    def _take_lock(self, held: contextlib.ExitStack) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        path = self.directory / _LOCK
-        with path.open("a+") as lock:
+        with contextlib.ExitStack() as opened:
+            lock = opened.enter_context((self.directory / _LOCK).open("a+"))
             deadline = time.monotonic() + _LOCK_WITHIN_S
             while not acquire(lock.fileno()):
                 if time.monotonic() > deadline:
@@ -167,7 +178,7 @@ class Checkpoints:
             lock.truncate(0)
             lock.write(str(os.getpid()))
             lock.flush()
-            yield
+            held.push(opened.pop_all())
 
     def writer(self) -> int | None:
         """The process that makes versions of the policy now, None when none does."""

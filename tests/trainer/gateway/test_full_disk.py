@@ -21,7 +21,7 @@ from tiny_model import make_base_model
 from arttrace.paths import DataDir
 from arttrace.records.policy import PolicyStep
 from arttrace.store import Store
-from trainer.checkpoints import Checkpoints
+from trainer.checkpoints import CheckpointError, Checkpoints
 from trainer.config import DaemonConfig
 from trainer.daemon.loop import Phase
 from trainer.daemon.machine import Daemon
@@ -123,3 +123,16 @@ async def test_a_disk_that_fills_up_during_a_step(
     assert not [path for path in checkpoints.directory.iterdir() if path.name.startswith(".policy@")]
     consumed = [one.trajectory_id for step in (1, 2, 3, 4) for one in checkpoints.manifest(step).consumed]
     assert consumed == [f"g{n}-{i}" for n in range(4) for i in range(2)]
+
+
+def test_training_does_not_begin_on_a_full_disk_and_says_why(data: DataDir) -> None:
+    checkpoints = Checkpoints(data.policies, "policy")
+    fill(data.policies, 0)
+    with pytest.raises(CheckpointError, match="cannot be written: No space left on device") as refused:
+        checkpoints.only_writer().__enter__()
+    assert "Make room" in (refused.value.mend or "")
+    assert checkpoints.writer() is None
+    (data.policies / "filler").unlink()
+    with checkpoints.only_writer():
+        assert checkpoints.writer() == os.getpid()
+    assert checkpoints.writer() is None
