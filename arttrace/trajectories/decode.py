@@ -131,11 +131,11 @@ class MessageReader:
         whole, _ = self._instructed.get((id(message), id(messages)), ((), ()))
         if not whole:
             whole = (message, *messages)
-            self._instructed[id(message), id(messages)] = (whole, messages)
             _, shorter = self._before.get(id(messages), ((), ()))
             before, _ = self._instructed.get((id(message), id(shorter)), ((), ()))
             if before:
                 self._before[id(whole)] = (whole, before)
+            self._instructed[id(message), id(messages)] = (whole, messages)
         return whole
 
     def befores(self, messages: _Messages) -> Iterator[_Messages]:

@@ -363,3 +363,35 @@ def test_a_failed_call_with_tokens_is_not_trained_on() -> None:
     run.spans[0] = msgspec.structs.replace(run.spans[0], status_code=2, status_message="2 chunks are no JSON")
     _, report = sequences(built(run.end()))
     assert report.reasons == {"error": 1}
+
+
+def test_instructions_before_nothing_before_a_message_and_as_plain_text() -> None:
+    """A request may hold instructions alone; plain text is not the conventions' form, and nothing is made of it."""
+    run = Run("r")
+    told = [message("system", "Be kind.")["parts"], "Be kind."]
+    question, answer = message("user", "Who?"), message("assistant", "Me.")
+    for number, instructions in enumerate(told):
+        for count, messages in enumerate(([], [question], [question, answer, question])):
+            at = 10 * number + 3 * count
+            text = json.dumps(instructions) if number == 0 else instructions
+            run.chat(f"{number}{count}", messages, answer, at=at, until=at + 1, SYSTEM_INSTRUCTIONS=text)
+    trajectory = built(run.end(at=50))
+    assert [[one.role for one in placed.call.messages] for placed in trajectory.calls] == [
+        ["system"],
+        ["system", "user"],
+        ["system", "user", "assistant", "user"],
+        [],
+        ["user"],
+        ["user", "assistant", "user"],
+    ]
+
+
+def test_a_joined_history_keeps_its_messages_under_instructions_of_plain_text() -> None:
+    run = Run("r")
+    first, second = message("user", "Who?"), message("user", "And you?")
+    answer = message("assistant", "Me.")
+    run.chat("one", [first], answer, at=1, RESPONSE_ID="r1", SYSTEM_INSTRUCTIONS="Be kind.")
+    run.chat("two", [second], answer, at=10, PREVIOUS_RESPONSE_ID="r1", SYSTEM_INSTRUCTIONS="Be kind.")
+    trajectory = built(run.end(at=50))
+    assert [placed.call.messages[0].text for placed in trajectory.calls] == ["Who?", "Who?"]
+    assert [one.text for one in trajectory.calls[1].call.messages] == ["Who?", "Me.", "And you?"]
