@@ -1,11 +1,15 @@
 """One GRPO step in several layouts: a row per call, padded rows, packed rows, and the packed prefix tree.
 
 Every layout computes the same loss on the same trajectories with a random 4-layer Qwen3 and a LoRA of rank 16, on one
-CPU thread and in a process of its own; tokens/s are trained tokens by CPU seconds, and the gradients are compared. Two
-cases: groups of the tau-bench airline runs (`--tau-bench FILE`; token ids are made from the words, no tokenizer being
-shipped), and a synthetic group of 8 with a shared beginning, many turns and forks.
+CPU thread and in a process of its own; tokens/s are trained tokens by CPU seconds, and the gradients are compared. Also
+told: the tokens that went through the model, the pairs of a token and one that it attends to, and how many times less
+the two together are to compute than in the first row (without the output head, which sees the same tokens everywhere
+but in stock TRL): a layout can be about so much faster, and not more. Two cases: a synthetic group of 8 with a shared
+beginning, many turns and forks; or groups of the tau-bench airline runs (token ids are made from the words, no
+tokenizer being shipped), the shortest first: the longest take ten minutes in the first layout.
 
-    python benchmarks/learner.py [--tau-bench tau-bench-gpt-4o-airline.json.gz] [--tasks 1]
+    python benchmarks/learner.py
+    python benchmarks/learner.py --tau-bench tau-bench-gpt-4o-airline.json.gz [--tasks 3]
 """
 
 from __future__ import annotations
@@ -64,12 +68,13 @@ def synthetic(group: int = 8, prefix: int = 2048, turns: tuple[int, int] = (10, 
 
 
 def tau_bench(path: Path, tasks: int) -> list[list[list[Call]]]:
-    """The four runs of each of the first tasks whose rewards differ, as calls over words and marks."""
+    """The four runs of each of the shortest tasks whose rewards differ, as calls over words and marks."""
     groups: dict[Any, list[dict[str, Any]]] = {}
     for run in json.loads(gzip.decompress(path.read_bytes())):
         groups.setdefault(run["task_id"], []).append(run)
     unequal = [runs for runs in groups.values() if len({run["reward"] for run in runs}) > 1]
-    return [[_calls(run["traj"]) for run in runs] for runs in unequal[:tasks]]
+    as_calls = [[_calls(run["traj"]) for run in runs] for runs in unequal]
+    return sorted(as_calls, key=lambda runs: sum(len(prompt) for calls in runs for prompt, _ in calls))[:tasks]
 
 
 def _calls(messages: list[dict[str, Any]]) -> list[Call]:
@@ -155,10 +160,36 @@ def measure(layout: str, runs: list[list[Call]], base: Path, gradients: Path) ->
     return {
         "trained": metrics.trained_tokens,
         "forwarded": metrics.forwarded_tokens,
+        "pairs": attended(layout, samples, config),
         "tokens_per_s": metrics.trained_tokens / seconds,
         "peak_mib": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024,
         "loss": metrics.loss,
     }
+
+
+def attended(layout: str, samples: list[Sample], config: LearnerConfig) -> int:
+    """Pairs of a token and one that it attends to, itself included, over the micro-batches of a layout."""
+    import torch
+
+    from trainer.learner.forest import plant, split_forests
+    from trainer.learner.samples import plan_step, split_rows
+
+    rows = plan_step(samples, config).rows
+    if layout in ("packed", "tree"):
+        forests = (
+            plant(run, current_version=None, device="cpu", dtype=torch.float32) for run in split_forests(rows, BUDGET)
+        )
+        return sum(int((planted.positions + 1).sum()) for planted in forests)
+    lengths = [(len(batch), len(batch[0].token_ids)) for batch in split_rows(rows, BUDGET)]
+    return sum(count * length * (length + 1) // 2 for count, length in lengths)
+
+
+def work(found: dict[str, float]) -> float:
+    """Floating-point operations of a step: a token meets every weight of the layers twice, forward and backward, and a
+    pair costs two products forward and five backward; a multiplication and an addition are two."""
+    width, inner, heads, key_heads, size, layers = 256, 768, 4, 2, 64, 4
+    weights = width * size * (2 * heads + 2 * key_heads) + 3 * width * inner
+    return layers * (4 * weights * found["forwarded"] + 14 * heads * size * found["pairs"])
 
 
 def _take_trl_as_it_is() -> None:
@@ -209,7 +240,10 @@ def worst_difference(left: Path, right: Path) -> float:
 def compare(title: str, arguments: list[str], base: Path, scratch: Path) -> None:
     """Every layout in a process of its own, one after the other, and the table."""
     print(f"\n{title}")
-    print(f"{'layout':<14}{'trained':>9}{'forwarded':>11}{'tokens/s':>10}{'speed-up':>10}{'peak MiB':>10}  gradients")
+    columns = (
+        f"{'trained':>9}{'forwarded':>11}{'pairs M':>9}{'less':>7}{'tokens/s':>10}{'speed-up':>10}{'peak MiB':>10}"
+    )
+    print(f"{'layout':<14}{columns}  gradients")
     first: dict[str, float] = {}
     for layout in LAYOUTS:
         gradients = scratch / f"{layout}.pt"
@@ -219,9 +253,10 @@ def compare(title: str, arguments: list[str], base: Path, scratch: Path) -> None
         first = first or found
         apart = worst_difference(scratch / "row per call.pt", gradients)
         print(
-            f"{layout:<14}{found['trained']:>9.0f}{found['forwarded']:>11.0f}{found['tokens_per_s']:>10.0f}"
+            f"{layout:<14}{found['trained']:>9.0f}{found['forwarded']:>11.0f}{found['pairs'] / 1e6:>9.0f}"
+            f"{work(first) / work(found):>6.1f}x{found['tokens_per_s']:>10.0f}"
             f"{found['tokens_per_s'] / first['tokens_per_s']:>9.1f}x{found['peak_mib']:>10.0f}"
-            f"  within {apart:.0e} of the first row",
+            f"  within {apart:.0e}",
             flush=True,
         )
 
@@ -230,7 +265,7 @@ def main() -> None:
     """Runs all layouts; with --layout, one of them, printing its figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tau-bench", type=Path, metavar="FILE", help="tau-bench-gpt-4o-airline.json.gz")
-    parser.add_argument("--tasks", type=int, default=1, help="how many groups of it (default 1)")
+    parser.add_argument("--tasks", type=int, default=3, help="how many groups of it, the shortest first (default 3)")
     parser.add_argument("--group", type=int, default=8, help="runs of the synthetic group (default 8)")
     parser.add_argument("--prefix", type=int, default=2048, help="tokens that they share (default 2048)")
     parser.add_argument("--layout", choices=LAYOUTS, help=argparse.SUPPRESS)
@@ -247,10 +282,11 @@ def main() -> None:
         print(f"{layout:<14}{meaning}")
     with tempfile.TemporaryDirectory() as scratch:
         base = make_base(Path(scratch) / "base")
-        compare(f"synthetic group of {given.group}, {given.prefix} tokens shared", case, base, Path(scratch))
+        title = f"synthetic group of {given.group}, {given.prefix} tokens shared"
         if given.tau_bench:
             title = f"tau-bench airline, {given.tasks} group(s) of 4 runs"
-            compare(title, [*case, "--tau-bench", str(given.tau_bench)], base, Path(scratch))
+            case += ["--tau-bench", str(given.tau_bench)]
+        compare(title, case, base, Path(scratch))
 
 
 if __name__ == "__main__":
