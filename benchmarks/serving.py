@@ -115,8 +115,33 @@ def _percentile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
-def report(ways: list[Way], rounds: int, at_once: int, seconds: float) -> None:
-    """Measure and print the two tables."""
+def cpu_seconds(pid: int) -> float:
+    """What every thread of a process has had of the processors, which Linux counts by the nanosecond."""
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir()) / 1e9
+
+
+async def cpu_per_call(ways: list[Way], stream: bool, pid: int, at_once: int, rounds: int) -> dict[str, list[float]]:
+    """Milliseconds of CPU that a call through the gateway takes in its process, decoding and writing included."""
+    used: dict[str, list[float]] = {way.name: [] for way in ways}
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+        for _ in range(rounds + 1):
+            for way in ways:
+                before, calls = cpu_seconds(pid), 8 * at_once
+                for _ in range(8):
+                    await asyncio.gather(*(call(http, way, stream) for _ in range(at_once)))
+                await asyncio.sleep(0.2)  # until it is decoded
+                used[way.name].append((cpu_seconds(pid) - before) / calls * 1000)
+    return {name: values[1:] for name, values in used.items()}
+
+
+def report(ways: list[Way], rounds: int, at_once: int, seconds: float, pid: int) -> None:
+    """Measure and print the tables."""
+    if Path(f"/proc/{pid}/schedstat").exists():
+        print(f"the gateway's CPU per call, {at_once} at once, milliseconds: least and median of 5 rounds")
+        for stream in (False, True):
+            for name, used in asyncio.run(cpu_per_call(ways[1:], stream, pid, at_once, 5)).items():
+                kind = "stream" if stream else "whole"
+                print(f"  {kind:7}{name:10}{min(used):8.3f} {statistics.median(used):8.3f}", flush=True)
     print(f"one call at a time ({rounds} of each), milliseconds: p50 / p99")
     for stream in (False, True):
         times = asyncio.run(latency(ways, stream, rounds))
@@ -140,14 +165,14 @@ def report(ways: list[Way], rounds: int, at_once: int, seconds: float) -> None:
 
 
 @contextmanager
-def gateway(engine_url: str, key: str, base_model: Path, root: Path) -> Iterator[str]:
-    """`arttrace serve` in front of the engine; its URL."""
+def gateway(engine_url: str, key: str, base_model: Path, root: Path) -> Iterator[tuple[str, int]]:
+    """`arttrace serve` in front of the engine; its URL and process."""
     from arttrace.paths import DataDir
     from trainer.serving import start_serving
 
     options = ["--vllm-url", engine_url]
     with start_serving(DataDir(root / "data"), base_model, options=options, env={"VLLM_API_KEY": key}) as serving:
-        yield serving.url
+        yield serving.url, serving.record.pid
 
 
 @contextmanager
@@ -198,6 +223,8 @@ async def be_the_engine() -> None:
     frame = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "prompt_token_ids": list(range(64))}
     whole = json.dumps(frame | {"choices": [choice]}).encode()
     delta = {"index": 0, "delta": {"content": "token "}, "logprobs": {"content": [entry]}, "token_ids": [5]}
+    first = b"data: " + json.dumps(frame | {"choices": [delta]}).encode() + b"\n\n"
+    del frame["prompt_token_ids"]  # vLLM tells them once
     event = b"data: " + json.dumps(frame | {"choices": [delta]}).encode() + b"\n\n"
     head = b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\n"
 
@@ -209,8 +236,9 @@ async def be_the_engine() -> None:
                 writer.write(head % b"application/json" + b"content-length: %d\r\n\r\n" % len(whole) + whole)
             else:
                 writer.write(head % b"text/event-stream" + b"transfer-encoding: chunked\r\n\r\n")
-                for _ in range(TOKENS):
-                    writer.write(b"%x\r\n" % len(event) + event + b"\r\n")
+                for number in range(TOKENS):
+                    chunk = event if number else first
+                    writer.write(b"%x\r\n" % len(chunk) + chunk + b"\r\n")
                     await writer.drain()
                     await asyncio.sleep(0)
                 writer.write(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
@@ -252,14 +280,14 @@ def main() -> None:
             base_model = make_base_model(root / "base")
             adapters = [make_adapter(base_model, root / f"{step}", step + 1) for step in range(options.versions)]
             engine = real_engine(base_model, root)
-        with engine as (engine_url, key), gateway(engine_url, key, base_model, root) as url:
+        with engine as (engine_url, key), gateway(engine_url, key, base_model, root) as (url, pid):
             print("engine:", "a stand-in that answers at once" if options.stand_in else "vLLM, a random tiny Qwen3")
             ways = [
                 Way("direct", engine_url, "base", key),
                 Way("gateway", url, "policy@0", "none"),
                 Way("recorded", f"{url}/r/benchmark", "policy@0", "none"),
             ]
-            report(ways, options.rounds, options.at_once, options.seconds)
+            report(ways, options.rounds, options.at_once, options.seconds, pid)
             took = swap(url, adapters)
             print(
                 f"publish to the first token of the new version, ms: median {statistics.median(took):.1f}, "
