@@ -31,7 +31,7 @@ def connect(path: Path) -> duckdb.DuckDBPyConnection:
         try:
             found = _check_schema(connection, path, fresh)
             if found != schema.VERSION:
-                migrate.to_current(connection, path)
+                migrate.to_current(connection, found, path)
                 connection = _connect(path)
             return connection
         except BaseException:
@@ -92,7 +92,7 @@ def _check_schema(connection: duckdb.DuckDBPyConnection, path: Path, fresh: bool
             f"knows version {schema.VERSION}",
             "Use the version of arttrace that wrote it, or pass another directory with --dir.",
         )
-    if found[0] == schema.VERSION and "links" not in tables:
+    if found[0] != 1 and "links" not in tables:
         links.find(connection)
     return int(found[0])
 

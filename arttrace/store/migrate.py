@@ -1,6 +1,7 @@
-"""A store of an older schema becomes one of this version: copied into a new file, checked, put in its place.
+"""A store of an older schema becomes one of this version, or stays what it was.
 
-Until the new file is whole and takes the old one's name, the old one is what it was.
+Version 1 is copied into a new file, checked, and put in its place. Version 2 has the same rows: the views change, and
+the tables that only they need, in one transaction.
 """
 
 from __future__ import annotations
@@ -11,19 +12,37 @@ import duckdb
 
 from arttrace.errors import StoreError
 from arttrace.records.record import decode_record
+from arttrace.store import placing, schema
 from arttrace.store.file import create, replace
 from arttrace.store.writer import Writer
 
-FROM = (1,)
+FROM = (1, 2)
 """The schema versions that are understood beside this one."""
 
 _ROWS = 5_000
 _RECORDS = ("span_records", "reward_records", "judgement_records", "policy_step_records")
 
 
-def to_current(old: duckdb.DuckDBPyConnection, path: Path) -> None:
-    """Replaces the file of an open store of version 1, which is closed. Raises StoreError when something is missing
-    in the copy; the store is then as it was."""
+def to_current(old: duckdb.DuckDBPyConnection, version: int, path: Path) -> None:
+    """Brings an open store of this version on, and closes it. Raises StoreError when something is missing in the copy;
+    the store is then as it was."""
+    if version == 1:
+        _copy_all(old, path)
+    else:
+        _change_views(old)
+        old.close()
+
+
+def _change_views(connection: duckdb.DuckDBPyConnection) -> None:
+    views = connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
+    drops = " ".join(f"DROP VIEW {name};" for (name,) in views)
+    connection.execute(f"BEGIN; {drops} {placing.TABLES} {schema.VIEWS}")
+    connection.execute(placing.FIND)
+    connection.execute("UPDATE arttrace_schema SET version = ?", [schema.VERSION])
+    connection.execute("COMMIT")
+
+
+def _copy_all(old: duckdb.DuckDBPyConnection, path: Path) -> None:
     target = path.with_name(path.name + ".new")
     new = create(target)
     try:

@@ -111,6 +111,10 @@ def copy_kept(connection: duckdb.DuckDBPyConnection, target: Path, kept: Sequenc
         )
         for table in ("judgement_records", "policy_step_records", "consumption", "ingested_segments"):
             connection.execute(f"INSERT INTO kept.{table} SELECT * FROM {table} ORDER BY rowid")  # noqa: S608
+        connection.execute(
+            """INSERT INTO kept.odd_traces SELECT trace_id, false FROM odd_traces
+            WHERE trace_id IN (SELECT id FROM _traces)"""
+        )
         connection.execute("CHECKPOINT kept")
     finally:
         connection.execute("DETACH kept")

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from arttrace.store import links
+from arttrace.store import links, placing
 
-VERSION: Final = 2
+VERSION: Final = 3
 
 TABLES: Final = f"""
 {links.TABLE};
-CREATE TABLE arttrace_schema (version INTEGER NOT NULL);
+{placing.TABLES}CREATE TABLE arttrace_schema (version INTEGER NOT NULL);
 CREATE TABLE span_records (
     trace_id VARCHAR NOT NULL, span_id VARCHAR NOT NULL, parent_span_id VARCHAR,
-    trajectory_id VARCHAR,          -- as the span says; its trace where it says nothing but is a GenAI span (the
-                                    -- trace may be a part of another run by a link, or hold several conversations)
+    trajectory_id VARCHAR,          -- as the span says; its trace where it says nothing but is a GenAI span; where
+                                    -- it is part of another one all the same, placed_spans says so
     operation VARCHAR, name VARCHAR NOT NULL, start_ns BIGINT NOT NULL, end_ns BIGINT NOT NULL, error VARCHAR,
     entry VARCHAR, scenario VARCHAR, group_key VARCHAR, project VARCHAR,   -- of an entry's span only
     model VARCHAR, policy_version VARCHAR, input_tokens BIGINT, output_tokens BIGINT,   -- of a call only
@@ -65,16 +65,19 @@ CREATE TABLE summaries (            -- of what spans with this trajectory_id are
 
 VIEWS: Final = """
 CREATE VIEW spans AS
-    SELECT * EXCLUDE (document), document::JSON AS document FROM span_records
-    QUALIFY row_number() OVER (
-        PARTITION BY trace_id, span_id ORDER BY end_ns > 0 DESC, bytes DESC, content_hash DESC) = 1;
+    SELECT s.* EXCLUDE (document) REPLACE (
+            CASE WHEN p.span_id IS NULL THEN s.trajectory_id ELSE p.trajectory_id END AS trajectory_id),
+        s.document::JSON AS document
+    FROM (SELECT * FROM span_records QUALIFY row_number() OVER (
+        PARTITION BY trace_id, span_id ORDER BY end_ns > 0 DESC, bytes DESC, content_hash DESC) = 1) s
+    LEFT JOIN placed_spans p ON p.trace_id = s.trace_id AND p.span_id = s.span_id;
 
 CREATE VIEW calls AS
     SELECT trajectory_id, trace_id, span_id, parent_span_id, make_timestamp_ns(start_ns) AS started,
         (end_ns - start_ns) / 1e9 AS seconds, model, policy_version, input_tokens, output_tokens, error,
         document->'attributes'->'gen_ai.response.finish_reasons' AS finish_reasons, prompt,
         document->'attributes'->>'gen_ai.output.messages' AS output_messages
-    FROM spans WHERE operation = 'chat';
+    FROM spans WHERE operation IN ('chat', 'text_completion');
 
 CREATE VIEW messages AS
     WITH RECURSIVE chain(prompt, above, messages) AS (
@@ -86,7 +89,7 @@ CREATE VIEW messages AS
     FROM spans s JOIN chain c ON c.prompt = s.prompt AND c.above IS NULL,
         (SELECT unnest(c.messages) AS id, generate_subscripts(c.messages, 1) AS position) m
         JOIN texts t ON t.id = m.id
-    WHERE s.operation = 'chat';
+    WHERE s.operation IN ('chat', 'text_completion');
 
 CREATE VIEW tool_calls AS
     SELECT trajectory_id, trace_id, span_id, parent_span_id, make_timestamp_ns(start_ns) AS started,
@@ -103,17 +106,21 @@ CREATE VIEW agents AS
     FROM spans WHERE operation = 'invoke_agent';
 
 CREATE VIEW rewards AS
-    SELECT trajectory_id, agent_id, name, source, value, explanation, judgement_id, id,
-        make_timestamp_ns(time_ns) AS given
-    FROM reward_records
-    QUALIFY row_number() OVER (PARTITION BY id ORDER BY time_ns DESC, value DESC, name DESC, explanation DESC) = 1;
+    SELECT coalesce(p.trajectory_id, t.trajectory_id, r.trajectory_id) AS trajectory_id, r.agent_id, r.name, r.source,
+        r.value, r.explanation, r.judgement_id, r.id, make_timestamp_ns(r.time_ns) AS given
+    FROM (SELECT *,
+            CASE WHEN trajectory_id IN (SELECT trajectory_id FROM placed_spans WHERE trajectory_id IS NOT NULL)
+            THEN NULL ELSE split_part(trajectory_id, ':', 1) END AS trace
+        FROM reward_records QUALIFY row_number() OVER (
+            PARTITION BY id ORDER BY time_ns DESC, value DESC, name DESC, explanation DESC) = 1) r
+    LEFT JOIN placed_rewards p ON p.id = r.id LEFT JOIN trace_roots t ON t.trace_id = r.trace;
 
 CREATE VIEW trajectories AS
     SELECT s.trajectory_id AS id, any_value(s.project) AS project, any_value(s.entry) AS entry,
         any_value(s.scenario) AS scenario, any_value(s.group_key) AS "group",
         make_timestamp_ns(min(s.start_ns)) AS started, (max(s.end_ns) - min(s.start_ns)) / 1e9 AS seconds,
         count(*) FILTER (s.operation = 'invoke_agent') AS recorded_agents,
-        count(*) FILTER (s.operation = 'chat') AS calls,
+        count(*) FILTER (s.operation IN ('chat', 'text_completion')) AS calls,
         count(*) FILTER (s.operation = 'execute_tool') AS recorded_tool_calls,
         sum(s.input_tokens)::BIGINT AS input_tokens, sum(s.output_tokens)::BIGINT AS output_tokens,
         list_sort(list(DISTINCT s.policy_version) FILTER (s.policy_version IS NOT NULL)) AS policy_versions,
@@ -124,7 +131,7 @@ CREATE VIEW trajectories AS
         FROM (SELECT trajectory_id, name, sum(value) AS value FROM rewards WHERE agent_id IS NULL GROUP BY ALL)
         GROUP BY trajectory_id
     ) r USING (trajectory_id)
-    WHERE s.trajectory_id IS NOT NULL GROUP BY s.trajectory_id;
+    WHERE s.trajectory_id IS NOT NULL AND s.operation IS DISTINCT FROM 'evaluate' GROUP BY s.trajectory_id;
 
 CREATE VIEW groups AS
     SELECT coalesce("group", id) AS key, count(*) AS trajectories, sum(calls)::BIGINT AS calls,

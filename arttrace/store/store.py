@@ -31,6 +31,7 @@ from arttrace.store.database import connect
 from arttrace.store.file import opening, replace, trim
 from arttrace.store.intake import take_in
 from arttrace.store.links import any_links, below, beside
+from arttrace.store.placing import place
 from arttrace.store.prune import Pruned, copy_kept, runs, within
 from arttrace.store.reading import read_spans
 from arttrace.store.rows import EVALUATE
@@ -304,6 +305,8 @@ class Store:
     def sql(self, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Column names and rows of a query over the views `trajectories`, `calls`, `rewards`, `policy_steps` and
         `spans`. Raises StoreError when DuckDB refuses it, or when it is not one that only reads."""
+        with self._lock, contextlib.suppress(duckdb.IOException):  # what cannot be written now is tried again next time
+            place(self._connection)
         with self._reading() as connection:
             return self._query(connection, query)
 

@@ -23,7 +23,7 @@ from arttrace.records.policy import PolicyStep
 from arttrace.records.record import Record
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
-from arttrace.store import links
+from arttrace.store import links, placing
 from arttrace.store.prefixes import Recent, extension, split
 from arttrace.store.rows import SPANS, Row, rows_by_table, span_columns
 from arttrace.store.summary import SUMMARY_VERSION, TrajectorySummary
@@ -208,6 +208,7 @@ class Writer:
             )
         agents = [p.span for p, row in zip(fresh, rows, strict=True) if p.span.links and row[4] == _AGENT]
         self._insert("links", _LINKS, links.links_of(agents))
+        placing.mark(self._connection, [parts.span for parts in fresh], rows)
         self._outdate_traces({parts.span.trace_id for parts in fresh}, {row[3] for row in rows if row[3]})
         self._insert("prompts", _PROMPTS, prompts)
         self._insert("token_prompts", _TOKEN_PROMPTS, tokens)

@@ -1,4 +1,4 @@
-"""A store of schema version 1 (data/version-1.duckdb.gz) becomes one of this version, or stays what it was."""
+"""A store of an older schema (data/) becomes one of this version, or stays what it was."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from pathlib import Path
 import duckdb
 import pytest
 from simulated_agent import research_run
+from units import agree, caller, linked, sessions
 
 from arttrace.paths import DataDir
 from arttrace.records.record import Record
-from arttrace.records.span import SpanRow
+from arttrace.records.span import SpanEvent, SpanRow
 from arttrace.store import Store
 from arttrace.store.schema import VERSION
 from arttrace.store.writer import Writer
 from arttrace.trajectories import build_trajectories
 
+TABLES = ("span_records", "reward_records", "judgement_records", "policy_step_records", "consumption")
 FIXTURE = Path(__file__).parent / "data" / "version-1.duckdb.gz"
 
 
@@ -50,6 +52,45 @@ def test_version_1_is_brought_to_this_version(data: DataDir) -> None:
     check(data)
     assert sorted(path.name for path in data.root.iterdir() if path.is_file()) == ["store.duckdb", "store.duckdb.lock"]
     check(data)
+
+
+def test_version_2_is_brought_to_this_version(data: DataDir) -> None:
+    with gzip.open(FIXTURE.with_name("version-2.duckdb.gz")) as file:
+        data.store.write_bytes(file.read())
+    with duckdb.connect(str(data.store), read_only=True) as connection:
+        before = {table: connection.execute(f"FROM {table} ORDER BY ALL").fetchall() for table in TABLES}
+        assert [len(rows) for rows in before.values()] == [35, 2, 1, 1, 1]
+    built = build_trajectories(
+        research_run("a", "s")
+        + research_run("b", "s")
+        + research_run("half", "t")[:-1]
+        + sessions("one", "two")
+        + caller()[0]
+        + linked("helper", caller()[1])
+    )
+    for _ in range(2):
+        with Store.open(data) as store:
+            assert {table: store.sql(f"FROM {table} ORDER BY ALL")[1] for table in TABLES} == before
+            assert store.sql("SELECT version FROM arttrace_schema")[1] == [(VERSION,)]
+            assert [(t.id, t.revision) for t in store.trajectories()] == [(t.id, t.revision) for t in built]
+            [foreign] = store.spans("0af7651916cd43dd8448eb211c80319c")
+            assert foreign.attributes == {"size": 1.0, "raw": "AAE="}
+            assert (foreign.events, foreign.resource) == ([SpanEvent("e", 1)], {"service.name": "shop"})
+            agree(store)
+
+
+def test_a_change_of_views_that_dies_leaves_the_store_as_it_was(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    with gzip.open(FIXTURE.with_name("version-2.duckdb.gz")) as file:
+        data.store.write_bytes(file.read())
+    with monkeypatch.context() as patch:
+        patch.setattr("arttrace.store.placing.FIND", "SELECT error('no room')")
+        with pytest.raises(Exception, match="no room"):
+            Store.open(data)
+    with duckdb.connect(str(data.store), read_only=True) as connection:
+        assert connection.execute("SELECT version FROM arttrace_schema").fetchall() == [(2,)]
+        assert connection.execute("SELECT count(*) FROM trajectories").fetchone() is not None
+    with Store.open(data) as store:
+        agree(store)
 
 
 def test_a_migration_that_dies_leaves_the_store_as_it_was(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,13 +11,14 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from simulated_agent import Run, message, research_run
+from units import agree, caller, linked, sessions
 
 from arttrace.commands import cli
 from arttrace.errors import StoreError
 from arttrace.paths import DataDir
 from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.reward import Reward
-from arttrace.records.span import SpanEvent, SpanLink, SpanRow
+from arttrace.records.span import SpanEvent, SpanRow
 from arttrace.store import Store
 from arttrace.trajectories import build_trajectories
 
@@ -27,35 +28,6 @@ HOUR = 3_600_000_000_000
 @pytest.fixture
 def data(tmp_path: Path) -> DataDir:
     return DataDir(tmp_path / "data")
-
-
-def sessions(*conversations: str, trace: str = "served") -> list[SpanRow]:
-    """A trace of somebody else's SDK: an agent per conversation under one server span."""
-    run = Run(trace)
-    for number, conversation in enumerate(conversations):
-        at = 10 + 10 * number
-        agent = run.agent(conversation, at=at, until=at + 9, CONVERSATION_ID=conversation, TRAJECTORY_ID=None)
-        said = message("assistant", "x")
-        run.chat(f"c{number}", [message("user", "u")], said, at=at + 1, parent=agent, flow=None, TRAJECTORY_ID=None)
-    return [*run.spans, SpanRow(run.trace_id, run.root_id, "POST /chat", run.spans[0].start_ns, run.spans[0].end_ns)]
-
-
-def linked(trace: str, to: tuple[str, str]) -> list[SpanRow]:
-    """An agent in a trace of its own that links to a span (trace id, span id)."""
-    run = Run(trace)
-    run.chat("c", [message("user", "asked")], message("assistant", "said"), at=20, flow=None, TRAJECTORY_ID=None)
-    unknown = dict.fromkeys(("TRAJECTORY_ID", "TRAJECTORY_SPAN_COUNT", "ENTRY", "EXECUTION_ID"))
-    run.end(at=30, AGENT_NAME=trace, **unknown)
-    run.spans[-1] = msgspec.structs.replace(run.spans[-1], links=[SpanLink(*to)])
-    return run.spans
-
-
-def caller(id: str = "main") -> tuple[list[SpanRow], tuple[str, str]]:
-    """A run with a tool that somebody links to."""
-    run = Run(id)
-    tool = run.tool("t", "ask", at=10, until=40)
-    run.chat("m", [message("user", "u")], message("assistant", "x"), at=1)
-    return run.end(), (run.trace_id, tool)
 
 
 # --- conversations ----------------------------------------------------------------------------------------------
@@ -70,6 +42,7 @@ def test_conversations_of_one_trace_are_listed_and_shown_one_by_one(data: DataDi
         assert [one.id for one in store.summaries()] == [f"{trace}:two", f"{trace}:one", "other"]
         assert [one.id for one in store.summaries()] == [f"{trace}:two", f"{trace}:one", "other"], "as kept"
         assert [one.id for one in store.summaries(limit=1)] == [f"{trace}:two"]
+        agree(store)
         assert store.trajectory(f"{trace}:one").id == store.trajectory(f"{trace}:o").id == f"{trace}:one"
         with pytest.raises(StoreError, match="2 trajectories begin with"):
             store.trajectory(trace)
@@ -91,8 +64,10 @@ def test_a_second_conversation_that_comes_late_splits_the_trace(data: DataDir) -
     with Store.open(data, create=True) as store:
         store.append(spans[:2])
         assert [one.id for one in store.summaries()] == [trace]
+        agree(store)
         store.append(spans[2:])
         assert {one.id for one in store.summaries()} == {f"{trace}:one", f"{trace}:two"}
+        agree(store)
 
 
 def test_explicit_ids_with_a_colon_are_their_own(data: DataDir) -> None:
@@ -104,6 +79,7 @@ def test_explicit_ids_with_a_colon_are_their_own(data: DataDir) -> None:
     with Store.open(data, create=True) as store:
         store.append(spans)
         assert sorted(one.id for one in store.summaries()) == ["run", "run:sub"]
+        agree(store)
         assert (store.trajectory("run").id, store.trajectory("run:sub").id) == ("run", "run:sub")
         assert store.trajectories() == build_trajectories(spans)
 
@@ -118,6 +94,7 @@ def test_conversations_are_rewarded_and_consumed_one_by_one(data: DataDir) -> No
         assert [len(one.rewards) for one in store.summaries()] == [1, 0]
         store.append([Reward(id="r", trajectory_id=f"{trace}:one", value=1.0)])
         assert [[r.value for r in one.rewards] for one in store.summaries()] == [[0.5], [1.0]]
+        agree(store)
         assert [r.value for r in store.trajectory(f"{trace}:two").rewards] == [0.5]
         revision = store.trajectory(f"{trace}:one").revision
         store.append([PolicyStep("p", 1, "adapter", consumed=(Consumed(f"{trace}:one", revision),))])
@@ -149,6 +126,7 @@ def test_a_reward_of_a_trace_that_is_split_later_goes_to_its_root(data: DataDir)
         store.append(spans[:2])
         store.append([Reward(id="r", trajectory_id=trace, value=0.5)])
         assert [(one.id, len(one.rewards)) for one in store.summaries()] == [(trace, 1)]
+        agree(store)
         store.append(spans[2:])
         expected = {f"{trace}:one": [0.5], f"{trace}:two": []}
         assert {one.id: [r.value for r in one.rewards] for one in store.summaries()} == expected
@@ -156,6 +134,7 @@ def test_a_reward_of_a_trace_that_is_split_later_goes_to_its_root(data: DataDir)
         store.append([Reward(id="late", trajectory_id=trace, value=0.25)])
         expected[f"{trace}:one"].insert(0, 0.25)
         assert {one.id: sorted(r.value for r in one.rewards) for one in store.summaries()} == expected
+        agree(store)
         assert {t.id: sorted(r.value for r in t.rewards) for t in store.trajectories()} == expected
 
 
@@ -171,6 +150,20 @@ def test_a_root_that_is_part_of_a_run_is_the_traces(data: DataDir) -> None:
         store.append([Reward(id="r", trajectory_id=trace, value=0.5)])
         rewarded = {one.id: len(one.rewards) for one in store.summaries()}
         assert rewarded == {trace: 1, f"{trace}:one": 0, f"{trace}:two": 0, "other": 0}
+        agree(store)
+
+
+def test_a_span_without_an_id_is_of_the_run_that_it_stands_in(data: DataDir) -> None:
+    """A foreign SDK's call below our agent, in any order of arrival."""
+    run = Run("run")
+    run.chat("ours", [message("user", "u")], message("assistant", "x"), at=1)
+    run.chat("theirs", [message("user", "v")], message("assistant", "y"), at=2, TRAJECTORY_ID=None)
+    *calls, root = run.end()
+    with Store.open(data, create=True) as store:
+        for piece in (calls[1:], calls[:1], [root]):
+            store.append(piece)
+            agree(store)
+        assert [(one.id, one.calls) for one in store.summaries()] == [("run", 2)]
 
 
 # --- links ------------------------------------------------------------------------------------------------------
@@ -186,6 +179,7 @@ def test_a_linked_trace_is_part_of_the_run_that_it_links_to(data: DataDir) -> No
         assert store.trajectories() == build_trajectories(spans)
         assert len(store.trajectory("main").agents) == 3
         assert sorted(one.id for one in store.summaries()) == ["beside", "main"]
+        agree(store)
         assert [one.id for one in store.summaries(limit=2)] == [one.id for one in store.summaries()]
         with pytest.raises(StoreError, match="no trajectory"):
             store.trajectory(other[0].trace_id)
@@ -210,6 +204,7 @@ def test_what_comes_in_a_linked_trace_is_never_missed(data: DataDir, main_first:
             so_far += piece
             expected = {t.id: t.revision for t in build_trajectories(so_far)}
             assert {one.id: one.revision for one in store.summaries()} == expected
+            agree(store)
         assert store.trajectory("main").revision == expected["main"]
 
 
@@ -221,6 +216,7 @@ def test_a_reward_on_a_span_of_a_linked_trace_is_the_runs(data: DataDir) -> None
     with Store.open(data, create=True) as store:
         store.append(main + other)
         assert [[r.value for r in one.rewards] for one in store.summaries()] == [[0.5]]
+        agree(store)
 
 
 @pytest.mark.parametrize("rewarded", ["", ":one"])
@@ -233,12 +229,14 @@ def test_a_reward_of_a_trace_that_is_linked_later_is_the_runs(data: DataDir, rew
         store.append([Reward(id="r", trajectory_id=trace + rewarded, value=0.5)])
         assert [len(one.rewards) for one in store.summaries()] == [1]
         store.append(main)
+        agree(store)
         assert [(one.id, len(one.rewards)) for one in store.summaries()] == [("main", 1)]
         store.append([Reward(id="late", trajectory_id=trace + rewarded, value=0.25)])
         assert [len(one.rewards) for one in store.summaries()] == [2]
         assert [len(one.rewards) for one in store.trajectories()] == [2]
         store.prune(before_ns=main[0].start_ns)
         assert [len(one.rewards) for one in store.summaries()] == [2]
+        agree(store)
 
 
 def test_linked_traces_go_together(data: DataDir) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parents[1] / "support"), str(HERE.parent)]
+sys.path.insert(0, str(HERE.parents[1] / "support"))
 
 from simulated_agent import research_run  # noqa: E402
-from test_units import caller, linked, sessions  # noqa: E402
+from units import caller, linked, sessions  # noqa: E402
 
 from arttrace.formats.otlp import parse_json  # noqa: E402
 from arttrace.paths import DataDir  # noqa: E402

@@ -1,0 +1,113 @@
+"""To which trajectory a span belongs, for SQL, where its row alone does not say: spans of conversations that split a
+trace, of linked traces, and those without an id below one that has it.
+
+What may be so is marked as it comes (`odd_traces`), and looked at when somebody asks. It is the reconstruction that
+decides; the tables here can be made again at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+import duckdb
+import msgspec
+
+from arttrace import semconv
+from arttrace.formats.evaluations import rewards_of
+from arttrace.formats.foreign import normalise, settled
+from arttrace.records.span import SpanRow
+from arttrace.store import links
+from arttrace.store.rows import EVALUATE
+from arttrace.trajectories.build import is_of_a_run
+from arttrace.trajectories.rewarded import trace_roots
+from arttrace.trajectories.spans import SpanKey, UniqueSpan, parents, trajectory_ids
+
+TABLES: Final = """
+CREATE TABLE odd_traces (trace_id VARCHAR NOT NULL, placed BOOLEAN NOT NULL);
+CREATE TABLE placed_spans (trace_id VARCHAR NOT NULL, span_id VARCHAR NOT NULL, trajectory_id VARCHAR);
+CREATE TABLE placed_rewards (trace_id VARCHAR NOT NULL, id VARCHAR NOT NULL, trajectory_id VARCHAR NOT NULL);
+CREATE TABLE trace_roots (trace_id VARCHAR NOT NULL, trajectory_id VARCHAR NOT NULL);
+"""
+
+FIND: Final = """INSERT INTO odd_traces
+    SELECT trace_id, false FROM span_records WHERE operation IS NOT NULL AND trajectory_id = trace_id
+    UNION SELECT trace_id, false FROM links UNION SELECT linked_trace_id, false FROM links"""
+"""Marks what a store that was made without these tables holds."""
+
+_AT_ONCE = 500
+_ITEMS = "SELECT unnest(?::VARCHAR[])"
+_decoder = msgspec.json.Decoder(SpanRow)
+
+
+def mark(connection: duckdb.DuckDBPyConnection, spans: Sequence[SpanRow], rows: Sequence[Sequence[Any]]) -> None:
+    """Marks traces of spans that are about to be stored with these rows (columns of SPANS)."""
+    odd = {
+        span.trace_id
+        for span, row in zip(spans, rows, strict=True)
+        if (span.links and row[4] == semconv.OPERATION_INVOKE_AGENT)
+        or (row[3] == span.trace_id and row[4] and (span.parent_span_id or semconv.CONVERSATION_ID in settled(span)))
+    }
+    if odd or connection.execute("SELECT 1 FROM odd_traces LIMIT 1").fetchone() is not None:
+        traces = {span.trace_id for span in spans}
+        if links.any_links(connection):
+            odd |= links.beside(connection, traces, linking=True)
+        query = f"UPDATE odd_traces SET placed = false WHERE placed AND trace_id IN ({_ITEMS})"  # noqa: S608
+        connection.execute(query, [list(traces | odd)])
+        query = f"INSERT INTO odd_traces SELECT t, false FROM ({_ITEMS} AS t) ANTI JOIN odd_traces ON trace_id = t"  # noqa: S608
+        connection.execute(query, [list(odd)])
+
+
+def place(connection: duckdb.DuckDBPyConnection) -> None:
+    """Looks at the marked traces. Raises duckdb.Error; then they stay marked."""
+    query = "SELECT trace_id FROM odd_traces WHERE NOT placed"
+    waiting = [trace for (trace,) in connection.execute(query).fetchall()]
+    for start in range(0, len(waiting), _AT_ONCE):
+        traces = set(waiting[start : start + _AT_ONCE])
+        if links.any_links(connection):
+            traces = links.below(connection, links.above(connection, traces))
+        connection.execute("BEGIN")
+        try:
+            _place(connection, traces)
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+
+
+def _place(connection: duckdb.DuckDBPyConnection, traces: Collection[str]) -> None:
+    query = f"""SELECT document, trajectory_id FROM span_records
+        WHERE trace_id IN ({_ITEMS}) AND operation IS DISTINCT FROM '{EVALUATE}'
+        QUALIFY row_number() OVER (
+            PARTITION BY trace_id, span_id ORDER BY end_ns > 0 DESC, bytes DESC, content_hash DESC) = 1"""  # noqa: S608
+    unique: dict[SpanKey, UniqueSpan] = {}
+    stored: dict[SpanKey, str | None] = {}
+    for document, trajectory_id in connection.execute(query, [list(traces)]).fetchall():
+        span = UniqueSpan(normalise(_decoder.decode(document)), "", 0)
+        unique[span.key], stored[span.key] = span, trajectory_id
+    above = parents(unique)
+    id_of = {key: id for key, (_, id) in trajectory_ids(unique, above).items()}
+    of_runs = {key: span.row for key, span in unique.items() if is_of_a_run(span.row)}
+    runs = {id_of[key] for key in of_runs}
+    placed = [(*key, id if id in runs else None) for key, id in id_of.items()]
+    rewards = [
+        (key[0], reward.id, id_of[key])
+        for key, span in of_runs.items()
+        if span.events and semconv.TRAJECTORY_ID not in span.attributes
+        for reward in rewards_of(span)
+    ]
+    roots = [one for one in trace_roots(of_runs, above, id_of).items() if one[0] not in runs]
+    _replace(connection, "placed_spans", traces, [row for row in placed if row[2] != stored[row[:2]]])
+    _replace(connection, "placed_rewards", traces, rewards)
+    _replace(connection, "trace_roots", traces, roots)
+    query = f"UPDATE odd_traces SET placed = true WHERE trace_id IN ({_ITEMS})"  # noqa: S608
+    connection.execute(query, [list(traces)])
+
+
+def _replace(
+    connection: duckdb.DuckDBPyConnection, table: str, traces: Collection[str], rows: Sequence[tuple[str | None, ...]]
+) -> None:
+    connection.execute(f"DELETE FROM {table} WHERE trace_id IN ({_ITEMS})", [list(traces)])  # noqa: S608
+    if rows:
+        columns = ", ".join("unnest(?::VARCHAR[])" for _ in rows[0])
+        connection.execute(f"INSERT INTO {table} SELECT {columns}", [list(one) for one in zip(*rows, strict=True)])
