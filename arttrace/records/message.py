@@ -59,7 +59,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     @property
     def tool_calls(self) -> tuple[ToolCallPart, ...]:
         """The tool calls asked for, in order."""
-        return tuple(part for part in self.parts if isinstance(part, ToolCallPart))
+        return tuple([part for part in self.parts if isinstance(part, ToolCallPart)])
 
 
 class MessageTexts(tuple[str, ...]):

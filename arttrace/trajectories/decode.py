@@ -110,6 +110,8 @@ class MessageReader:
 
     def instructions(self, value: Any) -> Message | None:
         """System instructions as a message; None when there are none."""
+        if value is None:
+            return None
         if isinstance(value, str) and value in self._instructions:
             return self._instructions[value]
         parts = from_json(value)
@@ -235,7 +237,7 @@ def _whole(value: Any) -> int | None:
 
 def _or_none(decode: Callable[[Any], _T | None], value: Any) -> _T | None:
     try:
-        return decode(value)
+        return None if value is None else decode(value)
     except UNREADABLE:
         return None
 
@@ -252,37 +254,37 @@ def span_error(span: SpanRow) -> str | None:
 
 def decode_call(span: SpanRow, reader: MessageReader) -> Call:
     """The call that a `chat` span recorded."""
-    attributes = span.attributes
-    messages = reader.read(attributes.get(semconv.INPUT_MESSAGES))
-    instructions = reader.instructions(attributes.get(semconv.SYSTEM_INSTRUCTIONS))
+    attributes, get = span.attributes, span.attributes.get
+    messages = reader.read(get(semconv.INPUT_MESSAGES))
+    instructions = reader.instructions(get(semconv.SYSTEM_INSTRUCTIONS))
     if instructions is not None:
         messages = reader.instructed(instructions, messages)
-    temperature = attributes.get(semconv.REQUEST_TEMPERATURE)
+    temperature = get(semconv.REQUEST_TEMPERATURE)
     return Call(
         span_id=span.span_id,
         trace_id=span.trace_id,
         parent_span_id=span.parent_span_id,
         start_ns=span.start_ns,
         end_ns=span.end_ns,
-        request_model=text(attributes.get(semconv.REQUEST_MODEL)) or "",
-        response_model=text(attributes.get(semconv.RESPONSE_MODEL)) or "",
-        policy_version=text(attributes.get(semconv.POLICY_VERSION)),
+        request_model=text(get(semconv.REQUEST_MODEL)) or "",
+        response_model=text(get(semconv.RESPONSE_MODEL)) or "",
+        policy_version=text(get(semconv.POLICY_VERSION)),
         messages=messages,
-        tools=reader.tools(attributes.get(semconv.TOOL_DEFINITIONS)),
+        tools=reader.tools(get(semconv.TOOL_DEFINITIONS)),
         choices=_choices(attributes, reader),
-        prompt_token_ids=_or_none(_prompt_token_ids, attributes.get(semconv.PROMPT_TOKEN_IDS)),
+        prompt_token_ids=_or_none(_prompt_token_ids, get(semconv.PROMPT_TOKEN_IDS)),
         temperature=float(temperature) if isinstance(temperature, (int, float)) else None,
         altered_sampling=_altered_sampling(attributes),
-        response_id=text(attributes.get(semconv.RESPONSE_ID)),
-        previous_response_id=text(attributes.get(semconv.PREVIOUS_RESPONSE_ID)),
-        compacted=attributes.get(semconv.CONVERSATION_COMPACTED) is True,
-        input_tokens=_whole(attributes.get(semconv.USAGE_INPUT_TOKENS)),
-        output_tokens=_whole(attributes.get(semconv.USAGE_OUTPUT_TOKENS)),
+        response_id=text(get(semconv.RESPONSE_ID)),
+        previous_response_id=text(get(semconv.PREVIOUS_RESPONSE_ID)),
+        compacted=get(semconv.CONVERSATION_COMPACTED) is True,
+        input_tokens=_whole(get(semconv.USAGE_INPUT_TOKENS)),
+        output_tokens=_whole(get(semconv.USAGE_OUTPUT_TOKENS)),
         error=span_error(span),
-        interrupted=text(attributes.get(semconv.INTERRUPTED)),
-        truncated=bool(attributes.get(semconv.TRUNCATED) or attributes.get(semconv.MASKED)),
-        execution_id=text(attributes.get(semconv.EXECUTION_ID)),
-        execution_parent_id=text(attributes.get(semconv.EXECUTION_PARENT_ID)),
+        interrupted=text(get(semconv.INTERRUPTED)),
+        truncated=bool(get(semconv.TRUNCATED) or get(semconv.MASKED)),
+        execution_id=text(get(semconv.EXECUTION_ID)),
+        execution_parent_id=text(get(semconv.EXECUTION_PARENT_ID)),
     )
 
 

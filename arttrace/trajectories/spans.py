@@ -120,7 +120,7 @@ def trajectory_ids(
     the same, unless different conversations split the trace."""
     named = _inherited(spans, parents, semconv.TRAJECTORY_ID)
     traces: dict[str, list[SpanKey]] = {}
-    for key, top in _tops(spans, parents).items():
+    for key, top in _tops(spans, parents).items() if None in named.values() else ():
         if named[key] is None:
             traces.setdefault(top[0], []).append(key)
     ids = {key: (id, id) for key, id in named.items() if id is not None}
@@ -138,8 +138,10 @@ def _inherited(
     spans: Mapping[SpanKey, UniqueSpan], parents: Mapping[SpanKey, SpanKey | None], attribute: str
 ) -> dict[SpanKey, str | None]:
     """A text attribute of every span or of its nearest ancestor that has it."""
-    found: dict[SpanKey, str | None] = {}
-    for start in spans:
+    found: dict[SpanKey, str | None] = {
+        key: own for key, span in spans.items() if isinstance(own := span.row.attributes.get(attribute), str) and own
+    }
+    for start in [key for key in spans if key not in found]:
         path: dict[SpanKey, None] = {}
         key: SpanKey | None = start
         value: str | None = None
@@ -148,10 +150,6 @@ def _inherited(
                 value = found[key]
                 break
             path[key] = None
-            own = spans[key].row.attributes.get(attribute)
-            if isinstance(own, str) and own:
-                value = own
-                break
             key = parents[key]
         found.update(dict.fromkeys(path, value))
     return found
@@ -196,7 +194,6 @@ def _only_below(
 
 def revision(spans: Iterable[UniqueSpan]) -> str:
     """16 hex digits over the content of a set of spans."""
-    digest = hashlib.blake2b(digest_size=8)
-    for key, content in sorted((span.key, span.content_hash) for span in spans):
-        digest.update(f"{key[0]}/{key[1]}/{content};".encode())
-    return digest.hexdigest()
+    contents = sorted([(*span.key, span.content_hash) for span in spans])
+    document = "".join([f"{trace}/{span}/{content};" for trace, span, content in contents])
+    return hashlib.blake2b(document.encode(), digest_size=8).hexdigest()

@@ -155,6 +155,8 @@ def _by_result(scope: Scope) -> dict[str, list[Exchange]]:
 
 
 def _split_by_answer(scope: Scope, groups: dict[_Key, _Group], roots: Sequence[int]) -> None:
+    if len(set(roots)) < 2:
+        return
     by_result = _by_result(scope)
     calls = scope.history.calls
     used: set[tuple[int, int]] = set()
@@ -219,13 +221,14 @@ def _name_by_tool_span(scope: Scope, group: _Group) -> None:
 
 
 def _name_by_answer(scope: Scope, groups: dict[_Key, _Group]) -> None:
+    unnamed = [g for g in groups.values() if g.key != _OWN and not g.spawned_by and g.key[2] is None]
+    if not unnamed:
+        return
     by_result = _by_result(scope)
     asker = {number: key for key, group in groups.items() for number in group.calls}
     used = {group.spawned_by for group in groups.values()} - {None}
     taken: set[tuple[int, int]] = set()
-    for group in groups.values():
-        if group.key == _OWN or group.spawned_by or group.key[2] is not None:
-            continue
+    for group in unnamed:
         candidates = [
             exchange
             for exchange in by_result.get(_last_answer(scope.history, group.calls), [])
