@@ -15,7 +15,10 @@ MAX_HEAD_BYTES = 64 << 10
 """A request's line and headers; one read more may pass."""
 
 REQUEST_WITHIN_S = 120.0
-"""A request must have come whole, and what was written to a client must be taken, within so many seconds."""
+"""A request must have come whole within so many seconds."""
+
+TAKEN_WITHIN_S = 600.0
+"""A client that has stopped reading its answer must go on within so many seconds."""
 
 _TOO_LONG = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"  # before any body
@@ -104,7 +107,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """The client does not take what is written."""
         super().pause_writing()
         if self._stuck is None:
-            self._stuck = self.loop.call_later(REQUEST_WITHIN_S, self.transport.abort)
+            self._stuck = self.loop.call_later(TAKEN_WITHIN_S, self.transport.abort)
 
     def resume_writing(self) -> None:
         """The client has taken it."""

@@ -59,6 +59,7 @@ async def until(condition) -> None:
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "REQUEST_WITHIN_S", 0.2)
+    monkeypatch.setattr(http_server, "TAKEN_WITHIN_S", 0.2)
 
 
 async def test_a_connection_goes_on_after_every_kind_of_refusal(site: Site) -> None:
