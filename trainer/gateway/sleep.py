@@ -127,11 +127,11 @@ class Sleeper:
             except EngineGone as error:
                 self._say(f"{replica.name} died asleep: {error.message}")
                 break
-            except ServingError as error:
+            except Exception as error:  # noqa: BLE001  whatever it is: nobody else would end this state
                 if left:
                     await asyncio.sleep(self._between_s)
                 else:
-                    self._say(f"{replica.name} did not wake as it was: {error.message}")
+                    self._say(f"{replica.name} did not wake as it was: {error}")
             else:
                 replica.state = "ready"
                 return
