@@ -30,6 +30,7 @@ def make_learner(base: Path, engine: str = "packed", **changes: Any) -> tuple[An
         "max_grad_norm": 1e9,
         "max_logprob_difference": 1e9,
         "dtype": "float64",
+        "loss": "dapo",
     }
     seen: list[dict[str, torch.Tensor]] = []
 

@@ -27,12 +27,13 @@ class LearnerConfig(msgspec.Struct, frozen=True, kw_only=True):
     - `engine`: "packed" computes every distinct token of a batch once; "trl" feeds TRL's GRPOTrainer with padded rows.
       Both compute the same losses and gradients.
     - `loader`: who loads the base model and puts the LoRA on it: transformers and PEFT, or Unsloth with its kernels.
-    - `loss`: "dapo" is the mean over all sampled tokens of the batch (Yu et al. 2025, arXiv:2503.14476); "grpo" the
-      mean over trajectories of the mean over each trajectory's tokens (Shao et al. 2024, arXiv:2402.03300); "dr_grpo"
-      the sum over tokens by the number of trajectories times `dr_grpo_length` (Liu et al. 2025, arXiv:2503.20783);
-      "cispo" the token mean of clipped, detached ratio times advantage times log-probability (MiniMax 2025,
-      arXiv:2506.13585); "gspo" that of grpo with one ratio per trajectory, the geometric mean of its tokens' (Zheng et
-      al. 2025, arXiv:2507.18071).
+    - `loss`: "cispo" is the mean over all sampled tokens of the batch of clipped, detached ratio times advantage times
+      log-probability (MiniMax 2025, arXiv:2506.13585), which learned fastest wherever the losses differ
+      (benchmarks/RESULTS.md); "dapo" is the token mean of GRPO's clipped ratio times advantage (Yu et al. 2025,
+      arXiv:2503.14476); "grpo" the mean over trajectories of the mean over each trajectory's tokens (Shao et al. 2024,
+      arXiv:2402.03300); "dr_grpo" the sum over tokens by the number of trajectories times `dr_grpo_length` (Liu et al.
+      2025, arXiv:2503.20783); "gspo" that of grpo with one ratio per trajectory, the geometric mean of its tokens'
+      (Zheng et al. 2025, arXiv:2507.18071).
     - `epsilon_low`, `epsilon_high`: the importance ratio is clipped to [1 - low, 1 + high]; None means 0.2 and 0.28,
       for gspo 3e-4 and 4e-4 as its paper has them. `cispo_max_ratio` is the bound of cispo's ratio.
     - `importance`: where the ratio starts from. "clip" takes the captured log-probabilities, whoever sampled; the

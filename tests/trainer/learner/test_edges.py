@@ -247,7 +247,7 @@ def test_bfloat16_keeps_the_adapter_in_float32_and_goes_the_way_of_float32(
 ) -> None:
     found = {}
     for engine, dtype in (("packed", "float32"), ("packed", "bfloat16"), ("trl", "bfloat16")):
-        learner, gradients = make_learner(base_model, engine, dtype=dtype)
+        learner, gradients = make_learner(base_model, engine, dtype=dtype, loss="dapo")
         samples = near_policy(Reference(base_model, trainable(learner)), make_samples(2), 0.1)
         metrics = learner.step(samples)
         assert {parameter.dtype for parameter in trainable(learner).values()} == {torch.float32}

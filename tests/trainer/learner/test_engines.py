@@ -149,7 +149,7 @@ def test_unsound_input_is_an_error_with_its_cause(
 def test_a_loss_that_is_no_number_changes_nothing(
     engine: type[BaseLearner], base_model: Path, make_samples: Callable[[int], list[Sample]], epochs: int
 ) -> None:
-    learner = engine(base_model, msgspec.structs.replace(LOOSE, epochs=epochs))
+    learner = engine(base_model, msgspec.structs.replace(LOOSE, loss="dapo", epochs=epochs))
     learner.step(make_samples(0))
     before, optimizer = weights(learner), copy.deepcopy(learner.optimizer.state_dict())
     sample = make_samples(1)[1]
