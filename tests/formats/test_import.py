@@ -17,6 +17,7 @@ from arttrace.commands import cli, main
 from arttrace.formats.files import Unreadable, read_file
 from arttrace.formats.otlp import parse_json
 from arttrace.formats.otlp_json import encode_json
+from arttrace.formats.otlp_protobuf import encode_protobuf
 from arttrace.paths import DataDir
 from arttrace.records.span import SpanEvent, SpanLink, SpanRow
 from arttrace.store import Store
@@ -122,6 +123,14 @@ def test_exported_spans_of_one_run_and_of_all(tmp_path: Path) -> None:
 def test_files_of_no_known_form(content: bytes, says: str) -> None:
     with pytest.raises(Unreadable, match=says):
         read_file(content, "x")
+
+
+def test_a_protobuf_file_may_hold_more_than_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arttrace.formats.otlp_check.MAX_SPANS", 2)
+    spans = [SpanRow(f"{n:032x}", "1" * 16, "x", 1, 2) for n in range(1, 5)]
+    assert read_file(b"".join(encode_protobuf([span]) for span in spans), "file").records == spans
+    with pytest.raises(Unreadable, match="more than"):
+        read_file(encode_protobuf(spans), "file")
 
 
 def test_an_unknown_file_is_an_error_with_a_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
