@@ -4,7 +4,7 @@
 
 Give source distributions, which hold the tests (`pip download --no-binary openai --no-deps openai==3.51.0`). For each,
 that release and what its tests need are installed into a virtual environment that sees this interpreter's packages. Its
-tests run twice, the second time under `arttrace run`, so that every model call they make is recorded, in two groups:
+tests run twice, side by side, once under `arttrace run`, so that every model call they make is recorded, in two groups:
 "client" is all of tests/ but the route tests (client, streaming, response, lib and the rest), "routes" is
 tests/api_resources against a stand-in of their mock server (stand_in_mock_server.py). Tests that need what the
 distribution does not hold are left out and named with the reason. Tests that do not pass, of either run, are run once
@@ -26,6 +26,7 @@ import tempfile
 import venv
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from xml.etree import ElementTree
@@ -160,14 +161,17 @@ def compare(sdist: Path, groups: list[str], directory: Path) -> bool:
 
 
 def compare_group(group: str, python: str, missing: dict[str, str], source: Path, server: str) -> bool:
-    """Run one group off and on; print what they gave; whether they were the same."""
+    """Run one group off and on, side by side; print what they gave; whether they were the same."""
     directory = source.parent
     data = directory / f"data-{group}"
     on = [python, "-c", "from arttrace.commands import main; main()", "run", "--dir", str(data), "--", python]
     arguments = [*GROUPS[group], *(f"--deselect={name}" for name in missing)]
-    off = outcomes([python], arguments, source, directory / f"{group}-off.xml", server)
-    print(f"  {group}, off  {_counts(off)}", flush=True)
-    captured = outcomes(on, arguments, source, directory / f"{group}-on.xml", server)
+    with ThreadPoolExecutor() as pool:
+        runs = {"off": [python], "on": on}
+        off, captured = pool.map(
+            lambda kind: outcomes(runs[kind], arguments, source, directory / f"{group}-{kind}.xml", server), runs
+        )
+    print(f"  {group}, off  {_counts(off)}")
     spans = sum(1 for segment in list_segments(DataDir(data).spool) for _ in read_segment(segment.path))
     print(f"  {group}, on   {_counts(captured)}, {spans} records captured", flush=True)
     changed = sorted(name for name in off.keys() | captured.keys() if off.get(name) != captured.get(name))
