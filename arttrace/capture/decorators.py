@@ -148,7 +148,8 @@ class ScopeDecorator:
                     if not signatures:
                         signatures.append(inspect.signature(wrapped))
                     scope.set_arguments(**_bound(signatures[0], args, kwargs))
-                    scope.function = wrapped
+                    if scope.run.tools is not None:  # else a run would hold the user's module to the very end
+                        scope.function = wrapped
             return scope
 
         def in_coroutine(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
