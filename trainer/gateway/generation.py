@@ -91,7 +91,7 @@ class Generation:
             replica, upstream = gateway.pool.pick(version, trajectory, tried)
             with gateway.gate.passing(), version.answering(), replica.answering():
                 try:
-                    answer = await upstream.forward(self._path.encode(), request.for_engine(version))
+                    answer = await upstream.forward(self._path, request.for_engine(version))
                 except NotConnected:  # it has seen nothing of the request, so that another may answer
                     tried.append(replica)
                     replica.lose()

@@ -28,18 +28,18 @@ class Upstream:
         key = {"authorization": f"Bearer {address.key}"} if address.key else {}
         self._connections = Connections(address.url, _JSON | key)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close every connection; requests under way end with an error."""
-        self._connections.close()
+        await self._connections.close()
 
-    async def forward(self, path: bytes, body: bytes) -> Answer:
+    async def forward(self, path: str, body: bytes) -> Answer:
         """The answer to a POST of JSON, its body not yet read. Raises NotConnected when no connection was made, and
         Refusal (503) when the engine hangs up without an answer: it may have done what was asked.
 
         A generation takes as long as it takes. Closing the answer before its end makes the engine stop generating.
         """
         try:
-            return await self._connections.request(b"POST", path, body)
+            return await self._connections.request("POST", path, body)
         except BrokenOff as error:
             raise engine_down(str(error)) from error
 
@@ -47,7 +47,7 @@ class Upstream:
         """Whether /health answers 200."""
         try:
             async with asyncio.timeout(5.0):
-                with await self._connections.request(b"GET", b"/health") as answer:
+                with await self._connections.request("GET", "/health") as answer:
                     while await answer.part():
                         pass
                     return answer.status == 200
@@ -107,7 +107,7 @@ class Upstream:
         parts: list[bytes] = []
         try:
             async with asyncio.timeout(timeout_s):
-                with await self._connections.request(method.encode(), path.encode(), data) as answer:
+                with await self._connections.request(method, path, data) as answer:
                     while part := await answer.part():
                         parts.append(part)
         except (ConnectionError, TimeoutError) as error:

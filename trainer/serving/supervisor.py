@@ -66,7 +66,7 @@ class Supervisor:
             self._say("warming up (vLLM compiles on first use)")
             await self._adopted(upstream)
         except BaseException:
-            upstream.close()
+            await upstream.close()
             raise
 
     async def keep_alive(self) -> None:
@@ -98,7 +98,7 @@ class Supervisor:
     async def stop(self) -> None:
         """Close the connections to it, and stop the process if it is ours."""
         if self.replica.upstream is not None:
-            self.replica.upstream.close()
+            await self.replica.upstream.close()
         if self._process is not None:
             await asyncio.to_thread(self._process.stop)
 
@@ -125,7 +125,7 @@ class Supervisor:
         failure = self._process.failure() if self._process is not None else ServingError("vLLM died")
         upstream, self.replica.upstream, self.replica.state = self.replica.upstream, None, "restarting"
         if upstream is not None:
-            upstream.close()
+            await upstream.close()
         await self._stop_process()
         now = time.monotonic()
         deaths[:] = [*(at for at in deaths if now - at < _RESTARTS_WITHIN_S), now]

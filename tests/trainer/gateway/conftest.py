@@ -33,5 +33,5 @@ async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
         await publisher.adopt(pool.replicas[0], upstream)
         async with serving(gateway) as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
             yield Site(engine, gateway, http, tmp_path)
-        upstream.close()
+        await upstream.close()
         recorder.close()

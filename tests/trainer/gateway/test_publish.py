@@ -117,7 +117,7 @@ async def test_a_fresh_engine_gets_the_current_version(tmp_path: Path) -> None:
         assert engine.log == [("load", "policy@7")]
         probes = pool.replicas[0].probes
         assert probes["policy@7"] != probes["policy@0"]
-        upstream.close()
+        await upstream.close()
 
 
 @pytest.mark.parametrize(

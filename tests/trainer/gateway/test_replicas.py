@@ -52,7 +52,7 @@ async def cluster() -> AsyncIterator[Cluster]:
         publisher = Publisher(policies, Probe([[3, 1], [4, 1]], 5), pool)
         for replica, engine in zip(pool.replicas, engines, strict=True):
             upstream = Upstream(EngineAddress(engine.url))
-            stack.callback(upstream.close)
+            stack.push_async_callback(upstream.close)
             await publisher.adopt(replica, upstream)
         gateway = Gateway(policies, publisher, pool)
         url = await stack.enter_async_context(serving(gateway))

