@@ -28,8 +28,8 @@ class LearnerConfig(msgspec.Struct, frozen=True, kw_only=True):
       Both compute the same losses and gradients.
     - `loader`: who loads the base model and puts the LoRA on it: transformers and PEFT, or Unsloth with its kernels.
     - `loss`: "cispo" is the mean over all sampled tokens of the batch of clipped, detached ratio times advantage times
-      log-probability (MiniMax 2025, arXiv:2506.13585), which learned fastest wherever the losses differ
-      (benchmarks/RESULTS.md); "dapo" is the token mean of GRPO's clipped ratio times advantage (Yu et al. 2025,
+      log-probability (MiniMax 2025, arXiv:2506.13585), the default because it learned fastest wherever the losses
+      differ (benchmarks/RESULTS.md); "dapo" is the token mean of GRPO's clipped ratio times advantage (Yu et al. 2025,
       arXiv:2503.14476); "grpo" the mean over trajectories of the mean over each trajectory's tokens (Shao et al. 2024,
       arXiv:2402.03300); "dr_grpo" the sum over tokens by the number of trajectories times `dr_grpo_length` (Liu et al.
       2025, arXiv:2503.20783); "gspo" that of grpo with one ratio per trajectory, the geometric mean of its tokens'
@@ -62,7 +62,7 @@ class LearnerConfig(msgspec.Struct, frozen=True, kw_only=True):
     lora_rank: int = 16
     lora_alpha: int = 32
     lora_targets: str | tuple[str, ...] = "all-linear"
-    loss: Loss = "dapo"
+    loss: Loss = "cispo"
     epsilon_low: float | None = None
     epsilon_high: float | None = None
     cispo_max_ratio: float = 5.0
