@@ -66,9 +66,11 @@ class OfflineLearner:
         """Pass `config.epochs` times over the examples of `plan`, `batch_size` of them per optimizer step; `beta` is
         DPO's weight of staying near the model before.
 
-        Raises TrainingError when a loss is not a finite number; the weights are then not to be saved.
+        Raises TrainingError when the tokenizer is another model's, or a loss is not a finite number; the weights are
+        then not to be saved.
         """
         started = time.perf_counter()
+        self._check_vocabulary(plan)
         keeper = _Keeper()
         for group in self.optimizer.param_groups:
             group["lr"] = group["initial_lr"] = self.config.learning_rate_at(self.steps)
@@ -98,6 +100,16 @@ class OfflineLearner:
             accuracy=sum(keeper.accuracies) / len(keeper.accuracies) if keeper.accuracies else 0.0,
             step_s=time.perf_counter() - started,
         )
+
+    def _check_vocabulary(self, plan: OfflinePlan) -> None:
+        size = self.model.get_input_embeddings().weight.shape[0]
+        examples = [*plan.sft, *(example for pair in plan.dpo for example in pair)]
+        largest = max((max(example.token_ids) for example in examples), default=0)
+        if largest >= size:
+            raise TrainingError(
+                f"The tokenizer gives token id {largest}, outside the base model's vocabulary of {size}.",
+                "Put the tokenizer that the base model was trained with into its directory.",
+            )
 
     def save(self, directory: Path) -> None:
         """Write the adapter, as vLLM and PEFT load it, and our state."""

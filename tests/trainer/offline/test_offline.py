@@ -10,6 +10,7 @@ import pytest
 import torch
 from tiny_model import make_base_model
 
+from arttrace.errors import TrainingError
 from arttrace.records.call import Call, Choice
 from arttrace.records.group import Group
 from arttrace.records.message import Message, TextPart, ToolCallPart, ToolResultPart
@@ -18,7 +19,7 @@ from arttrace.records.trajectory import Agent, AgentCall, MessageNode, Trajector
 from trainer.learner.config import LearnerConfig
 from trainer.learner.head import log_probabilities
 from trainer.offline.conversations import conversations
-from trainer.offline.plan import plan_dpo, plan_sft, require_examples
+from trainer.offline.plan import Method, OfflinePlan, plan_dpo, plan_sft, require_examples
 from trainer.offline.render import Example, Unprovable, render
 from trainer.offline.select import good_runs, preferences
 
@@ -224,3 +225,14 @@ def test_the_masks_given_to_dpo_are_those_of_the_examples(tokenizer: Any) -> Non
         assert not row[len(example.learned) :].any()
     for row, example in zip(batch["input_ids"], (chosen, rejected), strict=True):
         assert row[: len(example.token_ids)].tolist() == list(example.token_ids)
+
+
+@pytest.mark.parametrize("method", ["sft", "dpo"])
+def test_a_tokenizer_of_another_model_is_told_before_training(base: Path, tokenizer: Any, method: Method) -> None:
+    from trainer.offline.train import OfflineLearner
+
+    good, strange = Example((1, 2), (False, True)), Example((1, 99_999), (False, True))
+    plan = OfflinePlan(method, sft=(good, strange)) if method == "sft" else OfflinePlan(method, dpo=((good, strange),))
+    with pytest.raises(TrainingError, match="99999, outside the base model's vocabulary") as raised:
+        OfflineLearner(base, LearnerConfig(lora_rank=8)).train(plan, tokenizer)
+    assert "tokenizer" in raised.value.mend
