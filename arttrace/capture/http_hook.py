@@ -160,6 +160,10 @@ def _ending_of(error: BaseException) -> Ending:
 class Tap:
     """What the taps of all libraries share: the stream below, the call above, and one end."""
 
+    _stream: Any = None  # of the class too: one that was never made whole looks for it in `__getattr__`, without end
+    _call: Any = None
+    _attempt: Any = None
+
     def __init__(self, stream: Any, call: ModelCall, attempt: Attempt) -> None:
         self._stream = stream
         self._call = call

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from arttrace.capture.otlp import encode_request, reward_span
 from arttrace.formats.evaluations import rewards_of
@@ -15,7 +17,9 @@ from arttrace.records.reward import Reward
 from arttrace.records.span import SpanEvent, SpanLink, SpanRow
 
 text = st.text(st.characters(codec="utf-8"), max_size=20)
-scalar = text | st.booleans() | st.integers(-(1 << 63), (1 << 63) - 1) | st.floats(allow_nan=False)
+scalar = (
+    text | st.booleans() | st.integers(-(1 << 63), (1 << 63) - 1) | st.floats(allow_nan=False, allow_infinity=False)
+)
 value = st.recursive(scalar, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3))
 attributes = st.dictionaries(text, value, max_size=4)
 times = st.integers(1, (1 << 63) - 1)
@@ -49,6 +53,14 @@ spans = st.builds(
 @given(st.lists(spans, max_size=4))
 def test_every_span_is_read_as_it_was(sent: list[SpanRow]) -> None:
     assert protobuf_spans(encode_request(sent)) == sent
+
+
+def test_doubles_that_are_no_numbers_are_sent_as_doubles() -> None:
+    sent = SpanRow("0" * 31 + "1", "0" * 15 + "1", "s", 1, 2, attributes={"x": float("inf"), "y": float("nan")})
+    request = ExportTraceServiceRequest.FromString(encode_request([sent]))
+    values = [each.value.double_value for each in request.resource_spans[0].scope_spans[0].spans[0].attributes]
+    assert values[0] == float("inf")
+    assert math.isnan(values[1])
 
 
 @pytest.mark.parametrize(

@@ -381,3 +381,8 @@ def test_calls_while_the_interpreter_ends_are_as_without_us(server: ChatServer, 
     assert bare[0] == 3
     assert bare[1].splitlines()[:3] == ["c1", "answer 0 to before", "answer 0 to at exit"]
     assert end("with") == bare
+
+
+def test_a_tap_that_was_never_made_whole_has_nothing_below_it() -> None:
+    with pytest.raises(AttributeError):
+        _ = http_hook.Tap.__new__(http_hook.Tap).elapsed
