@@ -44,10 +44,8 @@ def test_import_arttrace_loads_nothing_heavy(tmp_path: Path) -> None:
     out = finish(
         python(
             """
-            import sys, time
-            start = time.perf_counter()
+            import sys
             import arttrace
-            print((time.perf_counter() - start) * 1000)
             print(*sorted({name.split(".")[0] for name in sys.modules}))
             arttrace.trajectory
             print(*sorted({name.split(".")[0] for name in sys.modules}))
@@ -55,9 +53,8 @@ def test_import_arttrace_loads_nothing_heavy(tmp_path: Path) -> None:
             tmp_path / "d",
         )
     ).splitlines()
-    assert float(out[0]) < 60
-    assert not heavy & set(out[1].split())
-    assert not {"openai", "torch", "duckdb", "litellm", "httpx", "httpx2"} & set(out[2].split())
+    assert not heavy & set(out[0].split())
+    assert not {"openai", "torch", "duckdb", "litellm", "httpx", "httpx2"} & set(out[1].split())
 
 
 PROGRAM = """
