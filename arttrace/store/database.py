@@ -25,18 +25,23 @@ def connect(path: Path) -> duckdb.DuckDBPyConnection:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with opening(path):
-        _remove_unborn(path)
-        fresh = not path.exists()
-        connection = _connect(path)
-        try:
-            found = _check_schema(connection, path, fresh)
-            if found != schema.VERSION:
-                migrate.to_current(connection, found, path)
-                connection = _connect(path)
-            return connection
-        except BaseException:
-            connection.close()
-            raise
+        return connect_while_opening(path)
+
+
+def connect_while_opening(path: Path) -> duckdb.DuckDBPyConnection:
+    """`connect` for whoever is inside `opening` already."""
+    _remove_unborn(path)
+    fresh = not path.exists()
+    connection = _connect(path)
+    try:
+        found = _check_schema(connection, path, fresh)
+        if found != schema.VERSION:
+            migrate.to_current(connection, found, path)
+            connection = _connect(path)
+        return connection
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _remove_unborn(path: Path) -> None:

@@ -17,7 +17,6 @@ from arttrace.store import schema
 
 # The default of 16 MB stalls ingest with a checkpoint every few thousand spans; what waits for one lies in memory.
 SETTINGS: dict[str, Any] = {"checkpoint_threshold": "64MB"}
-_CACHED_BYTES = 16 << 20
 _OPENING_PATIENCE_S = 30.0
 
 
@@ -58,16 +57,6 @@ def create(path: Path) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(str(path), config=SETTINGS)
     make(connection)
     return connection
-
-
-def trim(connection: duckdb.DuckDBPyConnection) -> None:
-    """Gives back the memory in which DuckDB keeps what it wrote to the file, up to most of the machine's otherwise; the
-    system's file cache holds it too. Call it while no query runs: one would find no memory."""
-    query = "SELECT sum(memory_usage_bytes) FILTER (tag <> 'BASE_TABLE')::BIGINT FROM duckdb_memory()"
-    [(needed,)] = connection.execute(query).fetchall()
-    with contextlib.suppress(duckdb.OutOfMemoryException):  # it went as far as it could
-        connection.execute(f"SET memory_limit = '{(needed + _CACHED_BYTES) >> 10}KiB'")
-    connection.execute("RESET memory_limit")
 
 
 def make(connection: duckdb.DuckDBPyConnection) -> None:

@@ -27,8 +27,8 @@ from arttrace.records.record import Record, encode_record
 from arttrace.records.reward import Judgement, Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
-from arttrace.store.database import connect
-from arttrace.store.file import opening, replace, trim
+from arttrace.store.database import connect, connect_while_opening
+from arttrace.store.file import opening, replace
 from arttrace.store.intake import take_in
 from arttrace.store.links import any_links, below, beside
 from arttrace.store.placing import place
@@ -52,7 +52,7 @@ _OF_RUNS = f"operation IS DISTINCT FROM '{EVALUATE}'"
 _ITEMS = "SELECT unnest(?::VARCHAR[])"
 _NAMED_ONE_BY_ONE = 32  # then DuckDB knows beforehand what to look for, and skips the blocks that cannot hold it
 _BUILT_AT_ONCE = 200
-_TRIMMED_AFTER = 50_000  # records, some 6 MB of what DuckDB would keep in memory
+_REOPENED_AFTER = 200_000  # records: DuckDB keeps something of every row it has written, about 150 bytes of each span
 
 
 class Store:
@@ -64,7 +64,7 @@ class Store:
         self._writer = Writer(connection)
         self._lock = threading.RLock()
         self._readers = 0
-        self._untrimmed = 0
+        self._taken_in = 0
         self._unread = threading.Condition(self._lock)
         self._closed = False
         self._journal = JournalWriter(data.journal, fsync_interval_s=None)
@@ -148,13 +148,15 @@ class Store:
         with self._lock:
             try:
                 total = 0
-                for new in take_in(self._connection, self._writer, directory):
-                    total += new
-                    self._untrimmed += new
-                    if self._untrimmed >= _TRIMMED_AFTER and not self._readers:
-                        trim(self._connection)
-                        self._untrimmed = 0
-                return total
+                while True:
+                    for new in take_in(self._connection, self._writer, directory):
+                        total += new
+                        self._taken_in += new
+                        if self._taken_in >= _REOPENED_AFTER and not self._readers:
+                            break
+                    else:
+                        return total
+                    self._reopen()
             except (duckdb.Error, OSError) as error:
                 # A commit that failed for a full disk invalidates the whole DuckDB instance until it is reopened.
                 self._reopen()
@@ -451,12 +453,13 @@ class Store:
         """Opens the file anew, another one in its place if given. A reader's connection would keep the old one open,
         so readers end first."""
         self._unread.wait_for(lambda: not self._readers)
-        with opening(self.data.store) if replace_by is not None else contextlib.nullcontext():
+        with opening(self.data.store):
             self._connection.close()
             if replace_by is not None:
                 replace(self.data.store, replace_by)
-        self._connection = connect(self.data.store)
+            self._connection = connect_while_opening(self.data.store)
         self._writer = Writer(self._connection)
+        self._taken_in = 0
 
 
 def _quoted(name: str) -> str:

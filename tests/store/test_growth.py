@@ -8,7 +8,9 @@ import msgspec
 import pytest
 from simulated_agent import research_run
 
+from arttrace.journal import JournalWriter
 from arttrace.paths import DataDir
+from arttrace.records.record import encode_record
 from arttrace.records.span import SpanRow
 from arttrace.store import Store, writer
 from arttrace.store import store as store_module
@@ -66,22 +68,16 @@ def test_a_text_is_stored_once_also_by_the_next_owner(data: DataDir) -> None:
 
 
 def test_memory_is_given_back_only_while_nobody_reads(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    limit = "SELECT current_setting('memory_limit')"
-    trimmed: list[bool] = []
-    trim = store_module.trim
-
-    def counted(connection: object) -> None:
-        trimmed.append(True)
-        trim(connection)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(store_module, "_TRIMMED_AFTER", 1)
-    monkeypatch.setattr(store_module, "trim", counted)
+    monkeypatch.setattr(store_module, "_REOPENED_AFTER", 1)
     with Store.open(data, create=True) as store:
-        before = store.sql(limit)[1]
+        connection = store._connection
         with store._reading():
             store.append(research_run("a"))
-            assert not trimmed
-        store.append(research_run("b"))
-        assert trimmed
-        assert [one.id for one in store.trajectories()] == ["a", "b"]
-        assert store.sql(limit)[1] == before
+            assert store._connection is connection
+        for id in ("b", "c"):  # two segments in one look
+            spool = JournalWriter(data.spool)
+            spool.append(*map(encode_record, research_run(id)))
+            spool.close()
+        store.ingest_spool()
+        assert store._connection is not connection
+        assert [one.id for one in store.trajectories()] == ["a", "b", "c"]
