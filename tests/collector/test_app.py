@@ -24,7 +24,7 @@ from arttrace.formats import otlp_check
 from arttrace.formats.payload import decode_payload
 from arttrace.journal import JournalWriter, list_segments, read_segment
 from arttrace.paths import DataDir
-from arttrace.records.span import SpanRow
+from arttrace.records.span import SpanRest, SpanRow
 from arttrace.store import Store
 
 
@@ -122,6 +122,7 @@ def test_protobuf_and_json_give_the_same_rows(client: TestClient, data: DataDir,
         attributes=EXPECTED,
         resource={"service.name": "svc"},
         scope_name="lib",
+        rest=SpanRest(typed={"bytes": [("map", "k")]}),
     )
 
 
@@ -310,7 +311,7 @@ def test_over_the_budget_of_bytes_in_flight_is_asked_to_wait(client: TestClient,
 
 def test_nesting_is_bounded(client: TestClient) -> None:
     value: dict[str, Any] = {"intValue": 1}
-    for _ in range(40):
+    for _ in range(70):
         value = {"arrayValue": {"values": [value]}}
     document = as_json("02" * 8)
     document["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["attributes"] = [{"key": "k", "value": value}]
