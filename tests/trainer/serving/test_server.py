@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -26,14 +25,6 @@ from trainer.serving import GatewayClient, Serving, find_serving, start_serving
 def engine() -> Iterator[StandInEngine]:
     with engine_in_a_thread() as engine:
         yield engine
-
-
-@pytest.fixture
-def base_model(tmp_path: Path) -> Path:
-    (tmp_path / "base").mkdir()
-    config = {"vocab_size": 100, "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}
-    (tmp_path / "base" / "config.json").write_text(json.dumps(config))
-    return tmp_path / "base"
 
 
 @pytest.fixture

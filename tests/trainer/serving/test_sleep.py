@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -34,14 +33,6 @@ def engine() -> Iterator[StandInEngine]:
     with engine_in_a_thread() as engine:
         engine.can_sleep = True
         yield engine
-
-
-@pytest.fixture
-def base_model(tmp_path: Path) -> Path:
-    (tmp_path / "base").mkdir()
-    config = {"vocab_size": 100, "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}
-    (tmp_path / "base" / "config.json").write_text(json.dumps(config))
-    return tmp_path / "base"
 
 
 @pytest.fixture
