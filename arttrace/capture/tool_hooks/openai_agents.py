@@ -2,9 +2,8 @@
 
 Tools: the function that its tool runner invokes each function tool with, where it knows the call's id. A handoff is a
 tool to the model that asks for it, and its answer is shown to the next agent only, so that it is recorded where the SDK
-carries it out. Agents: the
-SDK's own tracing spans say when an agent takes over and when it is done, on the task that runs it, and do so also when
-its tracing is disabled; nothing of its tracing is changed.
+carries it out. Agents: the SDK's own tracing spans say when an agent takes over and when it is done, on the task that
+runs it, and do so also when its tracing is disabled; nothing of its tracing is changed.
 """
 
 from __future__ import annotations
