@@ -15,7 +15,8 @@ from arttrace.records.policy import PolicyStep
 from arttrace.records.record import Record, encode_record
 from arttrace.records.reward import Judgement, Reward
 from arttrace.records.span import SpanRow
-from arttrace.trajectories.decode import from_json, span_error, text
+from arttrace.trajectories.decode import span_error
+from arttrace.trajectories.values import from_json, text
 
 _canonical = msgspec.json.Encoder(order="sorted")
 

@@ -14,15 +14,17 @@ from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Agent, AgentCall, MessageNode, ToolCall, Trajectory
 from arttrace.trajectories.chains import join_responses
-from arttrace.trajectories.decode import MessageReader, as_text, decode_call, from_json, span_error, text
+from arttrace.trajectories.decode import decode_call, span_error
 from arttrace.trajectories.graph import message_graph
 from arttrace.trajectories.history import build_history
 from arttrace.trajectories.labels import labelled
+from arttrace.trajectories.reader import MessageReader
 from arttrace.trajectories.rewarded import by_trajectory
 from arttrace.trajectories.spans import SpanKey, UniqueSpan, deduplicate, parents, revision, trajectory_ids
 from arttrace.trajectories.subagents import Scope, partition
 from arttrace.trajectories.tools import Tooling, recorded_tool_call, tool_calls
 from arttrace.trajectories.tree import AgentTree, agent_tree, is_call, operation
+from arttrace.trajectories.values import as_text, from_json, text
 
 
 def build_trajectories(

@@ -12,7 +12,7 @@ import msgspec
 
 from arttrace.records.call import Call
 from arttrace.records.message import Message
-from arttrace.trajectories.decode import MessageReader
+from arttrace.trajectories.reader import MessageReader
 from arttrace.trajectories.spans import SpanKey
 
 

@@ -9,8 +9,8 @@ import msgspec
 
 from arttrace.records.message import canonical_json
 from arttrace.records.trajectory import AgentCall, MessageNode
-from arttrace.trajectories.decode import MessageReader
 from arttrace.trajectories.history import ROOT, History
+from arttrace.trajectories.reader import MessageReader
 
 
 class _Node(msgspec.Struct):

@@ -13,7 +13,8 @@ import msgspec
 
 from arttrace.records.call import Call
 from arttrace.records.message import Message, ReasoningPart, ToolCallPart, ToolResultPart
-from arttrace.trajectories.decode import MessageReader, as_text
+from arttrace.trajectories.reader import MessageReader
+from arttrace.trajectories.values import as_text
 
 ROOT = 0
 """The trie node of the empty history."""

@@ -16,8 +16,8 @@ from arttrace.records.call import Call
 from arttrace.records.message import Message, OtherPart
 from arttrace.records.tokens import begins_with
 from arttrace.records.trajectory import Agent, AgentCall, Relation
-from arttrace.trajectories.decode import MessageReader
 from arttrace.trajectories.history import History, without_reasoning
+from arttrace.trajectories.reader import MessageReader
 
 _LOOKED_AT = 4
 """Earlier calls that a history which starts anew is compared with."""

@@ -15,9 +15,9 @@ import msgspec
 from arttrace import semconv
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Agent
-from arttrace.trajectories.decode import text
 from arttrace.trajectories.history import Exchange, History, lineage
 from arttrace.trajectories.spans import SpanKey
+from arttrace.trajectories.values import text
 
 _Key = tuple[SpanKey | None, str | None, int | None]
 """Of a sub-agent: the tool span it runs in, its flow of control, the call that started its history (when only its

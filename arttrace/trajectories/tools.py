@@ -11,8 +11,9 @@ from arttrace import semconv
 from arttrace.records.call import Call
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import ToolCall
-from arttrace.trajectories.decode import as_text, from_json, span_error, text
+from arttrace.trajectories.decode import span_error
 from arttrace.trajectories.history import Exchange
+from arttrace.trajectories.values import as_text, from_json, text
 
 
 def recorded_tool_call(span: SpanRow, agent_id: str) -> ToolCall:

@@ -13,8 +13,8 @@ import msgspec
 from arttrace import semconv
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Agent
-from arttrace.trajectories.decode import text
 from arttrace.trajectories.spans import SpanKey
+from arttrace.trajectories.values import text
 
 
 class AgentTree(msgspec.Struct, frozen=True):
