@@ -1,0 +1,75 @@
+"""Whether a record that somebody hands over could have come over OTLP, and so can go out again. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from arttrace.records.record import Record
+from arttrace.records.span import Attributes, SpanRow
+
+MAX_DEPTH: Final = 64
+"""Bound on the nesting of an attribute's value: more than protobuf's own lets through."""
+
+_INT32, _UINT32, _UINT64 = range(-(1 << 31), 1 << 31), range(1 << 32), range(1 << 64)
+_TIMES = range(1 << 63)
+
+
+def checked(record: Record) -> Record:
+    """The record. Raises ValueError when it is a span that OTLP cannot hold."""
+    if isinstance(record, SpanRow):
+        check_ids(record)
+        _check_numbers(record)
+        _check_depth(record)
+    return record
+
+
+def check_ids(span: SpanRow) -> None:
+    """Raises ValueError unless its ids are hex of the right length, and not all zero."""
+    if not _is_id(span.trace_id, 32):
+        raise ValueError(f"span {span.name!r}: the trace id is not 16 bytes, or all zero")
+    if not _is_id(span.span_id, 16):
+        raise ValueError(f"span {span.name!r}: the span id is not 8 bytes, or all zero")
+    if span.parent_span_id is not None and not _is_id(span.parent_span_id, 16):
+        raise ValueError(f"span {span.name!r}: the parent span id is not 8 bytes, or all zero")
+
+
+def _is_id(text: str, digits: int) -> bool:
+    return len(text) == digits and text.strip("0") != "" and all(c in "0123456789abcdef" for c in text)
+
+
+def _check_numbers(span: SpanRow) -> None:
+    if span.start_ns not in _TIMES or span.end_ns not in _TIMES:
+        raise ValueError(f"span {span.name!r}: its times are not nanoseconds since 1970")
+    dropped: list[int] = [one.dropped_attributes for one in (*span.events, *span.links)]
+    if span.rest is not None:
+        dropped += [span.rest.dropped_attributes, span.rest.dropped_events, span.rest.dropped_links]
+    if span.origin is not None:
+        dropped += [span.origin.resource_dropped_attributes, span.origin.scope_dropped_attributes]
+    if (
+        span.kind not in _INT32
+        or span.status_code not in _INT32
+        or any(number not in _UINT32 for number in (span.flags, *dropped, *(link.flags for link in span.links)))
+        or any(event.time_ns not in _UINT64 for event in span.events)
+    ):
+        raise ValueError(f"span {span.name!r}: a number is out of range")
+    for link in span.links:
+        for text in (link.trace_id, link.span_id):
+            bytes.fromhex(text)
+
+
+def _check_depth(span: SpanRow) -> None:
+    holders: list[Attributes] = [span.attributes, span.resource]
+    holders += [one.attributes for one in (*span.events, *span.links)]
+    if span.origin is not None:
+        holders.append(span.origin.scope_attributes)
+    level: list[Any] = [value for holder in holders for value in holder.values()]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            item
+            for value in level
+            if isinstance(value, (dict, list))
+            for item in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return
+    raise ValueError(f"span {span.name!r}: an attribute is nested deeper than {MAX_DEPTH} levels")
