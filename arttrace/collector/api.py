@@ -21,6 +21,7 @@ from starlette.routing import Route
 from arttrace.collector.answers import JSON, Refused
 from arttrace.errors import StoreError
 from arttrace.paths import DataDir
+from arttrace.records.checked import checked
 from arttrace.records.record import Record
 from arttrace.records.tokens import TokenIds, plain
 from arttrace.store import Store
@@ -55,8 +56,8 @@ def create_api(data: DataDir, owned: OwnedStore) -> Starlette:
     async def records(request: Request) -> Response:
         _expect(request, JSON_LINES)
         try:
-            given = _records.decode_lines(await _body(request))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            given = [checked(one) for one in _records.decode_lines(await _body(request))]
+        except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors too
             raise Refused(400, f"a line is no record: {error}") from error
         await run_in_threadpool(store().append, given)
         return _plain(request, {"records": len(given)})
@@ -131,7 +132,7 @@ async def _arguments(request: Request, operation: Operation) -> msgspec.Struct:
         if kind == MSGPACK:
             return msgspec.msgpack.decode(body, type=operation.arguments)
         return msgspec.json.decode(body or b"{}", type=operation.arguments)
-    except (msgspec.DecodeError, UnicodeDecodeError, TypeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, TypeError, RecursionError) as error:
         raise Refused(400, f"{operation.name}: {error}") from error
 
 

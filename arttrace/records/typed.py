@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any
 
 from arttrace.records.span import Attributes, Typed
@@ -36,17 +37,31 @@ def double_text(value: float) -> str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
+_BACK: dict[str, Callable[[str], bytes | float]] = {"bytes": base64.b64decode, "double": float}
+
+
 def exact(attributes: Attributes, typed: Typed) -> Attributes:
-    """The attributes that `plain` was given; the same object when there is nothing to do."""
+    """The attributes that `plain` was given; the same object when there is nothing to do. Each container is copied
+    once. A place where nothing of its kind stands is passed over: a record may claim what it likes."""
+    if not typed:
+        return attributes
+    whole = attributes.copy()
+    copies = {id(whole)}  # containers of `whole`, which keeps them alive
     for kind, places in typed.items():
-        back = base64.b64decode if kind == "bytes" else float
         for place in places:
-            attributes = _changed(attributes, place, back)
-    return attributes
+            with contextlib.suppress(LookupError, TypeError, ValueError):
+                _put_back(whole, place, _BACK[kind], copies)
+    return whole
 
 
-def _changed(value: Any, place: Iterable[str | int], back: Any) -> Any:
-    first, *rest = place
-    copy = value.copy()
-    copy[first] = _changed(value[first], rest, back) if rest else back(value[first])
-    return copy
+def _put_back(node: Any, place: tuple[str | int, ...], back: Callable[[str], Any], copies: set[int]) -> None:
+    *above, last = place
+    for step in above:
+        below = node[step]
+        if id(below) not in copies:
+            if not isinstance(below, (dict, list)):
+                raise TypeError(step)
+            node[step] = below = below.copy()
+            copies.add(id(below))
+        node = below
+    node[last] = back(node[last])

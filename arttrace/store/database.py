@@ -11,7 +11,7 @@ import duckdb
 
 from arttrace.errors import StoreError, StoreInUse
 from arttrace.store import links, migrate, schema
-from arttrace.store.file import SETTINGS, make, opening
+from arttrace.store.file import FILES, SETTINGS, copy_beside, make, opening
 
 _LOCK_PATIENCE_S = 2.0
 _HEADERS = 3 * 4096
@@ -56,7 +56,7 @@ def _connect(path: Path) -> duckdb.DuckDBPyConnection:
     deadline = time.monotonic() + _LOCK_PATIENCE_S
     while True:
         try:
-            return duckdb.connect(str(path), config=SETTINGS)
+            return _confined(duckdb.connect(str(path), config=SETTINGS), path)
         except duckdb.Error as error:
             if "lock" not in str(error):
                 raise StoreError(
@@ -66,6 +66,18 @@ def _connect(path: Path) -> duckdb.DuckDBPyConnection:
             if time.monotonic() > deadline:
                 raise _locked(path, error) from error
         time.sleep(0.05)
+
+
+def _confined(connection: duckdb.DuckDBPyConnection, path: Path) -> duckdb.DuckDBPyConnection:
+    """A connection that reaches the store, the copy that `Store.prune` makes beside it, and what DuckDB itself puts
+    there; no other file, no network, and nothing undoes that. Whoever may query the store of a collector would read
+    any file of its user otherwise."""
+    if connection.execute("SELECT current_setting('enable_external_access')").fetchone() == (True,):
+        allowed = [f"{one}{ending}" for one in (path, copy_beside(path)) for ending in FILES]
+        connection.execute("SET allowed_paths = ?", [allowed])
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
+    return connection
 
 
 def _locked(path: Path, error: duckdb.Error) -> StoreInUse:

@@ -17,6 +17,8 @@ from arttrace.store import schema
 
 # The default of 16 MB stalls ingest with a checkpoint every few thousand spans; what waits for one lies in memory.
 SETTINGS: dict[str, Any] = {"checkpoint_threshold": "64MB"}
+FILES = ("", ".wal", ".wal.checkpoint", ".wal.recovery")
+"""What DuckDB makes of a store, by what is added to its name."""
 _OPENING_PATIENCE_S = 30.0
 
 
@@ -35,6 +37,11 @@ def opening(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+def copy_beside(path: Path) -> Path:
+    """Where a store is written anew before it takes the place of the other."""
+    return path.with_name(path.name + ".new")
 
 
 def replace(path: Path, by: Path) -> None:

@@ -1,7 +1,8 @@
 """Journal segments into the store, each record once in effect, whoever dies when.
 
 The offset up to which a segment was read is written in the transaction of its records; a segment whose writer is
-done is removed after that. What could not be read is kept beside it under `.damaged`, never deleted.
+done is removed after that. One that holds what could not be read or stored is kept under `.damaged`, never deleted;
+under its old ending `.seg` it is taken in again, by a version that can.
 """
 
 from __future__ import annotations
@@ -9,20 +10,21 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import duckdb
-import msgspec
 
 from arttrace.formats.payload import decode_payload
-from arttrace.journal import Segment, list_segments, read_segment
+from arttrace.journal import Segment, SegmentReader, list_segments, read_segment
 from arttrace.records.record import Record
 from arttrace.store.writer import Writer
 
 _log = logging.getLogger("arttrace")
 
 _BATCH_BYTES = 8 << 20
+_OF_THE_DATA = (duckdb.DataError, duckdb.IntegrityError, duckdb.InvalidInputException)
+_OF_THE_MACHINE = (duckdb.Error, OSError, MemoryError)
 
 
 @contextlib.contextmanager
@@ -52,36 +54,84 @@ def _take_segment(connection: duckdb.DuckDBPyConnection, writer: Writer, segment
     try:
         finished = segment.finished()  # asked before reading: nothing can be appended after a yes
         reader = read_segment(segment.path, offset)
-        new = unreadable = 0
+        refused: list[str] = []
+        new = 0
         batch: list[Record] = []
         end, size = offset, 0
         for end, payload in reader:
             try:
                 batch.extend(decode_payload(payload))
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                unreadable += 1
+            except Exception as error:
+                if not _is_of_the_data(error):
+                    raise
+                refused.append(f"{type(error).__name__} in a payload of {len(payload)} bytes")
             size += len(payload)
             if size >= _BATCH_BYTES:
-                new += writer.write(batch, {segment.name: end})
+                new += _store(writer, batch, {segment.name: end}, reader, refused)
                 batch, size = [], 0
         if end > offset:
-            new += writer.write(batch, {segment.name: end})
+            new += _store(writer, batch, {segment.name: end}, reader, refused)
     except FileNotFoundError:  # sealed under its other name meanwhile, or taken by the store's former owner
         return 0
-    damaged = reader.unreadable or reader.corrupt or unreadable
+    damaged, kept_as = reader.unreadable or reader.corrupt or refused, _kept_as(segment.path)
     if damaged:
         _log.warning(
-            "journal segment %s: %d damaged stretches (%d bytes), %d unknown records%s",
+            "journal segment %s: %d damaged stretches (%d bytes), %d records that cannot be read or stored%s%s; "
+            "it is kept as %s",
             segment.path,
             reader.corrupt,
             reader.skipped_bytes,
-            unreadable,
+            len(refused),
+            f" ({refused[0]})" if refused else "",
             f", {reader.unreadable}" if reader.unreadable else "",
+            kept_as.name,
         )
     if finished:
-        if damaged:
-            segment.path.rename(segment.path.with_suffix(".damaged"))
+        if damaged or kept_as.exists():
+            segment.path.replace(kept_as)
         else:
             segment.path.unlink(missing_ok=True)
         connection.execute("DELETE FROM ingested_segments WHERE name = ?", [segment.name])
     return new
+
+
+def _kept_as(segment: Path) -> Path:
+    return segment.with_suffix(".damaged")
+
+
+def _store(
+    writer: Writer, batch: Sequence[Record], offsets: Mapping[str, int], reader: SegmentReader, refused: list[str]
+) -> int:
+    """Writes a batch and how far its segment was read. A record that cannot be stored, whatever the state of the disk,
+    is left out; the segment's other name is taken before anybody can read on behind it, and keeps the segment from
+    being removed however many rounds later it is done. Returns how many records were new."""
+    if reader.corrupt or refused:
+        _kept_as(reader.path).touch()
+    try:
+        return writer.write(batch, offsets)
+    except Exception as error:
+        if not _is_of_the_data(error):
+            raise
+    new = _store_apart(writer, batch, refused)
+    _kept_as(reader.path).touch()
+    return new + writer.write((), offsets)
+
+
+def _store_apart(writer: Writer, records: Sequence[Record], refused: list[str]) -> int:
+    """Halves what cannot be written until it is one record. Who dies in between finds the others stored already when
+    he reads them again: a record that is there stays once."""
+    try:
+        return writer.write(records)
+    except Exception as error:
+        if not _is_of_the_data(error):
+            raise
+        if len(records) == 1:
+            refused.append(f"{type(error).__name__} in a {type(records[0]).__name__}")
+            return 0
+    middle = len(records) // 2
+    return _store_apart(writer, records[:middle], refused) + _store_apart(writer, records[middle:], refused)
+
+
+def _is_of_the_data(error: Exception) -> bool:
+    """Whether it would come again with the same records, on a disk with room."""
+    return isinstance(error, _OF_THE_DATA) or not isinstance(error, _OF_THE_MACHINE)

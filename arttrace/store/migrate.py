@@ -13,7 +13,7 @@ import duckdb
 from arttrace.errors import StoreError
 from arttrace.records.record import decode_record
 from arttrace.store import placing, schema
-from arttrace.store.file import create, replace
+from arttrace.store.file import copy_beside, create, replace
 from arttrace.store.writer import Writer
 
 FROM = (1, 2)
@@ -43,7 +43,7 @@ def _change_views(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def _copy_all(old: duckdb.DuckDBPyConnection, path: Path) -> None:
-    target = path.with_name(path.name + ".new")
+    target = copy_beside(path)
     new = create(target)
     try:
         writer = Writer(new)

@@ -7,7 +7,8 @@ decides; the tables here can be made again at any time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import contextlib
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 import duckdb
@@ -15,9 +16,9 @@ import msgspec
 
 from arttrace import semconv
 from arttrace.formats.evaluations import rewards_of
-from arttrace.formats.foreign import normalise, settled
 from arttrace.records.span import SpanRow
 from arttrace.store import links
+from arttrace.store.named import normalised, settled
 from arttrace.store.rows import EVALUATE
 from arttrace.trajectories.build import is_of_a_run
 from arttrace.trajectories.rewarded import trace_roots
@@ -71,8 +72,21 @@ def place(connection: duckdb.DuckDBPyConnection) -> None:
             _place(connection, traces)
             connection.execute("COMMIT")
         except BaseException:
-            connection.execute("ROLLBACK")
+            with contextlib.suppress(duckdb.Error):  # it would hide the cause
+                connection.execute("ROLLBACK")
             raise
+
+
+def found_on(spans: Iterable[SpanRow]) -> dict[str, SpanKey]:
+    """The span of every reward (by id) that was found on one and goes with it; of several, the one with the least
+    ids."""
+    spans_of: dict[str, SpanKey] = {}
+    for span in spans:
+        if span.events and semconv.TRAJECTORY_ID not in span.attributes:
+            key = span.trace_id, span.span_id
+            for reward in rewards_of(span):
+                spans_of[reward.id] = min(key, spans_of.get(reward.id, key))
+    return spans_of
 
 
 def _place(connection: duckdb.DuckDBPyConnection, traces: Collection[str]) -> None:
@@ -83,19 +97,14 @@ def _place(connection: duckdb.DuckDBPyConnection, traces: Collection[str]) -> No
     unique: dict[SpanKey, UniqueSpan] = {}
     stored: dict[SpanKey, str | None] = {}
     for document, trajectory_id in connection.execute(query, [list(traces)]).fetchall():
-        span = UniqueSpan(normalise(_decoder.decode(document)), "", 0)
+        span = UniqueSpan(normalised(_decoder.decode(document)), "", 0)
         unique[span.key], stored[span.key] = span, trajectory_id
     above = parents(unique)
     id_of = {key: id for key, (_, id) in trajectory_ids(unique, above).items()}
     of_runs = {key: span.row for key, span in unique.items() if is_of_a_run(span.row)}
     runs = {id_of[key] for key in of_runs}
     placed = [(*key, id if id in runs else None) for key, id in id_of.items()]
-    rewards = [
-        (key[0], reward.id, id_of[key])
-        for key, span in of_runs.items()
-        if span.events and semconv.TRAJECTORY_ID not in span.attributes
-        for reward in rewards_of(span)
-    ]
+    rewards = [(key[0], reward, id_of[key]) for reward, key in found_on(of_runs.values()).items()]
     roots = [one for one in trace_roots(of_runs, above, id_of).items() if one[0] not in runs]
     _replace(connection, "placed_spans", traces, [row for row in placed if row[2] != stored[row[:2]]])
     _replace(connection, "placed_rewards", traces, rewards)

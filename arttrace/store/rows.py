@@ -10,11 +10,11 @@ import msgspec
 
 from arttrace import groups, semconv
 from arttrace.formats.evaluations import is_reward_span
-from arttrace.formats.foreign import settled
 from arttrace.records.policy import PolicyStep
 from arttrace.records.record import Record, encode_record
 from arttrace.records.reward import Judgement, Reward
 from arttrace.records.span import SpanRow
+from arttrace.store.named import settled
 from arttrace.trajectories.decode import span_error
 from arttrace.trajectories.values import from_json, text
 

@@ -113,7 +113,8 @@ CREATE VIEW rewards AS
             THEN NULL ELSE split_part(trajectory_id, ':', 1) END AS trace
         FROM reward_records QUALIFY row_number() OVER (
             PARTITION BY id ORDER BY time_ns DESC, value DESC, name DESC, explanation DESC) = 1) r
-    LEFT JOIN placed_rewards p ON p.id = r.id LEFT JOIN trace_roots t ON t.trace_id = r.trace;
+    LEFT JOIN (SELECT DISTINCT ON (id) id, trajectory_id FROM placed_rewards ORDER BY id, trace_id) p ON p.id = r.id
+    LEFT JOIN trace_roots t ON t.trace_id = r.trace;
 
 CREATE VIEW trajectories AS
     SELECT s.trajectory_id AS id, any_value(s.project) AS project, any_value(s.entry) AS entry,

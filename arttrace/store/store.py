@@ -15,10 +15,8 @@ from typing import Any
 import duckdb
 import msgspec
 
-from arttrace import semconv
 from arttrace.errors import StoreError, StoreFull
-from arttrace.formats.evaluations import is_reward_span, rewards_of
-from arttrace.formats.foreign import normalise
+from arttrace.formats.evaluations import is_reward_span
 from arttrace.groups import group_key
 from arttrace.journal import JournalWriter, list_segments
 from arttrace.paths import DataDir
@@ -28,19 +26,19 @@ from arttrace.records.reward import Judgement, Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store.database import connect, connect_while_opening
-from arttrace.store.file import opening, replace
+from arttrace.store.file import copy_beside, opening, replace
 from arttrace.store.intake import take_in
 from arttrace.store.links import any_links, below, beside
-from arttrace.store.placing import place
+from arttrace.store.named import normalised
+from arttrace.store.placing import found_on, place
 from arttrace.store.prune import Pruned, copy_kept, runs, within
+from arttrace.store.query import run_query
 from arttrace.store.reading import read_spans
 from arttrace.store.rows import EVALUATE
 from arttrace.store.summary import SUMMARY_VERSION, TrajectorySummary, summarise
 from arttrace.store.writer import Writer
 from arttrace.trajectories import build_trajectories
 from arttrace.trajectories.rewarded import before_colons
-
-_READING = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.RELATION}
 
 _span = msgspec.json.Decoder(SpanRow)
 _reward = msgspec.json.Decoder(Reward)
@@ -67,6 +65,7 @@ class Store:
         self._taken_in = 0
         self._unread = threading.Condition(self._lock)
         self._closed = False
+        self._invalid = False
         self._journal = JournalWriter(data.journal, fsync_interval_s=None)
 
     @classmethod
@@ -102,7 +101,8 @@ class Store:
             self._closed = True
             try:
                 self._journal.close()
-                self._take_in(self.data.journal)
+                if not self._invalid:
+                    self._load_from(self.data.journal)
             finally:
                 self._connection.close()
 
@@ -146,50 +146,54 @@ class Store:
 
     def _take_in(self, directory: Path) -> int:
         with self._lock:
-            try:
-                total = 0
-                while True:
-                    for new in take_in(self._connection, self._writer, directory):
-                        total += new
-                        self._taken_in += new
-                        if self._taken_in >= _REOPENED_AFTER and not self._readers:
-                            break
-                    else:
-                        return total
-                    self._reopen()
-            except (duckdb.Error, OSError) as error:
-                # A commit that failed for a full disk invalidates the whole DuckDB instance until it is reopened.
+            self._opened()
+            return self._load_from(directory)
+
+    def _load_from(self, directory: Path) -> int:
+        try:
+            total = 0
+            while True:
+                for new in take_in(self._connection, self._writer, directory):
+                    total += new
+                    self._taken_in += new
+                    if self._taken_in >= _REOPENED_AFTER and not self._readers and not self._closed:
+                        break
+                else:
+                    return total
                 self._reopen()
-                raise StoreFull(
-                    f"the store {self.data.store} could not be written: {error}",
-                    f"Free disk space. Nothing is lost: what was not stored is still in {directory}.",
-                ) from error
+        except (duckdb.Error, OSError) as error:
+            self._invalid = True
+            raise StoreFull(
+                f"the store {self.data.store} could not be written: {error}",
+                f"Free disk space. Nothing is lost: what was not stored is still in {directory}.",
+            ) from error
 
     def prune(self, *, before_ns: int | None = None, max_bytes: int | None = None, dry_run: bool = False) -> Pruned:
         """Takes out runs that ended before a time, and the oldest until the file has at most this size, and gives
         their space back. Which runs policies consumed stays known. The file is written anew beside the old one and
         takes its place at once; until then nothing changes."""
-        target = self.data.store.with_name(self.data.store.name + ".new")
+        target = copy_beside(self.data.store)
         with self._lock:
-            self._connection.execute("CHECKPOINT")
+            connection = self._opened()
+            connection.execute("CHECKPOINT")
             before = self.data.store.stat().st_size
-            found = runs(self._connection)
+            found = runs(connection)
             whole = sum(run.size for run in found)
             budget = None if max_bytes is None or before <= max_bytes else int(whole * max_bytes / before)
             kept = within(found, before_ns=before_ns, max_size=budget)
             after = None
             if not dry_run and len(kept) < len(found):
                 try:
-                    copy_kept(self._connection, target, kept)
+                    copy_kept(connection, target, kept)
                     while max_bytes is not None and kept and target.stat().st_size > max_bytes:  # estimated too low
                         kept = within(kept, before_ns=None, max_size=sum(run.size for run in kept) * 3 // 4)
-                        copy_kept(self._connection, target, kept)
+                        copy_kept(connection, target, kept)
                     self._reopen(target)
-                except (duckdb.Error, OSError) as error:
+                except (duckdb.Error, OSError, StoreError) as error:
                     target.unlink(missing_ok=True)
                     raise StoreError(
                         f"the store {self.data.store} could not be written anew: {error}",
-                        "It is as it was. There must be room for what is kept beside it.",
+                        "Nothing that was to be kept is lost. There must be room for it beside the store.",
                     ) from error
                 after = self.data.store.stat().st_size
         return Pruned(
@@ -306,29 +310,14 @@ class Store:
 
     def sql(self, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Column names and rows of a query over the views `trajectories`, `calls`, `rewards`, `policy_steps` and
-        `spans`. Raises StoreError when DuckDB refuses it, or when it is not one that only reads."""
-        with self._lock, contextlib.suppress(duckdb.IOException):  # what cannot be written now is tried again next time
-            place(self._connection)
+        `spans`. It reads the store and nothing else: no file, no address, whoever asks. Raises StoreError when DuckDB
+        refuses it, or when it is not one that only reads."""
+        with self._lock:
+            connection = self._opened()
+            with self._if_possible():
+                place(connection)
         with self._reading() as connection:
-            return self._query(connection, query)
-
-    @staticmethod
-    def _query(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-        try:
-            statements = connection.extract_statements(query)
-            if len(statements) != 1 or statements[0].type not in _READING:
-                raise StoreError("only one query that reads is run here", "Records enter through the journal.")
-            result = connection.execute(query)
-            columns = [(column[0], str(column[1])) for column in result.description or ()]
-            zoned = [name for name, type in columns if type == "TIMESTAMP WITH TIME ZONE"]
-            if zoned:  # DuckDB would need the package pytz to hand these over
-                casts = ", ".join(f"{(name := _quoted(column))}::TIMESTAMP AS {name}" for column in zoned)
-                result = connection.execute(
-                    f"SELECT * REPLACE ({casts}) FROM ({query.strip().rstrip(';')})"  # noqa: S608
-                )
-            return [name for name, _ in columns], result.fetchall()
-        except duckdb.Error as error:
-            raise StoreError(f"the query failed: {error}") from error
+            return run_query(connection, query)
 
     def _given(
         self,
@@ -385,7 +374,8 @@ class Store:
                 made: dict[str, list[TrajectorySummary]] = {id: [] for id in missing[start : start + _BUILT_AT_ONCE]}
                 for one in map(summarise, self._build(list(made))):
                     made[next(id for id in (one.id, *before_colons(one.id)) if id in made)].append(one)
-                self._writer.keep_summaries(made)
+                with self._if_possible():
+                    self._writer.keep_summaries(made)
             found.update((one.id, one) for of_id in made.values() for one in of_id)
         return list(found.values())
 
@@ -402,17 +392,8 @@ class Store:
             named = [*given, *traces]
             rows = connection.execute(f"{query} OR split_part(trajectory_id, ':', 1) IN ({_ITEMS})", [named, named])
             rewards = [_reward.decode(document) for (document,) in rows.fetchall()]
-        return build_trajectories(
-            [normalise(span) for span in stored if not is_reward_span(span)],
-            rewards,
-            ids=frozenset(given),
-            rewarded={
-                reward.id: (span.trace_id, span.span_id)
-                for span in stored
-                if span.events and semconv.TRAJECTORY_ID not in span.attributes
-                for reward in rewards_of(span)
-            },
-        )
+        spans = [span for span in stored if not is_reward_span(span)]
+        return build_trajectories(map(normalised, spans), rewards, ids=frozenset(given), rewarded=found_on(spans))
 
     @staticmethod
     def _traces(connection: duckdb.DuckDBPyConnection, given: Sequence[str]) -> set[str]:
@@ -437,30 +418,58 @@ class Store:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A connection of its own, so that readers wait neither for each other nor for the writer."""
+        """A connection of its own, so that readers wait neither for each other nor for the writer. Raises StoreError
+        when the store cannot be read."""
         with self._lock:
-            connection = self._connection.cursor()
+            connection = self._opened().cursor()
             self._readers += 1
         try:
             yield connection
+        except duckdb.Error as error:
+            self._invalid = self._invalid or isinstance(error, duckdb.FatalException)
+            raise StoreError(f"the store {self.data.store} could not be read: {error}") from error
         finally:
-            connection.close()
-            with self._lock:
-                self._readers -= 1
-                self._unread.notify_all()
+            try:
+                connection.close()
+            finally:
+                with self._lock:
+                    self._readers -= 1
+                    self._unread.notify_all()
+
+    @contextlib.contextmanager
+    def _if_possible(self) -> Iterator[None]:
+        """For what is only kept so that it need not be made again: a question is answered without."""
+        try:
+            yield
+        except duckdb.Error as error:
+            self._invalid = self._invalid or isinstance(error, duckdb.FatalException)
+
+    def _opened(self) -> duckdb.DuckDBPyConnection:
+        """The connection, a new one after an error that spoilt the last: a commit that fails for a full disk, say,
+        invalidates the whole DuckDB instance. Raises StoreError when it cannot be had, or after `close`."""
+        if self._closed:
+            raise self._after_close()
+        if self._invalid:
+            self._reopen()
+        return self._connection
+
+    def _after_close(self) -> StoreError:
+        return StoreError(f"the store {self.data.store} was closed", "Open it again to go on.")
 
     def _reopen(self, replace_by: Path | None = None) -> None:
         """Opens the file anew, another one in its place if given. A reader's connection would keep the old one open,
         so readers end first."""
         self._unread.wait_for(lambda: not self._readers)
+        if self._closed:  # by another thread, meanwhile
+            raise self._after_close()
+        self._invalid = True
         with opening(self.data.store):
             self._connection.close()
-            if replace_by is not None:
-                replace(self.data.store, replace_by)
-            self._connection = connect_while_opening(self.data.store)
+            try:
+                if replace_by is not None:
+                    replace(self.data.store, replace_by)
+            finally:
+                self._connection = connect_while_opening(self.data.store)
         self._writer = Writer(self._connection)
         self._taken_in = 0
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+        self._invalid = False

@@ -285,13 +285,11 @@ class Writer:
         return self._last_id
 
     def keep_summaries(self, summaries: Mapping[str, Sequence[TrajectorySummary]]) -> None:
-        """Keeps summaries just made of what is stored under an id, also that there are none. What cannot be kept is
-        made again when it is asked for."""
+        """Keeps summaries just made of what is stored under an id, also that there are none."""
         rows = [
             (id, SUMMARY_VERSION, _encode(one).decode()) for id, made in summaries.items() for one in made or (None,)
         ]
-        with contextlib.suppress(duckdb.IOException):
-            self._insert("summaries", _SUMMARIES, rows)
+        self._insert("summaries", _SUMMARIES, rows)
 
     # --- everything else -----------------------------------------------------------------------------------
 

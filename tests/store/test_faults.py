@@ -1,0 +1,395 @@
+"""What must not stop a store: one bad record, a lost connection, a question after its end."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from simulated_agent import T0, research_run
+
+from arttrace import semconv
+from arttrace.errors import StoreError, StoreFull
+from arttrace.formats.otlp_check import check_protobuf
+from arttrace.formats.payload import encode_otlp
+from arttrace.journal import JournalWriter, list_segments
+from arttrace.paths import DataDir
+from arttrace.records.record import encode_record
+from arttrace.records.reward import Reward
+from arttrace.records.span import SpanEvent, SpanRow
+from arttrace.store import Store
+from arttrace.store import database as database_module
+from arttrace.store import intake as intake_module
+from arttrace.store import named as named_module
+from arttrace.store import store as store_module
+from arttrace.store import writer as writer_module
+from arttrace.store.writer import Writer
+
+BAD = "no store can hold it"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDir:
+    return DataDir(tmp_path / "data")
+
+
+def span(number: int, name: str = "chat") -> SpanRow:
+    event = SpanEvent(semconv.EVALUATION_EVENT, 1, {semconv.EVALUATION_SCORE: 1.0})
+    return SpanRow("1" * 32, f"{number:016x}", name, number, number + 1, events=[event])
+
+
+def ids(store: Store) -> list[int]:
+    return sorted(int(one.span_id, 16) for one in store.spans("1" * 32))
+
+
+def spool(data: DataDir, *payloads: bytes) -> None:
+    writer = JournalWriter(data.spool)
+    writer.append(*payloads)
+    writer.close()
+
+
+# --- a record that cannot be stored ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unstorable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A fault of ours that no disk space mends, for spans of one name: the stand-in for the next one nobody knows."""
+    rewards_of = writer_module.rewards_of
+
+    def fails(span: SpanRow) -> Iterator[Reward]:
+        if span.name == BAD:
+            raise OverflowError("int too big to convert")
+        return rewards_of(span)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer_module, "rewards_of", fails)
+        yield
+
+
+def overflowing() -> bytes:
+    """A request that the collector acknowledges, with a time that no column holds."""
+    request = ExportTraceServiceRequest()
+    one = request.resource_spans.add().scope_spans.add().spans.add()
+    one.trace_id, one.span_id = bytes.fromhex("1" * 32), (1).to_bytes(8, "big")
+    one.start_time_unix_nano = one.end_time_unix_nano = 1
+    event = one.events.add(name=semconv.EVALUATION_EVENT, time_unix_nano=2**64 - 1)
+    event.attributes.add(key=semconv.EVALUATION_SCORE).value.double_value = 1.0
+    checked = check_protobuf(request.SerializeToString())
+    assert (checked.spans, checked.refused) == (1, 0)
+    return encode_otlp(checked.body)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        pytest.param(overflowing(), id="time of a reward"),
+        pytest.param(encode_record(SpanRow("1" * 32, "1" * 16, "x", 2**63, 1)), id="time of a span"),
+        pytest.param(b'{"type":"span","attributes":{"a":' + b"[" * 3000 + b"]" * 3000 + b"}}", id="nesting"),
+        pytest.param(encode_record(span(1, BAD)), id="fault of ours"),
+    ],
+)
+def test_a_bad_record_stops_nothing_that_comes_behind_it(data: DataDir, payload: bytes, unstorable: None) -> None:
+    with Store.open(data, create=True) as store:
+        spool(data, payload)
+        spool(data, encode_record(span(2)))
+        store.ingest_spool()
+        assert 2 in ids(store)
+        store.append([Reward(id="r", trajectory_id="t", value=1.0)])
+        assert ("r",) in store.sql("SELECT id FROM rewards")[1]
+    assert list_segments(data.spool) == []
+    with Store.open(data) as store:
+        assert 2 in ids(store)
+
+
+def test_a_record_that_cannot_be_stored_is_left_out_alone_and_kept(
+    data: DataDir, unstorable: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = (7, 8, 40)
+    with Store.open(data, create=True) as store:
+        with caplog.at_level(logging.WARNING, "arttrace"):
+            spool(data, *(encode_record(span(n, BAD if n in bad else "chat")) for n in range(1, 61)))
+            assert store.ingest_spool() == 57
+        assert ids(store) == [n for n in range(1, 61) if n not in bad]
+        assert "3 records that cannot be read or stored (OverflowError in a SpanRow)" in caplog.text
+        assert store.sql("SELECT count(*) FROM ingested_segments")[1] == [(0,)]
+    assert list_segments(data.spool) == []
+    [kept] = data.spool.glob("*.damaged")
+    kept.rename(kept.with_suffix(".seg"))  # by a version that can store them
+    with pytest.MonkeyPatch.context() as mended, Store.open(data, take_in=False) as store:
+        mended.setattr(writer_module, "rewards_of", lambda _: iter(()))
+        assert store.ingest_spool() == 3
+        assert ids(store) == list(range(1, 61))
+    assert not list(data.spool.iterdir())
+
+
+def test_a_bad_record_is_kept_when_its_segment_is_done_much_later(data: DataDir, unstorable: None) -> None:
+    writer = JournalWriter(data.spool)
+    writer.append(encode_record(span(1, BAD)), encode_record(span(2)))
+    with Store.open(data, create=True) as store:
+        assert ids(store) == [2]
+        writer.append(encode_record(span(3)))
+        assert store.ingest_spool() == 1
+    with Store.open(data) as store:
+        writer.close()
+        assert store.ingest_spool() == 0
+        assert ids(store) == [2, 3]
+    [kept] = data.spool.iterdir()
+    assert kept.suffix == ".damaged"
+    assert encode_record(span(1, BAD)) in kept.read_bytes()
+
+
+def test_who_dies_while_records_are_left_out_stores_the_others_once(
+    data: DataDir, unstorable: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    spool(data, *(encode_record(span(n, BAD if n == 6 else "chat")) for n in range(1, 9)))
+    write = Writer.write
+
+    def dies(self: Writer, records: list[SpanRow], *offsets: object) -> int:
+        if records and records[0].span_id == f"{7:016x}":
+            raise Killed
+        return write(self, records, *offsets)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Writer, "write", dies)
+        with pytest.raises(Killed):
+            Store.open(data)
+    with Store.open(data) as store:
+        assert ids(store) == [1, 2, 3, 4, 5, 7, 8]
+        assert store.sql("SELECT count(*) FROM span_records")[1] == [(7,)]
+    assert [path.suffix for path in data.spool.iterdir()] == [".damaged"]
+
+
+@pytest.mark.parametrize("error", [duckdb.IOException("No space"), duckdb.FatalException("gone"), OSError(28, "full")])
+def test_what_the_machine_refuses_stays_and_is_tried_again(
+    data: DataDir, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    tried = 0
+
+    def refuses(*_: object) -> int:
+        nonlocal tried
+        tried += 1
+        raise error
+
+    with Store.open(data, create=True) as store:
+        spool(data, encode_record(span(1)), encode_record(span(2)))
+        with monkeypatch.context() as patch:
+            patch.setattr(Writer, "write", refuses)
+            with pytest.raises(StoreFull, match="could not be written"):
+                store.ingest_spool()
+        assert tried == 1
+        assert len(list_segments(data.spool)) == 1
+        assert store.ingest_spool() == 2
+    assert not list(data.spool.iterdir())
+
+
+def test_no_memory_is_no_fault_of_the_record(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object) -> int:
+        raise MemoryError
+
+    with Store.open(data, create=True) as store:
+        spool(data, encode_record(span(1)))
+        with monkeypatch.context() as patch:
+            patch.setattr(Writer, "write", refuses)
+            with pytest.raises(MemoryError):
+                store.ingest_spool()
+        assert store.ingest_spool() == 1
+
+
+def test_what_is_good_is_written_once(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake_module, "_BATCH_BYTES", 1000)
+    written: list[int] = []
+    write = Writer.write
+    monkeypatch.setattr(Writer, "write", lambda self, *given: written.append(len(given[0])) or write(self, *given))
+    payloads = [encode_record(span(n)) for n in range(1, 51)]
+    with Store.open(data, create=True) as store:
+        spool(data, *payloads)
+        assert store.ingest_spool() == 50
+    assert sum(written) == 50
+    assert max(written) == -(-1000 // len(payloads[0]))
+
+
+# --- a span that cannot be read under the names of the conventions -----------------------------------------------
+
+
+def test_a_span_that_cannot_be_normalised_counts_as_it_came(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    normalise, settled = named_module.foreign.normalise, named_module.foreign.settled
+
+    def fails(span: SpanRow) -> None:
+        if semconv.CONVERSATION_ID in span.attributes:
+            raise RecursionError
+
+    monkeypatch.setattr(named_module.foreign, "normalise", lambda span: fails(span) or normalise(span))
+    monkeypatch.setattr(named_module.foreign, "settled", lambda span: fails(span) or settled(span))
+    odd = {semconv.OPERATION_NAME: "chat", semconv.CONVERSATION_ID: "c"}
+    root = SpanRow("2" * 32, "1" * 16, "agent", T0, T0 + 9, attributes={semconv.OPERATION_NAME: "invoke_agent"})
+    call = SpanRow("2" * 32, "2" * 16, "chat", T0, T0 + 1, parent_span_id="1" * 16, attributes=odd)
+    with Store.open(data, create=True) as store:
+        store.append([*research_run("good"), root, call])
+        assert "good" in {one.id for one in store.summaries()}
+        assert len(store.summaries()) == 2
+        assert store.sql("SELECT count(*) FROM calls WHERE trace_id = ?".replace("?", f"'{'2' * 32}'"))[1] == [(1,)]
+
+
+# --- the connection ----------------------------------------------------------------------------------------------
+
+_OPEN = """
+import sys
+from pathlib import Path
+from arttrace.paths import DataDir
+from arttrace.store import Store
+Store.open(DataDir(Path(sys.argv[1]))).close()
+"""
+
+
+def free(data: DataDir) -> bool:
+    """Whether another process can open the store."""
+    return subprocess.run([sys.executable, "-c", _OPEN, str(data.root)], capture_output=True).returncode == 0
+
+
+def test_a_closed_store_stays_closed(data: DataDir) -> None:
+    store = Store.open(data, create=True)
+    store.append([span(1)])
+    store.close()
+    spool(data, encode_record(span(2)))
+    for use in (
+        store.ingest_spool,
+        store.load,
+        store.summaries,
+        lambda: store.append([span(3)]),
+        lambda: store.spans("1" * 32),
+        lambda: store.sql("SELECT 1"),
+        lambda: store.prune(before_ns=1),
+    ):
+        with pytest.raises(StoreError, match="was closed"):
+            use()
+    assert free(data)
+    with Store.open(data) as again:
+        assert ids(again) == [1, 2, 3]  # the third was in the journal before the store said that it is closed
+
+
+def test_a_store_closed_while_it_waits_to_be_opened_anew_stays_closed(
+    data: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.open(data, create=True)
+    store.append(research_run("old"))
+    waits = threading.Event()
+    wait_for = store._unread.wait_for
+    monkeypatch.setattr(store._unread, "wait_for", lambda ready: waits.set() or wait_for(ready))
+    raised: list[BaseException] = []
+
+    def prune() -> None:
+        try:
+            store.prune(before_ns=T0 + 10**18)
+        except StoreError as error:
+            raised.append(error)
+
+    with store._reading():
+        pruning = threading.Thread(target=prune)
+        pruning.start()
+        assert waits.wait(60)
+        store.close()
+    pruning.join()
+    assert "was closed" in str(raised)
+    assert free(data)
+    assert not list(data.root.glob("*.new*"))
+
+
+def test_a_store_that_could_not_be_opened_anew_is_the_next_time(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> int:
+        raise duckdb.FatalException("database has been invalidated")
+
+    def in_the_way(_: Path) -> duckdb.DuckDBPyConnection:
+        raise StoreError("the store cannot be opened: too many open files")
+
+    with Store.open(data, create=True) as store:
+        store.append([span(1)])
+        with monkeypatch.context() as patch:
+            patch.setattr(store_module, "take_in", fails)
+            with pytest.raises(StoreFull):
+                store.ingest_spool()
+        with monkeypatch.context() as patch:
+            patch.setattr(store_module, "connect_while_opening", in_the_way)
+            for _ in range(2):
+                with pytest.raises(StoreError, match="too many open files"):
+                    store.spans("1" * 32)
+        assert ids(store) == [1]
+        store.append([span(2)])
+        assert ids(store) == [1, 2]
+
+
+@pytest.mark.parametrize("step", ["replace", "connect_while_opening"])
+def test_a_rewrite_that_fails_at_its_end_leaves_a_store_that_goes_on(
+    data: DataDir, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def fails(*_: object) -> duckdb.DuckDBPyConnection:
+        raise StoreError("not now")
+
+    with Store.open(data, create=True) as store:
+        store.append([span(1)])
+        with monkeypatch.context() as patch:
+            patch.setattr(store_module, step, fails)
+            with pytest.raises(StoreError, match=r"written anew: not now(.|\n)*kept is lost"):
+                store.prune(before_ns=3)
+        assert not list(data.root.glob("*.new*"))
+        assert ids(store) == ([1] if step == "replace" else [])
+        store.append([span(2)])
+        assert 2 in ids(store)
+
+
+def test_questions_are_answered_when_what_they_keep_cannot_be_written(
+    data: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Path] = []
+    connect = database_module.connect_while_opening
+    monkeypatch.setattr(store_module, "connect_while_opening", lambda path: opened.append(path) or connect(path))
+
+    def fails(*_: object) -> None:
+        raise duckdb.FatalException("database has been invalidated")
+
+    with Store.open(data, create=True) as store:
+        store.append(research_run("a"))
+        monkeypatch.setattr(store_module, "place", fails)
+        monkeypatch.setattr(Writer, "keep_summaries", fails)
+        assert [one.id for one in store.summaries()] == ["a"]
+        assert store.sql("SELECT 1")[1] == [(1,)]
+        assert store.sql("SELECT count(*) FROM span_records")[1] == [(8,)]
+        assert opened
+
+
+def test_errors_of_the_database_are_errors_of_the_store(data: DataDir) -> None:
+    with Store.open(data, create=True) as store:
+        store._connection.execute("DROP TABLE judgement_records")
+        with pytest.raises(StoreError, match="could not be read"):
+            store.judgement("k")
+        assert store._readers == 0
+
+
+def test_a_reader_that_cannot_be_closed_holds_nobody_up(data: DataDir) -> None:
+    class Cursor:
+        def close(self) -> None:
+            raise duckdb.IOException("no")
+
+    class Connection:
+        def __init__(self, real: duckdb.DuckDBPyConnection) -> None:
+            self.close = real.close
+
+        def cursor(self) -> Cursor:
+            return Cursor()
+
+    store = Store.open(data, create=True)
+    real = store._connection
+    store._connection = Connection(real)  # type: ignore[assignment]
+    with pytest.raises(duckdb.IOException), store._reading():
+        pass
+    assert store._readers == 0
+    store._connection = real
+    store.close()
