@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
+from trainer.learner.memory import let_go
 from trainer.serving import GatewayStatus
 
 if TYPE_CHECKING:
     from trainer.daemon.loop import Patience
-
-T = TypeVar("T")
 
 
 class Sleeping(Protocol):
@@ -35,6 +34,9 @@ def engines_asleep(gateway: Sleeping | None, patience: Patience) -> Iterator[Non
     wake = patience(gateway.fall_asleep)
     try:
         yield
+    except BaseException as error:
+        let_go(error)
+        raise
     finally:
         _give_cached_memory_back()
         wake()

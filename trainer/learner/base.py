@@ -15,6 +15,7 @@ import torch
 from arttrace.errors import TrainingError
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import NotFinite, Sample, StepMetrics
+from trainer.learner.memory import is_out_of_memory, let_go
 from trainer.learner.policy_model import trainable
 from trainer.learner.quiet import quiet
 from trainer.learner.ranks import largest, total
@@ -99,9 +100,10 @@ class BaseLearner(ABC):
             with quiet():
                 tally = self._train(plans, current_version)
         except BaseException as error:
+            let_go(error)  # what follows needs memory
             if before is not None:
                 before.restore()
-            if _is_out_of_memory(error):
+            if is_out_of_memory(error):
                 raise TrainingError(f"The step needs more memory than there is: {error}", SMALLER) from error
             raise
         finally:
@@ -153,12 +155,6 @@ class BaseLearner(ABC):
                     f"The trajectory was sampled by another model than {self.base_model}: name that one as the base "
                     "model, or leave the trajectory out.",
                 )
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    )
 
 
 def _metrics(plan: Plan, tally: Tally, seconds: float) -> StepMetrics:

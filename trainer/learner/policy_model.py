@@ -10,18 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from arttrace.errors import TrainingError
 from trainer.learner.config import LearnerConfig
+from trainer.learner.memory import is_out_of_memory
 
 _REFERENCE = "reference"
+_MAKE_ROOM = (
+    "Use --dtype bfloat16 or --load-in-4bit. Where vLLM has the rest of the card, start `arttrace serve` with "
+    "--vllm-arg=--gpu-memory-utilization=0.4 or less."
+)
 
 
 def load_policy(directory: Path, config: LearnerConfig, attention: str | None = None) -> Any:
     """A PEFT model in training, its LoRA drawn from `config.seed`; equal for every engine. `attention` names an
     implementation registered with transformers.
 
-    Raises TrainingError when the directory holds no causal LM that can be loaded, or there is no such device.
+    Raises TrainingError when the directory holds no causal LM that can be loaded, it needs more memory than there is,
+    or there is no such device.
     """
     if not (directory / "config.json").is_file():
         raise TrainingError(
@@ -33,8 +40,14 @@ def load_policy(directory: Path, config: LearnerConfig, attention: str | None = 
         torch.manual_seed(config.seed)
         try:
             model = (_by_unsloth if config.loader == "unsloth" else _by_transformers)(directory, config)
-        except (OSError, ValueError, ImportError, NotImplementedError) as error:
+        except (OSError, ValueError, ImportError, NotImplementedError, SafetensorError) as error:
             raise TrainingError(f"The base model in {directory} cannot be loaded: {error}") from error
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise TrainingError(
+                f"The base model in {directory} needs more memory than there is: {error}", _MAKE_ROOM
+            ) from error
     if attention is not None:
         model.get_base_model().set_attn_implementation(attention)
     if config.kl_weight and config.kl_reference is not None:

@@ -15,6 +15,7 @@ import torch
 
 from arttrace.errors import TrainingError
 from trainer.learner.config import LearnerConfig
+from trainer.learner.memory import is_out_of_memory
 from trainer.learner.policy_model import load_policy, make_optimizer, trainable
 from trainer.learner.quiet import import_trl, quiet
 from trainer.learner.state import load_state, save_state
@@ -28,6 +29,8 @@ from datasets import Dataset  # noqa: E402
 from transformers import PrinterCallback, TrainerCallback  # noqa: E402
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer  # noqa: E402
 from trl.trainer.dpo_trainer import DataCollatorForPreference  # noqa: E402
+
+_SHORTER = "Nothing was saved. Use --gradient-checkpointing, or leave out the longest conversations with --max-length."
 
 
 class OfflineMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,8 +69,8 @@ class OfflineLearner:
         """Pass `config.epochs` times over the examples of `plan`, `batch_size` of them per optimizer step; `beta` is
         DPO's weight of staying near the model before.
 
-        Raises TrainingError when the tokenizer is another model's, or a loss is not a finite number; the weights are
-        then not to be saved.
+        Raises TrainingError when the tokenizer is another model's, memory runs out, or a loss is not a finite number;
+        the weights are then not to be saved.
         """
         started = time.perf_counter()
         self._check_vocabulary(plan)
@@ -80,7 +83,12 @@ class OfflineLearner:
             trainer = make(plan, tokenizer, arguments, beta)
             trainer.remove_callback(PrinterCallback)
             trainer.add_callback(keeper)
-            trainer.train()
+            try:
+                trainer.train()
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                raise TrainingError(f"Training needs more memory than there is: {error}", _SHORTER) from error
             if "ref" in self.model.peft_config:  # DPO's copy of the adapter before
                 self.model.delete_adapter("ref")
         if not keeper.losses or not all(torch.isfinite(torch.tensor(keeper.losses))):

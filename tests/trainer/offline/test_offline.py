@@ -236,3 +236,21 @@ def test_a_tokenizer_of_another_model_is_told_before_training(base: Path, tokeni
     with pytest.raises(TrainingError, match="99999, outside the base model's vocabulary") as raised:
         OfflineLearner(base, LearnerConfig(lora_rank=8)).train(plan, tokenizer)
     assert "tokenizer" in raised.value.mend
+
+
+@pytest.mark.parametrize("method", ["sft", "dpo"])
+def test_memory_that_runs_out_says_what_to_lower(
+    base: Path, tokenizer: Any, method: Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainer.offline import train
+
+    def full(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(train.SFTTrainer if method == "sft" else train.DPOTrainer, "training_step", full)
+    plan = (plan_sft if method == "sft" else plan_dpo)([group(0.0, 1.0)], tokenizer)
+    learner = train.OfflineLearner(base, LearnerConfig(lora_rank=8))
+    with pytest.raises(TrainingError, match="needs more memory than there is: CUDA out of memory") as raised:
+        learner.train(plan, tokenizer)
+    assert "--max-length" in raised.value.mend
+    assert learner.steps == 0
