@@ -1,8 +1,10 @@
-"""A judge behind real HTTP, for the tests of rewards and of the commands that ask one."""
+"""Ctrl-C as a terminal gives it, for all tests; a judge behind real HTTP, for those of rewards and of the commands
+that ask one."""
 
 from __future__ import annotations
 
 import json
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,6 +14,13 @@ from typing import Any
 import pytest
 
 from arttrace.rewards.prompt import parse_prompt
+
+
+def pytest_configure() -> None:
+    """A shell starts what it runs in the background with SIGINT ignored, and every process started from there inherits
+    that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 Script = Callable[[dict[str, Any]], tuple[int, Any]]
 
