@@ -33,6 +33,7 @@ _GENERATING: tuple[tuple[Api, str], ...] = (
     ("responses", "/v1/responses"),
 )
 _MAX_ORDER_BYTES = 8 << 20
+_JSON = b"application/json"
 _LOOPBACK_NAMES = frozenset({b"localhost", b"127.0.0.1", b"[::1]"})
 _T = TypeVar("_T", bound=msgspec.Struct)
 
@@ -47,9 +48,10 @@ _Table = dict[str, dict[str, Handler]]
 class Gateway:
     """One gateway in front of the engines of `publisher`'s pool; while none is ready, requests get 503.
 
-    With an `api_key` everything asks for it. Without, only requests to a name of the loopback are answered: a web
-    page whose own name was made to lead here is not. `recorder` records the calls that name their trajectory, where
-    there is one; `joins_traceparents` makes a traceparent such a name. With a `sleeper` its engines sleep on order.
+    With an `api_key` everything asks for it. Without, only requests to a name of the loopback are answered, and of a
+    web page's requests only those of a page from there: no other page that the user looks at can reach it. `recorder`
+    records the calls that name their trajectory, where there is one; `joins_traceparents` makes a traceparent such a
+    name. With a `sleeper` its engines sleep on order.
     """
 
     def __init__(
@@ -96,7 +98,7 @@ class Gateway:
             try:
                 path: bytes = scope["raw_path"]
                 if self._api_key is None:
-                    _require_loopback_name(scope)
+                    _require_loopback(scope)
                 elif path != b"/health":
                     self._authorize(scope)
                 found = routes.find(path)
@@ -262,9 +264,10 @@ class Order:
 
     async def read(self, kind: type[_T], *, empty: bool = True) -> _T:
         """The JSON in the body; `empty` says that there may be none. Raises Refusal (400, 413, 415)."""
-        content_type = next((value for name, value in self._scope["headers"] if name == b"content-type"), None)
+        headers = self._scope["headers"]
+        content_type = next((value for name, value in headers if name == b"content-type"), _JSON if empty else b"")
         # A web page in the user's browser can send any other type here without asking first.
-        if b"application/json" not in (content_type or (b"application/json" if empty else b"")).lower():
+        if content_type.partition(b";")[0].strip().lower() != _JSON:
             raise Refusal(415, "invalid_request_error", "send it with content-type application/json")
         body = await read_body(self._scope, self._receive, _MAX_ORDER_BYTES)
         try:
@@ -289,9 +292,20 @@ def _told(answer: _Answer) -> Handler:
     return handle
 
 
-def _require_loopback_name(scope: Scope) -> None:
-    """Raises Refusal (421) for a request to another name: a web page's own may have been made to lead here."""
-    host = next((value for name, value in scope["headers"] if name == b"host"), b"")
+def _require_loopback(scope: Scope) -> None:
+    """Raises Refusal for a request to another name (421), which a web page's own may have been made to lead here, and
+    for one that a web page from elsewhere sends (403): browsers send it first, and ask later."""
+    host = b""
+    for name, value in scope["headers"]:
+        if name == b"host":
+            host = value
+        elif name == b"origin" and not _is_loopback(value.partition(b"://")[2]):
+            raise Refusal(
+                403,
+                "foreign_page",
+                f"this gateway asks for no key, so it answers no web page from elsewhere: {value[:100]!r}",
+                mend="Open the page from localhost, or start the gateway with --api-key.",
+            )
     if not _is_loopback(host):
         raise Refusal(
             421,

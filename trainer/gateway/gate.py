@@ -45,8 +45,7 @@ class Gate:
         self.waiting = 0
         self.passed = 0
         self.held_bytes = 0
-        self.refusing = False
-        self._closed_by: set[str] = set()
+        self._closed_by: dict[str, bool] = {}
         self._opened = asyncio.Event()
         self._opened.set()
         self._drained = asyncio.Event()
@@ -57,24 +56,28 @@ class Gate:
         """Whether no request passes now."""
         return not self._opened.is_set()
 
+    @property
+    def refusing(self) -> bool:
+        """Whether a reason to pause says that requests are refused meanwhile."""
+        return any(self._closed_by.values())
+
     def pause(self, *, refuse: bool = False, reason: str = "order") -> None:
         """Let no further request pass; those that have passed go on."""
-        self.refusing |= refuse
-        self._closed_by.add(reason)
+        self._closed_by[reason] = refuse or self._closed_by.get(reason, False)
         self._opened.clear()
 
     def resume(self, *, reason: str = "order") -> None:
         """Let requests pass again, those that waited first, once no reason to pause is left."""
-        self._closed_by.discard(reason)
+        self._closed_by.pop(reason, None)
         if not self._closed_by:
-            self.refusing = False
             self._opened.set()
 
     async def drained(self, timeout_s: float) -> bool:
         """Wait until no request is with an engine; False when that took longer than `timeout_s` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await self._drained.wait()
+                while self.passed:  # a request that one engine did not take may be with another by now
+                    await self._drained.wait()
         return not self.passed
 
     @contextmanager

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
+import httptools
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES = 64 << 10
-"""A request's line and headers; one read more may pass."""
+"""A request's line and headers, and what comes beside its body: trailers and the like; one read more may pass."""
 
 REQUEST_WITHIN_S = 120.0
 """A request must have come whole within so many seconds."""
@@ -58,7 +60,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._coming = True
         self._in_head = True
-        self._head_bytes = 0
+        self._unread = b""
+        self._beside_body = 0
         self._slow: asyncio.TimerHandle | None = None
         self._stuck: asyncio.TimerHandle | None = None
 
@@ -75,33 +78,60 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a request came."""
-        super().data_received(data)
+        self._beside_body += len(data)
+        self._unread = data
+        while feed := self._unread:
+            super().data_received(feed)
+            if self._unread is feed:  # no request in it is to be read again
+                self._unread = b""
         if not self._coming:
             self._whole()
-            return
-        if self._slow is None:
+        elif self._slow is None:
             self._slow = self.loop.call_later(REQUEST_WITHIN_S, self._too_slow)
-        if self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+        if self._beside_body > MAX_HEAD_BYTES and not self.transport.is_closing():
+            if self._in_head and (self.cycle is None or self.cycle.response_complete):
                 self.transport.write(_TOO_LONG)
                 self.transport.close()
+            else:
+                self.transport.abort()  # an answer is under way, or these are trailers, whose request was answered
 
     def on_message_begin(self) -> None:
         """The parser found a request."""
         super().on_message_begin()
         self._coming = self._in_head = True
-        self._head_bytes = 0
+        self._beside_body = 0
 
     def on_headers_complete(self) -> None:
         """The parser found the end of its head."""
-        self._in_head = False
-        super().on_headers_complete()
+        if not self._offers_upgrade():
+            self._in_head = False
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """The parser found a part of its body."""
+        self._beside_body = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """The parser found the end of its body."""
-        self._coming = False
-        super().on_message_complete()
+        if not self._offers_upgrade():
+            self._coming = False
+            self._beside_body = 0
+            super().on_message_complete()
+
+    def _offers_upgrade(self) -> bool:
+        return self.parser.should_upgrade() and any(name == b"upgrade" for name, _ in self.headers)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """A client may offer another protocol, and we need not take it up; but the parser stops after the head of such
+        a request. It gets the same head again, without the offer, and what came after it."""
+        stopped = sys.exception()
+        if not isinstance(stopped, httptools.HttpParserUpgrade) or not self._offers_upgrade():
+            return
+        headers = [b"%b: %b\r\n" % header for header in self.headers if header[0] != b"upgrade"]
+        version = self.parser.get_http_version().encode()
+        head = b"%b %b HTTP/%b\r\n%b\r\n" % (self.parser.get_method(), self.url, version, b"".join(headers))
+        self._unread = head + self._unread[stopped.args[0] :]
 
     def pause_writing(self) -> None:
         """The client does not take what is written."""

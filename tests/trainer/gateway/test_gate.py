@@ -66,6 +66,37 @@ async def test_drain_waits_for_the_requests_under_way(site: Site) -> None:
     assert (await under_way).status_code == 200
 
 
+async def test_a_request_that_is_sent_to_another_engine_is_still_waited_for() -> None:
+    gate = Gate()
+    gate.max_wait_s = 10
+
+    async def twice() -> None:
+        with gate.passing():
+            await asyncio.sleep(0.02)
+        with gate.passing():
+            await asyncio.sleep(0.02)
+
+    trying = asyncio.create_task(twice())
+    await asyncio.sleep(0)
+    assert await gate.drained(20)
+    assert trying.done() or gate.passed == 0
+
+
+async def test_an_order_to_refuse_ends_with_its_pause() -> None:
+    gate = Gate()
+    gate.pause(refuse=True)
+    gate.pause(reason="sleep")
+    gate.pause()  # the same pause goes on
+    assert gate.refusing
+    gate.resume()
+    assert (gate.paused, gate.refusing) == (True, False)
+    waiting = asyncio.create_task(gate.opened())
+    await until(lambda: gate.waiting)
+    gate.resume(reason="sleep")
+    await waiting
+    assert not gate.paused
+
+
 async def test_orders_that_are_none_are_refused(site: Site) -> None:
     assert (await site.http.post("/admin/pause", json={"refuze": True})).status_code == 400
     from_a_web_page = await site.http.post("/admin/drain", content=b"{}", headers={"content-type": "text/plain"})
@@ -120,6 +151,58 @@ async def test_without_a_key_a_foreign_name_for_this_machine_is_refused(site: Si
 )
 async def test_the_names_of_the_loopback_are_answered(site: Site, host: str) -> None:
     assert (await site.http.get("/v1/models", headers={"host": host})).status_code == 200
+
+
+FOREIGN_PAGES = [
+    "https://evil.example",
+    "null",  # a sandboxed frame, or a page that sends no referrer
+    "http://localhost.evil.example:8000",
+    "http://evil.example:80@localhost",
+    "localhost",
+    "",
+]
+
+
+@pytest.mark.parametrize("origin", FOREIGN_PAGES)
+async def test_without_a_key_no_web_page_from_elsewhere_is_answered(site: Site, origin: str) -> None:
+    """A browser sends these without asking first, and says where the page is from."""
+    orders = ["/admin/pause", "/admin/drain", "/admin/sleep", "/r/t/end", "/r/t/reward", "/r/t/v1/chat/completions"]
+    for path in orders:
+        answer = await site.http.post(path, headers={"origin": origin})
+        assert (answer.status_code, answer.json()["error"]["type"]) == (403, "foreign_page")
+    for content in (b"", b'{"model":"policy","messages":[]}'):
+        headers = {"origin": origin, "content-type": "text/plain"}
+        assert (await site.http.post("/r/t/v1/chat/completions", content=content, headers=headers)).status_code == 403
+    assert not site.gateway.gate.paused
+    assert site.engine.generations == []
+    assert site.gateway.recorder.trajectories.open == 0
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://localhost:5173", "http://127.0.0.1", "https://[::1]:3000", "http://a.localhost"]
+)
+async def test_pages_of_this_machine_are_answered(site: Site, origin: str) -> None:
+    headers = {"origin": origin}
+    body = {"model": "policy", "messages": []}
+    assert (await site.http.post("/v1/chat/completions", json=body, headers=headers)).status_code == 200
+    assert (await site.http.post("/admin/drain", headers=headers)).status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["text/plain; x=application/json", "text/plain", "application/json-seq", ""])
+async def test_orders_are_json_by_their_type(site: Site, kind: str) -> None:
+    answer = await site.http.post("/admin/pause", content=b"{}", headers={"content-type": kind})
+    assert (answer.status_code, site.gateway.gate.paused) == (415, False)
+
+
+async def test_the_type_of_an_order_may_name_its_charset(site: Site) -> None:
+    headers = {"content-type": "Application/JSON ; charset=utf-8"}
+    assert (await site.http.post("/admin/pause", content=b"{}", headers=headers)).status_code == 200
+
+
+@pytest.mark.parametrize("site", ["secret"], indirect=True)
+async def test_with_a_key_a_page_that_knows_it_is_answered(site: Site) -> None:
+    headers = {"origin": "https://console.example", "authorization": "Bearer secret"}
+    assert (await site.http.post("/admin/pause", headers=headers)).status_code == 200
 
 
 @pytest.mark.parametrize("site", ["secret"], indirect=True)

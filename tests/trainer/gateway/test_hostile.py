@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 
@@ -111,6 +112,78 @@ async def test_an_endless_head_is_cut_off(site: Site) -> None:
                 break
         assert number < 1000
     assert (await site.chat()).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "trailer", [b"x: %b\r\n" % (b"y" * 1000), b"y" * 1000], ids=["many trailers", "one without end"]
+)
+async def test_endless_trailers_are_cut_off(site: Site, trailer: bytes) -> None:
+    """The parser hands them on like headers, after the body: also when the request was refused long ago."""
+    async with Client(site) as client:
+        body = b"%x\r\n%b\r\n0\r\n" % (len(BODY), BODY)
+        await client.send(CHAT.replace(b"/v1/chat", b"/nothing") + b"transfer-encoding: chunked\r\n\r\n" + body)
+        assert (await client.answer())[0] == 404
+        with contextlib.suppress(ConnectionError):
+            for _ in range(20_000):
+                await client.send(trailer)
+        assert await client.rest() == b""
+    assert (await site.chat()).status_code == 200
+
+
+async def test_chunks_of_a_byte_each_are_a_body(site: Site) -> None:
+    body = BODY[:-1] + b',"user":"' + b"u" * 40_000 + b'"}'
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\nx: y\r\n\r\n"
+    async with Client(site) as client:
+        await client.send(CHAT + b"transfer-encoding: chunked\r\n\r\n")
+        for start in range(0, len(chunks), 5000):
+            await client.send(chunks[start : start + 5000])
+        assert (await client.answer())[0] == 200
+        await client.send(WHOLE)
+        assert (await client.answer())[0] == 200
+
+
+async def test_a_next_request_does_not_pay_for_the_body_before_it(site: Site) -> None:
+    body = BODY[:-1] + b',"user":"' + b"u" * 100_000 + b'"}'
+    async with Client(site) as client:
+        await client.send(CHAT + b"content-length: %d\r\n\r\n%b%b" % (len(body), body, WHOLE[:40]))
+        assert (await client.answer())[0] == 200
+        await client.send(WHOLE[40:])
+        assert (await client.answer())[0] == 200
+
+
+async def test_an_endless_next_head_never_stands_inside_an_answer(site: Site) -> None:
+    site.engine.held = True
+    async with Client(site) as client:
+        await client.send(WHOLE)
+        await until(lambda: site.engine.generations)
+        said = asyncio.create_task(client.rest())
+        await client.send(CHAT[:-2])
+        for _ in range(1000):
+            if said.done():
+                break
+            with contextlib.suppress(ConnectionError):
+                await client.send(b"y" * 1000)
+            await asyncio.sleep(0.001)
+        assert await said == b""
+    await until(lambda: not site.gateway.gate.inside)
+
+
+@pytest.mark.parametrize("size", [50, 100_000])
+async def test_a_client_that_would_rather_speak_http_2_is_answered_quietly(
+    site: Site, caplog: pytest.LogCaptureFixture, size: int
+) -> None:
+    """As Java's HttpClient does; the parser takes a request with such an offer for one without a body."""
+    upgrade = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAARAAAAA\r\n"
+    request = CHAT + upgrade + WHOLE.removeprefix(CHAT)
+    async with Client(site) as client:
+        for _ in range(2):
+            for start in range(0, len(request), size):
+                await client.send(request[start : start + size])
+                await asyncio.sleep(0.005)
+            assert (await client.answer())[0] == 200
+        await client.send(WHOLE + request * 3 + WHOLE)
+        assert [(await client.answer())[0] for _ in range(5)] == [200] * 5
+    assert [record for record in caplog.records if record.name.startswith("uvicorn")] == []
 
 
 async def test_a_long_head_that_is_within_the_bound_is_answered(site: Site) -> None:
