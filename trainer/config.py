@@ -20,13 +20,13 @@ _LEARNER = "learner"
 
 
 def _learner(given: Any) -> Any:
-    """A LearnerConfig from its fields; numbers may be text, as the environment has them."""
+    """A LearnerConfig that makes sense, from its fields; numbers may be text, as the environment has them."""
     if isinstance(given, LearnerConfig):
-        return given
+        return given.checked()
     if isinstance(given, dict) and (unknown := given.keys() - set(LearnerConfig.__struct_fields__)):
         raise ValueError(f"no such field: {', '.join(sorted(map(str, unknown)))}")
     try:
-        return msgspec.convert(given, LearnerConfig, strict=False)
+        return msgspec.convert(given, LearnerConfig, strict=False).checked()
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from None
 
@@ -74,7 +74,6 @@ class DaemonConfig(BaseModel):
     max_staleness: int | None = Field(None, ge=0, description="Leave out runs sampled so many steps before.")
     max_steps: int | None = Field(None, ge=1, description="Stop when the policy is at this version.")
     max_skips: int = Field(10, ge=1, description="Stop after so many rounds in a row that taught nothing.")
-    max_kl: float | None = Field(None, gt=0, description="Stop above this KL to the reference, in nats per token.")
     keep: Keep = Field(Keep(), description="Which versions keep their weights.")  # type: ignore[call-arg]
     report_to: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
         (), description="Also send metrics to these: wandb, tensorboard, trackio."

@@ -243,12 +243,15 @@ def test_a_loss_that_is_not_finite_costs_its_round_only(site: Site) -> None:
     assert site.said == ["skipped: The loss is not a finite number."]
 
 
-def test_a_policy_far_from_its_reference_is_not_trained_on(site: Site) -> None:
-    site.learner.script += [lambda: StepMetrics(kl=0.5), lambda: StepMetrics(kl=2.5)]
+def test_a_step_that_the_learner_refuses_ends_it_and_consumes_nothing(site: Site) -> None:
+    def refused() -> StepMetrics:
+        raise TrainingError("The policy is 2.5 nats per token away from its reference.")
+
+    site.learner.script += [StepMetrics, refused]
     for n in range(3):
         site.group(f"g{n}", 0.0, 1.0, at=n * 2000)
     with pytest.raises(TrainingError, match=r"2\.5 nats per token away"):
-        site.run(max_kl=1.0)
+        site.run()
     assert site.checkpoints.latest() == site.gateway.step == 1
     assert site.consumed() == ["g0-0", "g0-1"]
 

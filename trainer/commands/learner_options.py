@@ -19,6 +19,7 @@ _OPTIONS: dict[str, tuple[Any, str]] = {
     "importance": (click.Choice(get_args(Importance)), "How the ratio to what sampled the tokens is corrected."),
     "kl_weight": (float, "Weight of KL(policy || reference)."),
     "kl_reference": (str, "Directory of the reference adapter; the base model without one."),
+    "max_kl": (float, "Stop above this KL to the reference, in nats per token; needs --kl-weight."),
     "epochs": (int, "Passes over the data."),
     "minibatches": (int, "Optimizer steps per pass."),
     "lora_rank": (int, "Rank of the adapter."),

@@ -98,10 +98,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """One policy's loop: its store, learner, checkpoints, and the gateway that serves it (None: not served).
-
-    A step whose KL to the reference is above `max_kl` nats per token is refused.
-    """
+    """One policy's loop: its store, learner, checkpoints, and the gateway that serves it (None: not served)."""
 
     policy: str
     base_model: str
@@ -111,7 +108,6 @@ class Loop:
     gateway: Gateway | None = None
     scale: Scale = "none"
     max_staleness: int | None = None
-    max_kl: float | None = None
     patience: Patience = at_once
 
     def resume(self) -> int:
@@ -150,13 +146,6 @@ class Loop:
         if learned.skipped:
             clock.stop()
             return None
-        if self.max_kl is not None and not learned.kl <= self.max_kl:
-            raise TrainingError(
-                f"The policy is {learned.kl:.3g} nats per token away from its reference (KL); the bound is "
-                f"{self.max_kl:g}.",
-                "Go on from an earlier version with `arttrace policies fork`, with a lower learning rate or a larger "
-                "--kl-weight; or raise --max-kl.",
-            )
         metrics = step_numbers(batch, learned, groups, step=last, policy=self.policy, judgements=judgements)
         return complete_step(
             self.store,

@@ -138,7 +138,6 @@ class Daemon:
             gateway=self._gateway,
             scale=self._config.advantages,
             max_staleness=self._config.max_staleness,
-            max_kl=self._config.max_kl,
             patience=self._patience,
         )
         self._loop.resume()

@@ -120,7 +120,8 @@ class BaseLearner(ABC):
         self.steps = load_state(directory, self.model, self.optimizer, self.config)
 
     def check_before_optimizer_step(self, tally: Tally) -> None:
-        """Raises TrainingError when the gradients, or the agreement with the engine that sampled, are not sound."""
+        """Raises TrainingError when the gradients, the agreement with the engine that sampled, or the way that the
+        policy has come from its reference are not sound."""
         bound = self.config.logprob_bound
         tally.difference_max_current = float(largest(torch.tensor(tally.difference_max_current)))
         if not math.isfinite(float(total(torch.tensor(tally.loss)))):
@@ -133,6 +134,15 @@ class BaseLearner(ABC):
                 "precision), or did not sample at temperature 1. Restart serving from the newest version; if the "
                 "precision differs on purpose, raise max_logprob_difference.",
             )
+        if self.config.max_kl is not None:
+            kl, targets = total(torch.tensor([tally.kl, tally.targets], dtype=torch.float64)).tolist()
+            if not kl / max(targets, 1) <= self.config.max_kl:
+                raise TrainingError(
+                    f"The policy is {kl / max(targets, 1):.3g} nats per token away from its reference (KL); the bound "
+                    f"is {self.config.max_kl:g}.",
+                    "Go on from an earlier version with `arttrace policies fork`, with a lower learning rate or a "
+                    "larger --kl-weight; or raise --max-kl.",
+                )
         gradients = [p.grad for p in trainable(self.model).values() if p.grad is not None]
         if not all(torch.isfinite(gradient).all() for gradient in gradients):
             raise NotFinite("A gradient is not a finite number.", UNSOUND)

@@ -41,7 +41,8 @@ class LearnerConfig(msgspec.Struct, frozen=True, kw_only=True):
       exp(before - captured): "truncate" weighs by min(w, importance_cap) (Espeholt et al. 2018, arXiv:1802.01561),
       "mask" leaves out tokens with w outside [1/importance_cap, importance_cap].
     - `kl_weight`: weight of the k3 estimate of KL(policy || reference), exp(d) - d - 1 with d = log reference - log
-      policy; the reference is the base model, or the adapter in the directory `kl_reference`.
+      policy; the reference is the base model, or the adapter in the directory `kl_reference`. `max_kl`: refuse the step
+      when the estimate's mean over the targets is above (nats per token).
     - `warmup_steps`: the learning rate rises linearly over so many steps. `decay`: (first, last) steps between which
       it falls linearly to a tenth; None keeps it constant.
     - `epochs`: passes over one batch; `minibatches`: optimizer steps per pass, each over its share of the trajectories.
@@ -71,6 +72,7 @@ class LearnerConfig(msgspec.Struct, frozen=True, kw_only=True):
     importance_cap: float = 2.0
     kl_weight: float = 0.0
     kl_reference: str | None = None
+    max_kl: float | None = None
     epochs: int = 1
     minibatches: int = 1
     max_grad_norm: float = 1.0
@@ -110,9 +112,11 @@ class LearnerConfig(msgspec.Struct, frozen=True, kw_only=True):
             "micro_batch_tokens",
             "cispo_max_ratio",
             "dr_grpo_length",
+            "max_kl",
         ):
-            if not getattr(self, name) > 0:
-                raise TrainingError(f"{name} must be above 0, not {getattr(self, name)}.")
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise TrainingError(f"{name} must be above 0, not {value}.")
         if self.decay is not None and not 0 <= self.decay[0] < self.decay[1]:
             raise TrainingError(f"decay must name a first and a later last step, not {self.decay}.")
         for name in (
@@ -128,10 +132,10 @@ class LearnerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise TrainingError(f"{name} must not be negative, not {value}.")
         if not all(0 <= beta < 1 for beta in self.adam_betas):
             raise TrainingError(f"adam_betas must be at least 0 and below 1, not {self.adam_betas}.")
-        if self.kl_reference is not None and not self.kl_weight:
-            raise TrainingError(
-                f"kl_reference {self.kl_reference} has no effect while kl_weight is 0.", "Set a --kl-weight."
-            )
+        for name in ("kl_reference", "max_kl"):
+            value = getattr(self, name)
+            if value is not None and not self.kl_weight:
+                raise TrainingError(f"{name} {value} has no effect while kl_weight is 0.", "Set a --kl-weight.")
         if not self.importance_cap >= 1:
             raise TrainingError(f"importance_cap must be at least 1, not {self.importance_cap}.")
         if self.load_in_4bit and self.device != "cuda":

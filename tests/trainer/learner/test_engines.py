@@ -211,6 +211,23 @@ def test_stale_log_probabilities_are_refused_only_for_the_current_version(
     assert learner.step(samples, current_version="p@1").logprob_difference_max > 0.01
 
 
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_policy_too_far_from_its_reference_is_left_as_it_was(
+    engine: type[BaseLearner], base_model: Path, make_samples: Callable[[int], list[Sample]], epochs: int
+) -> None:
+    learner = engine(base_model, msgspec.structs.replace(LOOSE, kl_weight=0.01, epochs=epochs, max_kl=1e3))
+    learner.step(make_samples(0))
+    before, optimizer = weights(learner), copy.deepcopy(learner.optimizer.state_dict())
+    learner.config = msgspec.structs.replace(learner.config, max_kl=1e-6)
+    with pytest.raises(TrainingError, match="nats per token away from its reference") as raised:
+        learner.step(make_samples(1))
+    assert "--max-kl" in raised.value.mend
+    assert same(before, weights(learner))
+    for key, state in learner.optimizer.state_dict()["state"].items():
+        assert all(torch.equal(value, optimizer["state"][key][name]) for name, value in state.items())
+    assert learner.steps == 1
+
+
 def learns(base_model: Path, engine: str, loss: str, seed: int) -> list[float]:
     """The mean reward of 25 steps, the reward being the share of even tokens among six."""
     config = msgspec.structs.replace(LOOSE, engine=engine, loss=loss, dr_grpo_length=6, max_logprob_difference=1e-3)
