@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from arttrace.collector.answers import JSON, PROTOBUF, Answer, Refused, failure, success
 from arttrace.collector.bodies import Budget, undo
 from arttrace.collector.sink import Sink
-from arttrace.formats.otlp import MalformedRequest, parse_json
-from arttrace.formats.otlp_check import Checked, TooManySpans, check_protobuf
+from arttrace.formats.otlp import MalformedRequest, TooManySpans, parse_json
+from arttrace.formats.otlp_check import Checked, check_protobuf
 from arttrace.formats.payload import encode_otlp, encode_records
 
 _INLINE_BYTES = 1 << 20  # a larger body is unpacked and checked in a thread, so that others are answered meanwhile

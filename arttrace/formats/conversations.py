@@ -17,6 +17,7 @@ from arttrace.records.message import canonical_json
 from arttrace.records.record import Record
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
+from arttrace.trajectories.values import finite
 
 _NO_TIME = 946_684_800_000_000_000
 _SECOND = 1_000_000_000
@@ -95,9 +96,9 @@ def conversation(item: dict[str, Any], source: str) -> Iterator[Record]:
         ),
     )
     for name in _REWARDS:
-        value = item.get(name)
-        if isinstance(value, (int, float)):
-            yield Reward(id=f"{trace_id}:{name}", trajectory_id=trace_id, value=float(value), name=name, time_ns=start)
+        value = finite(item.get(name))
+        if value is not None:
+            yield Reward(id=f"{trace_id}:{name}", trajectory_id=trace_id, value=value, name=name, time_ns=start)
 
 
 class Exchanges:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterator
 from typing import Any
 
 from arttrace import semconv
+from arttrace.records.int64 import INT64
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanEvent, SpanRow
+from arttrace.trajectories.values import finite
 
 _SPAN_PREFIX = "evaluate "
 
@@ -26,11 +27,12 @@ def rewards_of(span: SpanRow) -> Iterator[Reward]:
     rewarded once.
     """
     for index, event in enumerate(span.events):
-        value = event.attributes.get(semconv.EVALUATION_SCORE)
-        if event.name != semconv.EVALUATION_EVENT or isinstance(value, bool) or not isinstance(value, (int, float)):
+        score = event.attributes.get(semconv.EVALUATION_SCORE)
+        if event.name != semconv.EVALUATION_EVENT or isinstance(score, bool):
             continue
-        if math.isfinite(value):
-            yield _reward(span, event, index, float(value))
+        value = finite(score)
+        if value is not None:
+            yield _reward(span, event, index, value)
 
 
 def _reward(span: SpanRow, event: SpanEvent, index: int, value: float) -> Reward:
@@ -46,7 +48,7 @@ def _reward(span: SpanRow, event: SpanEvent, index: int, value: float) -> Reward
         source=_text(event.attributes.get(semconv.REWARD_SOURCE)) or "code",
         agent_id=_text(event.attributes.get(semconv.REWARD_AGENT_ID)) or None,
         explanation=explanation or label,
-        time_ns=event.time_ns,
+        time_ns=event.time_ns if event.time_ns in INT64 else INT64.stop - 1,
     )
 
 

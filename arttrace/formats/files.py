@@ -5,18 +5,21 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 
 from arttrace.formats import langfuse
 from arttrace.formats.conversations import Exchanges, conversation, messages_of
-from arttrace.formats.otlp import MalformedRequest, parse_json, protobuf_spans
-from arttrace.formats.otlp_check import TooManySpans, check_protobuf, one_by_one
+from arttrace.formats.otlp import MalformedRequest, TooManySpans, json_spans, protobuf_spans
+from arttrace.formats.otlp_check import check_protobuf, one_by_one
+from arttrace.records.checked import checked
 from arttrace.records.record import Record, decode_record
+from arttrace.trajectories.shared import UNREADABLE
 
-_KEPT_REASONS = 5
+_KEPT_REASONS, _SHOWN = 5, 500
+_REFUSED = (ValueError, TypeError, OverflowError, RecursionError)
 
 
 class Unreadable(ValueError):
@@ -35,7 +38,7 @@ class Imported(msgspec.Struct):
         """Counts what cannot be read."""
         self.refused += count
         if len(self.reasons) < _KEPT_REASONS:
-            self.reasons.append(reason)
+            self.reasons.append(reason[:_SHOWN])
 
 
 def read_file(data: bytes, source: str) -> Imported:
@@ -55,10 +58,13 @@ def read_file(data: bytes, source: str) -> Imported:
     for number, item in enumerate(_items(data), 1):
         try:
             _one(item, source, exchanges, observations, found)
-        except (ValueError, TypeError, OverflowError, msgspec.MsgspecError) as error:
+        except _REFUSED as error:
             found.refuse(f"item {number}: {error}")
     for trace_id, members in observations.items():
-        _take(found, "langfuse", langfuse.records({"id": trace_id, "observations": members}))
+        try:
+            _take(found, "langfuse", langfuse.records({"id": trace_id, "observations": members}))
+        except _REFUSED as error:
+            found.refuse(f"the observations of trace {trace_id[:100]}: {error}", len(members))
     if not found.kinds:
         raise Unreadable(found.reasons[0] if found.reasons else "it is empty")
     return found
@@ -67,12 +73,12 @@ def read_file(data: bytes, source: str) -> Imported:
 def _items(data: bytes) -> Iterator[Any]:
     try:
         document = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         for line in data.splitlines():
             if line.strip():
                 try:
                     yield msgspec.json.decode(line)
-                except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                except UNREADABLE as error:
                     yield error
         return
     if isinstance(document, dict) and isinstance(document.get("data"), list):
@@ -86,11 +92,8 @@ def _one(
     if not isinstance(item, dict):
         raise ValueError(str(item) if isinstance(item, Exception) else "no JSON object")
     if "resourceSpans" in item:
-        try:
-            export = parse_json(msgspec.json.encode(item))
-        except MalformedRequest as error:
-            raise ValueError(str(error)) from error
-        _take(found, "otlp", iter(export.spans))
+        export = json_spans(item)
+        _keep(found, "otlp", export.spans)
         if export.refused:
             found.refuse(export.reason, export.refused)
     elif isinstance(item.get("observations"), list):
@@ -108,19 +111,22 @@ def _one(
 
 
 def _take(found: Imported, kind: str, records: Iterator[Record]) -> None:
-    taken = list(records)
-    found.records += taken
+    _keep(found, kind, [checked(record) for record in records])
+
+
+def _keep(found: Imported, kind: str, records: Iterable[Record]) -> None:
+    found.records += records
     found.kinds[kind] = found.kinds.get(kind, 0) + 1
 
 
 def _protobuf(data: bytes, found: Imported) -> None:
     try:
-        checked = [check_protobuf(request) for request in one_by_one(data)]
+        requests = [check_protobuf(request) for request in one_by_one(data)]
     except (MalformedRequest, TooManySpans) as error:
         raise Unreadable(f"it is neither JSON nor an OTLP trace request in protobuf: {error}") from error
-    for one in checked:
+    for one in requests:
         if one.refused:
             found.refuse(one.reason, one.refused)
-    if not any(one.spans for one in checked):
+    if not any(one.spans for one in requests):
         raise Unreadable("it holds no spans")
-    _take(found, "otlp", (span for one in checked for span in protobuf_spans(one.body)))
+    _keep(found, "otlp", (span for one in requests for span in protobuf_spans(one.body)))

@@ -7,6 +7,7 @@ what it does not say is left out, never invented.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,9 +15,12 @@ import msgspec
 
 from arttrace import semconv
 from arttrace.formats import langfuse
-from arttrace.formats.messages import answers, inputs, json_or_text, keywords, settings, text_of, tools
+from arttrace.formats.messages import answers, inputs, keywords, settings, text_of, tools
 from arttrace.records.span import Attributes, SpanRow
+from arttrace.trajectories.values import from_json, text
 
+_LEVELS = 32
+"""Of numbered attributes; what lies deeper keeps its dots."""
 _OPENINFERENCE_KIND = "openinference.span.kind"
 _TRACELOOP_KIND = "traceloop.span.kind"
 
@@ -87,8 +91,8 @@ def _renamed(span: SpanRow) -> Attributes:
         found = langfuse.attributes(span)
     elif _TRACELOOP_KIND in attributes:
         found = _traceloop(attributes)
-    elif "llm.request.type" in attributes and attributes["llm.request.type"] in _KINDS:
-        found = {semconv.OPERATION_NAME: _KINDS[str(attributes["llm.request.type"])]}
+    elif kind := _KINDS.get(text(attributes.get("llm.request.type")) or ""):
+        found = {semconv.OPERATION_NAME: kind}
     for old, new in _RENAMED.items():
         if old in attributes:
             found.setdefault(new, attributes[old])
@@ -98,7 +102,7 @@ def _renamed(span: SpanRow) -> Attributes:
 def _mended(attributes: Attributes) -> Attributes:
     """Tool definitions of OpenTelemetry's flat form in the nested one of OpenAI."""
     given = attributes.get(semconv.TOOL_DEFINITIONS)
-    definitions = json_or_text(given)
+    definitions = from_json(given)
     if not isinstance(definitions, list) or all(isinstance(tool, dict) and "function" in tool for tool in definitions):
         return {}
     return {semconv.TOOL_DEFINITIONS: tools(definitions)}
@@ -136,10 +140,10 @@ def _event_messages(span: SpanRow, names: Iterable[str]) -> list[dict[str, Any]]
     for event in span.events:
         if event.name not in names:
             continue
-        content = json_or_text(event.attributes.get("gen_ai.event.content"))
+        content = from_json(event.attributes.get("gen_ai.event.content"))
         body = {**event.attributes, **(content if isinstance(content, dict) else {})}
-        inner = json_or_text(body.get("message"))
-        message = {key: json_or_text(value) if key == "tool_calls" else value for key, value in body.items()}
+        inner = from_json(body.get("message"))
+        message = {key: from_json(value) if key == "tool_calls" else value for key, value in body.items()}
         if isinstance(inner, dict):
             message.update(inner)
         elif isinstance(inner, str):
@@ -159,7 +163,7 @@ def numbered(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]
     root: dict[str, Any] = {}
     for name, value in attributes.items():
         if name.startswith(start):
-            node, path = root, name[len(start) :].split(".")
+            node, path = root, name[len(start) :].split(".", _LEVELS)
             for step in path[:-1]:
                 below = node.get(step)
                 node[step] = node = below if isinstance(below, dict) else {}
@@ -168,30 +172,31 @@ def numbered(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]
     return [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
 
 
-def _lists(node: Any) -> Any:
-    if not isinstance(node, dict):
+_NUMBER = re.compile("[0-9]{1,9}")
+
+
+def _lists(node: Any, levels: int = _LEVELS) -> Any:
+    if not isinstance(node, dict) or levels < 0:
         return node
-    if node and all(key.isdigit() for key in node):
-        return [_lists(node[key]) for key in sorted(node, key=int)]
-    return {key: _lists(value) for key, value in node.items()}
+    if node and all(map(_NUMBER.fullmatch, node)):
+        return [_lists(node[key], levels - 1) for key in sorted(node, key=int)]
+    return {key: _lists(value, levels - 1) for key, value in node.items()}
 
 
 # --- OpenInference -----------------------------------------------------------------------------------------
 
 
 def _openinference(attributes: Attributes) -> Attributes:
-    kind = str(attributes[_OPENINFERENCE_KIND])
+    kind = text(attributes[_OPENINFERENCE_KIND]) or ""
     found: Attributes = {semconv.OPERATION_NAME: _KINDS.get(kind)}
     found.update((new, attributes[old]) for old, new in _OPENINFERENCE.items() if old in attributes)
     given, output = attributes.get("input.value"), attributes.get("output.value")
     if kind == "LLM":
         found[semconv.REQUEST_MODEL] = attributes.get("llm.model_name")
-        found.update(settings(json_or_text(attributes.get("llm.invocation_parameters"))))
+        found.update(settings(from_json(attributes.get("llm.invocation_parameters"))))
         messages = [_openinference_message(item) for item in numbered(attributes, "llm.input_messages")]
         replies = [_openinference_message(item) for item in numbered(attributes, "llm.output_messages")]
-        definitions = [
-            json_or_text(item.get("tool", {}).get("json_schema")) for item in numbered(attributes, "llm.tools")
-        ]
+        definitions = [_openinference_tool(item) for item in numbered(attributes, "llm.tools")]
         reason = attributes.get("llm.finish_reason")
         found[semconv.INPUT_MESSAGES] = inputs(messages) if messages else None
         found[semconv.OUTPUT_MESSAGES] = (
@@ -211,7 +216,7 @@ def _openinference(attributes: Attributes) -> Attributes:
 
 def _openinference_tool(item: dict[str, Any]) -> Any:
     tool = item.get("tool")
-    return json_or_text(tool.get("json_schema")) if isinstance(tool, dict) else None
+    return from_json(tool.get("json_schema")) if isinstance(tool, dict) else None
 
 
 def _openinference_message(item: dict[str, Any]) -> dict[str, Any]:
@@ -243,16 +248,16 @@ def _openinference_content(part: Any) -> Any:
 
 
 def _traceloop(attributes: Attributes) -> Attributes:
-    kind = str(attributes[_TRACELOOP_KIND])
+    kind = text(attributes[_TRACELOOP_KIND]) or ""
     found: Attributes = {semconv.OPERATION_NAME: _KINDS.get(kind)}
     name = attributes.get("traceloop.entity.name")
     given, output = (attributes.get(f"traceloop.entity.{side}") for side in ("input", "output"))
     if kind == "tool":
         found[semconv.TOOL_NAME] = name
-        found[semconv.TOOL_CALL_ARGUMENTS] = text_of(keywords(json_or_text(given)))
+        found[semconv.TOOL_CALL_ARGUMENTS] = text_of(keywords(from_json(given)))
         found[semconv.TOOL_CALL_RESULT] = output
     elif kind in ("agent", "workflow"):
-        found.update(_agent(name, text_of(keywords(json_or_text(given))), output))
+        found.update(_agent(name, text_of(keywords(from_json(given))), output))
     return found
 
 

@@ -8,10 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from arttrace import semconv
-from arttrace.formats.messages import answers, inputs, json_or_text, keywords, settings, text_of, tools
+from arttrace.formats.messages import answers, inputs, keywords, settings, text_of, tools
+from arttrace.records.int64 import INT64
 from arttrace.records.record import Record
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
+from arttrace.trajectories.values import finite, from_json, text
 
 TYPE = "langfuse.observation.type"
 
@@ -26,14 +28,14 @@ def attributes(span: SpanRow) -> Attributes:
     """What a span of Langfuse's SDK says, under the names of the conventions."""
     get = span.attributes.get
     found = _observation(
-        kind=str(get(TYPE)).lower(),
+        kind=(text(get(TYPE)) or "").lower(),
         name=span.name,
-        given=json_or_text(get("langfuse.observation.input")),
-        output=json_or_text(get("langfuse.observation.output")),
+        given=from_json(get("langfuse.observation.input")),
+        output=from_json(get("langfuse.observation.output")),
     )
     found[semconv.RESPONSE_MODEL] = found[semconv.REQUEST_MODEL] = get("langfuse.observation.model.name")
-    found.update(settings(json_or_text(get("langfuse.observation.model.parameters"))))
-    found.update(_usage(json_or_text(get("langfuse.observation.usage_details"))))
+    found.update(settings(from_json(get("langfuse.observation.model.parameters"))))
+    found.update(_usage(from_json(get("langfuse.observation.usage_details"))))
     found[semconv.CONVERSATION_ID] = get("session.id") or get("langfuse.session.id")
     return found
 
@@ -90,11 +92,12 @@ def records(trace: dict[str, Any]) -> Iterator[Record]:
         if isinstance(item, dict) and isinstance(item.get("id"), str):
             yield _span(trace_id, item, trace)
     for score in _dicts(trace.get("scores")):
-        if isinstance(value := score.get("value"), (int, float)) and not isinstance(value, bool):
+        value = finite(score.get("value"))
+        if value is not None and not isinstance(score["value"], bool):
             yield Reward(
                 id=str(score.get("id") or _hex(f"{trace_id}/{score.get('name')}", 32)),
                 trajectory_id=trace_id,
-                value=float(value),
+                value=value,
                 name=str(score.get("name") or "reward"),
                 source="judge" if str(score.get("source")).upper() == "EVAL" else "code",
                 explanation=str(score.get("comment") or ""),
@@ -157,4 +160,5 @@ def _time(value: Any) -> int | None:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
     whole = int(moment.replace(microsecond=0).timestamp())
-    return whole * 1_000_000_000 + moment.microsecond * 1000
+    time_ns = whole * 1_000_000_000 + moment.microsecond * 1000
+    return time_ns if time_ns in INT64 else None

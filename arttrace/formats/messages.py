@@ -9,6 +9,8 @@ import msgspec
 
 from arttrace import semconv
 from arttrace.records.span import Attributes
+from arttrace.trajectories.shared import UNREADABLE
+from arttrace.trajectories.values import from_json
 from arttrace.wire.messages import parse_message
 
 _encoder = msgspec.json.Encoder()
@@ -28,7 +30,7 @@ _SETTINGS = {
 
 def inputs(messages: Sequence[Any]) -> str:
     """Messages in OpenAI's form as the JSON text of `gen_ai.input.messages`."""
-    return text_of([parse_message(_plain(message)) for message in messages if isinstance(message, dict)]) or "[]"
+    return _list_text([parse_message(_plain(message)) for message in messages if isinstance(message, dict)])
 
 
 def answers(messages: Sequence[Any]) -> str:
@@ -36,15 +38,16 @@ def answers(messages: Sequence[Any]) -> str:
     found = []
     for message in messages:
         if isinstance(message, dict):
-            answer = msgspec.to_builtins(parse_message({"role": "assistant", **_plain(message)}))
+            parsed = parse_message({"role": "assistant", **_plain(message)})
+            answer = {"role": parsed.role, "parts": parsed.parts, "name": parsed.name}
             reason = message.get("finish_reason")
             found.append({**answer, "finish_reason": reason} if isinstance(reason, str) else answer)
-    return text_of(found) or "[]"
+    return _list_text(found)
 
 
 def tools(definitions: Sequence[Any]) -> str:
     """Tool definitions in OpenAI's nested form, as the JSON text of `gen_ai.tool.definitions`."""
-    return text_of([_tool(tool) for tool in definitions if isinstance(tool, dict)]) or "[]"
+    return _list_text([_tool(tool) for tool in definitions if isinstance(tool, dict)])
 
 
 def settings(parameters: Any) -> Attributes:
@@ -58,16 +61,6 @@ def settings(parameters: Any) -> Attributes:
     }
 
 
-def json_or_text(value: Any) -> Any:
-    """What a JSON text holds; anything else as it is."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return msgspec.json.decode(value)
-    except msgspec.DecodeError:
-        return value
-
-
 def keywords(given: Any) -> Any:
     """A function's input without the frame `{"args": [], "kwargs": {...}}`, where there are only keywords."""
     if isinstance(given, dict) and set(given) == {"args", "kwargs"} and not given["args"]:
@@ -76,16 +69,22 @@ def keywords(given: Any) -> Any:
 
 
 def text_of(value: Any) -> str | None:
-    """JSON text of a value; None stays None."""
-    return None if value is None else _encoder.encode(value).decode()
+    """JSON text of a value; None stays None, and is what becomes of a value too deep to be written."""
+    try:
+        return None if value is None else _encoder.encode(value).decode()
+    except UNREADABLE:
+        return None
+
+
+def _list_text(items: Sequence[Any]) -> str:
+    """JSON text of a list, without the items that cannot be written."""
+    return text_of(items) or f"[{','.join(text for item in items if (text := text_of(item)) is not None)}]"
 
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     if "function" in tool or "name" not in tool:
         return tool
-    function = {
-        key: json_or_text(value) if key == "parameters" else value for key, value in tool.items() if key != "type"
-    }
+    function = {key: from_json(value) if key == "parameters" else value for key, value in tool.items() if key != "type"}
     return {"type": "function", "function": function}
 
 

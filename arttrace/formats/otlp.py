@@ -17,16 +17,24 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
+from arttrace.records.checked import MAX_DEPTH, check_ids
+from arttrace.records.int64 import INT64
 from arttrace.records.span import Attributes, EntityRef, OriginRest, SpanEvent, SpanLink, SpanRest, SpanRow, Typed
 from arttrace.records.typed import plain
+
+MAX_SPANS = 65_536
+"""Bound on the spans of one request."""
+MAX_ATTRIBUTES = 65_536
+"""Bound on the attributes of one span."""
+MAX_SPAN_BYTES = 32 << 20
+"""Bound on one span, and so on each of its attributes, as encoded."""
 
 _Odd = list[bytes | float]
 """Takes up values that JSON cannot hold, so that attributes without any are not looked through again."""
 
-_JSON_DEPTH = 64  # more than protobuf's own bound lets through
-_LATEST_NS = (1 << 63) - 1
-_UINT32, _UINT64 = range(1 << 32), range(1 << 64)
-_INT32, _INT64 = range(-(1 << 31), 1 << 31), range(-(1 << 63), 1 << 63)
+_SHOWN = 200  # characters of what was wrong
+_LATEST_NS = INT64.stop - 1
+_INT32, _UINT32, _UINT64 = range(-(1 << 31), 1 << 31), range(1 << 32), range(1 << 64)
 _STANDARD_ALPHABET = str.maketrans("-_", "+/")
 _USUAL_ORIGIN, _USUAL_REST = OriginRest(), SpanRest()
 _NOTHING_DROPPED = (0, 0, 0)
@@ -42,6 +50,13 @@ class Export(msgspec.Struct, frozen=True):
 
 class MalformedRequest(ValueError):
     """The request as a whole cannot be read."""
+
+
+class TooManySpans(ValueError):
+    """The request holds more spans than one request may."""
+
+    def __init__(self) -> None:
+        super().__init__(f"the request holds more than {MAX_SPANS} spans: send smaller batches")
 
 
 # --- protobuf ----------------------------------------------------------------------------------------------
@@ -91,7 +106,7 @@ def _protobuf_span(
     dropped = span.dropped_attributes_count, span.dropped_events_count, span.dropped_links_count
     if odd or dropped != _NOTHING_DROPPED:
         attributes, typed = _settled(attributes, odd)
-        rest = SpanRest(*dropped, typed)
+        rest = _unusual(SpanRest(*dropped, typed))
     return SpanRow(
         trace_id=span.trace_id.hex(),
         span_id=span.span_id.hex(),
@@ -154,31 +169,47 @@ def _protobuf_value(value: AnyValue, odd: _Odd) -> Any:
 
 
 def parse_json(body: bytes) -> Export:
-    """Reads a JSON request; a span that is not valid is refused alone. Raises MalformedRequest when it is none."""
+    """Reads a JSON request; a span that is not valid is refused alone. Raises MalformedRequest when it is none,
+    TooManySpans when it holds too many."""
     try:
         request = msgspec.json.decode(body)
+    except (ValueError, RecursionError) as error:
+        raise MalformedRequest(f"the body is no OTLP trace request in JSON: {error}") from error
+    return json_spans(request, most=MAX_SPANS, large=len(body) > MAX_SPAN_BYTES)
+
+
+def json_spans(request: Any, *, most: float = math.inf, large: bool = True) -> Export:
+    """The same of a request that was decoded already. `large` says that a span may be over the bound on its bytes."""
+    try:
         groups = [
             (resource_spans, scope_spans)
             for resource_spans in _list(request, "resourceSpans")
             for scope_spans in _list(resource_spans, "scopeSpans")
         ]
         batches = [(group, _list(group[1], "spans")) for group in groups]
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise MalformedRequest(f"the body is no OTLP trace request in JSON: {error}") from error
+    if sum(len(members) for _, members in batches) > most:
+        raise TooManySpans
     spans: list[SpanRow] = []
-    refused: list[str] = []
+    refused, reason = 0, ""
     for (resource_spans, scope_spans), members in batches:
         try:
             origin = _json_origin(resource_spans, scope_spans)
-        except (ValueError, TypeError, OverflowError) as error:
-            refused.extend([str(error)] * len(members))
+        except _INVALID as error:
+            refused, reason = refused + len(members), reason or str(error)[:_SHOWN]
             continue
         for span in members:
             try:
+                if large and len(msgspec.json.encode(span)) > MAX_SPAN_BYTES:
+                    raise ValueError(f"a span is over {MAX_SPAN_BYTES} bytes")
                 spans.append(_checked(_json_span(span, origin)))
-            except (ValueError, TypeError, OverflowError) as error:
-                refused.append(str(error))
-    return Export(spans, len(refused), refused[0] if refused else "")
+            except _INVALID as error:
+                refused, reason = refused + 1, reason or str(error)[:_SHOWN]
+    return Export(spans, refused, reason)
+
+
+_INVALID = (ValueError, TypeError, OverflowError, RecursionError)
 
 
 def _json_origin(resource_spans: Any, scope_spans: Any) -> dict[str, Any]:
@@ -214,6 +245,8 @@ def _json_origin(resource_spans: Any, scope_spans: Any) -> dict[str, Any]:
 
 def _json_span(span: Any, origin: dict[str, Any]) -> SpanRow:
     status = _object(span, "status")
+    if len(_list(span, "attributes")) > MAX_ATTRIBUTES:
+        raise ValueError(f"a span has more than {MAX_ATTRIBUTES} attributes")
     attributes, typed = _json_attributes(span)
     rest = SpanRest(
         dropped_attributes=_number(span, "droppedAttributesCount", _UINT32),
@@ -236,7 +269,7 @@ def _json_span(span: Any, origin: dict[str, Any]) -> SpanRow:
         links=[_json_link(link) for link in _list(span, "links")],
         trace_state=_text(span, "traceState"),
         flags=_number(span, "flags", _UINT32),
-        rest=rest if rest != _USUAL_REST else None,
+        rest=_unusual(rest),
         **origin,
     )
 
@@ -265,8 +298,8 @@ def _json_pairs(holder: dict[str, Any], key: str, depth: int, odd: _Odd) -> Attr
 
 
 def _json_value(value: dict[str, Any], depth: int, odd: _Odd) -> Any:
-    if depth > _JSON_DEPTH:
-        raise ValueError(f"an attribute is nested deeper than {_JSON_DEPTH} levels")
+    if depth > MAX_DEPTH:
+        raise ValueError(f"an attribute is nested deeper than {MAX_DEPTH} levels")
     for kind, item in value.items():
         match kind:
             case "stringValue":
@@ -274,7 +307,7 @@ def _json_value(value: dict[str, Any], depth: int, odd: _Odd) -> Any:
             case "boolValue":
                 return bool(item)
             case "intValue":
-                return _number(value, kind, _INT64)
+                return _number(value, kind, INT64)
             case "doubleValue":
                 found = float(item)
                 if not math.isfinite(found):
@@ -294,6 +327,10 @@ def _base64(text: str) -> bytes:
     """Of either alphabet, padded or not, as protobuf's JSON allows."""
     standard = text.translate(_STANDARD_ALPHABET).rstrip("=")
     return base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
+
+
+def _unusual(rest: SpanRest) -> SpanRest | None:
+    return rest if rest != _USUAL_REST else None
 
 
 def _settled(attributes: Attributes, odd: _Odd) -> tuple[Attributes, Typed]:
@@ -340,16 +377,7 @@ def _text(holder: Any, key: str) -> str:
 
 
 def _checked(span: SpanRow) -> SpanRow:
-    if not _is_id(span.trace_id, 32):
-        raise ValueError(f"span {span.name!r}: the trace id is not 16 bytes, or all zero")
-    if not _is_id(span.span_id, 16):
-        raise ValueError(f"span {span.name!r}: the span id is not 8 bytes, or all zero")
-    if span.parent_span_id is not None and not _is_id(span.parent_span_id, 16):
-        raise ValueError(f"span {span.name!r}: the parent span id is not 8 bytes, or all zero")
+    check_ids(span)
     if not (0 < span.start_ns <= _LATEST_NS and 0 <= span.end_ns <= _LATEST_NS):
         raise ValueError(f"span {span.name!r}: its times are not nanoseconds since 1970")
     return span
-
-
-def _is_id(text: str, digits: int) -> bool:
-    return len(text) == digits and text.strip("0") != "" and all(c in "0123456789abcdef" for c in text)

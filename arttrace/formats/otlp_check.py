@@ -14,14 +14,7 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from arttrace.formats.otlp import MalformedRequest
-
-MAX_SPANS = 65_536
-"""Bound on the spans of one request."""
-MAX_ATTRIBUTES = 65_536
-"""Bound on the attributes of one span."""
-MAX_SPAN_BYTES = 32 << 20
-"""Bound on one span, and so on each of its attributes, as encoded."""
+from arttrace.formats.otlp import MAX_ATTRIBUTES, MAX_SPAN_BYTES, MAX_SPANS, MalformedRequest, TooManySpans
 
 _COUNTED_FROM = 1 << 20  # an empty span takes 2 bytes on the wire and 100 times that in memory: count before parsing
 _LATEST_NS = (1 << 63) - 1
@@ -37,13 +30,6 @@ class Checked(msgspec.Struct, frozen=True):
     spans: int
     refused: int = 0
     reason: str = ""
-
-
-class TooManySpans(ValueError):
-    """The request holds more spans than one request may."""
-
-    def __init__(self) -> None:
-        super().__init__(f"the request holds more than {MAX_SPANS} spans: send smaller batches")
 
 
 def check_protobuf(body: bytes) -> Checked:

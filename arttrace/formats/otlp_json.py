@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from arttrace.formats.otlp_groups import grouped
+from arttrace.records.int64 import INT64
 from arttrace.records.span import Attributes, EntityRef, OriginRest, SpanEvent, SpanLink, SpanRest, SpanRow, Typed
 from arttrace.records.typed import double_text, exact
 
@@ -100,7 +101,7 @@ def _value(value: Any) -> _Json:
             return {}
         case bool():
             return {"boolValue": value}
-        case int():
+        case int() if value in INT64:
             return {"intValue": str(value)}
         case float():
             return {"doubleValue": value if math.isfinite(value) else double_text(value)}

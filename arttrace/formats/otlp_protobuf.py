@@ -11,11 +11,11 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from arttrace.formats.otlp_groups import grouped
+from arttrace.records.int64 import INT64
 from arttrace.records.span import Attributes, OriginRest, SpanRest, SpanRow, Typed
 from arttrace.records.typed import exact
 
 _USUAL = SpanRest()
-_INT64 = range(-(1 << 63), 1 << 63)
 
 
 def encode_protobuf(spans: Iterable[SpanRow]) -> bytes:
@@ -89,7 +89,7 @@ def _value(into: AnyValue, value: Any) -> None:
             pass
         case bool():
             into.bool_value = value
-        case int() if value in _INT64:
+        case int() if value in INT64:
             into.int_value = value
         case float():
             into.double_value = value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -80,11 +81,11 @@ def _canonical_arguments(arguments: str) -> Any:
         return arguments
 
 
-def _canonical_part(part: Part) -> Any:
+def _canonical_part(part: Part, arguments: Callable[[str], Any] = _canonical_arguments) -> Any:
     if isinstance(part, (TextPart, ReasoningPart)):  # faster than matching, and this runs for every message
         return [type(part).__name__, part.content] if part.content else None
     if isinstance(part, ToolCallPart):
-        return ["tool_call", part.name, _canonical_arguments(part.arguments), part.id or ""]
+        return ["tool_call", part.name, arguments(part.arguments), part.id or ""]
     if isinstance(part, ToolResultPart):
         return ["tool_result", part.response, part.id or ""]
     return ["other", part.value]
@@ -94,8 +95,12 @@ def message_hash(message: Message) -> str:
     """32 hex digits, equal for messages that mean the same to a model.
 
     Empty text equals no text, the order of JSON keys in tool arguments does not count, and a missing name or id
-    equals an empty one.
+    equals an empty one. Raises RecursionError for a tool result, or another part, too deep to be written as JSON.
     """
     parts = [canonical for part in message.parts if (canonical := _canonical_part(part)) is not None]
-    document = canonical_json([message.role, message.name or "", parts])
+    try:
+        document = canonical_json([message.role, message.name or "", parts])
+    except RecursionError:  # arguments just so deep that they could be read: text, as those a level deeper are
+        parts = [canonical for part in message.parts if (canonical := _canonical_part(part, str)) is not None]
+        document = canonical_json([message.role, message.name or "", parts])
     return hashlib.blake2b(document, digest_size=16).hexdigest()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from arttrace.records.int64 import Int64
+
 
 class Consumed(msgspec.Struct, frozen=True):
     """One trajectory that a step was trained on, at the revision it had."""
@@ -19,12 +21,12 @@ class PolicyStep(msgspec.Struct, frozen=True, tag="policy_step", omit_defaults=T
     """
 
     policy: str
-    step: int
+    step: Int64
     adapter: str
     consumed: tuple[Consumed, ...] = ()
     metrics: dict[str, float] = {}
     base_model: str = ""
-    time_ns: int = 0
+    time_ns: Int64 = 0
 
     @property
     def version(self) -> str:

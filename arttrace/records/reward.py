@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from arttrace.records.int64 import Int64
+
 
 class Reward(msgspec.Struct, frozen=True, tag="reward", omit_defaults=True):
     """One number given to a trajectory, or to one agent of it.
@@ -20,7 +22,7 @@ class Reward(msgspec.Struct, frozen=True, tag="reward", omit_defaults=True):
     agent_id: str | None = None
     explanation: str = ""
     judgement_id: str | None = None
-    time_ns: int = 0
+    time_ns: Int64 = 0
 
 
 class Judgement(msgspec.Struct, frozen=True, tag="judgement", omit_defaults=True):
@@ -37,7 +39,7 @@ class Judgement(msgspec.Struct, frozen=True, tag="judgement", omit_defaults=True
     rubric_hash: str
     scores: dict[str, float]
     explanations: dict[str, str] = {}
-    input_tokens: int = 0
-    output_tokens: int = 0
+    input_tokens: Int64 = 0
+    output_tokens: Int64 = 0
     cost: float | None = None
-    time_ns: int = 0
+    time_ns: Int64 = 0

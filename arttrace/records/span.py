@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from arttrace.records.int64 import Int64
+
 Attributes = dict[str, Any]
 """Attribute values: str, bool, int, float, or lists of them; structured values (dicts) are accepted on input. Bytes and
 doubles that are no numbers stand there as text, and their places in a Typed beside it."""
@@ -84,8 +86,8 @@ class SpanRow(msgspec.Struct, frozen=True, gc=False, tag="span", omit_defaults=T
     trace_id: str
     span_id: str
     name: str
-    start_ns: int
-    end_ns: int
+    start_ns: Int64
+    end_ns: Int64
     parent_span_id: str | None = None
     kind: int = 1
     status_code: int = 0

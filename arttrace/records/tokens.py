@@ -16,6 +16,7 @@ from typing import Any, overload
 
 _IDS, _LOGPROBS = "i4:", "f4:"
 _LOG_OF_ZERO = -9999.0
+_LARGEST = float.fromhex("0x1.fffffep127")  # of float32
 
 
 class TokenIds(Sequence[int]):
@@ -107,9 +108,14 @@ def encode_token_ids(token_ids: Sequence[int]) -> str:
 
 
 def encode_logprobs(logprobs: Sequence[float | None]) -> str:
-    """Log-probabilities of shape (T,) as text; None is kept as None."""
-    values = (math.nan if value is None else value for value in logprobs)
-    return _LOGPROBS + base64.b64encode(struct.pack(f"<{len(logprobs)}f", *values)).decode("ascii")
+    """Log-probabilities of shape (T,) as text; None is kept as None, and is what becomes of one beyond float32."""
+    values = [math.nan if value is None else value for value in logprobs]
+    try:
+        packed = struct.pack(f"<{len(values)}f", *values)
+    except OverflowError:
+        values = [value if abs(value) <= _LARGEST else math.nan for value in values]
+        packed = struct.pack(f"<{len(values)}f", *values)
+    return _LOGPROBS + base64.b64encode(packed).decode("ascii")
 
 
 def token_array(text: str) -> array[int]:
@@ -128,7 +134,7 @@ def decode_token_ids(value: Any) -> tuple[int, ...] | None:
         return struct.unpack(f"<{len(raw := _payload(value, _IDS)) // 4}i", raw)
     if not isinstance(value, Sequence) or any(isinstance(v, bool) or not isinstance(v, int) for v in value):
         raise ValueError("token ids are neither 'i4:' text nor an array of integers")
-    return tuple(value)
+    return tuple(TokenIds.of(value))
 
 
 def decode_logprobs(value: Any) -> tuple[float | None, ...] | None:
@@ -143,7 +149,10 @@ def decode_logprobs(value: Any) -> tuple[float | None, ...] | None:
         return tuple(None if math.isnan(v) else v for v in values)
     if not isinstance(value, Sequence) or any(v is not None and not isinstance(v, (int, float)) for v in value):
         raise ValueError("log-probabilities are neither 'f4:' text nor an array of numbers")
-    return tuple(None if v is None or math.isnan(v) else float(v) for v in value)
+    try:
+        return tuple(None if v is None or math.isnan(v) else float(v) for v in value)
+    except OverflowError as error:
+        raise ValueError(f"a log-probability is out of range: {error}") from error
 
 
 def is_logprob(value: float | None) -> bool:

@@ -10,6 +10,7 @@ import msgspec
 
 from arttrace import semconv
 from arttrace.records.call import Call
+from arttrace.records.int64 import INT64
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Agent, AgentCall, MessageNode, ToolCall, Trajectory
@@ -85,7 +86,7 @@ def _build(
         entry=text(root.get(semconv.ENTRY)) or "",
         scenario=text(root.get(semconv.SCENARIO)),
         group=text(root.get(semconv.GROUP)),
-        tags=tuple(str(tag) for tag in _sequence(root.get(semconv.TAGS))),
+        tags=tuple(as_text(tag) or "" for tag in _sequence(root.get(semconv.TAGS))),
         metadata=_mapping(from_json(root.get(semconv.METADATA))),
         arguments=from_json(root.get(semconv.ENTRY_ARGUMENTS)),
         result=from_json(root.get(semconv.ENTRY_RESULT)),
@@ -222,10 +223,10 @@ def _missing_spans(spans: Mapping[SpanKey, SpanRow]) -> list[str]:
     expected, problems = 0, []
     for span in spans.values():
         count = span.attributes.get(semconv.TRAJECTORY_SPAN_COUNT)
-        if isinstance(count, int):
+        if isinstance(count, int) and count in INT64:
             expected += count + 1
         if operation(span) == semconv.OPERATION_INVOKE_AGENT and semconv.INTERRUPTED in span.attributes:
-            problems.append(f"interrupted: {span.attributes[semconv.INTERRUPTED]}")
+            problems.append(f"interrupted: {as_text(span.attributes[semconv.INTERRUPTED])}")
     seen = sum(1 for span in spans.values() if semconv.TRAJECTORY_ID in span.attributes)
     if expected > seen:
         problems.append(f"{expected - seen} of {expected} spans missing")

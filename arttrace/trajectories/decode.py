@@ -128,7 +128,7 @@ def _altered_sampling(attributes: dict[str, Any]) -> tuple[str, ...]:
     further = attributes.get(semconv.SAMPLING_SETTINGS)
     return (
         *(name for name, neutral in _NEUTRAL.items() if attributes.get(name) not in (None, *neutral)),
-        *(str(name) for name in (further if isinstance(further, (list, tuple)) else ())),
+        *(name for name in (further if isinstance(further, (list, tuple)) else ()) if isinstance(name, str)),
     )
 
 

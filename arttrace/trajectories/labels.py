@@ -146,7 +146,8 @@ def _other_tools(before: Call, call: Call) -> str:
 
 def _tool_name(tool: Mapping[str, object]) -> str:
     function = tool.get("function")
-    return str((function if isinstance(function, dict) else tool).get("name", "unnamed"))
+    name = (function if isinstance(function, dict) else tool).get("name")
+    return name if isinstance(name, str) else "unnamed"
 
 
 # --- a history that starts anew ---------------------------------------------------------------------------------

@@ -67,19 +67,23 @@ class MessageReader:
 
     def choices(self, value: Any) -> list[tuple[Message, str | None]]:
         """The messages of an answer, each with its reason to finish."""
-        answers = or_none(_answers.decode, value) if isinstance(value, str) else None
-        if answers is not None:
-            return [(self._seen.held(Message(a.role, a.parts, a.name)), a.finish_reason) for a in answers]
-        return [self._choice(text) for text in or_none(message_texts, value) or ()]
+        answers = or_none(self._answers, value) if isinstance(value, str) else None
+        return answers if answers is not None else [self._choice(text) for text in or_none(message_texts, value) or ()]
+
+    def _answers(self, value: str) -> list[tuple[Message, str | None]]:
+        held = self._seen.held
+        return [(held(Message(a.role, a.parts, a.name)), a.finish_reason) for a in _answers.decode(value)]
 
     def tools(self, value: Any) -> tuple[dict[str, Any], ...]:
         """Tool definitions: one and the same object for one text."""
-        if isinstance(value, str) and value in self._tools:
-            return self._tools[value]
-        tools = from_json(value)
-        found = tuple(tool for tool in tools if isinstance(tool, dict)) if isinstance(tools, (list, tuple)) else ()
-        if isinstance(value, str):
-            self._tools[value] = found
+        text = as_text(value)
+        if text is None:
+            return ()
+        found = self._tools.get(text)
+        if found is None:
+            tools = from_json(text)
+            found = tuple(tool for tool in tools if isinstance(tool, dict)) if isinstance(tools, list) else ()
+            self._tools[text] = found
         return found
 
     def hash(self, message: Message) -> str:
@@ -148,10 +152,13 @@ class _Seen(dict[str, Message]):
 
     def __missing__(self, text: str) -> Message:
         try:
-            message = _message.decode(text)
+            held = self.held(_message.decode(text))
         except UNREADABLE:
-            message = _lenient_message(from_json(text))
-        held = self[text] = self.held(message)
+            try:
+                held = self.held(_lenient_message(from_json(text)))
+            except RecursionError:  # it can be read, and not be written
+                held = self.held(_lenient_message(text))
+        self[text] = held
         return held
 
     def held(self, message: Message) -> Message:

@@ -15,7 +15,8 @@ import msgspec
 
 from arttrace import semconv
 from arttrace.records.span import SpanRow
-from arttrace.trajectories.shared import SharedTexts, SharedTokens
+from arttrace.trajectories.shared import UNREADABLE, SharedTexts, SharedTokens
+from arttrace.trajectories.values import is_shallow
 
 SpanKey = tuple[str, str]
 """(trace id, span id): unique per span."""
@@ -60,12 +61,25 @@ class _Reader:
         if shared:
             rest = {name: value for name, value in row.attributes.items() if name not in shared}
             row = msgspec.structs.replace(row, attributes=rest)
-        document = _encoder.encode(row)
-        if shared:
-            rest.update(shared)
+        try:
+            document = _encoder.encode(row)
+        except UNREADABLE:
+            row = _writable(row)
+            document = _encoder.encode(row)
+        row.attributes.update(shared)
         digest = hashlib.blake2b(document, digest_size=16)
         digest.update(bytes((messages is not None, len(hashed))) + hashed)
         return UniqueSpan(row, digest.hexdigest(), len(document) + length)
+
+
+def _writable(row: SpanRow) -> SpanRow:
+    """A span without the values that are too deep to be written as JSON, and without the rarer things that may be."""
+    attributes, resource = (
+        {name: value for name, value in held.items() if is_shallow(value)} for held in (row.attributes, row.resource)
+    )
+    return msgspec.structs.replace(
+        row, attributes=attributes, resource=resource, events=[], links=[], rest=None, origin=None
+    )
 
 
 def deduplicate(spans: Iterable[SpanRow]) -> dict[SpanKey, UniqueSpan]:

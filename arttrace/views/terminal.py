@@ -20,6 +20,7 @@ from arttrace.records.message import Message, OtherPart, Part, ReasoningPart, Te
 from arttrace.records.reward import Reward
 from arttrace.records.sequence import TokenReport, TokenSequence
 from arttrace.records.trajectory import Agent, AgentCall, MessageNode, Relation, ToolCall, Trajectory
+from arttrace.trajectories.values import from_json
 
 _PIPE_WIDTH = 100
 _SHORT = 400
@@ -62,10 +63,7 @@ def group_name(key: str, entry: str) -> str:
     """A group's key for people: that of an entry point with its arguments is read as those, `city=Oslo, days=3`, the
     value alone where there is one."""
     arguments = key.removeprefix(entry).strip()
-    try:
-        values = msgspec.json.decode(arguments)
-    except msgspec.DecodeError:
-        return arguments
+    values = from_json(arguments)
     if not isinstance(values, dict):
         return "" if values is None else arguments
     shown = {name: _json(value) for name, value in values.items()}
@@ -316,7 +314,10 @@ def _cropped(text: Text) -> Text:
 
 
 def _json(value: Any) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    try:
+        return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    except RecursionError:
+        return "(nested too deep to be shown)"
 
 
 def print_rows(out: Console, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

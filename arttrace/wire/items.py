@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import msgspec
-
 from arttrace.records.message import Message, OtherPart, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from arttrace.wire.messages import arguments_text
 
 _TEXTS = ("input_text", "output_text", "text")
 _TOOL_CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
@@ -73,7 +72,7 @@ def _read(item: Any) -> Iterator[Part]:
         yield from _content(item.get("content"))
     elif kind == "reasoning":
         yield _reasoning(item)
-    elif kind in _TOOL_CALLS and isinstance(item.get("name"), str):
+    elif isinstance(kind, str) and kind in _TOOL_CALLS and isinstance(item.get("name"), str):
         yield _tool_call(item, _TOOL_CALLS[kind])
     elif isinstance(kind, str) and kind.endswith("_output") and "call_id" in item:
         yield ToolResultPart(response=item.get("output") or "", id=_text(item.get("call_id")))
@@ -113,11 +112,9 @@ def _reasoning(item: dict[str, Any]) -> Part:
 
 
 def _tool_call(item: dict[str, Any], key: str) -> Part:
-    arguments = item.get(key)
+    arguments = arguments_text(item.get(key))
     if arguments is None:
-        arguments = ""
-    elif not isinstance(arguments, str):
-        arguments = msgspec.json.encode(arguments).decode()
+        return _other(item)
     return ToolCallPart(name=item["name"], arguments=arguments, id=_text(item.get("call_id")))
 
 

@@ -75,13 +75,21 @@ def _tool_call(call: Any) -> Part:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         return OtherPart(call if isinstance(call, dict) else {"type": "tool_call", "tool_call": call})
-    arguments = function.get("arguments")
+    arguments = arguments_text(function.get("arguments"))
     if arguments is None:
-        arguments = ""
-    elif not isinstance(arguments, str):  # some senders give the object
-        arguments = msgspec.json.encode(arguments).decode()
+        return OtherPart(call)
     id = call.get("id")
     return ToolCallPart(name=function["name"], arguments=arguments, id=id if isinstance(id, str) else None)
+
+
+def arguments_text(arguments: Any) -> str | None:
+    """A tool call's arguments as sampled; some senders give the object. None when that is too deep to be written."""
+    if arguments is None or isinstance(arguments, str):
+        return arguments or ""
+    try:
+        return _encoder.encode(arguments).decode()
+    except RecursionError:
+        return None
 
 
 _encoder = msgspec.json.Encoder()

@@ -57,7 +57,7 @@ def read_events(events: Iterable[bytes]) -> ResponseStream:
             stream.response = response
         stream.done = stream.done or kind in _LAST
         if kind == "error" or (error_of(event) and kind is None):
-            stream.error = error_of(event) or str(event.get("message") or event.get("code") or "error")
+            stream.error = error_of(event) or error_of({"error": event.get("message") or event.get("code") or "error"})
         elif isinstance(kind, str) and isinstance(event.get("output_index"), int):
             items.setdefault(event["output_index"], _Item()).add(kind, event)
     if items and not stream.response.get("output"):

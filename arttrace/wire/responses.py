@@ -22,6 +22,7 @@ _TOKENS = (
     ("prompt_token_ids", "input_messages", semconv.PROMPT_TOKEN_IDS),
     ("token_ids", "output_messages", semconv.TOKEN_IDS),
 )
+_CALLS = ("function_call", "custom_tool_call")
 _INCOMPLETE = {"max_output_tokens": "length", "max_tokens": "length"}
 
 
@@ -98,12 +99,13 @@ def _finish_reason(response: dict[str, Any], items: list[Any]) -> str | None:
     """The status in the words of chat completions; None for a response that has not ended."""
     match response.get("status"):
         case "completed":
-            kinds = {item.get("type") for item in items if isinstance(item, dict)}
-            return "stop" if kinds.isdisjoint(("function_call", "custom_tool_call")) else "tool_calls"
+            calls = any(isinstance(item, dict) and item.get("type") in _CALLS for item in items)
+            return "tool_calls" if calls else "stop"
         case "incomplete":
             details = response.get("incomplete_details")
             reason = details.get("reason") if isinstance(details, dict) else None
-            return _INCOMPLETE.get(str(reason), str(reason or "incomplete"))
+            reason = reason if isinstance(reason, str) and reason else "incomplete"
+            return _INCOMPLETE.get(reason, reason)
         case "failed":
             return "error"
         case "cancelled":

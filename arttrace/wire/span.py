@@ -95,18 +95,25 @@ class SpanDraft:
             self.attributes[name] = value
 
     def put_messages(self, name: str, messages: Any) -> None:
-        """Set messages, cut to the bound where they are longer."""
+        """Set messages, cut to the bound where they are longer, to none where they are too deep to be written."""
         if not self.content or messages is None:
             return
-        text, cut = encode_bounded(messages, self.limit)
+        try:
+            text, cut = encode_bounded(messages, self.limit)
+        except RecursionError:
+            text, cut = "[]", True
         self.put(name, text)
         if cut:
             self.cut.append(name)
 
     def put_json(self, name: str, value: Any) -> None:
         """Set JSON text that is of no use when cut: whole or not there."""
-        if self.content:
+        if not self.content:
+            return
+        try:
             self._put_whole(name, msgspec.json.encode(value))
+        except RecursionError:
+            self.cut.append(name)
 
     def put_tokens(self, name: str, text: str) -> None:
         """Token data is whole or not there: half of it would train wrongly."""
@@ -222,7 +229,10 @@ def error_of(document: Mapping[str, Any]) -> str | None:
     if not error:
         return None
     message = error.get("message") if isinstance(error, dict) else error
-    return str(message or error)[:MAX_ERROR_TEXT]
+    try:
+        return str(message or error)[:MAX_ERROR_TEXT]
+    except RecursionError:
+        return "an error nested too deep to be shown"
 
 
 def error_text(body: bytes) -> str:

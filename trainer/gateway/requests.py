@@ -61,6 +61,6 @@ def read_request(body: bytes, api: Api) -> GenerationRequest:
 def _with_logprobs(include: msgspec.Raw | None) -> msgspec.Raw:
     try:
         asked = [] if include is None else msgspec.json.decode(include, type=list[str] | None) or []
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return include or msgspec.Raw(b"null")  # the engine says best what is wrong with it
     return msgspec.Raw(msgspec.json.encode(asked if _LOGPROBS in asked else [*asked, _LOGPROBS]))
