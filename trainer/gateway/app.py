@@ -7,7 +7,7 @@ import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from starlette.responses import Response
@@ -247,7 +247,7 @@ class _DrainOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _SleepOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    timeout_s: float = 600.0
+    timeout_s: Annotated[float, msgspec.Meta(ge=0.0, le=3600.0)] = 600.0
 
 
 class _NoOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

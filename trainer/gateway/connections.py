@@ -61,6 +61,16 @@ class Answer:
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
+        self._ending: asyncio.Future[None] | None = None
+        connection = response.connection  # None when all of the answer came with its head
+        if connection is not None and connection.protocol is not None:
+            self._ending = connection.protocol.closed
+            if self._ending is None:
+                self._ended(None)
+            else:
+                self._ending.remove_done_callback(_noticed)
+                self._ending.add_done_callback(_noticed)
+                self._ending.add_done_callback(self._ended)
         self.status = response.status
         self.headers = [(name.lower(), value) for name, value in response.raw_headers]
 
@@ -71,8 +81,16 @@ class Answer:
         except _LOST as error:
             raise BrokenOff(repr(error)) from error
 
+    def _ended(self, _: asyncio.Future[None] | None) -> None:
+        """The connection ended: so does the body. Of chunks that are none, aiohttp tells only the connection."""
+        content = self._response.content
+        if not content.is_eof() and content.exception() is None:
+            content.set_exception(aiohttp.ClientPayloadError("the body broke off"))
+
     def close(self) -> None:
         """Be done with it. Before its end this closes the connection, which makes an engine stop generating."""
+        if self._ending is not None:
+            self._ending.remove_done_callback(self._ended)
         if self._response.content.is_eof():
             self._response.release()
         else:
@@ -83,3 +101,8 @@ class Answer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _noticed(ending: asyncio.Future[None]) -> None:
+    """How a kept connection ended is nobody's business any more; asyncio logs what nobody has asked about."""
+    ending.exception()

@@ -43,6 +43,11 @@ class Replica:
         """Whether it sleeps, or is being woken: only that may end it."""
         return self.state in ("asleep", "waking")
 
+    @property
+    def away(self) -> bool:
+        """Whether it neither serves nor sleeps: it has to be adopted."""
+        return not self.ready and not self.sleeping
+
     def lose(self) -> None:
         """It did not answer: no further request reaches it until it is adopted again."""
         if self.state == "ready":

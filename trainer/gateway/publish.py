@@ -98,7 +98,8 @@ class Publisher:
         probe = await upstream.probe(base.engine_model, self._probe, timeout_s=600.0)  # the first request compiles
         async with self._lock:
             current = self._policies.current
-            require_same(base.name, probe, replica.probes.get(base.name, probe), probe)
+            before = replica.probes.get(base.name, probe)
+            require_same(base.name, probe, before, before)
             await self._unload_strangers(replica, upstream)
             if current.path is not None:
                 await self._load(replica, upstream, current)
@@ -115,7 +116,8 @@ class Publisher:
     async def settled(self) -> AsyncIterator[None]:
         """Nothing is being published or unloaded meanwhile."""
         async with self._lock:
-            await asyncio.gather(*self._drains)
+            if self._drains:
+                await asyncio.wait(set(self._drains))  # who gives up waiting does not end them
             yield
 
     async def verify(self, replica: Replica) -> None:

@@ -8,6 +8,7 @@ weights, adapters' included, go to the machine's memory, the KV cache is dropped
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 from arttrace.errors import ServingError
@@ -33,12 +34,15 @@ class Sleeper:
         *,
         say: Callable[[str], None] = print,
         between_s: float = _BETWEEN_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pool = pool
         self._publisher = publisher
         self._gate = gate
         self._say = say
         self._between_s = between_s
+        self._clock = clock
+        self._open_until = clock()
         self._busy = False
         self._waking: asyncio.Task[None] | None = None
         self._reopening: asyncio.Task[None] | None = None
@@ -47,22 +51,27 @@ class Sleeper:
     async def fall_asleep(self, timeout_s: float) -> None:
         """Let the requests under way end, then let every engine sleep. On any failure all are awake again.
 
+        When they do not end in `timeout_s` seconds, requests pass for as long before it is tried again, so that one
+        without end lets the others through half of the time. Engines that have failed for good count for nothing.
+
         Raises Refusal (503): another step has them asleep, an engine is not ready, or requests did not end in time.
         """
         if self._busy:
             raise Refusal(503, "asleep", "the engines sleep for another step", retry_s=2)
-        coming = [replica for replica in self._pool.replicas if replica.state in ("starting", "restarting", "broken")]
-        if coming or not self._pool.ready():
-            raise engine_down("only engines that are up can be put to sleep")
+        self._all_ready()
+        if self._gate.passed and self._clock() < self._open_until:
+            raise self._not_drained()
         self._busy = True
         self._told.clear()
         self._gate.pause(reason=_REASON)
         try:
             if not await self._gate.drained(timeout_s):
-                raise Refusal(503, "not_drained", f"{self._gate.passed} requests are still being answered", retry_s=2)
+                self._open_until = self._clock() + timeout_s
+                self._say(f"the engines stay awake: {self._answering()} still being answered after {timeout_s:g} s")
+                raise self._not_drained()
             async with self._publisher.settled():
                 outcomes = await asyncio.gather(
-                    *(self._put_to_sleep(replica) for replica in self._pool.ready()), return_exceptions=True
+                    *(self._put_to_sleep(replica) for replica in self._all_ready()), return_exceptions=True
                 )
             for failure in outcomes:
                 if failure is not None:
@@ -73,6 +82,20 @@ class Sleeper:
         except BaseException:
             self.wake_soon()
             raise
+
+    def _all_ready(self) -> list[Replica]:
+        """Every engine that may hold memory of the card. Raises Refusal (503) when one of them could not be asked."""
+        living = [replica for replica in self._pool.replicas if replica.state != "failed"]
+        away = [f"{replica.name} is {replica.state}" for replica in living if not replica.ready]
+        if away or not living:
+            raise engine_down(f"only engines that are up can be put to sleep: {', '.join(away) or 'all have failed'}")
+        return living
+
+    def _not_drained(self) -> Refusal:
+        return Refusal(503, "not_drained", f"{self._answering()} still being answered", retry_s=2)
+
+    def _answering(self) -> str:
+        return "1 request is" if self._gate.passed == 1 else f"{self._gate.passed} requests are"
 
     async def told_to_wake(self) -> None:
         """Wait until somebody wakes them."""

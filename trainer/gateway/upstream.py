@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -14,6 +14,7 @@ from trainer.serving.engine import EngineAddress
 from trainer.serving.model import Probe
 
 _JSON = {"content-type": "application/json", "accept-encoding": "identity"}
+_T = TypeVar("_T")
 
 
 class EngineGone(ServingError):
@@ -56,33 +57,32 @@ class Upstream:
 
     async def models(self) -> dict[str, str]:
         """The models it serves, adapters among them: name to directory."""
-        answer = await self._json("GET", "/v1/models")
-        return {model["id"]: model.get("root") or "" for model in answer["data"]}
+        return {model.id: model.root or "" for model in (await self._asked(_Models, "GET", "/v1/models")).data}
 
     async def load_adapter(self, name: str, path: str) -> None:
         """Load an adapter directory under a new name."""
-        await self._json("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
+        await self._ordered("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
 
     async def unload_adapter(self, name: str) -> None:
         """Forget an adapter; requests that use it end on it."""
-        await self._json("POST", "/v1/unload_lora_adapter", {"lora_name": name})
+        await self._ordered("POST", "/v1/unload_lora_adapter", {"lora_name": name})
 
     async def sleeps(self) -> bool | None:
         """Whether it sleeps; None when it is none that could."""
         try:
-            return bool((await self._json("GET", "/is_sleeping"))["is_sleeping"])
+            return (await self._asked(_Sleeping, "GET", "/is_sleeping")).is_sleeping
         except EngineGone:
             raise
-        except (ServingError, TypeError, KeyError):
+        except ServingError:
             return None
 
     async def sleep(self) -> None:
         """Let it give up the card's memory, its weights kept in the machine's. It must have nothing to do."""
-        await self._json("POST", "/sleep?level=1", timeout_s=300.0)
+        await self._ordered("POST", "/sleep?level=1", timeout_s=300.0)
 
     async def wake_up(self) -> None:
         """Let it take the memory again; returns when it can answer."""
-        await self._json("POST", "/wake_up", timeout_s=300.0)
+        await self._ordered("POST", "/wake_up", timeout_s=300.0)
 
     async def probe(self, model: str, probe: Probe, *, timeout_s: float = 120.0) -> tuple[float, ...]:
         """Log-probabilities under `model` of the probe's token after each of its prompts; shape (prompts,).
@@ -97,12 +97,22 @@ class Upstream:
             "allowed_token_ids": [probe.token],
             "logprobs": 0,
         }
-        answer = await self._json("POST", "/v1/completions", request, timeout_s=timeout_s)
-        choices = sorted(answer["choices"], key=lambda choice: choice["index"])
-        return tuple(float(choice["logprobs"]["token_logprobs"][0]) for choice in choices)
+        answer = await self._asked(_Completion, "POST", "/v1/completions", request, timeout_s=timeout_s)
+        choices = sorted(answer.choices, key=lambda choice: choice.index)
+        if [choice.index for choice in choices] != list(range(len(probe.prompts))):
+            raise ServingError(f"the serving engine gave {len(choices)} choices at /v1/completions, not one per prompt")
+        return tuple(choice.logprobs.token_logprobs[0] for choice in choices)
 
-    async def _json(self, method: str, path: str, body: Any = None, *, timeout_s: float = 60.0) -> Any:
-        """The answer as parsed JSON, or None when it is plain text."""
+    async def _asked(self, kind: type[_T], method: str, path: str, body: Any = None, *, timeout_s: float = 60.0) -> _T:
+        """The JSON of an answer. Raises ServingError for any other: a proxy may stand where the engine was."""
+        content = await self._ordered(method, path, body, timeout_s=timeout_s)
+        try:
+            return msgspec.json.decode(content, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ServingError(f"what answered {path} is no serving engine: {error}") from None
+
+    async def _ordered(self, method: str, path: str, body: Any = None, *, timeout_s: float = 60.0) -> bytes:
+        """The content of an answer that is no refusal."""
         data = b"" if body is None else msgspec.json.encode(body)
         parts: list[bytes] = []
         try:
@@ -116,7 +126,33 @@ class Upstream:
         content = b"".join(parts)
         if answer.status != 200:
             raise ServingError(f"the serving engine refused {path} ({answer.status}): {_reason(content)}")
-        return msgspec.json.decode(content) if content[:1] in (b"{", b"[") else None
+        return content
+
+
+class _Model(msgspec.Struct):
+    id: str
+    root: str | None = None
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+class _Sleeping(msgspec.Struct):
+    is_sleeping: bool
+
+
+class _Logprobs(msgspec.Struct):
+    token_logprobs: Annotated[list[float], msgspec.Meta(min_length=1)]
+
+
+class _Choice(msgspec.Struct):
+    index: int
+    logprobs: _Logprobs
+
+
+class _Completion(msgspec.Struct):
+    choices: list[_Choice]
 
 
 def _reason(content: bytes) -> str:

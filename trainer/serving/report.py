@@ -34,8 +34,9 @@ class ServingFile(msgspec.Struct, frozen=True):
 
 
 class EngineStatus(msgspec.Struct, frozen=True):
-    """An engine behind the gateway: "starting", "ready", "restarting", "lost" (it does not answer) or "failed" (it
-    died too often); `url` is None while there is none. `requests` is how many it is answering now."""
+    """An engine behind the gateway: "starting", "ready", "restarting", "lost" (it does not answer), "failed" (it died
+    too often), "asleep", "waking" or "broken" (it did not wake as it was); `url` is None while there is none.
+    `requests` is how many it is answering now."""
 
     state: str
     url: str | None

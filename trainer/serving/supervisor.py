@@ -92,7 +92,7 @@ class Supervisor:
             if self.replica.ready and self._process is None and silent >= _SILENT_TIMES:
                 self._say(f"{self.replica.name} does not answer; requests go elsewhere")
                 self.replica.lose()
-            elif not self.replica.ready and healthy:
+            elif self.replica.away and healthy:
                 await self._welcome(upstream)
 
     async def stop(self) -> None:

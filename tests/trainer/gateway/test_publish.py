@@ -1,6 +1,7 @@
 """Publishing: the aliases move only to a version that was loaded and seen to change the model."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,34 @@ async def test_a_request_under_way_ends_on_the_version_it_began_with(site: Site)
     assert answer.status_code == 200
     assert answer.headers["x-arttrace-policy-version"] == "policy@1"
     await site.until_unloaded("policy@1")
+
+
+async def test_who_waits_for_a_version_to_be_unloaded_may_give_up(site: Site) -> None:
+    await site.publish(1, write_adapter(site.directory / "a", b"w1"))
+    publisher = site.gateway.publisher
+    with site.gateway.policies.current.answering():
+        await site.publish(2, write_adapter(site.directory / "b", b"w2"))
+        waiting = asyncio.create_task(publisher.settled().__aenter__())
+        await asyncio.sleep(0.02)
+        waiting.cancel()
+        await asyncio.wait((waiting,))
+        assert "policy@1" in site.engine.adapters
+    await site.until_unloaded("policy@1")
+    async with publisher.settled():
+        assert list(site.engine.adapters) == ["policy@2"]
+
+
+@pytest.mark.parametrize(("moved", "taken"), [(0.02, True), (0.2, False)])
+async def test_an_engine_is_taken_back_whose_kernels_do_not_repeat_themselves_exactly(
+    site: Site, moved: float, taken: bool
+) -> None:
+    replica = site.gateway.pool.replicas[0]
+    replica.lose()
+    replica.probes["policy@0"] = tuple(each + moved for each in replica.probes["policy@0"])
+    assert replica.upstream is not None
+    with contextlib.nullcontext() if taken else pytest.raises(ServingError, match="is not what it was"):
+        await site.gateway.publisher.adopt(replica, replica.upstream)
+    assert replica.ready == taken
 
 
 async def test_an_engine_that_does_not_apply_the_adapter_is_found_out(site: Site) -> None:

@@ -25,6 +25,8 @@ def test_log_probabilities_and_token_ids_are_asked_for() -> None:
     assert forwarded(include=[LOGPROBS])["include"] == [LOGPROBS]
     assert forwarded(include=None)["include"] == [LOGPROBS]
     assert forwarded(include="nonsense")["include"] == "nonsense"
+    not_unicode = read_request(b'{"model":"policy","include":["\xff"]}', "responses")
+    assert b'"include":["\xff"]' in not_unicode.for_engine(Policies("policy", "base").base)
     assert "enable_response_messages" not in forwarded(background=True)
 
 

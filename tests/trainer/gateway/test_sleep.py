@@ -15,6 +15,7 @@ from gateway_site import Site
 from stand_in_engine import write_adapter
 
 from arttrace.errors import ServingError
+from trainer.gateway.pool import Replica
 from trainer.gateway.publish import require_same
 from trainer.gateway.sleep import Sleeper
 
@@ -103,6 +104,71 @@ async def test_requests_that_do_not_end_in_time_are_not_cut_short(sleepy: Site) 
     await until(lambda: not sleepy.gateway.gate.paused)
     sleepy.engine.release.set()
     assert (await under_way).status_code == 200
+
+
+async def test_a_request_without_end_keeps_the_gate_closed_for_half_the_time_at_most(sleepy: Site) -> None:
+    now = 0.0
+    said: list[str] = []
+    gateway = sleepy.gateway
+    gateway.sleeper = Sleeper(gateway.pool, gateway.publisher, gateway.gate, say=said.append, clock=lambda: now)
+    sleepy.engine.held = True
+    without_end = asyncio.create_task(sleepy.chat())
+    await until(lambda: sleepy.engine.generations)
+    answer = await sleepy.http.post("/admin/sleep", json={"timeout_s": 0.05})
+    assert answer.json()["error"]["type"] == "not_drained"
+    assert ["1 request" in line and "0.05 s" in line for line in said] == [True]
+    now = 0.04
+    at_once = await sleepy.http.post("/admin/sleep", json={"timeout_s": 1000.0})
+    assert (at_once.status_code, at_once.json()["error"]["type"]) == (503, "not_drained")
+    assert not gateway.gate.paused
+    now = 0.06
+    order = asyncio.create_task(sleepy.http.post("/admin/sleep", json={"timeout_s": 1000.0}))
+    await until(lambda: gateway.gate.paused)
+    order.cancel()
+    await until(lambda: not gateway.gate.paused)
+    sleepy.engine.release.set()
+    assert (await without_end).status_code == 200
+    now = 0.0
+    async with asleep(sleepy):  # nothing is being answered
+        assert sleepy.engine.asleep
+
+
+@pytest.mark.parametrize("bound", [-1, 1e9, "x"])
+async def test_a_bound_on_the_waiting_is_one(sleepy: Site, bound: object) -> None:
+    assert (await sleepy.http.post("/admin/sleep", json={"timeout_s": bound})).status_code == 400
+    assert (state(sleepy), sleepy.gateway.gate.paused) == ("ready", False)
+
+
+async def test_an_engine_that_dies_while_requests_end_is_not_said_to_sleep(sleepy: Site) -> None:
+    sleepy.engine.held = True
+    under_way = asyncio.create_task(sleepy.chat())
+    await until(lambda: sleepy.engine.generations)
+    order = asyncio.create_task(sleepy.http.post("/admin/sleep", json={"timeout_s": 20}))
+    await until(lambda: sleepy.gateway.gate.paused)
+    sleepy.gateway.pool.replicas[0].state = "restarting"
+    sleepy.engine.release.set()
+    assert (await under_way).status_code == 200
+    answer = await order
+    assert (answer.status_code, answer.json()["error"]["type"]) == (503, "engine_unavailable")
+    assert "restarting" in answer.json()["error"]["message"]
+    sleepy.gateway.pool.replicas[0].state = "ready"
+    assert (await sleepy.chat()).status_code == 200
+    assert sleepy.engine.log == []
+
+
+@pytest.mark.parametrize("other", ["lost", "failed"])
+async def test_all_engines_that_may_still_live_sleep_or_none(sleepy: Site, other: str) -> None:
+    second = Replica("second")
+    second.state = other
+    sleepy.gateway.pool.replicas.append(second)
+    if other == "failed":  # for good: it holds no memory
+        async with asleep(sleepy):
+            assert sleepy.engine.asleep
+        return
+    answer = await sleepy.http.post("/admin/sleep", json={})
+    assert (answer.status_code, "second is lost" in answer.json()["error"]["message"]) == (503, True)
+    assert sleepy.engine.log == []
+    assert (await sleepy.chat()).status_code == 200
 
 
 async def test_one_step_at_a_time_may_have_them_asleep(sleepy: Site) -> None:

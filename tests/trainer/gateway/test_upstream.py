@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -12,6 +15,7 @@ from arttrace.errors import ServingError
 from trainer.gateway.connections import BrokenOff, Connections, NotConnected
 from trainer.gateway.upstream import Upstream
 from trainer.serving.engine import EngineAddress
+from trainer.serving.model import Probe
 
 
 def test_a_closed_engine_is_an_engine_that_does_not_answer() -> None:
@@ -31,17 +35,24 @@ Answering = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[Non
 
 
 @contextlib.asynccontextmanager
-async def server(answering: Answering) -> AsyncIterator[Connections]:
-    """Connections to a server that does as the test says."""
+async def listening(answering: Answering) -> AsyncIterator[str]:
+    """The URL of a server that does as the test says."""
 
     async def each(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             await answering(reader, writer)
         writer.close()
 
-    listening = await asyncio.start_server(each, "127.0.0.1", 0)
-    connections = Connections(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/base", {"x-mine": "yes"})
-    async with listening:
+    server = await asyncio.start_server(each, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@contextlib.asynccontextmanager
+async def server(answering: Answering) -> AsyncIterator[Connections]:
+    """Connections to such a server."""
+    async with listening(answering) as url:
+        connections = Connections(f"{url}/base", {"x-mine": "yes"})
         yield connections
         await connections.close()
 
@@ -103,6 +114,80 @@ async def test_an_answer_that_is_not_whole_is_an_error(content: bytes) -> None:
     async with server(answering) as connections, asyncio.timeout(20):
         with pytest.raises(BrokenOff):
             await whole(connections)
+
+
+@pytest.mark.parametrize("hangs_up", [True, False])
+async def test_chunks_that_are_none_in_the_middle_of_an_answer_are_an_error(hangs_up: bool) -> None:
+    begun = asyncio.Event()
+
+    async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(2)
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n")
+        await begun.wait()
+        writer.write(b"ZZZ\r\nx\r\n")
+        await writer.drain()
+        if not hangs_up:
+            await reader.read()
+
+    async with server(answering) as connections, asyncio.timeout(20):
+        with await connections.request("POST", "/path", b"{}") as answer:
+            assert await answer.part() == b"hello"
+            begun.set()
+            with pytest.raises(BrokenOff):
+                await answer.part()
+
+
+async def test_a_kept_connection_that_is_reset_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    reset = asyncio.Event()
+
+    async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(2)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhello")
+        await asyncio.sleep(0.02)
+        writer.write(b"hello")
+        await reset.wait()
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+
+    async with server(answering) as connections, asyncio.timeout(20):
+        assert await whole(connections) == (200, b"hellohello")
+        reset.set()
+        await asyncio.sleep(0.05)
+        gc.collect()
+        await asyncio.sleep(0)
+    assert "never retrieved" not in caplog.text
+
+
+ODD = [
+    b"<html>the proxy's page</html>",
+    b"",
+    b"[]",
+    b'{"data": "x", "choices": "x"}',
+    b'{"data": [{"root": "x"}], "choices": [{"index": 0}]}',
+    b'{"data": [{"id": 7}], "choices": [{"index": 0, "logprobs": {"token_logprobs": []}}]}',
+    b'{"data": [{"id": "a"}, 7], "choices": [{"index": 0, "logprobs": {"token_logprobs": [null]}}]}',
+    b'{"data": [{"id": "\xff"}], "choices": [{"index": 0, "logprobs": {"token_logprobs": [-1.0]}}',
+    b'{"data": [' + b"[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("content", ODD)
+async def test_an_answer_that_no_engine_gives_is_a_clear_error(content: bytes) -> None:
+    async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := (await reader.readuntil(b"\r\n\r\n")).lower():
+            await reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0))
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(content), content))
+
+    async with listening(answering) as url, asyncio.timeout(20):
+        upstream = Upstream(EngineAddress(url))
+        with pytest.raises(ServingError, match="/v1/models"):
+            await upstream.models()
+        with pytest.raises(ServingError, match="/v1/completions"):
+            await upstream.probe("base", Probe([[1], [2]], 3))
+        assert await upstream.sleeps() is None
+        await upstream.close()
 
 
 async def test_connections_are_kept_and_dropped_where_the_server_says_so() -> None:

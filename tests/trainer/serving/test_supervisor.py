@@ -1,0 +1,65 @@
+"""The watchdog of one engine, before an engine and a publisher that only note what they are asked."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.gateway.pool import Replica
+from trainer.serving import supervisor
+from trainer.serving.engine import EngineOptions
+from trainer.serving.model import read_model
+from trainer.serving.supervisor import Supervisor
+
+
+class Engine:
+    """Answers that it is well, which takes it some time; `meanwhile` is the state of its replica by then."""
+
+    def __init__(self, replica: Replica, meanwhile: str, base_model: str) -> None:
+        self._replica = replica
+        self._meanwhile = meanwhile
+        self._base_model = base_model
+
+    async def healthy(self) -> bool:
+        await asyncio.sleep(0.01)
+        self._replica.state = self._meanwhile
+        return True
+
+    async def models(self) -> dict[str, str]:
+        return {self._base_model: ""}
+
+
+class Publisher:
+    """Notes which replicas it was to adopt."""
+
+    def __init__(self) -> None:
+        self.adopted: list[Replica] = []
+
+    async def adopt(self, replica: Replica, upstream: Any) -> None:
+        self.adopted.append(replica)
+        replica.state = "ready"
+
+
+@pytest.mark.parametrize(("meanwhile", "adopts"), [("asleep", False), ("waking", False), ("lost", True)])
+async def test_an_engine_that_falls_asleep_while_it_is_asked_is_left_alone(
+    base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: str, adopts: bool
+) -> None:
+    monkeypatch.setattr(supervisor, "_LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(supervisor, "_ASK_EVERY_S", 0.0)
+    replica, publisher = Replica(), Publisher()
+    shape = read_model(base_model)
+    watchdog = Supervisor(
+        replica, publisher, EngineOptions(base_model, shape), tmp_path / "log", lambda _: None, "http://engine"
+    )
+    replica.upstream, replica.state = Engine(replica, meanwhile, shape.name), "ready"
+    watching = asyncio.create_task(watchdog.keep_alive())
+    async with asyncio.timeout(20):
+        while replica.state == "ready" and not publisher.adopted:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.1)
+    watching.cancel()
+    await asyncio.wait((watching,))
+    assert bool(publisher.adopted) == adopts
