@@ -97,3 +97,53 @@ def test_odd_attributes_in_any_order_read_the_same() -> None:
     for seed in range(5):
         random.Random(seed).shuffle(spans)
         assert build_trajectories(spans) == expected
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        '{"type": "tool_call_response", "id": "c1", "response": @}',
+        '{"type": "other", "value": {"a": @}}',
+        '{"type": "tool_call", "name": "f", "arguments": @}',
+        '{"type": "tool_call", "name": "f", "arguments": "@"}',
+        '{"type": "image", "value": @}',
+    ],
+)
+def test_what_can_just_be_read_need_not_be_written(part: str) -> None:
+    """Between the depth that a parser still reads and the one that is still written lie a few levels."""
+    for depth in range(900, 1000):
+        run = Run("r")
+        parts = part.replace("@", "[" * depth + "]" * depth)
+        tools = f'[{{"type": "function", "function": {{"name": {"[" * depth}{"]" * depth}}}}}]'
+        deep = f'[{{"role": "user", "parts": [{parts}]}}]'
+        run.chat("one", [QUESTION], message("assistant", "42"), at=1, INPUT_MESSAGES=deep)
+        run.chat("two", [QUESTION], message("assistant", "43"), at=3, OUTPUT_MESSAGES=deep, TOOL_DEFINITIONS=tools)
+        run.chat("three", [QUESTION], message("assistant", "44"), at=5, SYSTEM_INSTRUCTIONS=f"[{parts}]")
+        [trajectory] = build_trajectories(run.end(at=20, ENTRY_RESULT=f'"{"[" * depth}"', METADATA=f'{{"a": {deep}}}'))
+        one, two, _ = (placed.call for placed in trajectory.calls)
+        assert (len(one.messages), len(two.choices)) in ([(1, 1)] if depth < 910 else [(1, 1), (0, 1), (1, 0), (0, 0)])
+        assert (len(two.messages), len(one.choices)) == (1, 1)
+        assert trajectory.calls[2].call.choices[0].message.text == "44"
+
+
+def test_values_of_attributes_too_deep_to_be_written_are_left_out() -> None:
+    value: list[object] = []
+    for _ in range(970):
+        value = [value]
+    run = Run("r")
+    run.chat("one", [QUESTION], message("assistant", "42"), at=1, TOOL_DEFINITIONS=[{"a": value}], RESPONSE_ID=value)
+    run.tool("t", "search", at=12, until=13, TOOL_CALL_ARGUMENTS=value, TOOL_CALL_RESULT=value)
+    [trajectory] = build_trajectories(run.end(at=20, ENTRY_ARGUMENTS=value))
+    assert trajectory.calls[0].call.choices[0].message.text == "42"
+    assert trajectory.arguments is None
+    assert [tool.name for tool in trajectory.tool_calls] == ["search"]
+
+
+@pytest.mark.parametrize(("name", "value"), [("TOKEN_IDS", [1, 2**40]), ("LOGPROBS", [-1, 10**400])])
+def test_token_data_out_of_range_is_no_token_data(name: str, value: list[int]) -> None:
+    run = Run("r")
+    run.chat("one", [QUESTION], message("assistant", "42"), at=1, **{name: value})
+    [trajectory] = build_trajectories(run.end(at=20))
+    [choice] = trajectory.calls[0].call.choices
+    assert getattr(choice, name.lower()) is None
+    assert not sequences(trajectory)[0]
