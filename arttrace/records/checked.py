@@ -40,7 +40,7 @@ def _is_id(text: str, digits: int) -> bool:
 def _check_numbers(span: SpanRow) -> None:
     if span.start_ns not in _TIMES or span.end_ns not in _TIMES:
         raise ValueError(f"span {span.name!r}: its times are not nanoseconds since 1970")
-    dropped: list[int] = [one.dropped_attributes for one in (*span.events, *span.links)]
+    dropped = [*(one.dropped_attributes for one in span.events), *(one.dropped_attributes for one in span.links)]
     if span.rest is not None:
         dropped += [span.rest.dropped_attributes, span.rest.dropped_events, span.rest.dropped_links]
     if span.origin is not None:
@@ -59,7 +59,8 @@ def _check_numbers(span: SpanRow) -> None:
 
 def _check_depth(span: SpanRow) -> None:
     holders: list[Attributes] = [span.attributes, span.resource]
-    holders += [one.attributes for one in (*span.events, *span.links)]
+    holders += [one.attributes for one in span.events]
+    holders += [one.attributes for one in span.links]
     if span.origin is not None:
         holders.append(span.origin.scope_attributes)
     level: list[Any] = [value for holder in holders for value in holder.values()]

@@ -66,6 +66,7 @@ class Store:
         self._unread = threading.Condition(self._lock)
         self._closed = False
         self._invalid = False
+        self._rewriting = False
         self._journal = JournalWriter(data.journal, fsync_interval_s=None)
 
     @classmethod
@@ -146,7 +147,7 @@ class Store:
 
     def _take_in(self, directory: Path) -> int:
         with self._lock:
-            self._opened()
+            self._for_writing()
             return self._load_from(directory)
 
     def _load_from(self, directory: Path) -> int:
@@ -174,28 +175,33 @@ class Store:
         takes its place at once; until then nothing changes."""
         target = copy_beside(self.data.store)
         with self._lock:
-            connection = self._opened()
-            connection.execute("CHECKPOINT")
-            before = self.data.store.stat().st_size
-            found = runs(connection)
-            whole = sum(run.size for run in found)
-            budget = None if max_bytes is None or before <= max_bytes else int(whole * max_bytes / before)
-            kept = within(found, before_ns=before_ns, max_size=budget)
-            after = None
-            if not dry_run and len(kept) < len(found):
-                try:
+            connection = self._for_writing()
+            self._rewriting = True
+            try:
+                connection.execute("CHECKPOINT")
+                before = self.data.store.stat().st_size
+                found = runs(connection)
+                whole = sum(run.size for run in found)
+                budget = None if max_bytes is None or before <= max_bytes else int(whole * max_bytes / before)
+                kept = within(found, before_ns=before_ns, max_size=budget)
+                after = None
+                if not dry_run and len(kept) < len(found):
                     copy_kept(connection, target, kept)
                     while max_bytes is not None and kept and target.stat().st_size > max_bytes:  # estimated too low
                         kept = within(kept, before_ns=None, max_size=sum(run.size for run in kept) * 3 // 4)
                         copy_kept(connection, target, kept)
                     self._reopen(target)
-                except (duckdb.Error, OSError, StoreError) as error:
-                    target.unlink(missing_ok=True)
-                    raise StoreError(
-                        f"the store {self.data.store} could not be written anew: {error}",
-                        "Nothing that was to be kept is lost. There must be room for it beside the store.",
-                    ) from error
-                after = self.data.store.stat().st_size
+                    after = self.data.store.stat().st_size
+            except (duckdb.Error, OSError, StoreError) as error:
+                self._note(error)
+                target.unlink(missing_ok=True)
+                raise StoreError(
+                    f"the store {self.data.store} could not be written anew: {error}",
+                    "Nothing that was to be kept is lost. There must be room for it beside the store.",
+                ) from error
+            finally:
+                self._rewriting = False
+                self._unread.notify_all()
         return Pruned(
             trajectories=sum(len(run.trajectories) for run in found) - sum(len(run.trajectories) for run in kept),
             spans=sum(run.spans for run in found) - sum(run.spans for run in kept),
@@ -426,7 +432,7 @@ class Store:
         try:
             yield connection
         except duckdb.Error as error:
-            self._invalid = self._invalid or isinstance(error, duckdb.FatalException)
+            self._note(error)
             raise StoreError(f"the store {self.data.store} could not be read: {error}") from error
         finally:
             try:
@@ -442,16 +448,34 @@ class Store:
         try:
             yield
         except duckdb.Error as error:
-            self._invalid = self._invalid or isinstance(error, duckdb.FatalException)
+            self._note(error)
+
+    def _note(self, error: Exception) -> None:
+        """After a fatal error, a commit that fails for a full disk, say, the whole DuckDB instance is of no use."""
+        if isinstance(error, duckdb.FatalException):
+            self._invalid = True
 
     def _opened(self) -> duckdb.DuckDBPyConnection:
-        """The connection, a new one after an error that spoilt the last: a commit that fails for a full disk, say,
-        invalidates the whole DuckDB instance. Raises StoreError when it cannot be had, or after `close`."""
+        """The connection, a new one after an error that spoilt the last. Raises StoreError when it cannot be had, or
+        after `close`."""
         if self._closed:
             raise self._after_close()
         if self._invalid:
-            self._reopen()
+            try:
+                self._reopen()
+            except (duckdb.Error, OSError) as error:
+                raise StoreFull(
+                    f"the store {self.data.store} could not be opened again: {error}",
+                    "Free disk space. Nothing is lost, and the next use tries again.",
+                ) from error
         return self._connection
+
+    def _for_writing(self) -> duckdb.DuckDBPyConnection:
+        """`_opened`, when no rewrite waits for its readers: what is written then would go with the old file."""
+        while self._rewriting or self._invalid:  # opening anew may wait too
+            self._unread.wait_for(lambda: not self._rewriting)
+            self._opened()
+        return self._opened()
 
     def _after_close(self) -> StoreError:
         return StoreError(f"the store {self.data.store} was closed", "Open it again to go on.")

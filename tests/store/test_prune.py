@@ -15,6 +15,7 @@ from simulated_agent import T0, Run, message, research_run
 from arttrace.collector.owner import hold_store
 from arttrace.commands import cli
 from arttrace.errors import StoreError
+from arttrace.journal import list_segments
 from arttrace.paths import DataDir
 from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.reward import Reward
@@ -144,6 +145,26 @@ def test_readers_and_writers_go_on_beside_a_rewrite(data: DataDir) -> None:
         assert failed == []
     with Store.open(data) as store:
         assert store.trajectories() == [kept]
+
+
+def test_what_comes_while_a_rewrite_waits_for_a_reader_is_kept(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store.open(data, create=True) as store:
+        store.append(research_run("old"))
+        waits = threading.Event()
+        wait_for = store._unread.wait_for
+        monkeypatch.setattr(store._unread, "wait_for", lambda ready: waits.set() or wait_for(ready))
+        pruning = threading.Thread(target=store.prune, kwargs={"before_ns": T0 + HOUR})
+        writing = threading.Thread(target=store.append, args=(at(9, research_run("new")),))
+        with store._reading() as reader:
+            pruning.start()
+            assert waits.wait(60)
+            writing.start()
+            writing.join(0.5)  # it may end now, or wait for the rewrite: what it wrote is there in the end
+            assert reader.execute("SELECT count(*) FROM span_records").fetchone() is not None
+        pruning.join()
+        writing.join()
+        assert [one.id for one in store.trajectories()] == ["new"]
+        assert not list_segments(data.spool)
 
 
 def test_beside_an_owner(data: DataDir) -> None:
