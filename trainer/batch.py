@@ -22,21 +22,18 @@ class Batch:
     `samples` holds one entry per trajectory with trainable tokens. `consumed` names every trajectory whose reward
     entered an advantage. `left_out` counts trajectories by the reason they were dropped (one that is alone in its
     group needs company before a reward), `quarantined` calls by the reason their tokens are not trained. Rewards are
-    those of the consumed trajectories, group by group.
+    those of the consumed trajectories, group by group. `equal_groups` are those whose rewards are all equal, their
+    agents' own too: they teach nothing, and stay in the normaliser.
     """
 
     samples: tuple[Sample, ...] = ()
     consumed: tuple[Consumed, ...] = ()
     rewards: tuple[tuple[float, ...], ...] = ()
+    equal_groups: int = 0
     captured_tokens: int = 0
     trained_tokens: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
     quarantined: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def equal_groups(self) -> int:
-        """Groups whose rewards are all equal: they teach nothing, and stay in the normaliser."""
-        return sum(1 for group in self.rewards if len(set(group)) == 1)
 
     @property
     def reward_mean(self) -> float:
@@ -71,7 +68,7 @@ def make_batch(
     rewards: list[tuple[float, ...]] = []
     left_out: Counter[str] = Counter()
     quarantined: Counter[str] = Counter()
-    captured = trained = 0
+    equal = captured = trained = 0
     for group in groups:
         scored, reasons = compared(group.trajectories, policy=policy, step=step, max_staleness=max_staleness)
         left_out.update(reasons)
@@ -80,6 +77,7 @@ def make_batch(
         values = tuple(reward for _, reward in scored)
         rewards.append(values)
         own = _agent_advantages([trajectory for trajectory, _ in scored], scale)
+        equal += len(set(values)) == 1 and not any(any(agents.values()) for agents in own.values())
         for (trajectory, _), advantage in zip(scored, group_advantages(values, scale=scale), strict=True):
             consumed.append(Consumed(trajectory.id, trajectory.revision))
             found, report = sequences(trajectory, policy=policy)
@@ -94,6 +92,7 @@ def make_batch(
         samples=tuple(samples),
         consumed=tuple(consumed),
         rewards=tuple(rewards),
+        equal_groups=equal,
         captured_tokens=captured,
         trained_tokens=trained,
         left_out=dict(left_out),

@@ -31,12 +31,14 @@ AnyRun = TypeVar("AnyRun", bound=Run)
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A group that is compared: its key, the ids of all its runs, and of those that count the ids and the rewards."""
+    """A group that is compared: its key, the ids of all its runs, and of those that count the ids, the rewards and the
+    largest staleness."""
 
     key: str
     ids: tuple[str, ...]
     counted: tuple[str, ...]
     rewards: tuple[float, ...]
+    staleness: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +47,6 @@ class Choice:
 
     groups: tuple[Chosen, ...]
     left_out: dict[str, int]
-
-    @property
-    def all_equal(self) -> bool:
-        """Whether the rewards within each group are equal, so that nothing can be learned."""
-        return all(len(set(group.rewards)) == 1 for group in self.groups)
 
 
 def choose(
@@ -67,7 +64,8 @@ def choose(
         left_out.update(reasons)
         if found:
             counted, rewards = zip(*((one.id, reward) for one, reward in found), strict=True)
-            groups.append(Chosen(key, tuple(one.id for one in runs), counted, rewards))
+            oldest = max(staleness(one, step, policy) for one, _ in found)
+            groups.append(Chosen(key, tuple(one.id for one in runs), counted, rewards, oldest))
     return Choice(tuple(groups), dict(left_out))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from arttrace.records.reward import Reward
 from arttrace.store import Store
 from trainer.checkpoints import Checkpoints
 from trainer.daemon import Clock, Loop, Phase
+from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample, StepMetrics
 from trainer.serving import GatewayStatus, PublishReport
 from trainer.serving.report import EngineStatus
@@ -25,6 +26,7 @@ from trainer.serving.report import EngineStatus
 @dataclass
 class StandInLearner:
     steps: int = 0
+    config: LearnerConfig = LearnerConfig()
     versions: list[str | None] = field(default_factory=list)
 
     def step(self, samples: Sequence[Sample], *, current_version: str | None = None) -> StepMetrics:
@@ -43,6 +45,7 @@ class StandInLearner:
 class StandInGateway:
     step: int = 0
     dead: bool = False
+    slept: int = 0
 
     def publish(self, step: int, path: Path) -> PublishReport:
         if self.dead:
@@ -52,20 +55,26 @@ class StandInGateway:
         return PublishReport(f"policy@{step}", "", max_logprob_change=0.1, seconds=0.0)
 
     def status(self) -> GatewayStatus:
-        return GatewayStatus("policy", f"policy@{self.step}", self.step, "", {}, EngineStatus("ready", None, 0))
+        return GatewayStatus(
+            "policy", f"policy@{self.step}", self.step, "", {}, EngineStatus("ready", None, 0), sleeps=True
+        )
+
+    def fall_asleep(self) -> Callable[[], None]:
+        self.slept += 1
+        return lambda: None
 
 
 def loop_on(store: Store, data: DataDir, gateway: StandInGateway) -> Loop:
     return Loop("policy", "base", store, StandInLearner(), Checkpoints(data.policies, "policy"), gateway)  # type: ignore[arg-type]
 
 
-def fill(store: Store, *scenarios: str) -> None:
+def fill(store: Store, *scenarios: str, rewards: tuple[float, ...] = (0.0, 1.0)) -> None:
     records: list[Record] = []
     for scenario in scenarios:
-        for n in range(2):
+        for n, value in enumerate(rewards):
             id = f"{scenario}-{n}"
             records += research_run(id, scenario=scenario)
-            records.append(Reward(id=f"r-{id}", trajectory_id=id, value=float(n)))
+            records.append(Reward(id=f"r-{id}", trajectory_id=id, value=value))
     store.append(records)
 
 
@@ -113,18 +122,26 @@ def test_a_step_killed_before_it_was_published_is_finished_by_the_next_start(tmp
         assert again.version == "policy@2"
 
 
-def test_equal_rewards_skip_the_step_and_consume_nothing(tmp_path: Path) -> None:
-    class Skipping(StandInLearner):
-        def step(self, samples: Sequence[Sample], *, current_version: str | None = None) -> StepMetrics:
-            return StepMetrics(skipped=True)
-
-    data = DataDir(tmp_path)
+def test_equal_rewards_skip_the_step_put_no_engine_to_sleep_and_consume_nothing(tmp_path: Path) -> None:
+    data, gateway = DataDir(tmp_path), StandInGateway()
     with Store.open(data, create=True) as store:
-        fill(store, "s")
-        loop = Loop("policy", "base", store, Skipping(), Checkpoints(data.policies, "policy"), None)
+        fill(store, "s", rewards=(0.5, 0.5))
+        loop = loop_on(store, data, gateway)
         assert loop.train(fresh(store)) is None
         assert loop.checkpoints.latest() is None
         assert len(fresh(store)) == 1
+        assert (loop.learner.steps, gateway.slept) == (0, 0)  # type: ignore[attr-defined]
+
+
+def test_equal_rewards_are_trained_on_by_a_kl_term(tmp_path: Path) -> None:
+    data, gateway = DataDir(tmp_path), StandInGateway()
+    with Store.open(data, create=True) as store:
+        fill(store, "s", rewards=(0.5, 0.5))
+        loop = loop_on(store, data, gateway)
+        loop.learner.config = LearnerConfig(kl_weight=0.1)
+        done = loop.train(fresh(store))
+        assert done is not None
+        assert (done.version, gateway.slept) == ("policy@1", 1)
 
 
 def test_a_failed_step_consumes_nothing(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from trainer.daemon.patience import stop_on_signals
 from trainer.daemon.prometheus import render, serving_metrics
 from trainer.daemon.scoring import JudgeTerms
 from trainer.daemon.state import DaemonState, Queue, read_state
+from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import NotFinite, Sample, StepMetrics
 from trainer.serving import GatewayStatus, PublishReport
 from trainer.serving.client import GatewayGone
@@ -44,11 +45,10 @@ class StandInLearner:
 
     script: list[Step] = field(default_factory=list)
     full: int = 0
+    config: LearnerConfig = LearnerConfig()
     trained: list[set[str]] = field(default_factory=list)
 
     def step(self, samples: Sequence[Sample], *, current_version: str | None = None) -> StepMetrics:
-        if all(sample.advantage == 0 for sample in samples):
-            return StepMetrics(skipped=True)
         made = self.script.pop(0)() if self.script else StepMetrics(loss=1.0)
         self.trained.append({one.trajectory_id for sample in samples for one in sample.sequences})
         return made

@@ -20,6 +20,7 @@ from trainer.commands.training import print_step, require_base_model
 from trainer.daemon import Loop, require_trainable
 from trainer.daemon.patience import stop_on_signals
 from trainer.learner import LearnerConfig, make_learner
+from trainer.learner.interface import teaches
 from trainer.selection import Choice, Chosen, choose
 from trainer.serving import GatewayClient, ServingFile
 
@@ -33,6 +34,24 @@ def choose_groups(store: AnyStore, checkpoints: Checkpoints, max_staleness: int 
     consumed = checkpoints.consumed_ids()  # a dry run has recorded nothing
     fresh = (one for one in store.summaries(unconsumed_by=checkpoints.policy) if one.id not in consumed)
     return choose(fresh, policy=checkpoints.policy, step=checkpoints.latest() or 0, max_staleness=max_staleness)
+
+
+def share_out(groups: Sequence[Chosen], steps: int, max_staleness: int | None) -> tuple[list[Sequence[Chosen]], str]:
+    """The groups in even shares for `steps` steps at most, and why there are fewer, "" when that needs no word.
+
+    A step makes the runs of all shares after its own older by one: the last share is still within `max_staleness`.
+    """
+    count = min(steps, len(groups))
+    why = ""
+    if count and max_staleness is not None:
+        in_time = max_staleness - max(group.staleness for group in groups) + 1
+        if in_time < count:
+            why = (
+                f"{in_time} {'step' if in_time == 1 else 'steps'} instead of {count}: the runs of a later one would be "
+                f"too stale (--max-staleness {max_staleness})"
+            )
+            count = in_time
+    return [groups[n::count] for n in range(count)], why
 
 
 def train_grpo(
@@ -50,18 +69,26 @@ def train_grpo(
     """Share the groups out evenly over `steps` steps at most, and take them. Raises TrainingError; SystemExit with code
     130 when a signal asked it to end before the last of them."""
     choice = choose_groups(store, checkpoints, max_staleness)
-    count = min(steps, len(choice.groups))
-    shares = [choice.groups[n::count] for n in range(count)]
+    shares, fewer = share_out(choice.groups, steps, max_staleness)
+
+    def batch_of(groups: Sequence[Group]) -> Batch:
+        step = checkpoints.latest() or 0
+        return make_batch(groups, policy=checkpoints.policy, scale=scale, step=step, max_staleness=max_staleness)
+
     first = _build(store, shares[0]) if shares else []
-    batch = make_batch(first, policy=checkpoints.policy, step=checkpoints.latest() or 0, max_staleness=max_staleness)
+    batch = batch_of(first)
     require_trainable(batch if shares else Batch(left_out=choice.left_out))  # before the imports that take seconds
     base_model = require_base_model(base_model)
     gateway = GatewayClient(serving.url) if serving else None
     if gateway:
         gateway.status()
-    if choice.all_equal:
+    if not teaches(batch.samples, learner) and not any(
+        teaches(batch_of(_build(store, share)).samples, learner) for share in shares[1:]
+    ):
         print_skip(as_json)
         return
+    if fewer:
+        click.echo(fewer, err=True)
     loop = Loop(
         policy=checkpoints.policy,
         base_model=str(base_model),
@@ -77,7 +104,7 @@ def train_grpo(
         loop.resume()
         for number, share in enumerate(shares):
             if stop.is_set():
-                click.echo(f"stopped after {number} of {count} steps; the other runs are as they were", err=True)
+                click.echo(f"stopped after {number} of {len(shares)} steps; the other runs are as they were", err=True)
                 sys.exit(_INTERRUPTED)
             done = loop.train(_build(store, share) if number else first)
             if done is None:
@@ -92,7 +119,13 @@ def print_skip(as_json: bool) -> None:
 
 
 def print_plan(
-    store: AnyStore, checkpoints: Checkpoints, scale: Scale, max_staleness: int | None, *, as_json: bool
+    store: AnyStore,
+    checkpoints: Checkpoints,
+    scale: Scale,
+    max_staleness: int | None,
+    *,
+    steps: int,
+    as_json: bool,
 ) -> None:
     """Tell what would be trained on and what not, with the reasons."""
     choice = choose_groups(store, checkpoints, max_staleness)
@@ -104,8 +137,10 @@ def print_plan(
         max_staleness=max_staleness,
     )
     left_out = batch.left_out | choice.left_out
+    shares, fewer = share_out(choice.groups, steps, max_staleness)
     plan = {
         "policy": checkpoints.policy,
+        "steps": len(shares),
         "groups": len(batch.rewards),
         "groups_with_equal_rewards": batch.equal_groups,
         "trajectories": len(batch.samples),
@@ -114,6 +149,8 @@ def print_plan(
         "trajectories_left_out": left_out,
         "calls_quarantined": batch.quarantined,
     }
+    if fewer:
+        click.echo(fewer, err=True)
     if as_json:
         click.echo(json.dumps(plan))
         return

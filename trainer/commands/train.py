@@ -114,7 +114,7 @@ def command(
             require_served(serving, policy, base_model)
             finish_open_step(store, checkpoints, GatewayClient(serving.url) if serving else None)
         if method == "grpo" and dry_run:
-            print_plan(store, checkpoints, advantages, max_staleness, as_json=as_json)
+            print_plan(store, checkpoints, advantages, max_staleness, steps=steps, as_json=as_json)
         elif method == "grpo":
             train_grpo(
                 store,

@@ -25,7 +25,7 @@ from trainer.advantages import Scale
 from trainer.batch import Batch, make_batch
 from trainer.checkpoints import Checkpoints
 from trainer.daemon.sharing import engines_asleep
-from trainer.learner.interface import Learner
+from trainer.learner.interface import Learner, teaches
 from trainer.metrics import step_numbers
 from trainer.serving import GatewayStatus, PublishReport
 
@@ -132,7 +132,8 @@ class Loop:
         `beside` are trajectories that earlier rounds took and learned nothing from: this version's manifest names them
         as consumed too. What the `judgements` of the groups cost is counted in the metrics.
 
-        None when the rewards of every group are equal: the step is skipped, and nothing changes or is consumed.
+        None when there is nothing to learn, since the rewards within each group are equal and no KL term is asked for:
+        the step is skipped, and nothing changes or is consumed.
         Raises TrainingError when there is nothing to train on; nothing is consumed then either.
         """
         clock = clock or Clock()
@@ -140,12 +141,12 @@ class Loop:
         last = self.checkpoints.latest() or 0
         batch = make_batch(groups, policy=self.policy, scale=self.scale, step=last, max_staleness=self.max_staleness)
         require_trainable(batch)
+        if not teaches(batch.samples, self.learner.config):
+            clock.stop()
+            return None
         clock(Phase.STEP)
         with engines_asleep(self.gateway, self.patience):
             learned = self.learner.step(batch.samples, current_version=f"{self.policy}@{last}")
-        if learned.skipped:
-            clock.stop()
-            return None
         metrics = step_numbers(batch, learned, groups, step=last, policy=self.policy, judgements=judgements)
         return complete_step(
             self.store,

@@ -11,6 +11,7 @@ import msgspec
 
 from arttrace.errors import TrainingError
 from arttrace.records.sequence import TokenSequence
+from trainer.learner.config import LearnerConfig
 
 
 class NotFinite(TrainingError):
@@ -33,6 +34,16 @@ class Sample:
         return self.agent_advantages.get(sequence.agent_id, self.advantage)
 
 
+def teaches(samples: Sequence[Sample], config: LearnerConfig) -> bool:
+    """Whether a step on the samples has a gradient: of a KL term, or of tokens whose advantage is not 0."""
+    return config.kl_weight > 0 or any(
+        sample.advantage_of(sequence) != 0.0
+        for sample in samples
+        for sequence in sample.sequences
+        if sequence.trained_tokens
+    )
+
+
 class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """What one step did.
 
@@ -41,7 +52,7 @@ class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
     `clip_fraction`, `entropy` (nats) and `kl` (nats, k3) are means over the targets that went through the model.
     `logprob_difference_*` compare captured with recomputed log-probabilities before the step (nats, absolute), over
     the first minibatch where there are several. `clip_fraction` counts what the importance mask leaves out, too.
-    `skipped` says that every advantage was 0: nothing was changed. `step_s` is wall-clock seconds.
+    `skipped` says that the samples do not teach: nothing was changed. `step_s` is wall-clock seconds.
     """
 
     loss: float = 0.0
@@ -65,6 +76,8 @@ class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 class Learner(Protocol):
     """A policy being trained: persistent weights and optimizer, one step at a time."""
+
+    config: LearnerConfig
 
     def step(self, samples: Sequence[Sample], *, current_version: str | None = None) -> StepMetrics:
         """Train once on the samples of one batch.

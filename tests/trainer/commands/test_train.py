@@ -23,12 +23,14 @@ from arttrace.records.trajectory import Trajectory
 from arttrace.store import Store
 from trainer.checkpoints import Checkpoints
 from trainer.commands.train import command
+from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample, StepMetrics
 from trainer.serving.report import ServingFile
 
 
 class StandInLearner:
-    def __init__(self, *_: object) -> None: ...
+    def __init__(self, _: Path, config: LearnerConfig) -> None:
+        self.config = config
 
     def step(self, samples: Sequence[Sample], *, current_version: str | None = None) -> StepMetrics:
         return StepMetrics(trajectories=len(samples))
@@ -47,9 +49,9 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataDir:
     return data
 
 
-def fill(data: DataDir, *scenarios: str) -> None:
+def fill(data: DataDir, *scenarios: str, rewards: tuple[float, ...] = (0.0, 1.0)) -> None:
     records: list[Record] = []
-    for id, scenario, value in ((f"{s}-{n}", s, float(n)) for s in scenarios for n in range(2)):
+    for id, scenario, value in ((f"{s}-{n}", s, value) for s in scenarios for n, value in enumerate(rewards)):
         records += [*research_run(id, scenario=scenario), Reward(id=f"r-{id}", trajectory_id=id, value=value)]
     with Store.open(data, create=True) as store:
         store.append(records)
@@ -129,3 +131,45 @@ def test_steps_that_are_not_wanted_any_more_are_left(data: DataDir, monkeypatch:
     assert rest.exit_code == 0, "it was the last step that was asked for"
     trained = [one.trajectory_id for one in Checkpoints(data.policies, "policy").manifest(2).consumed]
     assert sorted(trained) == ["t-0", "t-1", "u-0", "u-1"]
+
+
+def test_equal_runs_are_trained_on_where_an_agent_of_theirs_was_better(data: DataDir) -> None:
+    assert json.loads(train(data).stdout)["version"] == "policy@1"
+    fill(data, "equal", rewards=(0.5, 0.5))
+    assert json.loads(train(data).stdout).keys() == {"skipped"}
+    with Store.open(data) as store:
+        for run, value in zip(store.trajectories(groups=["equal"]), (0.2, 0.8), strict=True):
+            agent = next(agent for agent in run.agents if agent.parent_id is not None)
+            store.append([Reward(id=f"own-{run.id}", trajectory_id=run.id, value=value, agent_id=agent.id)])
+    assert json.loads(train(data, "--dry-run").stdout)["groups_with_equal_rewards"] == 0
+    assert json.loads(train(data).stdout)["version"] == "policy@2"
+
+
+def test_equal_runs_are_trained_on_by_a_kl_term_alone(data: DataDir) -> None:
+    assert json.loads(train(data).stdout)["version"] == "policy@1"
+    fill(data, "equal", rewards=(0.5, 0.5))
+    assert json.loads(train(data, "--kl-weight", "0.1").stdout)["version"] == "policy@2"
+
+
+def test_a_later_share_that_teaches_is_reached(data: DataDir) -> None:
+    fill(data, "a", rewards=(0.5, 0.5))
+    first, second = map(json.loads, train(data, "--steps", "2").stdout.splitlines())
+    assert (first.keys(), second["version"]) == ({"skipped"}, "policy@1")
+
+
+def test_steps_end_before_the_runs_of_a_later_one_would_be_too_stale(data: DataDir) -> None:
+    fill(data, "t", "u")
+    planned = train(data, "--steps", "3", "--max-staleness", "1", "--dry-run")
+    assert json.loads(planned.stdout)["steps"] == 2
+    assert "2 steps instead of 3" in planned.stderr
+    done = train(data, "--steps", "3", "--max-staleness", "1")
+    assert done.exception is None
+    assert done.stderr.startswith("2 steps instead of 3")
+    assert [json.loads(line)["version"] for line in done.stdout.splitlines()] == ["policy@1", "policy@2"]
+    trained = [
+        one.trajectory_id for step in (1, 2) for one in Checkpoints(data.policies, "policy").manifest(step).consumed
+    ]
+    assert sorted(trained) == ["s-0", "s-1", "t-0", "t-1", "u-0", "u-1"], "none fell out"
+    fill(data, "v", "w")
+    one = train(data, "--steps", "2", "--max-staleness", "1")
+    assert one.stderr.startswith("1 step instead of 2"), "they were sampled by the version before"
