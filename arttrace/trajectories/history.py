@@ -161,11 +161,11 @@ def _continuations(
 
 def lineage(execution: str | None, executions: Mapping[str, str | None]) -> list[str]:
     """A flow of control and those above it, nearest first."""
-    line: list[str] = []
+    line: dict[str, None] = {}
     while execution is not None and execution not in line:
-        line.append(execution)
+        line[execution] = None
         execution = executions.get(execution)
-    return line
+    return list(line)
 
 
 def _common_depth(one: str | None, other: str | None, executions: Mapping[str, str | None]) -> int:

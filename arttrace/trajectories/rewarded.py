@@ -57,7 +57,8 @@ def trace_roots(
 
 def before_colons(id: str) -> list[str]:
     """The ids under which spans may be stored that belong to a trajectory: that of a conversation is `trace:...`."""
-    return [id[:at] for at, character in enumerate(id) if character == ":"]
+    return [id[:at] for at, character in enumerate(id[:_LONGEST_TRACE]) if character == ":"]
 
 
 _NOWHERE: SpanKey = ("", "")
+_LONGEST_TRACE = 64  # 32 digits in OpenTelemetry; a reward may name a trajectory by megabytes of colons

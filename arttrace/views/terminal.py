@@ -24,6 +24,7 @@ from arttrace.trajectories.values import from_json
 
 _PIPE_WIDTH = 100
 _SHORT = 400
+_LEVELS = 40
 _ROLE_STYLES = {"system": "dim", "developer": "dim", "user": "cyan", "assistant": "green", "tool": "yellow"}
 
 
@@ -182,6 +183,7 @@ class _Walk:
         for call in trajectory.calls:
             self._calls.setdefault(call.agent_id, []).append(call)
         self._drawn: set[str] = set()
+        self._level = 0
 
     def tree(self) -> Tree:
         root = self._trajectory.agents[0]
@@ -215,7 +217,12 @@ class _Walk:
             draw()
 
     def _sub_agent(self, agent: Agent, branch: Tree) -> None:
+        if self._level == _LEVELS:
+            branch.add(_cropped(Text(f"agents below level {_LEVELS} are left out", style="dim")))
+            return
+        self._level += 1
         self._agent(agent, branch.add(_agent_label(agent)))
+        self._level -= 1
 
     def _tool(self, tool: ToolCall, started: Sequence[Agent], branch: Tree) -> None:
         label = Text.assemble(("tool ", "yellow"), (one_line(tool.name), "bold"), f"({one_line(tool.arguments, 120)})")

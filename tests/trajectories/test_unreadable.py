@@ -9,7 +9,9 @@ import pytest
 from simulated_agent import Run, message
 
 from arttrace import semconv
+from arttrace.records.reward import Reward
 from arttrace.trajectories import build_trajectories, sequences
+from arttrace.trajectories.rewarded import before_colons
 
 DEEP = 100_000
 QUESTION = message("user", "How far is it?")
@@ -147,3 +149,14 @@ def test_token_data_out_of_range_is_no_token_data(name: str, value: list[int]) -
     [choice] = trajectory.calls[0].call.choices
     assert getattr(choice, name.lower()) is None
     assert not sequences(trajectory)[0]
+
+
+def test_a_reward_for_a_trajectory_named_by_colons_costs_nothing() -> None:
+    """Each of them might end a trace's id; the beginnings together would be half a terabyte."""
+    run = Run("r")
+    run.chat("one", [QUESTION], message("assistant", "42"), at=1)
+    nobodys = Reward(id="w", trajectory_id=":" * 1_000_000, value=1)
+    [trajectory] = build_trajectories(run.end(at=20), [nobodys])
+    assert trajectory.rewards == ()
+    assert len(before_colons("a:" * 1000)) < 100
+    assert before_colons("ab:cd:ef") == ["ab", "ab:cd"]

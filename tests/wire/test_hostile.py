@@ -172,7 +172,7 @@ def damaged(draw: st.DrawFn, document: Any) -> str:
         holder = document
         for step in place[:-1]:
             holder = holder[step]
-        holder[place[-1]] = draw(_hostile)
+        holder[place[-1]] = copy.deepcopy(draw(_hostile))
     return json.dumps(document).replace('"DEEP"', closed(draw(_depths)))
 
 
