@@ -5,9 +5,7 @@ Only one process at a time can own a store. Whoever opens it takes in the spool 
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,8 +23,7 @@ from arttrace.records.record import Record, encode_record
 from arttrace.records.reward import Judgement, Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
-from arttrace.store.database import connect, connect_while_opening
-from arttrace.store.file import copy_beside, opening, replace
+from arttrace.store.file import copy_beside
 from arttrace.store.intake import take_in
 from arttrace.store.links import any_links, below, beside
 from arttrace.store.named import normalised
@@ -35,8 +32,8 @@ from arttrace.store.prune import Pruned, copy_kept, runs, within
 from arttrace.store.query import run_query
 from arttrace.store.reading import read_spans
 from arttrace.store.rows import EVALUATE
+from arttrace.store.shared import SharedFile
 from arttrace.store.summary import SUMMARY_VERSION, TrajectorySummary, summarise
-from arttrace.store.writer import Writer
 from arttrace.trajectories import build_trajectories
 from arttrace.trajectories.rewarded import before_colons
 
@@ -56,17 +53,9 @@ _REOPENED_AFTER = 200_000  # records: DuckDB keeps something of every row it has
 class Store:
     """An open store; threads may share it. Use `Store.open`, and close it (or use it as a context manager)."""
 
-    def __init__(self, data: DataDir, connection: duckdb.DuckDBPyConnection) -> None:
+    def __init__(self, data: DataDir, file: SharedFile) -> None:
         self.data = data
-        self._connection = connection
-        self._writer = Writer(connection)
-        self._lock = threading.RLock()
-        self._readers = 0
-        self._taken_in = 0
-        self._unread = threading.Condition(self._lock)
-        self._closed = False
-        self._invalid = False
-        self._rewriting = False
+        self._file = file
         self._journal = JournalWriter(data.journal, fsync_interval_s=None)
 
     @classmethod
@@ -83,7 +72,7 @@ class Store:
                 "Run an agent first (`arttrace run -- python agent.py`, or decorate its entry with @trajectory), "
                 "or pass the directory that holds one with --dir.",
             )
-        store = cls(data, connect(data.store))
+        store = cls(data, SharedFile(data.store))
         try:
             if take_in:
                 store._take_in(data.journal)  # what a former owner could not load any more
@@ -96,16 +85,16 @@ class Store:
     def close(self) -> None:
         """Closes the file; the second time does nothing. Whatever was appended is in it, or in the journal and is
         loaded at the next open."""
-        with self._lock:
-            if self._closed:
+        with self._file.lock:
+            if self._file.closed:
                 return
-            self._closed = True
+            self._file.closed = True
             try:
                 self._journal.close()
-                if not self._invalid:
+                if not self._file.spoilt:
                     self._load_from(self.data.journal)
             finally:
-                self._connection.close()
+                self._file.close()
 
     def __enter__(self) -> Store:
         return self
@@ -146,24 +135,25 @@ class Store:
         return self._take_in(self.data.spool)
 
     def _take_in(self, directory: Path) -> int:
-        with self._lock:
-            self._for_writing()
+        with self._file.lock:
+            self._file.for_writing()
             return self._load_from(directory)
 
     def _load_from(self, directory: Path) -> int:
+        file = self._file
         try:
             total = 0
             while True:
-                for new in take_in(self._connection, self._writer, directory):
+                for new in take_in(file.connection, file.writer, directory):
                     total += new
-                    self._taken_in += new
-                    if self._taken_in >= _REOPENED_AFTER and not self._readers and not self._closed:
+                    file.taken_in += new
+                    if file.taken_in >= _REOPENED_AFTER and not file.readers and not file.closed:
                         break
                 else:
                     return total
-                self._reopen()
+                file.reopen()
         except (duckdb.Error, OSError) as error:
-            self._invalid = True
+            file.spoilt = True
             raise StoreFull(
                 f"the store {self.data.store} could not be written: {error}",
                 f"Free disk space. Nothing is lost: what was not stored is still in {directory}.",
@@ -174,34 +164,29 @@ class Store:
         their space back. Which runs policies consumed stays known. The file is written anew beside the old one and
         takes its place at once; until then nothing changes."""
         target = copy_beside(self.data.store)
-        with self._lock:
-            connection = self._for_writing()
-            self._rewriting = True
+        with self._file.lock:
             try:
-                connection.execute("CHECKPOINT")
-                before = self.data.store.stat().st_size
-                found = runs(connection)
-                whole = sum(run.size for run in found)
-                budget = None if max_bytes is None or before <= max_bytes else int(whole * max_bytes / before)
-                kept = within(found, before_ns=before_ns, max_size=budget)
-                after = None
-                if not dry_run and len(kept) < len(found):
-                    copy_kept(connection, target, kept)
-                    while max_bytes is not None and kept and target.stat().st_size > max_bytes:  # estimated too low
-                        kept = within(kept, before_ns=None, max_size=sum(run.size for run in kept) * 3 // 4)
+                with self._file.rewriting() as connection:
+                    connection.execute("CHECKPOINT")
+                    before = self.data.store.stat().st_size
+                    found = runs(connection)
+                    whole = sum(run.size for run in found)
+                    budget = None if max_bytes is None or before <= max_bytes else int(whole * max_bytes / before)
+                    kept = within(found, before_ns=before_ns, max_size=budget)
+                    after = None
+                    if not dry_run and len(kept) < len(found):
                         copy_kept(connection, target, kept)
-                    self._reopen(target)
-                    after = self.data.store.stat().st_size
+                        while max_bytes is not None and kept and target.stat().st_size > max_bytes:  # was estimated
+                            kept = within(kept, before_ns=None, max_size=sum(run.size for run in kept) * 3 // 4)
+                            copy_kept(connection, target, kept)
+                        self._file.reopen(target)
+                        after = self.data.store.stat().st_size
             except (duckdb.Error, OSError, StoreError) as error:
-                self._note(error)
                 target.unlink(missing_ok=True)
                 raise StoreError(
                     f"the store {self.data.store} could not be written anew: {error}",
                     "Nothing that was to be kept is lost. There must be room for it beside the store.",
                 ) from error
-            finally:
-                self._rewriting = False
-                self._unread.notify_all()
         return Pruned(
             trajectories=sum(len(run.trajectories) for run in found) - sum(len(run.trajectories) for run in kept),
             spans=sum(run.spans for run in found) - sum(run.spans for run in kept),
@@ -298,7 +283,7 @@ class Store:
     def spans(self, trajectory_id: str) -> list[SpanRow]:
         """Every stored version of the spans that name this trajectory, of their traces' other ones, and of the traces
         that link to these, as they came. The id of a trace, or of a conversation in it, gives all the trace's spans."""
-        with self._reading() as connection:
+        with self._file.reading() as connection:
             traces = self._traces(connection, [trajectory_id]) or self._traces(connection, before_colons(trajectory_id))
             return self._spans(connection, traces)
 
@@ -318,11 +303,11 @@ class Store:
         """Column names and rows of a query over the views `trajectories`, `calls`, `rewards`, `policy_steps` and
         `spans`. It reads the store and nothing else: no file, no address, whoever asks. Raises StoreError when DuckDB
         refuses it, or when it is not one that only reads."""
-        with self._lock:
-            connection = self._opened()
-            with self._if_possible():
+        with self._file.lock:
+            connection = self._file.opened()
+            with self._file.if_possible():
                 place(connection)
-        with self._reading() as connection:
+        with self._file.reading() as connection:
             return run_query(connection, query)
 
     def _given(
@@ -370,18 +355,18 @@ class Store:
         """Summaries of what was given under these ids: those that are kept, the others made now and kept from now
         on."""
         query = f"SELECT trajectory_id, document FROM summaries WHERE version = ? AND trajectory_id IN ({_ITEMS})"  # noqa: S608
-        with self._reading() as connection:
+        with self._file.reading() as connection:
             rows = connection.execute(query, [SUMMARY_VERSION, list(given)]).fetchall()
         known = {id for id, _ in rows}
         found = {one.id: one for _, document in rows if (one := _summary.decode(document)) is not None}
         missing = [id for id in given if id not in known]
         for start in range(0, len(missing), _BUILT_AT_ONCE):
-            with self._lock:  # so that no span comes between building a summary and keeping it
+            with self._file.lock:  # so that no span comes between building a summary and keeping it
                 made: dict[str, list[TrajectorySummary]] = {id: [] for id in missing[start : start + _BUILT_AT_ONCE]}
                 for one in map(summarise, self._build(list(made))):
                     made[next(id for id in (one.id, *before_colons(one.id)) if id in made)].append(one)
-                with self._if_possible():
-                    self._writer.keep_summaries(made)
+                with self._file.if_possible():
+                    self._file.writer.keep_summaries(made)
             found.update((one.id, one) for of_id in made.values() for one in of_id)
         return list(found.values())
 
@@ -389,7 +374,7 @@ class Store:
         """The trajectories of what was given under these ids."""
         if not given:
             return []
-        with self._reading() as connection:
+        with self._file.reading() as connection:
             traces = self._traces(connection, given)
             if any_links(connection):  # a trace may belong to the run that it links to
                 traces |= beside(connection, traces, linking=False)
@@ -419,81 +404,5 @@ class Store:
         return read_spans(connection, f"trace_id IN ({_ITEMS})", [list(traces)], shared=shared)
 
     def _column(self, query: str, values: Sequence[Any]) -> list[Any]:
-        with self._reading() as connection:
+        with self._file.reading() as connection:
             return [value for (value,) in connection.execute(query, values).fetchall()]
-
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A connection of its own, so that readers wait neither for each other nor for the writer. Raises StoreError
-        when the store cannot be read."""
-        with self._lock:
-            connection = self._opened().cursor()
-            self._readers += 1
-        try:
-            yield connection
-        except duckdb.Error as error:
-            self._note(error)
-            raise StoreError(f"the store {self.data.store} could not be read: {error}") from error
-        finally:
-            try:
-                connection.close()
-            finally:
-                with self._lock:
-                    self._readers -= 1
-                    self._unread.notify_all()
-
-    @contextlib.contextmanager
-    def _if_possible(self) -> Iterator[None]:
-        """For what is only kept so that it need not be made again: a question is answered without."""
-        try:
-            yield
-        except duckdb.Error as error:
-            self._note(error)
-
-    def _note(self, error: Exception) -> None:
-        """After a fatal error, a commit that fails for a full disk, say, the whole DuckDB instance is of no use."""
-        if isinstance(error, duckdb.FatalException):
-            self._invalid = True
-
-    def _opened(self) -> duckdb.DuckDBPyConnection:
-        """The connection, a new one after an error that spoilt the last. Raises StoreError when it cannot be had, or
-        after `close`."""
-        if self._closed:
-            raise self._after_close()
-        if self._invalid:
-            try:
-                self._reopen()
-            except (duckdb.Error, OSError) as error:
-                raise StoreFull(
-                    f"the store {self.data.store} could not be opened again: {error}",
-                    "Free disk space. Nothing is lost, and the next use tries again.",
-                ) from error
-        return self._connection
-
-    def _for_writing(self) -> duckdb.DuckDBPyConnection:
-        """`_opened`, when no rewrite waits for its readers: what is written then would go with the old file."""
-        while self._rewriting or self._invalid:  # opening anew may wait too
-            self._unread.wait_for(lambda: not self._rewriting)
-            self._opened()
-        return self._opened()
-
-    def _after_close(self) -> StoreError:
-        return StoreError(f"the store {self.data.store} was closed", "Open it again to go on.")
-
-    def _reopen(self, replace_by: Path | None = None) -> None:
-        """Opens the file anew, another one in its place if given. A reader's connection would keep the old one open,
-        so readers end first."""
-        self._unread.wait_for(lambda: not self._readers)
-        if self._closed:  # by another thread, meanwhile
-            raise self._after_close()
-        self._invalid = True
-        with opening(self.data.store):
-            self._connection.close()
-            try:
-                if replace_by is not None:
-                    replace(self.data.store, replace_by)
-            finally:
-                self._connection = connect_while_opening(self.data.store)
-        self._writer = Writer(self._connection)
-        self._taken_in = 0
-        self._invalid = False

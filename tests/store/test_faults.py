@@ -27,6 +27,7 @@ from arttrace.store import Store
 from arttrace.store import database as database_module
 from arttrace.store import intake as intake_module
 from arttrace.store import named as named_module
+from arttrace.store import shared as shared_module
 from arttrace.store import store as store_module
 from arttrace.store import writer as writer_module
 from arttrace.store.writer import Writer
@@ -282,8 +283,8 @@ def test_a_store_closed_while_it_waits_to_be_opened_anew_stays_closed(
     store = Store.open(data, create=True)
     store.append(research_run("old"))
     waits = threading.Event()
-    wait_for = store._unread.wait_for
-    monkeypatch.setattr(store._unread, "wait_for", lambda ready: waits.set() or wait_for(ready))
+    wait_for = store._file._changed.wait_for
+    monkeypatch.setattr(store._file._changed, "wait_for", lambda ready: waits.set() or wait_for(ready))
     raised: list[BaseException] = []
 
     def prune() -> None:
@@ -292,7 +293,7 @@ def test_a_store_closed_while_it_waits_to_be_opened_anew_stays_closed(
         except StoreError as error:
             raised.append(error)
 
-    with store._reading():
+    with store._file.reading():
         pruning = threading.Thread(target=prune)
         pruning.start()
         assert waits.wait(60)
@@ -317,7 +318,7 @@ def test_a_store_that_could_not_be_opened_anew_is_the_next_time(data: DataDir, m
             with pytest.raises(StoreFull):
                 store.ingest_spool()
         with monkeypatch.context() as patch:
-            patch.setattr(store_module, "connect_while_opening", in_the_way)
+            patch.setattr(shared_module, "connect_while_opening", in_the_way)
             for _ in range(2):
                 with pytest.raises(StoreError, match="too many open files"):
                     store.spans("1" * 32)
@@ -336,7 +337,7 @@ def test_a_rewrite_that_fails_at_its_end_leaves_a_store_that_goes_on(
     with Store.open(data, create=True) as store:
         store.append([span(1)])
         with monkeypatch.context() as patch:
-            patch.setattr(store_module, step, fails)
+            patch.setattr(shared_module, step, fails)
             with pytest.raises(StoreError, match=r"written anew: not now(.|\n)*kept is lost"):
                 store.prune(before_ns=3)
         assert not list(data.root.glob("*.new*"))
@@ -350,7 +351,7 @@ def test_questions_are_answered_when_what_they_keep_cannot_be_written(
 ) -> None:
     opened: list[Path] = []
     connect = database_module.connect_while_opening
-    monkeypatch.setattr(store_module, "connect_while_opening", lambda path: opened.append(path) or connect(path))
+    monkeypatch.setattr(shared_module, "connect_while_opening", lambda path: opened.append(path) or connect(path))
 
     def fails(*_: object) -> None:
         raise duckdb.FatalException("database has been invalidated")
@@ -367,10 +368,10 @@ def test_questions_are_answered_when_what_they_keep_cannot_be_written(
 
 def test_errors_of_the_database_are_errors_of_the_store(data: DataDir) -> None:
     with Store.open(data, create=True) as store:
-        store._connection.execute("DROP TABLE judgement_records")
+        store._file.connection.execute("DROP TABLE judgement_records")
         with pytest.raises(StoreError, match="could not be read"):
             store.judgement("k")
-        assert store._readers == 0
+        assert store._file.readers == 0
 
 
 def test_a_reader_that_cannot_be_closed_holds_nobody_up(data: DataDir) -> None:
@@ -386,10 +387,10 @@ def test_a_reader_that_cannot_be_closed_holds_nobody_up(data: DataDir) -> None:
             return Cursor()
 
     store = Store.open(data, create=True)
-    real = store._connection
-    store._connection = Connection(real)  # type: ignore[assignment]
-    with pytest.raises(duckdb.IOException), store._reading():
+    real = store._file.connection
+    store._file.connection = Connection(real)  # type: ignore[assignment]
+    with pytest.raises(duckdb.IOException), store._file.reading():
         pass
-    assert store._readers == 0
-    store._connection = real
+    assert store._file.readers == 0
+    store._file.connection = real
     store.close()

@@ -70,14 +70,14 @@ def test_a_text_is_stored_once_also_by_the_next_owner(data: DataDir) -> None:
 def test_memory_is_given_back_only_while_nobody_reads(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "_REOPENED_AFTER", 1)
     with Store.open(data, create=True) as store:
-        connection = store._connection
-        with store._reading():
+        connection = store._file.connection
+        with store._file.reading():
             store.append(research_run("a"))
-            assert store._connection is connection
+            assert store._file.connection is connection
         for id in ("b", "c"):  # two segments in one look
             spool = JournalWriter(data.spool)
             spool.append(*map(encode_record, research_run(id)))
             spool.close()
         store.ingest_spool()
-        assert store._connection is not connection
+        assert store._file.connection is not connection
         assert [one.id for one in store.trajectories()] == ["a", "b", "c"]
