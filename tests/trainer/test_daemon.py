@@ -26,7 +26,7 @@ from trainer.serving.report import EngineStatus
 @dataclass
 class StandInLearner:
     steps: int = 0
-    config: LearnerConfig = LearnerConfig()
+    config: LearnerConfig = field(default_factory=LearnerConfig)
     versions: list[str | None] = field(default_factory=list)
 
     def step(self, samples: Sequence[Sample], *, current_version: str | None = None) -> StepMetrics:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from recorded_runs import recorded_group
 
@@ -45,7 +46,7 @@ class StandInLearner:
 
     script: list[Step] = field(default_factory=list)
     full: int = 0
-    config: LearnerConfig = LearnerConfig()
+    config: LearnerConfig = field(default_factory=LearnerConfig)
     trained: list[set[str]] = field(default_factory=list)
 
     def step(self, samples: Sequence[Sample], *, current_version: str | None = None) -> StepMetrics:
@@ -354,6 +355,35 @@ def test_the_first_stop_finishes_the_step_and_the_second_drops_it(site: Site) ->
     assert site.checkpoints.latest() == 1
     site.run(max_steps=2)
     assert site.learner.trained == [{"g0-0", "g0-1"}, {"g1-0", "g1-1"}]
+
+
+def test_a_stop_while_requests_end_leaves_the_step_to_the_next_start(site: Site) -> None:
+    site.group("g", 0.0, 1.0)
+    ended = threading.Event()
+
+    class Busy(StandInGateway):
+        def status(self) -> GatewayStatus:
+            return msgspec.structs.replace(super().status(), sleeps=True)
+
+        def fall_asleep(self) -> Callable[[], None]:
+            ended.wait()
+            return lambda: None
+
+    site.gateway = Busy()
+    daemon = site.daemon()
+    runner = threading.Thread(target=daemon.run)
+    runner.start()
+    try:
+        until(lambda: daemon.state.state == Phase.STEP)
+        site.stop.set()
+        runner.join(30)
+        assert not runner.is_alive(), "it does not wait for them"
+    finally:
+        ended.set()
+    assert (daemon.state.state, daemon.state.reason, site.consumed()) == ("stopped", "asked to stop", [])
+    site.stop.clear()
+    site.run(max_steps=1)
+    assert site.learner.trained == [{"g-0", "g-1"}]
 
 
 def test_old_versions_lose_their_weights_and_what_they_consumed_stays_known(site: Site) -> None:

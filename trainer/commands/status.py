@@ -117,6 +117,12 @@ def _lines(state: DaemonState, running: bool, serving: ServingFile | None, now_n
     if state.last:
         numbers = [f"{name} {state.last[name]:.4g}" for name in _SHOWN if name in state.last]
         lines.append(("last step", ", ".join(numbers)))
+        if "logprob_difference_mean" in state.last:
+            mean, most = (state.last[f"logprob_difference_{name}"] for name in ("mean", "max"))
+            agreement = (
+                f"log-probabilities of engine and learner differ by {mean:.3g} in the mean, by {most:.3g} at most"
+            )
+            lines.append(("agreement", agreement))
         seconds = [f"{phase} {state.last[name]:.2f}" for phase in Phase if (name := f"{phase}_s") in state.last]
         lines.append(("seconds", ", ".join(seconds)))
     lines.extend(

@@ -54,12 +54,16 @@ class Gateway(Protocol):
 
 
 class Patience(Protocol):
-    """Does what it is given, and may do it again when that fails: every such action is idempotent."""
+    """Does what it is given, and may do it again when that fails: every such action is idempotent.
 
-    def __call__(self, action: Callable[[], T]) -> T: ...
+    An action with an `undo` holds others up while it tries. They get as much time before it tries again, and a stop
+    does not wait for it: what it still brings is undone.
+    """
+
+    def __call__(self, action: Callable[[], T], undo: Callable[[T], None] | None = None) -> T: ...
 
 
-def at_once(action: Callable[[], T]) -> T:
+def at_once(action: Callable[[], T], undo: Callable[[T], None] | None = None) -> T:
     """No patience: a failure is raised."""
     return action()
 

@@ -9,15 +9,21 @@ from arttrace.paths import DataDir
 from trainer.serving import GatewayClient, GatewayStatus, PublishReport, find_serving
 from trainer.serving.client import GatewayGone
 
+FIRST_DRAIN_S, LONGEST_DRAIN_S = 30.0, 600.0
+
 
 class FoundGateway:
     """Publishes where `arttrace serve` runs for the policy. While it never did, there is nobody to publish to; once it
-    did, its absence is a failure that may pass: GatewayGone."""
+    did, its absence is a failure that may pass: GatewayGone.
+
+    Requests get a short time to end before a sleep, longer after each try in vain: while they end no others pass.
+    """
 
     def __init__(self, data: DataDir, policy: str) -> None:
         self._data = data
         self._policy = policy
         self._seen = False
+        self._drain_s = FIRST_DRAIN_S
 
     def publish(self, step: int, path: Path) -> PublishReport | None:
         """As GatewayClient.publish; None when nobody serves."""
@@ -45,10 +51,12 @@ class FoundGateway:
         if client is None:
             return lambda: None
         try:
-            wake = client.fall_asleep()
+            wake = client.fall_asleep(timeout_s=self._drain_s)
         except BaseException:
+            self._drain_s = min(2 * self._drain_s, LONGEST_DRAIN_S)
             client.close()
             raise
+        self._drain_s = FIRST_DRAIN_S
 
         def wake_and_close() -> None:
             wake()

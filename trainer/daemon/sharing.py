@@ -31,7 +31,7 @@ def engines_asleep(gateway: Sleeping | None, patience: Patience) -> Iterator[Non
     if gateway is None or status is None or not status.sleeps:
         yield
         return
-    wake = patience(gateway.fall_asleep)
+    wake = patience(gateway.fall_asleep, lambda wake: wake())
     try:
         yield
     except BaseException as error:

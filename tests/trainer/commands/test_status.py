@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -24,6 +25,7 @@ from arttrace.store import Store, open_store
 from trainer.checkpoints import Checkpoints
 from trainer.commands.status import command as status
 from trainer.commands.train import command as train
+from trainer.daemon.prometheus import render
 from trainer.daemon.state import DaemonState, Queue, read_state, write_state
 
 WITHIN_S = 90
@@ -97,6 +99,22 @@ def test_watching_follows_the_daemon_and_ends_at_ctrl_c(tmp_path: Path) -> None:
     assert code == 0
     assert b"Traceback" not in terminal.drawn
     assert terminal.drawn.rstrip().endswith(b"\x1b[?25h"), "the cursor is shown again"
+
+
+def test_how_far_learner_and_engine_agree_is_shown_everywhere(tmp_path: Path) -> None:
+    measured = {"logprob_difference_mean": 0.000123, "logprob_difference_max": 0.0456}
+    state = DaemonState(policy="policy", last={"loss": 0.5, **measured})
+    directory = Checkpoints(DataDir(tmp_path).policies, "policy").directory
+    directory.mkdir(parents=True)
+    write_state(directory, state)
+    shown = " ".join(CliRunner().invoke(status, ["--dir", str(tmp_path)]).stdout.split())
+    assert (
+        "agreement log-probabilities of engine and learner differ by 0.000123 in the mean, by 0.0456 at most" in shown
+    )
+    (document,) = json.loads(CliRunner().invoke(status, ["--dir", str(tmp_path), "--json"]).stdout)
+    assert measured.items() <= document["last"].items()
+    assert b'arttrace_train_last_logprob_difference_max{policy="policy"} 0.0456\n' in render(state)
+    assert b'arttrace_train_last_logprob_difference_mean{policy="policy"} 0.000123\n' in render(state)
 
 
 class IdleLearner:
