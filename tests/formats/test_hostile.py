@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hostile import HUGE, closed, damaged
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -15,7 +16,7 @@ from arttrace import semconv
 from arttrace.collector.traces import failed
 from arttrace.formats import foreign, langfuse, otlp
 from arttrace.formats.evaluations import rewards_of
-from arttrace.formats.files import read_file
+from arttrace.formats.files import Unreadable, read_file
 from arttrace.formats.foreign import normalise, settled
 from arttrace.formats.otlp import TooManySpans, parse_json, protobuf_spans
 from arttrace.formats.otlp_json import encode_json
@@ -26,9 +27,8 @@ from arttrace.records.span import SpanEvent, SpanRow
 from arttrace.trajectories import build_trajectories, sequences
 
 OPEN = "[" * 3000
-HUGE = 10**400
 NANO = 1_000_000_000
-EXAMPLES = 300
+EXAMPLES = 150
 
 
 def nested(depth: int) -> Any:
@@ -36,10 +36,6 @@ def nested(depth: int) -> Any:
     for level in range(depth):
         value = [value] if level % 2 else {"a": value}
     return value
-
-
-def closed(depth: int) -> str:
-    return "[" * depth + "]" * depth
 
 
 def span(attributes: Mapping[str, Any], *, number: int = 1, **more: Any) -> SpanRow:
@@ -368,3 +364,60 @@ def test_an_observation_of_a_hostile_export_costs_itself(key: str) -> None:
         read(*(record for record in found.records if isinstance(record, SpanRow)))
         assert found.records
         assert parse_json(encode_json(record for record in found.records if isinstance(record, SpanRow))).refused == 0
+
+
+SCORE = {"id": "s", "name": "n", "value": 1, "timestamp": "2025-01-01T00:00:00Z", "source": "EVAL", "comment": "c"}
+OBSERVATION = {
+    "id": "o", "traceId": "t", "type": "GENERATION", "name": "n", "startTime": "2025-01-01T00:00:00Z",
+    "endTime": "2025-01-01T00:00:01Z", "input": {"messages": CONVERSATION["messages"], "tools": [{"name": "f"}]},
+    "output": {"role": "assistant", "tool_calls": [{"name": "f", "arguments": {"a": 1}}]}, "model": "m",
+    "modelParameters": {"temperature": 1}, "usageDetails": {"input": 1}, "level": "ERROR", "statusMessage": "e",
+    "parentObservationId": "p",
+}  # fmt: skip
+EXCHANGE = {
+    "request": {**CONVERSATION, "model": "m", "tools": [{"function": {"name": "f"}}]},
+    "response": {"id": "r", "model": "m", "created": 1e9, "usage": {"prompt_tokens": 1},
+                 "choices": [{"message": {"role": "assistant", "content": "c"}, "finish_reason": "stop"}]},
+}  # fmt: skip
+OTLP_SPAN = otlp_span(
+    attributes=[{"key": "a", "value": {"arrayValue": {"values": [{"kvlistValue": {"values": []}}]}}}],
+    events=[{"name": "e", "timeUnixNano": 1, "attributes": [{"key": "b", "value": {"bytesValue": "AA=="}}]}],
+    links=[{"traceId": "ab" * 16, "spanId": "cd" * 8}],
+    status={"code": 1}, parentSpanId="ef" * 8, flags=1, droppedAttributesCount=1,
+)  # fmt: skip
+_GOOD_ITEMS = [
+    {"id": "t", "timestamp": SCORE["timestamp"], "observations": [OBSERVATION], "scores": [SCORE], "sessionId": "s"},
+    OBSERVATION,
+    EXCHANGE,
+    {**CONVERSATION, "task_id": "t", "reward": 1, "model": "m", "tools": [{"name": "f"}], "created": 1e9},
+    {"resourceSpans": [{"resource": {"attributes": [], "entityRefs": [{"idKeys": ["a"]}]}, "schemaUrl": "u",
+                        "scopeSpans": [{"scope": {"name": "n"}, "spans": [OTLP_SPAN]}]}]},
+    json.loads(encode_record(Reward(id="r", trajectory_id="t", value=1, time_ns=1))),
+    json.loads(encode_record(span({"a": 1}, events=[SpanEvent("e", 1, {"a": 1})]))),
+]  # fmt: skip
+_files = st.lists(st.one_of(*map(damaged, _GOOD_ITEMS)), min_size=1, max_size=3)
+
+
+def imports(lines: list[str]) -> None:
+    try:
+        records = read_file("\n".join(lines).encode(), "x").records
+    except Unreadable:
+        return
+    assert [decode_record(encode_record(record)) for record in records] == records
+    rows = [record for record in records if isinstance(record, SpanRow)]
+    read(*rows)
+    assert len(protobuf_spans(encode_protobuf(rows))) == len(rows)
+    encode_json(rows)
+
+
+@_quiet
+@given(_files)
+def test_no_file_ends_an_import_or_the_export_after_it(lines: list[str]) -> None:
+    imports(lines)
+
+
+@pytest.mark.full
+@settings(_quiet, max_examples=5_000, derandomize=False)
+@given(_files)
+def test_none_of_thousands_of_files_ends_an_import_or_the_export_after_it(lines: list[str]) -> None:
+    imports(lines)

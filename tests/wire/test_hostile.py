@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from typing import Any
 
 import pytest
+from hostile import HUGE, closed, damaged
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from arttrace import semconv
 from arttrace.records.tokens import decode_logprobs
 from arttrace.wire import Decoded, Exchange, decode
-
-HUGE = 10**400
-
-
-def closed(depth: int) -> str:
-    return "[" * depth + "]" * depth
-
 
 CALL = {"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}
 CHAT_REQUEST = {
@@ -144,37 +137,6 @@ def test_an_error_too_deep_to_be_shown(path: str, template: str) -> None:
 
 
 # --- anything in any place -----------------------------------------------------------------------------------
-
-_scalars = st.one_of(
-    st.sampled_from([None, True, False, "", "x", [], {}, [[]], [{}], {"a": {}}, "1" * 5000]),
-    st.sampled_from([0, -1, 2**31, 2**63, 2**64, HUGE, 10**4299, 1e300, -1e300, "DEEP"]),
-)
-_hostile = st.recursive(_scalars, lambda inner: st.one_of(st.lists(inner, max_size=2)), max_leaves=4)
-_depths = st.sampled_from([100, 300, 600, 900, *range(930, 1000, 3), 3000])
-
-
-def places(document: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    below = document.items() if isinstance(document, dict) else enumerate(document)
-    found = []
-    for key, value in below:
-        found.append((*above, key))
-        if isinstance(value, (dict, list)):
-            found += places(value, (*above, key))
-    return found
-
-
-@st.composite
-def damaged(draw: st.DrawFn, document: Any) -> str:
-    """The document with other values in some places."""
-    document = copy.deepcopy(document)
-    for _ in range(draw(st.integers(0, 3))):
-        place = draw(st.sampled_from(places(document)))
-        holder = document
-        for step in place[:-1]:
-            holder = holder[step]
-        holder[place[-1]] = copy.deepcopy(draw(_hostile))
-    return json.dumps(document).replace('"DEEP"', closed(draw(_depths)))
-
 
 _ANSWERS = st.one_of(
     damaged([CHAT]).map(lambda text: [text[1:-1]]),
