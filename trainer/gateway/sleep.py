@@ -8,11 +8,10 @@ weights, adapters' included, go to the machine's memory, the KV cache is dropped
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 
 from arttrace.errors import ServingError
-from trainer.gateway.errors import Refusal, engine_down
+from trainer.gateway.errors import Refusal
 from trainer.gateway.gate import Gate
 from trainer.gateway.pool import Pool, Replica
 from trainer.gateway.publish import Publisher
@@ -34,15 +33,12 @@ class Sleeper:
         *,
         say: Callable[[str], None] = print,
         between_s: float = _BETWEEN_S,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pool = pool
         self._publisher = publisher
         self._gate = gate
         self._say = say
         self._between_s = between_s
-        self._clock = clock
-        self._open_until = clock()
         self._busy = False
         self._waking: asyncio.Task[None] | None = None
         self._reopening: asyncio.Task[None] | None = None
@@ -51,24 +47,22 @@ class Sleeper:
     async def fall_asleep(self, timeout_s: float) -> None:
         """Let the requests under way end, then let every engine sleep. On any failure all are awake again.
 
-        When they do not end in `timeout_s` seconds, requests pass for as long before it is tried again, so that one
-        without end lets the others through half of the time. Engines that have failed for good count for nothing.
+        Engines that have failed for good count for nothing. No request passes until those under way have ended, or
+        `timeout_s` seconds are over: whoever asks again leaves them time to pass.
 
         Raises Refusal (503): another step has them asleep, an engine is not ready, or requests did not end in time.
         """
         if self._busy:
             raise Refusal(503, "asleep", "the engines sleep for another step", retry_s=2)
         self._all_ready()
-        if self._gate.passed and self._clock() < self._open_until:
-            raise self._not_drained()
         self._busy = True
         self._told.clear()
         self._gate.pause(reason=_REASON)
         try:
             if not await self._gate.drained(timeout_s):
-                self._open_until = self._clock() + timeout_s
-                self._say(f"the engines stay awake: {self._answering()} still being answered after {timeout_s:g} s")
-                raise self._not_drained()
+                left = "1 request is" if self._gate.passed == 1 else f"{self._gate.passed} requests are"
+                self._say(f"the engines stay awake: {left} still being answered after {timeout_s:g} s")
+                raise Refusal(503, "not_drained", f"{left} still being answered", retry_s=2)
             async with self._publisher.settled():
                 outcomes = await asyncio.gather(
                     *(self._put_to_sleep(replica) for replica in self._all_ready()), return_exceptions=True
@@ -88,14 +82,14 @@ class Sleeper:
         living = [replica for replica in self._pool.replicas if replica.state != "failed"]
         away = [f"{replica.name} is {replica.state}" for replica in living if not replica.ready]
         if away or not living:
-            raise engine_down(f"only engines that are up can be put to sleep: {', '.join(away) or 'all have failed'}")
+            raise Refusal(
+                503,
+                "engine_unavailable",
+                f"only engines that are up can be put to sleep: {', '.join(away) or 'all have failed'}",
+                mend="Bring it back; one that is gone for good must be left out of `arttrace serve`.",
+                retry_s=2,
+            )
         return living
-
-    def _not_drained(self) -> Refusal:
-        return Refusal(503, "not_drained", f"{self._answering()} still being answered", retry_s=2)
-
-    def _answering(self) -> str:
-        return "1 request is" if self._gate.passed == 1 else f"{self._gate.passed} requests are"
 
     async def told_to_wake(self) -> None:
         """Wait until somebody wakes them."""
