@@ -410,7 +410,7 @@ def imports(lines: list[str]) -> None:
     encode_json(rows)
 
 
-@_quiet
+@settings(_quiet, max_examples=500)
 @given(_files)
 def test_no_file_ends_an_import_or_the_export_after_it(lines: list[str]) -> None:
     imports(lines)

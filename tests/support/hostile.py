@@ -34,9 +34,9 @@ def _places(document: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]
 
 @st.composite
 def damaged(draw: st.DrawFn, document: Any) -> str:
-    """The JSON text of a document with other values in up to three places."""
+    """The JSON text of a document with other values in one to three places."""
     document = copy.deepcopy(document)
-    for _ in range(draw(st.integers(0, 3))):
+    for _ in range(draw(st.integers(1, 3))):
         *above, last = draw(st.sampled_from(_places(document)))
         holder = document
         for step in above:
