@@ -114,28 +114,30 @@ class Delivery:
             size += len(payload)
             if size >= _BATCH_BYTES or len(batch) >= _BATCH_RECORDS:
                 self._deliver(batch, (segment.name, at))
-                self._acknowledge(segment.name, end)
+                self._acknowledge(segment, end, damaged=bool(reader.corrupt or unreadable))
                 if self._stopped():
                     return
                 batch, size, at = [], 0, end
         if end > at:
             self._deliver(batch, (segment.name, at))
-            self._acknowledge(segment.name, end)
+            self._acknowledge(segment, end, damaged=bool(reader.corrupt or unreadable))
         damaged = reader.corrupt + unreadable + bool(reader.unreadable)
         if damaged:
             self.counts.damaged += damaged
             logger.warning("arttrace: %d damaged stretches in %s were not sent", damaged, segment.path)
         if finished:
-            if damaged:
-                segment.path.rename(segment.path.with_suffix(".damaged"))
+            if damaged or segment.kept_as.exists():
+                segment.path.replace(segment.kept_as)
             else:
                 segment.path.unlink()
             self._offsets.pop(segment.name, None)
             _write_offsets(self.directory, self._offsets)
 
-    def _acknowledge(self, name: str, offset: int) -> None:
+    def _acknowledge(self, segment: Segment, offset: int, *, damaged: bool) -> None:
         self._failing, self._failures = None, 0
-        self._offsets[name] = offset
+        if damaged:
+            segment.kept_as.touch()
+        self._offsets[segment.name] = offset
         _write_offsets(self.directory, self._offsets)
 
     def _deliver(self, records: list[Record], place: tuple[str, int]) -> None:

@@ -25,6 +25,7 @@ from arttrace.journal.frames import (
 
 OPEN_SUFFIX = ".open"
 SEALED_SUFFIX = ".seg"
+DAMAGED_SUFFIX = ".damaged"
 
 _PIECE_BYTES = 1 << 20
 
@@ -39,6 +40,12 @@ class Segment:
     def name(self) -> str:
         """The file's name without its suffix, unique, in order of creation."""
         return self.path.stem
+
+    @property
+    def kept_as(self) -> Path:
+        """Where it is kept when some of it cannot be used. An empty file there, made before the offset behind the
+        damage is written, says so however many passes later the segment is done."""
+        return self.path.with_suffix(DAMAGED_SUFFIX)
 
     def finished(self) -> bool:
         """Whether nothing will be appended any more: sealed, or its writer is gone."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import duckdb
@@ -67,13 +67,13 @@ def _take_segment(connection: duckdb.DuckDBPyConnection, writer: Writer, segment
                 refused.append(f"{type(error).__name__} in a payload of {len(payload)} bytes")
             size += len(payload)
             if size >= _BATCH_BYTES:
-                new += _store(writer, batch, {segment.name: end}, reader, refused)
+                new += _store(writer, batch, segment, end, reader, refused)
                 batch, size = [], 0
         if end > offset:
-            new += _store(writer, batch, {segment.name: end}, reader, refused)
+            new += _store(writer, batch, segment, end, reader, refused)
     except FileNotFoundError:  # sealed under its other name meanwhile, or taken by the store's former owner
         return 0
-    damaged, kept_as = reader.unreadable or reader.corrupt or refused, _kept_as(segment.path)
+    damaged = reader.unreadable or reader.corrupt or refused
     if damaged:
         _log.warning(
             "journal segment %s: %d damaged stretches (%d bytes), %d records that cannot be read or stored%s%s; "
@@ -84,36 +84,32 @@ def _take_segment(connection: duckdb.DuckDBPyConnection, writer: Writer, segment
             len(refused),
             f" ({refused[0]})" if refused else "",
             f", {reader.unreadable}" if reader.unreadable else "",
-            kept_as.name,
+            segment.kept_as.name,
         )
     if finished:
-        if damaged or kept_as.exists():
-            segment.path.replace(kept_as)
+        if damaged or segment.kept_as.exists():
+            segment.path.replace(segment.kept_as)
         else:
             segment.path.unlink(missing_ok=True)
         connection.execute("DELETE FROM ingested_segments WHERE name = ?", [segment.name])
     return new
 
 
-def _kept_as(segment: Path) -> Path:
-    return segment.with_suffix(".damaged")
-
-
 def _store(
-    writer: Writer, batch: Sequence[Record], offsets: Mapping[str, int], reader: SegmentReader, refused: list[str]
+    writer: Writer, batch: Sequence[Record], segment: Segment, end: int, reader: SegmentReader, refused: list[str]
 ) -> int:
     """Writes a batch and how far its segment was read. A record that cannot be stored, whatever the state of the disk,
-    is left out; the segment's other name is taken before anybody can read on behind it, and keeps the segment from
-    being removed however many rounds later it is done. Returns how many records were new."""
+    is left out. Returns how many records were new."""
+    offsets = {segment.name: end}
     if reader.corrupt or refused:
-        _kept_as(reader.path).touch()
+        segment.kept_as.touch()
     try:
         return writer.write(batch, offsets)
     except Exception as error:
         if not _is_of_the_data(error):
             raise
     new = _store_apart(writer, batch, refused)
-    _kept_as(reader.path).touch()
+    segment.kept_as.touch()
     return new + writer.write((), offsets)
 
 

@@ -22,6 +22,7 @@ from otlp_receiver import OK, Receiver, Reply, receiving
 from arttrace.capture import delivery
 from arttrace.capture.config import Settings
 from arttrace.capture.delivery import ShippingLock
+from arttrace.capture.otlp_client import OtlpClient
 from arttrace.capture.recorder import Recorder
 from arttrace.journal import JournalWriter, list_segments, read_segment
 from arttrace.paths import DataDir
@@ -292,6 +293,25 @@ def test_a_damaged_stretch_is_counted_and_kept(
     until(lambda: receiver.ids() == {id_of(number) for number in (0, 2, 9)}, "the others have arrived")
     assert recorder.shipper().counts.damaged == 1
     until(lambda: list(data.outbox.glob("*.damaged")), "the damaged segment is kept under another name")
+
+
+def test_damage_found_while_the_segment_was_written_is_kept_when_it_is_done(receiver: Receiver, data: DataDir) -> None:
+    writer = JournalWriter(data.outbox)
+    for number in range(3):
+        writer.append(encode_record(span(number)))
+    [segment] = list_segments(data.outbox)
+    content = bytearray(segment.path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    with segment.path.open("r+b") as file:
+        file.write(content)
+    passes = delivery.Delivery(data.outbox, OtlpClient(receiver.url, None))
+    passes.run()
+    assert receiver.ids() == {id_of(0), id_of(2)}
+    writer.close()
+    passes.run()
+    [kept] = data.outbox.glob("*.damaged")
+    assert kept.read_bytes() == bytes(content)
+    assert passes.counts.damaged == 1
 
 
 def test_one_ships_at_a_time_and_another_takes_over(
