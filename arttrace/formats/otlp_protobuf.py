@@ -12,14 +12,20 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from arttrace.formats.otlp_groups import grouped
 from arttrace.records.int64 import INT64
+from arttrace.records.message import canonical_json
 from arttrace.records.span import Attributes, OriginRest, SpanRest, SpanRow, Typed
 from arttrace.records.typed import exact
 
 _USUAL = SpanRest()
+_ROOM = 100 - 6
+"""Messages within each other that a parser takes, less those around the value of an event's attribute."""
+_MESSAGES_PER_LEVEL = 3
+"""Of an object; a list has one less."""
 
 
 def encode_protobuf(spans: Iterable[SpanRow]) -> bytes:
-    """One request. Two of them one after the other are one request again, with the spans of both."""
+    """One request. Two of them one after the other are one request again, with the spans of both. What is nested deeper
+    than a parser of protobuf goes, 31 objects or 46 lists, is written as JSON text."""
     request = ExportTraceServiceRequest()
     for (span, rest), scopes in grouped(spans):
         of_resource = request.resource_spans.add(schema_url=rest.resource_schema_url)
@@ -78,13 +84,15 @@ def _attributes(into: _Pairs, attributes: Attributes, typed: Typed) -> None:
     _fill(into, exact(attributes, typed))
 
 
-def _fill(into: _Pairs, attributes: Attributes) -> None:
+def _fill(into: _Pairs, attributes: Attributes, room: int = _ROOM) -> None:
     for key, value in attributes.items():
-        _value(into.add(key=key).value, value)
+        _value(into.add(key=key).value, value, room)
 
 
-def _value(into: AnyValue, value: Any) -> None:
+def _value(into: AnyValue, value: Any, room: int) -> None:
     match value:
+        case list() | tuple() | dict() if room < _MESSAGES_PER_LEVEL:
+            into.string_value = canonical_json(value).decode()
         case None:
             pass
         case bool():
@@ -98,9 +106,9 @@ def _value(into: AnyValue, value: Any) -> None:
         case list() | tuple():
             into.array_value.SetInParent()
             for item in value:
-                _value(into.array_value.values.add(), item)
+                _value(into.array_value.values.add(), item, room - 2)
         case dict():
             into.kvlist_value.SetInParent()
-            _fill(into.kvlist_value.values, value)
+            _fill(into.kvlist_value.values, value, room - _MESSAGES_PER_LEVEL)
         case _:
             into.string_value = str(value)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from any_request import requests, spans_of
@@ -21,7 +24,9 @@ from arttrace.formats.otlp import parse_json, protobuf_spans
 from arttrace.formats.otlp_json import encode_json
 from arttrace.formats.otlp_protobuf import encode_protobuf
 from arttrace.paths import DataDir
+from arttrace.records.checked import MAX_DEPTH
 from arttrace.records.record import decode_record, encode_record
+from arttrace.records.span import SpanEvent, SpanRow
 
 _quiet = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 
@@ -78,3 +83,24 @@ def test_any_request_comes_out_of_the_store_as_it_came(kind: str, request: Expor
 @given(requests().filter(lambda request: request.resource_spans))
 def test_a_hundred_and_fifty_requests_come_out_as_they_came(kind: str, request: ExportTraceServiceRequest) -> None:
     through_everything(request, kind)
+
+
+def _members(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
+
+
+@pytest.mark.parametrize("inner", [{"end": 1}, [1], "end"])
+@pytest.mark.parametrize("wrap", [lambda value: {"in": value}, lambda value: [value]])
+def test_what_is_nested_deeper_than_protobuf_reads_goes_out_as_json_text(
+    wrap: Callable[[object], object], inner: object
+) -> None:
+    for depth in range(25, MAX_DEPTH):
+        value: Any = inner
+        for _ in range(depth):
+            value = wrap(value)
+        event = SpanEvent("e", 1, {"deep": value})
+        spans = [SpanRow("1" * 32, "2" * 16, "a", 1, 2, attributes={"deep": value}, events=[event])]
+        [back] = protobuf_spans(encode_protobuf(spans))
+        for found in (back.attributes["deep"], back.events[0].attributes["deep"]):
+            while found != inner:
+                found = json.loads(found) if isinstance(found, str) else next(iter(_members(found)))
