@@ -7,8 +7,6 @@ under its old ending `.seg` it is taken in again, by a version that can.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +16,7 @@ import duckdb
 from arttrace.formats.payload import decode_payload
 from arttrace.journal import Segment, SegmentReader, list_segments, read_segment
 from arttrace.records.record import Record
+from arttrace.store.garbage import without_collection
 from arttrace.store.writer import Writer
 
 _log = logging.getLogger("arttrace")
@@ -27,29 +26,16 @@ _OF_THE_DATA = (duckdb.DataError, duckdb.IntegrityError, duckdb.InvalidInputExce
 _OF_THE_MACHINE = (duckdb.Error, OSError, MemoryError)
 
 
-@contextlib.contextmanager
-def _without_collection() -> Iterator[None]:
-    """A batch makes millions of objects and no cycles: looking for some would take a third of the time."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
-
-
 def take_in(connection: duckdb.DuckDBPyConnection, writer: Writer, directory: Path) -> Iterator[int]:
     """Reads what is new in a journal's segments. Yields after each how many of its records were new to the store.
     Raises duckdb.Error when the store cannot be written; what was not stored is read again next time."""
     segments = list_segments(directory)
     known = dict(connection.execute('SELECT name, "offset" FROM ingested_segments').fetchall())
     for segment in segments:
-        with _without_collection():
-            new = _take_segment(connection, writer, segment, known.get(segment.name, 0))
-        yield new
+        yield _take_segment(connection, writer, segment, known.get(segment.name, 0))
 
 
+@without_collection()
 def _take_segment(connection: duckdb.DuckDBPyConnection, writer: Writer, segment: Segment, offset: int) -> int:
     try:
         finished = segment.finished()  # asked before reading: nothing can be appended after a yes

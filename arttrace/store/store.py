@@ -5,7 +5,7 @@ Only one process at a time can own a store. Whoever opens it takes in the spool 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,6 +24,7 @@ from arttrace.records.reward import Judgement, Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store.file import copy_beside
+from arttrace.store.garbage import without_collection
 from arttrace.store.intake import take_in
 from arttrace.store.links import any_links, below, beside
 from arttrace.store.named import normalised
@@ -46,7 +47,7 @@ _summary: msgspec.json.Decoder[TrajectorySummary | None] = msgspec.json.Decoder(
 _OF_RUNS = f"operation IS DISTINCT FROM '{EVALUATE}'"
 _ITEMS = "SELECT unnest(?::VARCHAR[])"
 _NAMED_ONE_BY_ONE = 32  # then DuckDB knows beforehand what to look for, and skips the blocks that cannot hold it
-_BUILT_AT_ONCE = 200
+_SPANS_AT_ONCE = 5_000  # of runs that are built: fewer, and the tables are looked through more often
 _REOPENED_AFTER = 200_000  # records: DuckDB keeps something of every row it has written, about 150 bytes of each span
 
 
@@ -359,17 +360,38 @@ class Store:
             rows = connection.execute(query, [SUMMARY_VERSION, list(given)]).fetchall()
         known = {id for id, _ in rows}
         found = {one.id: one for _, document in rows if (one := _summary.decode(document)) is not None}
-        missing = [id for id in given if id not in known]
-        for start in range(0, len(missing), _BUILT_AT_ONCE):
-            with self._file.lock:  # so that no span comes between building a summary and keeping it
-                made: dict[str, list[TrajectorySummary]] = {id: [] for id in missing[start : start + _BUILT_AT_ONCE]}
-                for one in map(summarise, self._build(list(made))):
-                    made[next(id for id in (one.id, *before_colons(one.id)) if id in made)].append(one)
-                with self._file.if_possible():
-                    self._file.writer.keep_summaries(made)
-            found.update((one.id, one) for of_id in made.values() for one in of_id)
+        for missing in self._parts([id for id in given if id not in known]):
+            found.update((one.id, one) for one in self._summarise(missing))
         return list(found.values())
 
+    def _parts(self, given: Sequence[str]) -> Iterator[list[str]]:
+        """What was given under these ids in parts of about `_SPANS_AT_ONCE` spans, in the same order."""
+        query = f"SELECT trajectory_id, count(*) FROM span_records WHERE trajectory_id IN ({_ITEMS}) GROUP BY 1"  # noqa: S608
+        with self._file.reading() as connection:
+            spans = dict(connection.execute(query, [list(given)]).fetchall()) if given else {}
+        part: list[str] = []
+        held = 0
+        for id in given:
+            part.append(id)
+            held += spans.get(id, 0)
+            if held >= _SPANS_AT_ONCE:
+                yield part
+                part, held = [], 0
+        if part:
+            yield part
+
+    @without_collection()
+    def _summarise(self, given: Sequence[str]) -> list[TrajectorySummary]:
+        """Summaries made and kept."""
+        with self._file.lock:  # so that no span comes between building a summary and keeping it
+            made: dict[str, list[TrajectorySummary]] = {id: [] for id in given}
+            for one in map(summarise, self._build(given)):
+                made[next(id for id in (one.id, *before_colons(one.id)) if id in made)].append(one)
+            with self._file.if_possible():
+                self._file.writer.keep_summaries(made)
+        return [one for of_id in made.values() for one in of_id]
+
+    @without_collection()
     def _build(self, given: Sequence[str]) -> list[Trajectory]:
         """The trajectories of what was given under these ids."""
         if not given:
