@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 import click
@@ -39,19 +40,26 @@ def choose_groups(store: AnyStore, checkpoints: Checkpoints, max_staleness: int 
 def share_out(groups: Sequence[Chosen], steps: int, max_staleness: int | None) -> tuple[list[Sequence[Chosen]], str]:
     """The groups in even shares for `steps` steps at most, and why there are fewer, "" when that needs no word.
 
-    A step makes the runs of all shares after its own older by one: the last share is still within `max_staleness`.
+    A step makes the runs of all shares after its own older by one: the stalest groups go first, and there are as many
+    shares as keep every group within `max_staleness` until its turn.
     """
-    count = min(steps, len(groups))
-    why = ""
-    if count and max_staleness is not None:
-        in_time = max_staleness - max(group.staleness for group in groups) + 1
-        if in_time < count:
-            why = (
-                f"{in_time} {'step' if in_time == 1 else 'steps'} instead of {count}: the runs of a later one would be "
-                f"too stale (--max-staleness {max_staleness})"
-            )
-            count = in_time
-    return [groups[n::count] for n in range(count)], why
+    asked = min(steps, len(groups))
+    count = asked if max_staleness is None else min(asked, max_staleness + 1)
+    shares = _oldest_first(groups, count)
+    while max_staleness is not None and any(share[0].staleness + n > max_staleness for n, share in enumerate(shares)):
+        count -= 1
+        shares = _oldest_first(groups, count)
+    if count == asked:
+        return shares, ""
+    why = f"{count} {'step' if count == 1 else 'steps'} instead of {asked}: with more, runs would be too stale"
+    return shares, f"{why} by their turn (--max-staleness {max_staleness})"
+
+
+def _oldest_first(groups: Sequence[Chosen], count: int) -> list[Sequence[Chosen]]:
+    """`count` even shares by falling staleness; groups of one staleness whose keys are neighbours are dealt apart."""
+    dealt = [groups[n::count] for n in range(count)]
+    ordered = iter(sorted((group for share in dealt for group in share), key=lambda one: one.staleness, reverse=True))
+    return [list(islice(ordered, len(share))) for share in dealt]
 
 
 def train_grpo(

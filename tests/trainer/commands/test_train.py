@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from simulated_agent import research_run
 
 from arttrace.errors import TrainingError
@@ -22,9 +24,11 @@ from arttrace.records.reward import Reward
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import Store
 from trainer.checkpoints import Checkpoints
+from trainer.commands.grpo_steps import share_out
 from trainer.commands.train import command
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample, StepMetrics
+from trainer.selection import Chosen
 from trainer.serving.report import ServingFile
 
 
@@ -173,3 +177,33 @@ def test_steps_end_before_the_runs_of_a_later_one_would_be_too_stale(data: DataD
     fill(data, "v", "w")
     one = train(data, "--steps", "2", "--max-staleness", "1")
     assert one.stderr.startswith("1 step instead of 2"), "they were sampled by the version before"
+
+
+def groups_of(staleness: Sequence[int]) -> list[Chosen]:
+    return [Chosen(f"g{n:02}", (), (), (), each) for n, each in enumerate(staleness)]
+
+
+def test_one_old_group_goes_first_and_leaves_the_others_their_steps() -> None:
+    groups = groups_of([0] * 20 + [4] + [0] * 19)
+    shares, why = share_out(groups, 5, max_staleness=4)
+    assert [len(share) for share in shares] == [8] * 5
+    assert groups[20] in shares[0]
+    assert why == ""
+    shares, why = share_out(groups, 10, max_staleness=4)
+    assert [len(share) for share in shares] == [8] * 5
+    assert why.startswith("5 steps instead of 10")
+
+
+@settings(max_examples=60, deadline=None)
+@given(staleness=st.lists(st.integers(0, 4), max_size=24), steps=st.integers(1, 12), within=st.none() | st.just(4))
+def test_shares_are_even_and_in_time(staleness: list[int], steps: int, within: int | None) -> None:
+    groups = groups_of(staleness)
+    shares, why = share_out(groups, steps, within)
+    assert sorted((group for share in shares for group in share), key=lambda group: group.key) == groups
+    sizes = [len(share) for share in shares]
+    assert not groups or max(sizes) - min(sizes) <= 1
+    assert bool(why) == (len(shares) < min(steps, len(groups)))
+    if within is None:
+        assert why == ""
+    else:
+        assert all(group.staleness + n <= within for n, share in enumerate(shares) for group in share)
