@@ -117,8 +117,8 @@ def _lines(state: DaemonState, running: bool, serving: ServingFile | None, now_n
     if state.last:
         numbers = [f"{name} {state.last[name]:.4g}" for name in _SHOWN if name in state.last]
         lines.append(("last step", ", ".join(numbers)))
-        if "logprob_difference_mean" in state.last:
-            mean, most = (state.last[f"logprob_difference_{name}"] for name in ("mean", "max"))
+        mean, most = (state.last.get(f"logprob_difference_{name}") for name in ("mean", "max"))
+        if mean is not None and most is not None:
             agreement = (
                 f"log-probabilities of engine and learner differ by {mean:.3g} in the mean, by {most:.3g} at most"
             )

@@ -117,6 +117,16 @@ def test_how_far_learner_and_engine_agree_is_shown_everywhere(tmp_path: Path) ->
     assert b'arttrace_train_last_logprob_difference_mean{policy="policy"} 0.000123\n' in render(state)
 
 
+def test_the_numbers_of_an_older_daemon_that_lack_one_are_shown(tmp_path: Path) -> None:
+    directory = Checkpoints(DataDir(tmp_path).policies, "policy").directory
+    directory.mkdir(parents=True)
+    write_state(directory, DaemonState(policy="policy", last={"loss": 0.5, "logprob_difference_mean": 0.000123}))
+    shown = CliRunner().invoke(status, ["--dir", str(tmp_path)])
+    assert shown.exception is None
+    assert "loss 0.5" in shown.stdout
+    assert "agreement" not in shown.stdout
+
+
 class IdleLearner:
     """Stands in for one that loads a model."""
 
