@@ -7,7 +7,7 @@ from pathlib import Path
 
 from arttrace.paths import DataDir
 from trainer.serving import GatewayClient, GatewayStatus, PublishReport, find_serving
-from trainer.serving.client import GatewayGone
+from trainer.serving.client import GatewayGone, NotDrained
 
 FIRST_DRAIN_S, LONGEST_DRAIN_S = 30.0, 600.0
 
@@ -16,7 +16,7 @@ class FoundGateway:
     """Publishes where `arttrace serve` runs for the policy. While it never did, there is nobody to publish to; once it
     did, its absence is a failure that may pass: GatewayGone.
 
-    Requests get a short time to end before a sleep, longer after each try in vain: while they end no others pass.
+    Requests get a short time to end before a sleep, longer each time they do not: while they end no others pass.
     """
 
     def __init__(self, data: DataDir, policy: str) -> None:
@@ -52,8 +52,9 @@ class FoundGateway:
             return lambda: None
         try:
             wake = client.fall_asleep(timeout_s=self._drain_s)
-        except BaseException:
-            self._drain_s = min(2 * self._drain_s, LONGEST_DRAIN_S)
+        except BaseException as error:
+            if isinstance(error, NotDrained):
+                self._drain_s = min(2 * self._drain_s, LONGEST_DRAIN_S)
             client.close()
             raise
         self._drain_s = FIRST_DRAIN_S

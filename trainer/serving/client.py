@@ -23,6 +23,10 @@ class GatewayGone(ServingError, MayPass):
     """The gateway, or the engine behind it, does not answer now."""
 
 
+class NotDrained(GatewayGone):
+    """The requests under way did not end in the time they were given."""
+
+
 class GatewayClient:
     """Speaks to a running gateway, with the key in $ARTTRACE_API_KEY unless one is given.
 
@@ -51,7 +55,7 @@ class GatewayClient:
         """Let the requests under way end and the engines sleep, so that their card's memory is free.
 
         They wake when what this returns is called, or when this process dies. A gateway that dies meanwhile is no
-        error then: its engines wake with it. Raises GatewayGone when the requests do not end in `timeout_s`.
+        error then: its engines wake with it. Raises NotDrained when the requests do not end in `timeout_s`.
         """
         request = self._client.build_request(
             "POST", "/admin/sleep", json={"timeout_s": timeout_s}, timeout=httpx.Timeout(180.0, read=timeout_s + 600.0)
@@ -93,7 +97,8 @@ class GatewayClient:
         kind = GatewayGone if response.status_code == httpx.codes.SERVICE_UNAVAILABLE else ServingError
         try:
             reason = msgspec.json.decode(response.content)["error"]
-            return kind(str(reason["message"]), reason.get("mend"))
+            message = str(reason["message"])
+            return (NotDrained if reason.get("type") == "not_drained" else kind)(message, reason.get("mend"))
         except (msgspec.DecodeError, KeyError, TypeError):
             return ServingError(f"{self.url}{path} answered {response.status_code}: is it a gateway?")
 

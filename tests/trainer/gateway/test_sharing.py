@@ -21,6 +21,7 @@ from trainer.daemon.patience import Stopped, Waiting
 from trainer.daemon.publishing import FoundGateway
 from trainer.daemon.sharing import engines_asleep
 from trainer.gateway.sleep import Sleeper
+from trainer.serving.client import GatewayGone
 from trainer.serving.report import ServingFile
 
 
@@ -96,6 +97,19 @@ async def test_between_its_tries_requests_pass_for_as_long_as_they_were_held_bac
     assert first is not None
     assert "1 request" in first.message
     assert last is None
+
+
+async def test_only_requests_that_did_not_end_in_time_are_given_longer(
+    sleepy: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.daemon.publishing.FIRST_DRAIN_S", 0.05)
+    gateway, replica = found(sleepy, tmp_path / "data"), sleepy.gateway.pool.replicas[0]
+    for state in ("lost", "lost", "ready", "lost", "ready"):
+        replica.state = state
+        with pytest.raises(GatewayGone):
+            await asyncio.to_thread(gateway.fall_asleep)
+    tries = sleepy.gateway.sleeper.seen  # type: ignore[union-attr]
+    assert [asked for _, asked, _ in tries] == [0.05, 0.05, 0.05, 0.1, 0.1]
 
 
 async def test_a_stop_does_not_wait_for_requests_to_end(sleepy: Site, tmp_path: Path) -> None:
