@@ -57,7 +57,9 @@ async def test_who_waits_for_a_version_to_be_unloaded_may_give_up(site: Site) ->
     with site.gateway.policies.current.answering():
         await site.publish(2, write_adapter(site.directory / "b", b"w2"))
         waiting = asyncio.create_task(publisher.settled().__aenter__())
-        await asyncio.sleep(0.02)
+        async with asyncio.timeout(60):
+            while not publisher._lock.locked():
+                await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.wait((waiting,))
         assert "policy@1" in site.engine.adapters

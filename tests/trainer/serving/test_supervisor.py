@@ -15,6 +15,17 @@ from trainer.serving.model import read_model
 from trainer.serving.supervisor import Supervisor
 
 
+class Watched(Replica):
+    """Counts how often its watchdog looks whether it sleeps: at least once a turn."""
+
+    looks = 0
+
+    @property
+    def sleeping(self) -> bool:
+        self.looks += 1
+        return super().sleeping
+
+
 class Engine:
     """Answers that it is well, which takes it some time; `meanwhile` is the state of its replica by then."""
 
@@ -49,7 +60,7 @@ async def test_an_engine_that_falls_asleep_while_it_is_asked_is_left_alone(
 ) -> None:
     monkeypatch.setattr(supervisor, "_LOOK_EVERY_S", 0.001)
     monkeypatch.setattr(supervisor, "_ASK_EVERY_S", 0.0)
-    replica, publisher = Replica(), Publisher()
+    replica, publisher = Watched(), Publisher()
     shape = read_model(base_model)
     watchdog = Supervisor(
         replica, publisher, EngineOptions(base_model, shape), tmp_path / "log", lambda _: None, "http://engine"
@@ -59,7 +70,9 @@ async def test_an_engine_that_falls_asleep_while_it_is_asked_is_left_alone(
     async with asyncio.timeout(20):
         while replica.state == "ready" and not publisher.adopted:
             await asyncio.sleep(0.001)
-        await asyncio.sleep(0.1)
+        by_then = replica.looks
+        while replica.looks < by_then + 5 and not publisher.adopted:
+            await asyncio.sleep(0.001)
     watching.cancel()
     await asyncio.wait((watching,))
     assert bool(publisher.adopted) == adopts
