@@ -1,21 +1,31 @@
 """SQL of users over an open store: one query, which reads the store and nothing else.
 
-It runs in a transaction that only reads, since a SELECT may hold a DELETE. Files and the network are out of its reach:
-the store's connections are made so (see database.py).
+What is no SELECT is refused, and so is what a SELECT may hold that writes: a COPY below WITH, which would overwrite
+the store itself, and functions that run SQL out of a text. DuckDB's own parser tells. It runs in a transaction that
+only reads. Other files and the network are out of its reach: the store's connections are made so (see database.py).
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import duckdb
+import msgspec
 
 from arttrace.errors import StoreError
 
-_READING = {duckdb.StatementType.SELECT, duckdb.StatementType.RELATION}
-_explaining = re.compile(r"\s*EXPLAIN\s+(ANALYZE\s+)?", re.IGNORECASE)
+_READING = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
+_reads = re.compile(
+    r"range|generate_series|unnest|repeat|json_each|json_tree|glob|(duckdb|pragma|read)_\w+", re.IGNORECASE | re.ASCII
+)
+"""Table functions; those of files are named so that DuckDB says that it refuses the file."""
+_explaining = re.compile(
+    r"\s*EXPLAIN(?:\s+ANALYZE\b|\s*\((?=\s*(?:ANALYZE|FORMAT)\b)[\w\s,]*\)|\b)", re.IGNORECASE | re.ASCII
+)
+"""Nothing but whitespace, words and brackets: no comment or quote can begin in it and reach into what is explained."""
 
 
 def run_query(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
@@ -41,11 +51,46 @@ def run_query(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[list[s
 
 
 def _check(connection: duckdb.DuckDBPyConnection, query: str) -> None:
+    """Raises StoreError unless it is one query that reads, explained or not. An explained one is parsed by itself, to
+    the end: EXPLAIN ANALYZE runs it, and DuckDB does not say what it is."""
     statements = connection.extract_statements(query)
-    if [one.type for one in statements] == [duckdb.StatementType.EXPLAIN]:  # with ANALYZE it is run
-        statements = connection.extract_statements(_explaining.sub("", query, count=1))
-    if len(statements) != 1 or statements[0].type not in _READING:
-        raise StoreError("only one query that reads is run here", "Records enter through the journal.")
+    if [one.type for one in statements] == [duckdb.StatementType.EXPLAIN]:
+        explaining = _explaining.match(query)
+        query = query[explaining.end() :] if explaining else ""
+        statements = connection.extract_statements(query)
+    if [one.type for one in statements] != [duckdb.StatementType.SELECT] or not _only_reads(connection, query):
+        raise StoreError(
+            "only one query that reads is run here, without functions that do more",
+            "Records enter through the journal.",
+        )
+
+
+def _only_reads(connection: duckdb.DuckDBPyConnection, query: str) -> bool:
+    [(tree,)] = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
+    try:
+        parsed = msgspec.json.decode(tree)
+    except RecursionError:
+        raise StoreError("the query is nested too deep") from None
+    if parsed["error"] or len(parsed["statements"]) != 1:
+        return False
+    for part in _objects(parsed):
+        kind = part.get("type")
+        if isinstance(kind, str) and kind.endswith("_NODE") and kind not in _READING:
+            return False
+        if kind == "TABLE_FUNCTION" and not _reads.fullmatch(part["function"]["function_name"]):
+            return False
+    return True
+
+
+def _objects(tree: Any) -> Iterator[dict[str, Any]]:
+    waiting = [tree]
+    while waiting:
+        match waiting.pop():
+            case dict() as part:
+                yield part
+                waiting.extend(part.values())
+            case list() as parts:
+                waiting.extend(parts)
 
 
 def _columns_and_rows(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
@@ -54,9 +99,9 @@ def _columns_and_rows(connection: duckdb.DuckDBPyConnection, query: str) -> tupl
     zoned = [name for name, type in columns if type == "TIMESTAMP WITH TIME ZONE"]
     if zoned:  # DuckDB would need the package pytz to hand these over
         casts = ", ".join(f"{(name := _quoted(column))}::TIMESTAMP AS {name}" for column in zoned)
-        result = connection.execute(
-            f"SELECT * REPLACE ({casts}) FROM ({query.strip().rstrip(';')})"  # noqa: S608
-        )
+        cast = f"SELECT * REPLACE ({casts}) FROM (\n{query.strip().rstrip(';')}\n)"  # noqa: S608
+        _check(connection, cast)
+        result = connection.execute(cast)
     return [name for name, _ in columns], result.fetchall()
 
 

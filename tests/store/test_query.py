@@ -29,6 +29,77 @@ def store(data: DataDir) -> Iterator[Store]:
         yield store
 
 
+HIDDEN = [
+    "{copy}",
+    "EXPLAIN ANALYZE {copy}",
+    "EXPLAIN (ANALYZE) {copy}",
+    "EXPLAIN (FORMAT json, ANALYZE) {copy}",
+    "EXPLAIN(ANALYZE){copy}",
+    "EXPLAIN ANALYZE (FORMAT json) {copy}",
+    "EXPLAIN EXPLAIN ANALYZE {copy}",
+    "--a EXPLAIN\nEXPLAIN ANALYZE COPY (/*\nSELECT 1 --*/ SELECT 42 AS hacked) TO '{store}' {options}",
+    "--a EXPLAIN\nEXPLAIN ANALYZE COPY (/*\nSELECT 1 --*/ SELECT 42 AS hacked) TO '{store}.new' {options}",
+    "/* EXPLAIN */ EXPLAIN ANALYZE {copy}",
+    "/* EXPLAIN SELECT 1 -- */ EXPLAIN ANALYZE {copy}",
+    "EXPLAIN /* SELECT 1 -- */ ANALYZE {copy}",
+    "EXPLAIN -- SELECT 1\nANALYZE {copy}",
+    "EXPLAIN/**/ANALYZE {copy}",
+    "EXPLAIN ANALYZE/**/{copy}",
+    "EXPLAIN (ANALYZE /* ) SELECT 1 -- */) {copy}",
+    "EXPLAIN ANALYZE SELECT 1; {copy}",
+    "EXPLAIN ANALYZE; {copy}",
+    "\u00a0EXPLAIN\u00a0ANALYZE\u00a0{copy}",
+    "\ufeffEXPLAIN ANALYZE {copy}",
+    "EXPLAIN ANALYZE\u2028{copy}",
+    "EXPLAIN ANALYZE WITH gone AS ({copy}) SELECT * FROM gone",
+    "WITH gone AS ({copy}) SELECT * FROM gone",
+    "WITH gone AS (EXPLAIN ANALYZE {copy}) SELECT * FROM gone",
+    "FROM (EXPLAIN ANALYZE {copy})",
+    "DESCRIBE {copy}",
+    "SUMMARIZE {copy}",
+    "SELECT 1;{copy}",
+    "SELECT 1 /*;*/;{copy}--",
+    "SELECT 1;;{copy}",
+    "SELECT 1\0; {copy}",
+    "PREPARE harm AS {copy}",
+    "EXECUTE harm",
+    "FROM query('{quoted}')",
+    "FROM query('EXPLAIN ANALYZE {quoted}')",
+    "FROM query_table('{quoted}')",
+    "FROM json_execute_serialized_sql(json_serialize_sql('{quoted}'))",
+    "FROM json_execute_serialized_sql(json_serialize_sql('WITH gone AS ({quoted}) FROM gone'))",
+    "FROM json_execute_serialized_sql(json_serialize_sql('WITH g AS (DELETE FROM span_records) FROM g'))",
+    "FROM system.main.\"JSON_execute_serialized_sql\"(json_serialize_sql('WITH g AS ({quoted}) FROM g'))",
+    "FROM query('FROM json_' || 'execute_serialized_sql(json_serialize_sql(''WITH g AS (DELETE FROM span_records) "
+    "FROM g''))')",
+    "SUMMARIZE FROM json_execute_serialized_sql(json_serialize_sql('WITH g AS ({quoted}) FROM g'))",
+    "EXPLAIN ANALYZE FROM json_execute_serialized_sql(json_serialize_sql('WITH g AS ({quoted}) FROM g'))",
+    "WITH gone AS NOT MATERIALIZED ({copy}) SELECT 1",
+    "(WITH gone AS ({copy}) FROM gone) UNION ALL SELECT 1",
+    "SELECT now() AS t, (WITH gone AS ({copy}) FROM gone)",
+    "WITH gone AS ({copy}) SELECT now() AS t FROM gone",
+    "SELECT now() AS t) TO '{store}' (FORMAT csv) --",
+    "SELECT now() AS t; {copy}",
+    'SELECT now() AS "t) FROM (SELECT 1); {copy} --", 1 AS t FROM nothing',
+    "EXPORT DATABASE '{store}.new'",
+    "IMPORT DATABASE '{store}.new'",
+    "PRAGMA import_database('{store}.new')",
+    "PRAGMA disable_checkpoint_on_shutdown",
+    "PRAGMA enable_profiling",
+    "CALL checkpoint()",
+    "CALL enable_logging()",
+    "FROM enable_logging(storage = 'file', storage_path = '{store}.new')",
+    "FROM enable_profiling(save_location = '{store}.new')",
+    "FROM force_checkpoint()",
+    "CREATE TRIGGER harm AFTER INSERT ON span_records FOR EACH STATEMENT DELETE FROM span_records",
+    "DETACH store",
+    "USE memory",
+    "LOAD json",
+    "INSTALL httpfs",
+    "VACUUM",
+]
+
+
 @pytest.mark.parametrize(
     "query",
     [
@@ -75,11 +146,33 @@ def test_no_query_changes_anything(store: Store, data: DataDir, query: str) -> N
     assert not list(data.root.glob("*.new"))
 
 
+def test_no_query_hides_one_that_writes(store: Store, data: DataDir) -> None:
+    """A COPY is not stopped by a transaction that only reads, and the store is a file that it may write."""
+    store.append(research_run("a"))
+    options = "(FORMAT csv, USE_TMP_FILE false)"
+    copy = f"COPY (SELECT 42 AS hacked) TO '{data.store}' {options}"
+    quoted = copy.replace("'", "''")
+    for query in HIDDEN:
+        with pytest.raises(StoreError):
+            print(query, store.sql(query.format(store=data.store, options=options, copy=copy, quoted=quoted)))
+        assert data.store.read_bytes()[8:12] == b"DUCK", query
+        assert store.sql("SELECT count(*) FROM span_records")[1] == [(8,)], query
+        assert not list(data.root.glob("*.new")), query
+    store.append(research_run("b"))
+    assert [one.id for one in store.trajectories()] == ["a", "b"]
+
+
 @pytest.mark.parametrize(
     "query",
     [
         "EXPLAIN SELECT * FROM spans",
         "explain analyze\n SELECT * FROM spans",
+        "EXPLAIN (FORMAT json) SELECT 1",
+        "EXPLAIN (ANALYZE) SELECT 1",
+        "EXPLAIN (ANALYZE, FORMAT json) SELECT '--' /* as it is */ FROM spans; -- the end",
+        "EXPLAIN(SELECT 1)",
+        "EXPLAIN FROM spans",
+        "SELECT now() -- the time",
         "FROM spans",
         "DESCRIBE trajectories",
         "SHOW TABLES",
@@ -101,7 +194,7 @@ def test_who_asks_the_owner_gets_no_more(data: DataDir, tmp_path: Path) -> None:
         store.append(research_run("a"))
         with pytest.raises(StoreError, match="Cannot access file"):
             store.sql(f"SELECT * FROM read_csv('{secret}')")
-        with pytest.raises(StoreError, match="read-only"):
+        with pytest.raises(StoreError, match="query that reads"):
             store.sql("WITH gone AS (DELETE FROM span_records RETURNING trace_id) SELECT * FROM gone")
         assert store.sql("SELECT count(*) FROM span_records")[1] == [(8,)]
 
@@ -118,8 +211,8 @@ def test_a_store_named_from_where_one_stands_is_pruned_and_spills(
     monkeypatch.chdir(tmp_path)
     data = DataDir(Path("it's here"))
     small = {"memory_limit": "50MB", "threads": 1}
-    sort = """SELECT md5(range::VARCHAR) || md5((range + 1)::VARCHAR) AS s FROM range(1000000)
-        ORDER BY s OFFSET 999999"""
+    sort = """SELECT md5(range::VARCHAR) || md5((range + 1)::VARCHAR) AS s FROM range(600000)
+        ORDER BY s OFFSET 599999"""
     monkeypatch.setattr("arttrace.store.database.SETTINGS", {**small, "temp_directory": ""})
     with Store.open(data, create=True) as store, pytest.raises(StoreError, match="Out of Memory"):
         store.sql(sort)
