@@ -1,6 +1,7 @@
 """What the collector does in a second, beside the stock way: one JSON row per span, executemany, then the ack.
 
     python benchmarks/collector.py                  the whole table, about two minutes
+    python benchmarks/collector.py --phoenix PYTHON the same, and Phoenix (`pip install arize-phoenix` for that PYTHON)
     python benchmarks/collector.py --soak 300       memory at a fifth of a soak and at its end, at 20,000 spans/s
 
 Sender and collector are processes of their own and share this machine's cores. A sender's connections each wait for
@@ -16,6 +17,7 @@ import json
 import os
 import secrets
 import socket
+import sqlite3
 import statistics
 import struct
 import subprocess
@@ -24,7 +26,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,9 +112,10 @@ def send(port: int, load: Load, seconds: float, rate: float, connections: int) -
                     if now < due:
                         time.sleep(due - now)
                     due += pause
-                trace_id = secrets.token_bytes(16)
+                trace_id, request_id = secrets.token_bytes(16), secrets.token_bytes(4)
                 for place in places:
                     request[place : place + 16] = trace_id
+                    request[place + 18 : place + 22] = request_id  # the span's id begins two bytes behind the trace's
                 ended = time.time_ns()
                 changed = TIMES.pack(0x39, ended - (END - START), 0x41, ended)
                 for place in times:
@@ -184,6 +187,36 @@ def stock(directory: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
     """The stock way, on the same HTTP server and the same decoder."""
     with started([sys.executable, str(HERE), "--stock", directory]) as (line, process):
         yield int(line), process
+
+
+@contextmanager
+def phoenix(directory: str, python: str) -> Iterator[int]:
+    """Phoenix as it is installed, on SQLite; everything that it keeps lies in the directory."""
+    port, grpc_port = free_port(), free_port()
+    settings = {"WORKING_DIR": directory, "HOST": "127.0.0.1", "PORT": str(port), "GRPC_PORT": str(grpc_port)}
+    environment = {**os.environ, **{f"PHOENIX_{name}": value for name, value in settings.items()}}
+
+    def healthy() -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=5) as wire:
+                wire.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+                return wire.recv(65536).startswith(b"HTTP/1.1 200")
+        except OSError:
+            return False
+
+    command, quiet = [python, "-m", "phoenix.server.main", "serve"], subprocess.DEVNULL
+    with subprocess.Popen(command, env=environment, stdout=quiet, stderr=quiet) as process:
+        try:
+            wait_for(healthy)
+            yield port
+        finally:
+            process.kill()
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 @contextmanager
@@ -316,6 +349,29 @@ def sustained(seconds: float) -> None:
         )
 
 
+def beside_phoenix(python: str, seconds: float, counted: float = 60.0) -> None:
+    """Phoenix acknowledges from a queue in memory and refuses when that is full: what it acks, and what of it is in its
+    database after a while."""
+    load = LOADS[0]
+    with tempfile.TemporaryDirectory() as directory, phoenix(directory, python) as port:
+        began = time.perf_counter()
+        found = run_sender(port, load, seconds)
+        while found["acked"] > (stored := stored_by_phoenix(directory)) and time.perf_counter() - began < counted:
+            time.sleep(0.5)
+        taken = time.perf_counter() - began
+    print(
+        f"\nPhoenix, {load.name}: {found['rate']:,.0f} acked/s from memory, p50 {found['p50_ms']:.0f} ms, "
+        f"p99 {found['p99_ms']:.0f} ms, {found['refused_requests']} requests refused; of {found['acked']:,} spans "
+        f"{stored:,} are in its database after {taken:.0f} s: {stored / taken:,.0f} spans/s",
+        flush=True,
+    )
+
+
+def stored_by_phoenix(directory: str) -> int:
+    with closing(sqlite3.connect(f"file:{directory}/phoenix.db?mode=ro", uri=True)) as database:
+        return int(database.execute("SELECT count(*) FROM spans").fetchone()[0])
+
+
 def soak(seconds: float, rate: float) -> float:
     """Memory of both processes over a soak with spans of 0.5 KB: the median around its end over that around a fifth.
 
@@ -373,6 +429,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a round")
     parser.add_argument("--soak", type=float, metavar="SECONDS", help="only the soak, for so long")
     parser.add_argument("--rate", type=float, default=20_000.0, help="spans a second of the soak")
+    parser.add_argument("--phoenix", metavar="PYTHON", help="an interpreter that has Phoenix, to run beside")
     parser.add_argument("--send", help=argparse.SUPPRESS)
     parser.add_argument("--stock", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -388,6 +445,8 @@ def main() -> None:
         acks(given.seconds)
         paced(2 * given.seconds)
         sustained(2 * given.seconds)
+        if given.phoenix:
+            beside_phoenix(given.phoenix, given.seconds)
 
 
 if __name__ == "__main__":
