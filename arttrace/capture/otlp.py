@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from arttrace import semconv
+from arttrace.records.int64 import INT64
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanEvent, SpanLink, SpanRow
 
@@ -128,7 +129,7 @@ def _value(value: Any, depth: int) -> bytes:
     if isinstance(value, bool):
         return b"\x10\x01" if value else b"\x10\x00"
     if isinstance(value, int):
-        return _number(3, value) if -(1 << 63) <= value < 1 << 63 else _bytes(1, str(value).encode())
+        return _number(3, value) if INT64.start <= value < INT64.stop else _bytes(1, str(value).encode())
     if isinstance(value, float):
         return b"\x21" + _double(value)
     if value is None:

@@ -17,8 +17,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
-from arttrace.records.checked import MAX_DEPTH, check_ids
-from arttrace.records.int64 import INT64
+from arttrace.records.checked import MAX_DEPTH, check_ids, check_times
+from arttrace.records.int64 import INT32, INT64, UINT32, UINT64
 from arttrace.records.span import Attributes, EntityRef, OriginRest, SpanEvent, SpanLink, SpanRest, SpanRow, Typed
 from arttrace.records.typed import plain
 
@@ -33,8 +33,6 @@ _Odd = list[bytes | float]
 """Takes up values that JSON cannot hold, so that attributes without any are not looked through again."""
 
 _SHOWN = 200  # characters of what was wrong
-_LATEST_NS = INT64.stop - 1
-_INT32, _UINT32, _UINT64 = range(-(1 << 31), 1 << 31), range(1 << 32), range(1 << 64)
 _STANDARD_ALPHABET = str.maketrans("-_", "+/")
 _USUAL_ORIGIN, _USUAL_REST = OriginRest(), SpanRest()
 _NOTHING_DROPPED = (0, 0, 0)
@@ -219,7 +217,7 @@ def _json_origin(resource_spans: Any, scope_spans: Any) -> dict[str, Any]:
     scope_attributes, scope_typed = _json_attributes(scope)
     rest = OriginRest(
         resource_schema_url=_text(resource_spans, "schemaUrl"),
-        resource_dropped_attributes=_number(resource, "droppedAttributesCount", _UINT32),
+        resource_dropped_attributes=_number(resource, "droppedAttributesCount", UINT32),
         resource_typed=typed,
         entities=[
             EntityRef(
@@ -231,7 +229,7 @@ def _json_origin(resource_spans: Any, scope_spans: Any) -> dict[str, Any]:
             for one in _list(resource, "entityRefs")
         ],
         scope_attributes=scope_attributes,
-        scope_dropped_attributes=_number(scope, "droppedAttributesCount", _UINT32),
+        scope_dropped_attributes=_number(scope, "droppedAttributesCount", UINT32),
         scope_typed=scope_typed,
         schema_url=_text(scope_spans, "schemaUrl"),
     )
@@ -249,9 +247,9 @@ def _json_span(span: Any, origin: dict[str, Any]) -> SpanRow:
         raise ValueError(f"a span has more than {MAX_ATTRIBUTES} attributes")
     attributes, typed = _json_attributes(span)
     rest = SpanRest(
-        dropped_attributes=_number(span, "droppedAttributesCount", _UINT32),
-        dropped_events=_number(span, "droppedEventsCount", _UINT32),
-        dropped_links=_number(span, "droppedLinksCount", _UINT32),
+        dropped_attributes=_number(span, "droppedAttributesCount", UINT32),
+        dropped_events=_number(span, "droppedEventsCount", UINT32),
+        dropped_links=_number(span, "droppedLinksCount", UINT32),
         typed=typed,
     )
     return SpanRow(
@@ -261,14 +259,14 @@ def _json_span(span: Any, origin: dict[str, Any]) -> SpanRow:
         name=_text(span, "name"),
         start_ns=int(span.get("startTimeUnixNano", 0)),
         end_ns=int(span.get("endTimeUnixNano", 0)),
-        kind=_number(span, "kind", _INT32),
-        status_code=_number(status, "code", _INT32),
+        kind=_number(span, "kind", INT32),
+        status_code=_number(status, "code", INT32),
         status_message=_text(status, "message"),
         attributes=attributes,
         events=[_json_event(event) for event in _list(span, "events")],
         links=[_json_link(link) for link in _list(span, "links")],
         trace_state=_text(span, "traceState"),
-        flags=_number(span, "flags", _UINT32),
+        flags=_number(span, "flags", UINT32),
         rest=_unusual(rest),
         **origin,
     )
@@ -276,15 +274,15 @@ def _json_span(span: Any, origin: dict[str, Any]) -> SpanRow:
 
 def _json_event(event: Any) -> SpanEvent:
     attributes, typed = _json_attributes(event)
-    dropped = _number(event, "droppedAttributesCount", _UINT32)
-    return SpanEvent(_text(event, "name"), _number(event, "timeUnixNano", _UINT64), attributes, dropped, typed)
+    dropped = _number(event, "droppedAttributesCount", UINT32)
+    return SpanEvent(_text(event, "name"), _number(event, "timeUnixNano", UINT64), attributes, dropped, typed)
 
 
 def _json_link(link: Any) -> SpanLink:
     attributes, typed = _json_attributes(link)
     trace_id, span_id = (bytes.fromhex(_text(link, name)).hex() for name in ("traceId", "spanId"))
-    dropped = _number(link, "droppedAttributesCount", _UINT32)
-    flags = _number(link, "flags", _UINT32)
+    dropped = _number(link, "droppedAttributesCount", UINT32)
+    flags = _number(link, "flags", UINT32)
     return SpanLink(trace_id, span_id, attributes, _text(link, "traceState"), flags, dropped, typed)
 
 
@@ -378,6 +376,5 @@ def _text(holder: Any, key: str) -> str:
 
 def _checked(span: SpanRow) -> SpanRow:
     check_ids(span)
-    if not (0 < span.start_ns <= _LATEST_NS and 0 <= span.end_ns <= _LATEST_NS):
-        raise ValueError(f"span {span.name!r}: its times are not nanoseconds since 1970")
+    check_times(span)
     return span

@@ -15,9 +15,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from arttrace.formats.otlp import MAX_ATTRIBUTES, MAX_SPAN_BYTES, MAX_SPANS, MalformedRequest, TooManySpans
+from arttrace.records.int64 import INT64
 
 _COUNTED_FROM = 1 << 20  # an empty span takes 2 bytes on the wire and 100 times that in memory: count before parsing
-_LATEST_NS = (1 << 63) - 1
+_LATEST_NS = INT64.stop - 1
 _NO_TRACE, _NO_SPAN = bytes(16), bytes(8)
 _BYTES = 2
 _RESOURCE_SPANS, _SCOPE_SPANS, _SPANS = 1, 2, 2

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from arttrace.records.int64 import INT32, INT64, UINT32, UINT64
 from arttrace.records.record import Record
 from arttrace.records.span import Attributes, SpanRow
 
 MAX_DEPTH: Final = 64
 """Bound on the nesting of an attribute's value: more than protobuf's own lets through."""
 
-_INT32, _UINT32, _UINT64 = range(-(1 << 31), 1 << 31), range(1 << 32), range(1 << 64)
-_TIMES = range(1 << 63)
-
 
 def checked(record: Record) -> Record:
     """The record. Raises ValueError when it is a span that OTLP cannot hold."""
     if isinstance(record, SpanRow):
         check_ids(record)
+        check_times(record)
         _check_numbers(record)
         _check_depth(record)
     return record
@@ -37,19 +36,23 @@ def _is_id(text: str, digits: int) -> bool:
     return len(text) == digits and text.strip("0") != "" and all(c in "0123456789abcdef" for c in text)
 
 
-def _check_numbers(span: SpanRow) -> None:
-    if span.start_ns not in _TIMES or span.end_ns not in _TIMES:
+def check_times(span: SpanRow) -> None:
+    """Raises ValueError unless it has begun, and both times fit a column; one without an end has not ended."""
+    if not (0 < span.start_ns < INT64.stop and 0 <= span.end_ns < INT64.stop):
         raise ValueError(f"span {span.name!r}: its times are not nanoseconds since 1970")
+
+
+def _check_numbers(span: SpanRow) -> None:
     dropped = [*(one.dropped_attributes for one in span.events), *(one.dropped_attributes for one in span.links)]
     if span.rest is not None:
         dropped += [span.rest.dropped_attributes, span.rest.dropped_events, span.rest.dropped_links]
     if span.origin is not None:
         dropped += [span.origin.resource_dropped_attributes, span.origin.scope_dropped_attributes]
     if (
-        span.kind not in _INT32
-        or span.status_code not in _INT32
-        or any(number not in _UINT32 for number in (span.flags, *dropped, *(link.flags for link in span.links)))
-        or any(event.time_ns not in _UINT64 for event in span.events)
+        span.kind not in INT32
+        or span.status_code not in INT32
+        or any(number not in UINT32 for number in (span.flags, *dropped, *(link.flags for link in span.links)))
+        or any(event.time_ns not in UINT64 for event in span.events)
     ):
         raise ValueError(f"span {span.name!r}: a number is out of range")
     for link in span.links:

@@ -38,6 +38,7 @@ def connect_while_opening(path: Path) -> duckdb.DuckDBPyConnection:
         if found != schema.VERSION:
             migrate.to_current(connection, found, path)
             connection = _connect(path)
+        migrate.renew_views(connection)
         return connection
     except BaseException:
         connection.close()

@@ -32,7 +32,13 @@ def take_in(connection: duckdb.DuckDBPyConnection, writer: Writer, directory: Pa
     segments = list_segments(directory)
     known = dict(connection.execute('SELECT name, "offset" FROM ingested_segments').fetchall())
     for segment in segments:
-        yield _take_segment(connection, writer, segment, known.get(segment.name, 0))
+        try:
+            new = _take_segment(connection, writer, segment, known.get(segment.name, 0))
+        except RuntimeError as error:
+            if str(error) == "Query interrupted":  # what DuckDB makes of Ctrl-C
+                raise KeyboardInterrupt from error
+            raise
+        yield new
 
 
 @without_collection()
@@ -94,8 +100,16 @@ def _store(
     except Exception as error:
         if not _is_of_the_data(error):
             raise
+        _log.warning(
+            "journal segment %s: a record of %d cannot be stored (%s): they are stored in parts, to find it",
+            segment.path,
+            len(batch),
+            type(error).__name__,
+        )
+    before = len(refused)
     new = _store_apart(writer, batch, refused)
-    segment.kept_as.touch()
+    if len(refused) > before:
+        segment.kept_as.touch()
     return new + writer.write((), offsets)
 
 
@@ -115,5 +129,8 @@ def _store_apart(writer: Writer, records: Sequence[Record], refused: list[str]) 
 
 
 def _is_of_the_data(error: Exception) -> bool:
-    """Whether it would come again with the same records, on a disk with room."""
+    """Whether it would come again with the same records, on a disk with room. DuckDB raises RuntimeError when it is
+    interrupted."""
+    if isinstance(error, RuntimeError):
+        return isinstance(error, (RecursionError, NotImplementedError))
     return isinstance(error, _OF_THE_DATA) or not isinstance(error, _OF_THE_MACHINE)

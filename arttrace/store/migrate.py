@@ -1,7 +1,7 @@
 """A store of an older schema becomes one of this version, or stays what it was.
 
 Version 1 is copied into a new file, checked, and put in its place. Version 2 has the same rows: the views change, and
-the tables that only they need, in one transaction.
+the tables that only they need, in one transaction. Views that are not this version's are replaced in any store.
 """
 
 from __future__ import annotations
@@ -29,15 +29,21 @@ def to_current(old: duckdb.DuckDBPyConnection, version: int, path: Path) -> None
     if version == 1:
         _copy_all(old, path)
     else:
-        _change_views(old)
+        _replace_views(old, placing.TABLES, placing.FIND)
         old.close()
 
 
-def _change_views(connection: duckdb.DuckDBPyConnection) -> None:
+def renew_views(connection: duckdb.DuckDBPyConnection) -> None:
+    """Gives a store of this version this version's views."""
+    held = connection.execute("SELECT comment FROM duckdb_tables() WHERE table_name = 'arttrace_schema'").fetchall()
+    if held != [(schema.VIEWS_HASH,)]:
+        _replace_views(connection)
+
+
+def _replace_views(connection: duckdb.DuckDBPyConnection, tables: str = "", fill: str = "") -> None:
     views = connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
     drops = " ".join(f"DROP VIEW {name};" for (name,) in views)
-    connection.execute(f"BEGIN; {drops} {placing.TABLES} {schema.VIEWS}")
-    connection.execute(placing.FIND)
+    connection.execute(f"BEGIN; {drops} {tables} {schema.VIEWS} {fill}")
     connection.execute("UPDATE arttrace_schema SET version = ?", [schema.VERSION])
     connection.execute("COMMIT")
 

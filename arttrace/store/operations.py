@@ -15,6 +15,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from arttrace.records.int64 import INT64, UINT64
 from arttrace.records.message import Message
 from arttrace.records.tokens import TokenIds, plain
 from arttrace.records.trajectory import Trajectory
@@ -108,7 +109,7 @@ def _tagged(value: Any) -> Any:
         case None | bool() | str() | float() | bytes():
             return value
         case int():
-            return value if -(1 << 63) <= value < 1 << 64 else msgspec.msgpack.Ext(7, str(value).encode())
+            return value if INT64.start <= value < UINT64.stop else msgspec.msgpack.Ext(7, str(value).encode())
         case list():
             return [_tagged(item) for item in value]
         case tuple():

@@ -9,6 +9,7 @@ they cost DuckDB most of its ingest rate. Views are what people and programs rea
 
 from __future__ import annotations
 
+import hashlib
 from typing import Final
 
 from arttrace.store import links, placing
@@ -63,7 +64,7 @@ CREATE TABLE summaries (            -- of what spans with this trajectory_id are
 );
 """
 
-VIEWS: Final = """
+_VIEWS: Final = """
 CREATE VIEW spans AS
     SELECT s.* EXCLUDE (document) REPLACE (
             CASE WHEN p.span_id IS NULL THEN s.trajectory_id ELSE p.trajectory_id END AS trajectory_id),
@@ -145,3 +146,7 @@ CREATE VIEW policy_steps AS
     FROM policy_step_records
     QUALIFY row_number() OVER (PARTITION BY policy, step ORDER BY time_ns DESC, content_hash DESC) = 1;
 """
+
+VIEWS_HASH: Final = hashlib.blake2b(_VIEWS.encode(), digest_size=8).hexdigest()
+"""What stands on the table `arttrace_schema` of a store whose views are these; others are replaced at open."""
+VIEWS: Final = f"{_VIEWS}COMMENT ON TABLE arttrace_schema IS '{VIEWS_HASH}';"

@@ -4,6 +4,7 @@ when an error spoilt them or another file takes the place of this one."""
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from arttrace.errors import StoreError, StoreFull
 from arttrace.store.database import connect, connect_while_opening
 from arttrace.store.file import opening, replace
 from arttrace.store.writer import Writer
+
+_log = logging.getLogger("arttrace")
 
 
 class SharedFile:
@@ -31,6 +34,8 @@ class SharedFile:
         self.writer = Writer(self.connection)
         self._changed = threading.Condition(self.lock)
         self._rewriting = False
+        self._reopening = 0
+        self._told: set[str] = set()
 
     def close(self) -> None:
         """Closes the file, for good."""
@@ -60,9 +65,11 @@ class SharedFile:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A connection of its own, so that readers wait neither for each other nor for the writer. Raises StoreError
-        when the store cannot be read."""
+        """A connection of its own, so that readers wait neither for each other nor for the writer. One who reads
+        already must not come here again: he would wait for himself when the file is to be opened anew. Raises
+        StoreError when the store cannot be read."""
         with self.lock:
+            self._changed.wait_for(lambda: not self._reopening)
             connection = self.opened().cursor()
             self.readers += 1
         try:
@@ -94,11 +101,16 @@ class SharedFile:
 
     @contextlib.contextmanager
     def if_possible(self) -> Iterator[None]:
-        """For what is only kept so that it need not be made again: a question is answered without."""
+        """For what is only kept so that it need not be made again: a question is answered without. What is no fault
+        of the disk is logged, each error once."""
         try:
             yield
         except duckdb.Error as error:
             self.note(error)
+            told = f"{type(error).__name__}: {error}"
+            if not isinstance(error, (duckdb.IOException, duckdb.FatalException)) and told not in self._told:
+                self._told.add(told)
+                _log.error("the store %s answers without what it keeps beside the records: %s", self.path, told)
 
     def note(self, error: Exception) -> None:
         """After a fatal error, a commit that fails for a full disk, say, the whole DuckDB instance is of no use."""
@@ -107,9 +119,17 @@ class SharedFile:
 
     def reopen(self, replace_by: Path | None = None) -> None:
         """Opens the file anew, another one in its place if given. A reader's connection would keep the old one open,
-        so readers end first."""
-        self._changed.wait_for(lambda: not self.readers)
-        self._refuse_when_closed()
+        so readers end first; new ones wait, or they would never end."""
+        self._reopening += 1
+        try:
+            self._changed.wait_for(lambda: not self.readers)
+            self._refuse_when_closed()
+            self._open_anew(replace_by)
+        finally:
+            self._reopening -= 1
+            self._changed.notify_all()
+
+    def _open_anew(self, replace_by: Path | None) -> None:
         self.spoilt = True
         with opening(self.path):
             self.connection.close()

@@ -115,21 +115,26 @@ class Writer:
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
-        self._forget()
-
-    def _forget(self) -> None:
         self._texts: OrderedDict[bytes, int] | None = None
+        self._uncommitted: list[bytes] = []
         self._recent, self._recent_tokens = Recent(1), Recent(_TOKEN_TAIL)
         self._last_id = 0
         for table in ("texts", "prompts", "token_prompts"):
             [(last,)] = self._connection.execute(f"SELECT coalesce(max(id), 0) FROM {table}").fetchall()  # noqa: S608
             self._last_id = max(self._last_id, last)
 
+    def _forget_uncommitted(self) -> None:
+        for digest in self._uncommitted:
+            if self._texts is not None:
+                self._texts.pop(digest, None)
+        self._recent, self._recent_tokens = Recent(1), Recent(_TOKEN_TAIL)
+
     def write(self, records: Sequence[Record], offsets: Mapping[str, int] | None = None) -> int:
         """Stores the records that are not there yet, and how far the segments they came from were read, in one
         transaction. Returns how many records were new. Raises duckdb.Error; then nothing was stored, unless the
         commit itself failed (a full disk), after which the connection is to be closed and opened anew."""
         self._connection.execute("BEGIN")
+        self._uncommitted.clear()
         try:
             fresh = self._new_spans([record for record in records if isinstance(record, SpanRow)])
             rewards = [reward for parts in fresh if parts.span.events for reward in rewards_of(parts.span)]
@@ -142,9 +147,9 @@ class Writer:
                 self._insert("ingested_segments", _SEGMENTS, list(offsets.items()))
             self._connection.execute("COMMIT")
         except BaseException:
+            self._forget_uncommitted()
             with contextlib.suppress(duckdb.Error):
                 self._connection.execute("ROLLBACK")
-                self._forget()
             raise
         return new
 
@@ -262,6 +267,7 @@ class Writer:
             id = known.get(digest)
             if id is None:
                 id = known[digest] = self._next_id()
+                self._uncommitted.append(digest)
                 rows.append((id, digest, text))
             else:
                 known.move_to_end(digest)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
+import msgspec
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from simulated_agent import T0, research_run
@@ -205,6 +206,63 @@ def test_no_memory_is_no_fault_of_the_record(data: DataDir, monkeypatch: pytest.
         assert store.ingest_spool() == 1
 
 
+def test_ctrl_c_while_records_are_taken_in_ends_that_and_spoils_nothing(
+    data: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise RuntimeError("Query interrupted")  # in the words of DuckDB 2.0, which takes the signal
+
+    with Store.open(data, create=True) as store:
+        spool(data, encode_record(span(1)), encode_record(span(2)))
+        with monkeypatch.context() as patch:
+            patch.setattr(Writer, "_store_spans", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                store.ingest_spool()
+        assert len(list_segments(data.spool)) == 1
+        assert store.ingest_spool() == 2
+        assert ids(store) == [1, 2]
+    assert not list(data.spool.iterdir())
+
+
+def test_a_segment_of_which_all_is_stored_in_the_end_is_not_kept(
+    data: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Writer.write
+
+    def refuses_many(self: Writer, records: list[SpanRow], *offsets: object) -> int:
+        if len(records) > 1:
+            raise ValueError("too many at once")
+        return write(self, records, *offsets)  # type: ignore[arg-type]
+
+    with Store.open(data, create=True) as store:
+        spool(data, encode_record(span(1)), encode_record(span(2)))
+        monkeypatch.setattr(Writer, "write", refuses_many)
+        assert store.ingest_spool() == 2
+    assert not list(data.spool.iterdir())
+
+
+def test_what_the_writer_knows_outlives_a_batch_that_failed(data: DataDir, unstorable: None) -> None:
+    def about(number: int, name: str, text: str) -> SpanRow:
+        attributes = {semconv.SYSTEM_INSTRUCTIONS: text, semconv.OPERATION_NAME: "chat"}
+        return msgspec.structs.replace(span(number, name), attributes=attributes)
+
+    with Store.open(data, create=True) as store:
+        store.append([about(1, "chat", "known")])
+        writer = store._file.writer
+        known = dict(writer._texts or {})
+        assert len(known) == 1
+        store.append([about(2, "chat", "new"), about(3, BAD, "known"), about(4, "chat", "new")])
+        assert store._file.writer is writer
+        assert writer._texts is not None
+        assert known.items() <= writer._texts.items(), "what was stored before is not read again"
+        assert sorted(store.sql("SELECT text FROM texts")[1]) == [("known",), ("new",)]
+        assert [(int(one.span_id), one.attributes[semconv.SYSTEM_INSTRUCTIONS]) for one in store.spans("1" * 32)] == [
+            (1, "known"),
+            (2, "new"),
+            (4, "new"),
+        ]
+
+
 def test_what_is_good_is_written_once(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake_module, "_BATCH_BYTES", 1000)
     written: list[int] = []
@@ -364,6 +422,53 @@ def test_questions_are_answered_when_what_they_keep_cannot_be_written(
         assert store.sql("SELECT 1")[1] == [(1,)]
         assert store.sql("SELECT count(*) FROM span_records")[1] == [(8,)]
         assert opened
+
+
+def test_what_is_answered_without_for_a_fault_of_ours_is_told_once(
+    data: DataDir, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> None:
+        raise duckdb.CatalogException("Table with name odd_traces does not exist!")
+
+    monkeypatch.setattr(store_module, "place", fails)
+    with Store.open(data, create=True) as store, caplog.at_level(logging.ERROR, "arttrace"):
+        for _ in range(2):
+            assert store.sql("SELECT 1")[1] == [(1,)]
+    assert [record.message for record in caplog.records] == [
+        f"the store {data.store} answers without what it keeps beside the records: "
+        "CatalogException: Table with name odd_traces does not exist!"
+    ]
+
+
+def test_readers_that_come_one_after_the_other_hold_no_rewrite_up(
+    data: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(data, create=True) as store:
+        store.append([span(1)])
+        store.append(research_run("kept"))
+        waits = threading.Event()
+        wait_for = store._file._changed.wait_for
+        monkeypatch.setattr(store._file._changed, "wait_for", lambda ready: waits.set() or wait_for(ready))
+        pruning = threading.Thread(target=store.prune, kwargs={"before_ns": 3})
+        reading = [
+            threading.Thread(target=ask)
+            for ask in (store.summaries, store.trajectories, lambda: store.sql("SELECT 1"), lambda: store.spans("a"))
+        ]
+        with store._file.reading() as connection:
+            pruning.start()
+            assert waits.wait(60)
+            for one in reading:
+                one.start()
+            writing = threading.Thread(target=store.append, args=[[span(2)]])
+            writing.start()
+            with store._file.lock:  # whoever is waited for has let go of it
+                assert store._file.readers == 1, "who comes now waits until the file is opened anew"
+            assert connection.execute("SELECT 1").fetchall() == [(1,)]
+        for one in (pruning, writing, *reading):
+            one.join(60)
+            assert not one.is_alive()
+        assert ids(store) == [2]
+        assert [one.id for one in store.summaries()] == ["kept"]
 
 
 def test_errors_of_the_database_are_errors_of_the_store(data: DataDir) -> None:

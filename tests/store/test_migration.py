@@ -14,7 +14,7 @@ from units import agree, caller, linked, sessions
 from arttrace.paths import DataDir
 from arttrace.records.record import Record
 from arttrace.records.span import SpanEvent, SpanRow
-from arttrace.store import Store
+from arttrace.store import Store, migrate
 from arttrace.store.schema import VERSION
 from arttrace.store.writer import Writer
 from arttrace.trajectories import build_trajectories
@@ -77,6 +77,31 @@ def test_version_2_is_brought_to_this_version(data: DataDir) -> None:
             assert foreign.attributes == {"size": 1.0, "raw": "AAE="}
             assert (foreign.events, foreign.resource) == ([SpanEvent("e", 1)], {"service.name": "shop"})
             agree(store)
+
+
+def test_views_of_another_day_are_replaced(tmp_path: Path) -> None:
+    """A store of this very version that was made before a view changed, or by a program whose views were others."""
+    data = DataDir(tmp_path / "other")
+    with Store.open(data, create=True) as store:
+        store.append(research_run("a"))
+        views = store.sql("SELECT view_name, sql FROM duckdb_views() WHERE NOT internal ORDER BY 1")
+    for mark in ("NULL", "'of another day'"):
+        with duckdb.connect(str(data.store)) as connection:
+            connection.execute("CREATE OR REPLACE VIEW rewards AS SELECT 'twice' AS trajectory_id")
+            connection.execute("CREATE VIEW gone AS SELECT 1")
+            connection.execute(f"COMMENT ON TABLE arttrace_schema IS {mark}")
+        for _ in range(2):
+            with Store.open(data) as store:
+                assert store.sql("SELECT view_name, sql FROM duckdb_views() WHERE NOT internal ORDER BY 1") == views
+                assert store.sql("SELECT version FROM arttrace_schema")[1] == [(VERSION,)]
+                agree(store)
+
+
+def test_views_are_replaced_only_when_they_are_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = DataDir(tmp_path / "same")
+    Store.open(data, create=True).close()
+    monkeypatch.setattr(migrate, "_replace_views", lambda *_: pytest.fail("they are the same"))
+    Store.open(data).close()
 
 
 def test_a_change_of_views_that_dies_leaves_the_store_as_it_was(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:

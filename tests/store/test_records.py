@@ -52,6 +52,8 @@ BAD = {
     "zero": {"span_id": "0" * 16},
     "parent": {"parent_span_id": "5"},
     "start": {"start_ns": -1},
+    "no start": {"start_ns": 0},
+    "late end": {"end_ns": 2**63},
     "kind": {"kind": 2**31},
     "status": {"status_code": -(2**31) - 1},
     "flags": {"flags": -1},
