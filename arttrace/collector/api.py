@@ -24,6 +24,7 @@ from arttrace.paths import DataDir
 from arttrace.records.checked import checked
 from arttrace.records.record import Record
 from arttrace.records.tokens import TokenIds, plain
+from arttrace.records.unreadable import UNREADABLE
 from arttrace.store import Store
 from arttrace.store.operations import OPERATIONS, Operation
 from arttrace.store.remote import JSON_LINES, MSGPACK, Failure
@@ -55,12 +56,7 @@ def create_api(data: DataDir, owned: OwnedStore) -> Starlette:
 
     async def records(request: Request) -> Response:
         _expect(request, JSON_LINES)
-        try:
-            given = [checked(one) for one in _records.decode_lines(await _body(request))]
-        except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors too
-            raise Refused(400, f"a line is no record: {error}") from error
-        await run_in_threadpool(store().append, given)
-        return _plain(request, {"records": len(given)})
+        return _plain(request, {"records": await run_in_threadpool(_append, await _body(request), store())})
 
     def endpoint(operation: Operation) -> Callable[[Request], Any]:
         async def run(request: Request) -> Response:
@@ -90,6 +86,15 @@ def create_api(data: DataDir, owned: OwnedStore) -> Starlette:
             Exception: lambda _, error: _failure(503, Failure(f"the store could not answer: {error}")),
         },
     )
+
+
+def _append(body: bytes, store: Store) -> int:
+    try:
+        given = [checked(one) for one in _records.decode_lines(body)]
+    except UNREADABLE as error:
+        raise Refused(400, f"a line is no record: {error}") from error
+    store.append(given)
+    return len(given)
 
 
 def _run(accept: str, operation: Operation, arguments: msgspec.Struct, store: Store) -> Response:
@@ -132,7 +137,7 @@ async def _arguments(request: Request, operation: Operation) -> msgspec.Struct:
         if kind == MSGPACK:
             return msgspec.msgpack.decode(body, type=operation.arguments)
         return msgspec.json.decode(body or b"{}", type=operation.arguments)
-    except (msgspec.DecodeError, UnicodeDecodeError, TypeError, RecursionError) as error:
+    except (*UNREADABLE, TypeError) as error:
         raise Refused(400, f"{operation.name}: {error}") from error
 
 

@@ -16,10 +16,10 @@ from arttrace.formats.otlp import MalformedRequest, TooManySpans, json_spans, pr
 from arttrace.formats.otlp_check import check_protobuf, one_by_one
 from arttrace.records.checked import checked
 from arttrace.records.record import Record, decode_record
-from arttrace.trajectories.shared import UNREADABLE
+from arttrace.records.unreadable import UNREADABLE
 
 _KEPT_REASONS, _SHOWN = 5, 500
-_REFUSED = (ValueError, TypeError, OverflowError, RecursionError)
+_REFUSED = (*UNREADABLE, TypeError, OverflowError)
 
 
 class Unreadable(ValueError):

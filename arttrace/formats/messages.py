@@ -9,7 +9,7 @@ import msgspec
 
 from arttrace import semconv
 from arttrace.records.span import Attributes
-from arttrace.trajectories.shared import UNREADABLE
+from arttrace.records.unreadable import UNREADABLE
 from arttrace.trajectories.values import from_json
 from arttrace.wire.messages import parse_message
 

@@ -21,6 +21,7 @@ from arttrace.records.checked import MAX_DEPTH, check_ids, check_times
 from arttrace.records.int64 import INT32, INT64, UINT32, UINT64
 from arttrace.records.span import Attributes, EntityRef, OriginRest, SpanEvent, SpanLink, SpanRest, SpanRow, Typed
 from arttrace.records.typed import plain
+from arttrace.records.unreadable import UNREADABLE
 
 MAX_SPANS = 65_536
 """Bound on the spans of one request."""
@@ -171,7 +172,7 @@ def parse_json(body: bytes) -> Export:
     TooManySpans when it holds too many."""
     try:
         request = msgspec.json.decode(body)
-    except (ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         raise MalformedRequest(f"the body is no OTLP trace request in JSON: {error}") from error
     return json_spans(request, most=MAX_SPANS, large=len(body) > MAX_SPAN_BYTES)
 
@@ -207,7 +208,7 @@ def json_spans(request: Any, *, most: float = math.inf, large: bool = True) -> E
     return Export(spans, refused, reason)
 
 
-_INVALID = (ValueError, TypeError, OverflowError, RecursionError)
+_INVALID = (*UNREADABLE, TypeError, OverflowError)
 
 
 def _json_origin(resource_spans: Any, scope_spans: Any) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from arttrace.records.int64 import INT32, INT64, UINT32, UINT64
 from arttrace.records.record import Record
 from arttrace.records.span import Attributes, SpanRow
+from arttrace.records.unreadable import are_shallow
 
 MAX_DEPTH: Final = 64
 """Bound on the nesting of an attribute's value: more than protobuf's own lets through."""
@@ -66,14 +67,5 @@ def _check_depth(span: SpanRow) -> None:
     holders += [one.attributes for one in span.links]
     if span.origin is not None:
         holders.append(span.origin.scope_attributes)
-    level: list[Any] = [value for holder in holders for value in holder.values()]
-    for _ in range(MAX_DEPTH + 1):
-        level = [
-            item
-            for value in level
-            if isinstance(value, (dict, list))
-            for item in (value.values() if isinstance(value, dict) else value)
-        ]
-        if not level:
-            return
-    raise ValueError(f"span {span.name!r}: an attribute is nested deeper than {MAX_DEPTH} levels")
+    if not are_shallow((value for holder in holders for value in holder.values()), MAX_DEPTH + 1):
+        raise ValueError(f"span {span.name!r}: an attribute is nested deeper than {MAX_DEPTH} levels")

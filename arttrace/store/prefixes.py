@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from arttrace.records.message import MessageTexts
+from arttrace.records.unreadable import UNREADABLE
 
 _PER_TRACE = 8
 _KEPT_BYTES = 32 << 20  # of texts, each kept whole and cut
@@ -49,7 +50,7 @@ def join(items: Sequence[str], form: int) -> Any:
 def _items(text: str) -> list[str] | None:
     try:
         return [bytes(raw).decode() for raw in _raw_list.decode(text)]
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    except UNREADABLE:
         return None
 
 

@@ -21,7 +21,8 @@ from arttrace.records.message import (
     ToolResultPart,
     message_hash,
 )
-from arttrace.trajectories.shared import UNREADABLE, MessageList, SharedTexts, message_texts
+from arttrace.records.unreadable import UNREADABLE
+from arttrace.trajectories.shared import MessageList, SharedTexts, message_texts
 from arttrace.trajectories.values import as_text, from_json, or_none
 
 _Messages = tuple[Message, ...]

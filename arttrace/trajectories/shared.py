@@ -15,12 +15,10 @@ import msgspec
 
 from arttrace.records.message import MessageTexts
 from arttrace.records.tokens import TokenIds, token_array
+from arttrace.records.unreadable import UNREADABLE
 
 _T = TypeVar("_T")
 _KEPT = 16
-
-UNREADABLE = (ValueError, RecursionError)
-"""What reading a JSON text may raise: it is none, or deeper than a parser goes."""
 
 _raw_list: msgspec.json.Decoder[list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw])
 

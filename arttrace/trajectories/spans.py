@@ -15,7 +15,8 @@ import msgspec
 
 from arttrace import semconv
 from arttrace.records.span import SpanRow
-from arttrace.trajectories.shared import UNREADABLE, SharedTexts, SharedTokens
+from arttrace.records.unreadable import UNREADABLE
+from arttrace.trajectories.shared import SharedTexts, SharedTokens
 from arttrace.trajectories.values import is_shallow
 
 SpanKey = tuple[str, str]

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from arttrace.trajectories.shared import UNREADABLE
+from arttrace.records.unreadable import UNREADABLE, are_shallow
 
 _T = TypeVar("_T")
 _DEPTH = 256
@@ -40,17 +40,7 @@ def from_json(value: Any) -> Any:
 
 def is_shallow(value: Any) -> bool:
     """Whether a value has no more than 256 levels."""
-    level = [value]
-    for _ in range(_DEPTH):
-        level = [
-            item
-            for holder in level
-            if isinstance(holder, (dict, list))
-            for item in (holder.values() if isinstance(holder, dict) else holder)
-        ]
-        if not level:
-            return True
-    return False
+    return are_shallow([value], _DEPTH)
 
 
 def text(value: Any) -> str | None:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from arttrace import semconv
+from arttrace.records.unreadable import UNREADABLE
 from arttrace.wire.exchange import Exchange
 from arttrace.wire.span import Decoded, Failure, SpanDraft
 
@@ -38,7 +39,7 @@ def _response(span: SpanDraft) -> Failure | None:
         return body
     try:
         answer = _answer.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return ("invalid_response", "the response is no JSON object")
     span.put(semconv.RESPONSE_MODEL, answer.model if isinstance(answer.model, str) else None)
     span.usage(answer.usage if isinstance(answer.usage, dict) else {})

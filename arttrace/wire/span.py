@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from arttrace import semconv
+from arttrace.records.unreadable import UNREADABLE
 from arttrace.wire.compression import decompress
 from arttrace.wire.exchange import Exchange
 from arttrace.wire.messages import encode_bounded
@@ -219,7 +220,7 @@ def read_json(body: bytes) -> Any:
     """A JSON document, or None when it is none."""
     try:
         return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None
 
 

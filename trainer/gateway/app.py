@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from arttrace.errors import ServingError
+from arttrace.records.unreadable import UNREADABLE
 from arttrace.wire import Api
 from trainer.gateway.errors import Refusal
 from trainer.gateway.gate import Gate
@@ -272,7 +273,7 @@ class Order:
         body = await read_body(self._scope, self._receive, _MAX_ORDER_BYTES)
         try:
             return msgspec.json.decode(body or b"{}", type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             fields = ", ".join(f'"{field.name}"' for field in msgspec.structs.fields(kind)) or "nothing"
             raise Refusal(
                 400, "invalid_request_error", f"the order is not understood (it takes {fields}): {error}"

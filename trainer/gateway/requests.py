@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from arttrace.records.unreadable import UNREADABLE
 from arttrace.wire import Api
 from trainer.gateway.errors import Refusal
 from trainer.gateway.policies import Version
@@ -47,7 +48,7 @@ def read_request(body: bytes, api: Api) -> GenerationRequest:
         model = msgspec.json.decode(fields["model"], type=str)
     except KeyError:
         raise Refusal(400, "invalid_request_error", "the request names no model") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise Refusal(
             400, "invalid_request_error", f"the request is no JSON object with a model name: {error}"
         ) from None
@@ -61,6 +62,6 @@ def read_request(body: bytes, api: Api) -> GenerationRequest:
 def _with_logprobs(include: msgspec.Raw | None) -> msgspec.Raw:
     try:
         asked = [] if include is None else msgspec.json.decode(include, type=list[str] | None) or []
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return include or msgspec.Raw(b"null")  # the engine says best what is wrong with it
     return msgspec.Raw(msgspec.json.encode(asked if _LOGPROBS in asked else [*asked, _LOGPROBS]))

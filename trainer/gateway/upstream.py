@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from arttrace.errors import ServingError
+from arttrace.records.unreadable import UNREADABLE
 from trainer.gateway.connections import Answer, BrokenOff, Connections
 from trainer.gateway.errors import engine_down
 from trainer.serving.engine import EngineAddress
@@ -108,7 +109,7 @@ class Upstream:
         content = await self._ordered(method, path, body, timeout_s=timeout_s)
         try:
             return msgspec.json.decode(content, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             raise ServingError(f"what answered {path} is no serving engine: {error}") from None
 
     async def _ordered(self, method: str, path: str, body: Any = None, *, timeout_s: float = 60.0) -> bytes:
