@@ -17,6 +17,7 @@ from arttrace.formats.payload import decode_payload
 from arttrace.journal import Segment, SegmentReader, list_segments, read_segment
 from arttrace.records.record import Record
 from arttrace.store.garbage import without_collection
+from arttrace.store.interrupting import ctrl_c_as_usual
 from arttrace.store.writer import Writer
 
 _log = logging.getLogger("arttrace")
@@ -32,12 +33,8 @@ def take_in(connection: duckdb.DuckDBPyConnection, writer: Writer, directory: Pa
     segments = list_segments(directory)
     known = dict(connection.execute('SELECT name, "offset" FROM ingested_segments').fetchall())
     for segment in segments:
-        try:
+        with ctrl_c_as_usual():
             new = _take_segment(connection, writer, segment, known.get(segment.name, 0))
-        except RuntimeError as error:
-            if str(error) == "Query interrupted":  # what DuckDB makes of Ctrl-C
-                raise KeyboardInterrupt from error
-            raise
         yield new
 
 

@@ -14,6 +14,7 @@ import duckdb
 from arttrace.errors import StoreError, StoreFull
 from arttrace.store.database import connect, connect_while_opening
 from arttrace.store.file import opening, replace
+from arttrace.store.interrupting import ctrl_c_as_usual
 from arttrace.store.writer import Writer
 
 _log = logging.getLogger("arttrace")
@@ -73,7 +74,8 @@ class SharedFile:
             connection = self.opened().cursor()
             self.readers += 1
         try:
-            yield connection
+            with ctrl_c_as_usual():
+                yield connection
         except duckdb.Error as error:
             self.note(error)
             raise StoreError(f"the store {self.path} could not be read: {error}") from error
@@ -91,7 +93,8 @@ class SharedFile:
         connection = self.for_writing()
         self._rewriting = True
         try:
-            yield connection
+            with ctrl_c_as_usual():
+                yield connection
         except duckdb.Error as error:
             self.note(error)
             raise
@@ -104,7 +107,8 @@ class SharedFile:
         """For what is only kept so that it need not be made again: a question is answered without. What is no fault
         of the disk is logged, each error once."""
         try:
-            yield
+            with ctrl_c_as_usual():
+                yield
         except duckdb.Error as error:
             self.note(error)
             told = f"{type(error).__name__}: {error}"

@@ -206,6 +206,19 @@ def test_no_memory_is_no_fault_of_the_record(data: DataDir, monkeypatch: pytest.
         assert store.ingest_spool() == 1
 
 
+def test_ctrl_c_while_the_store_is_read_is_ctrl_c(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise RuntimeError("Query interrupted")
+
+    with Store.open(data, create=True) as store:
+        store.append([span(1)])
+        with monkeypatch.context() as patch:
+            patch.setattr(store_module, "read_spans", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                ids(store)
+        assert ids(store) == [1]
+
+
 def test_ctrl_c_while_records_are_taken_in_ends_that_and_spoils_nothing(
     data: DataDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
