@@ -7,6 +7,8 @@ so that a demo killed anywhere goes on where it was.
 from __future__ import annotations
 
 import asyncio
+import shutil
+import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +38,12 @@ from trainer.rollouts import RolloutJob, RolloutResult, RolloutWorkers
 from trainer.serving import Serving, start_serving
 
 POLICY = "policy"
+
+
+def program_as_typed() -> str:
+    """`arttrace`, or the path it was started by where that name alone would not be found."""
+    typed = Path(sys.argv[0])
+    return str(typed) if typed.name == "arttrace" and shutil.which("arttrace") is None else "arttrace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,15 +265,16 @@ class _Demo:
         report.write_text(markdown(steps, self._state.held_out, facts), encoding="utf-8")
         option = f"--dir {self._data.root}"
         trained = steps[-1].consumed[:1] if steps else ()  # nothing to show when no round taught anything
-        show = [f"arttrace show {one.trajectory_id[:8]} {option}" for one in trained]
+        program = program_as_typed()
+        show = [f"{program} show {one.trajectory_id[:8]} {option}" for one in trained]
         self._screen.closing(
             self._state.held_out,
             steps,
             facts,
             [
-                (f"arttrace ls {option} --limit 20", "what was captured"),
+                (f"{program} ls {option} --limit 20", "what was captured"),
                 *((command, "one run as a tree: planner, sub-agents, tools, rewards") for command in show),
-                (f"arttrace serve --base-model {base_model} {option}", "serve the trained policy to your own code"),
+                (f"{program} serve --base-model {base_model} {option}", "serve the trained policy to your own code"),
             ],
         )
 

@@ -9,7 +9,7 @@ import pytest
 
 from arttrace.paths import DataDir
 from arttrace.records.policy import PolicyStep
-from trainer.demo.pipeline import Settings, _Demo
+from trainer.demo.pipeline import Settings, _Demo, program_as_typed
 from trainer.demo.report import markdown
 from trainer.demo.screen import Screen
 
@@ -23,6 +23,24 @@ def test_a_demo_in_which_no_round_taught_anything_still_closes(
         demo._close(tmp_path / "base")
     assert (tmp_path / "report.md").is_file()
     assert "arttrace ls" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("typed", "on_path", "told"),
+    [
+        (".venv/bin/arttrace", False, ".venv/bin/arttrace"),
+        (".venv/bin/arttrace", True, "arttrace"),
+        ("/usr/lib/python3/some_test.py", False, "arttrace"),
+    ],
+)
+def test_the_commands_to_try_next_can_be_copied(
+    typed: str, on_path: bool, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if on_path:
+        (tmp_path / "arttrace").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.argv", [typed, "demo"])
+    assert program_as_typed() == told
 
 
 def test_the_report_adds_up_seconds_and_nothing_else() -> None:
