@@ -151,15 +151,15 @@ async def test_a_kept_connection_that_is_reset_says_nothing(caplog: pytest.LogCa
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.transport.abort()
 
-    gc.collect()  # what other tests left behind speaks up now
-    caplog.clear()
     async with server(answering) as connections, asyncio.timeout(20):
         assert await whole(connections) == (200, b"hellohello")
         reset.set()
         await asyncio.sleep(0.05)
         gc.collect()
         await asyncio.sleep(0)
-    assert "never retrieved" not in caplog.text
+    # Clients of the openai package that other tests dropped close themselves in whatever loop is running.
+    lost = [record.getMessage() for record in caplog.records if "never retrieved" in record.getMessage()]
+    assert not [text for text in lost if "AsyncClient.aclose()" not in text]
 
 
 ODD = [
