@@ -23,7 +23,11 @@ Json = st.recursive(
 )
 
 
-@given(st.dictionaries(st.text(), Json, max_size=5), st.booleans())
+REFUSED = ("echo", "prompt_logprobs")  # Hypothesis tries the words that stand in the code, too
+Names = st.text().filter(lambda name: name not in REFUSED)
+
+
+@given(st.dictionaries(Names, Json, max_size=5), st.booleans())
 def test_everything_but_our_fields_is_forwarded_as_it_came(fields: dict[str, object], chat: bool) -> None:
     request = {**fields, "model": "policy"}
     read = read_request(json.dumps(request).encode(), "chat_completions" if chat else "completions")
