@@ -135,11 +135,12 @@ class BaseLearner(ABC):
                 "precision differs on purpose, raise max_logprob_difference.",
             )
         if self.config.max_kl is not None:
-            kl, targets = total(torch.tensor([tally.kl, tally.targets], dtype=torch.float64)).tolist()
-            if not kl / max(targets, 1) <= self.config.max_kl:
+            summed, targets = total(torch.tensor([tally.kl, tally.targets], dtype=torch.float64)).tolist()
+            kl = summed / max(targets, 1)
+            if not kl <= self.config.max_kl:
                 raise TrainingError(
-                    f"The policy is {kl / max(targets, 1):.3g} nats per token away from its reference (KL); the bound "
-                    f"is {self.config.max_kl:g}.",
+                    f"The policy is {kl:.3g} nats per token away from its reference (KL); the bound is "
+                    f"{self.config.max_kl:g}.",
                     "Go on from an earlier version with `arttrace policies fork`, with a lower learning rate or a "
                     "larger --kl-weight; or raise --max-kl.",
                 )
