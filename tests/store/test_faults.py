@@ -206,10 +206,11 @@ def test_no_memory_is_no_fault_of_the_record(data: DataDir, monkeypatch: pytest.
         assert store.ingest_spool() == 1
 
 
-def test_ctrl_c_while_the_store_is_read_is_ctrl_c(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise RuntimeError("Query interrupted")
+def interrupted(*_: object, **__: object) -> None:
+    raise RuntimeError("Query interrupted")  # in the words of DuckDB 2.0, which takes the signal
 
+
+def test_ctrl_c_while_the_store_is_read_is_ctrl_c(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store.open(data, create=True) as store:
         store.append([span(1)])
         with monkeypatch.context() as patch:
@@ -222,9 +223,6 @@ def test_ctrl_c_while_the_store_is_read_is_ctrl_c(data: DataDir, monkeypatch: py
 def test_ctrl_c_while_records_are_taken_in_ends_that_and_spoils_nothing(
     data: DataDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: object) -> None:
-        raise RuntimeError("Query interrupted")  # in the words of DuckDB 2.0, which takes the signal
-
     with Store.open(data, create=True) as store:
         spool(data, encode_record(span(1)), encode_record(span(2)))
         with monkeypatch.context() as patch:

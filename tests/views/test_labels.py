@@ -56,7 +56,11 @@ def test_spans_set_aside_are_told() -> None:
     [
         ("agent:run null", ""),
         ('agent:run {"question":"Oslo?"}', "Oslo?"),
+        ('agent:run {"city": "Oslo"}', "Oslo"),
         ('agent:run {"city":"Oslo","days":3}', "city=Oslo, days=3"),
+        ('agent:run {"city": "Oslo", "days": 3}', "city=Oslo, days=3"),
+        ("agent:run [1]", "[1]"),
+        ("free text", "free text"),
         ("agent:run #0123456789abcdef", "#0123456789abcdef"),
         ("airline-7", "airline-7"),
     ],

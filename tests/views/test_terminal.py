@@ -4,26 +4,11 @@ from __future__ import annotations
 
 import io
 
-import pytest
 from rich.console import Console
 
 from arttrace.records.sequence import TokenReport
 from arttrace.records.trajectory import Agent, Trajectory
 from arttrace.views.terminal import group_name, trajectory_view
-
-
-@pytest.mark.parametrize(
-    ("key", "name"),
-    [
-        ('e {"city": "Oslo", "days": 3}', "city=Oslo, days=3"),
-        ('e {"city": "Oslo"}', "Oslo"),
-        ("e null", ""),
-        ("e [1]", "[1]"),
-        ("free text", "free text"),
-    ],
-)
-def test_arguments_are_read_as_such(key: str, name: str) -> None:
-    assert group_name(key, "e") == name
 
 
 def test_a_key_deeper_than_a_parser_goes_is_shown_as_it_is() -> None:
