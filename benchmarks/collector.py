@@ -1,6 +1,6 @@
 """What the collector does in a second, beside the stock way: one JSON row per span, executemany, then the ack.
 
-    python benchmarks/collector.py                  the whole table, about two minutes
+    python benchmarks/collector.py                  the whole table, about three minutes
     python benchmarks/collector.py --phoenix PYTHON the same, and Phoenix (`pip install arize-phoenix` for that PYTHON)
     python benchmarks/collector.py --soak 300       memory at a fifth of a soak and at its end, at 20,000 spans/s
 
@@ -112,14 +112,7 @@ def send(port: int, load: Load, seconds: float, rate: float, connections: int) -
                     if now < due:
                         time.sleep(due - now)
                     due += pause
-                trace_id, request_id = secrets.token_bytes(16), secrets.token_bytes(4)
-                for place in places:
-                    request[place : place + 16] = trace_id
-                    request[place + 18 : place + 22] = request_id  # the span's id begins two bytes behind the trace's
-                ended = time.time_ns()
-                changed = TIMES.pack(0x39, ended - (END - START), 0x41, ended)
-                for place in times:
-                    request[place : place + TIMES.size] = changed
+                another(request, places, times)
                 sent = time.perf_counter()
                 wire.sendall(request)
                 answer = wire.recv(65536)
@@ -142,6 +135,7 @@ def send(port: int, load: Load, seconds: float, rate: float, connections: int) -
     taken = time.perf_counter() - began
     ordered = sorted(latencies)
     return {
+        "began": began,
         "acked": acked,
         "refused_requests": refused,
         "seconds": taken,
@@ -150,6 +144,18 @@ def send(port: int, load: Load, seconds: float, rate: float, connections: int) -
         "p99_ms": 1000 * ordered[int(len(ordered) * 0.99)],
         "max_ms": 1000 * ordered[-1],
     }
+
+
+def another(request: bytearray, places: list[int], times: list[int]) -> None:
+    """Makes it the request of another trace, which ends now."""
+    trace_id, request_id = secrets.token_bytes(16), secrets.token_bytes(4)
+    for place in places:
+        request[place : place + 16] = trace_id
+        request[place + 18 : place + 22] = request_id  # the span's id begins two bytes behind the trace's
+    ended = time.time_ns()
+    changed = TIMES.pack(0x39, ended - (END - START), 0x41, ended)
+    for place in times:
+        request[place : place + TIMES.size] = changed
 
 
 def all_of(mark: bytes, request: bytearray) -> list[int]:
@@ -332,21 +338,48 @@ def paced(seconds: float) -> None:
 def sustained(seconds: float) -> None:
     """Spans into DuckDB: from the first request until the last span can be queried."""
     print()
-    for load, rate in ((LOADS[0], 50_000.0), (LOADS[1], 30_000.0)):
+    for load, rate, times in ((LOADS[0], 30_000.0, 3), (LOADS[0], 50_000.0, 1), (LOADS[1], 30_000.0, 1)):
         with tempfile.TemporaryDirectory() as directory, collector(directory) as (port, _):
-            began = time.perf_counter()
-            found = run_sender(port, load, seconds, rate=rate)
+            found = run_sender(port, load, times * seconds, rate=rate)
             wait_for(lambda port=port: metric(port, "load_lag_seconds") == 0)
-            taken = time.perf_counter() - began
+            taken = time.perf_counter() - found["began"]
             size = metric(port, "store_bytes")
             cpu = cpu_seconds(loader(directory))
         print(
-            f"into DuckDB, {load.name}: {found['acked']:,} spans offered at {found['rate']:,.0f}/s, all queryable "
-            f"after {taken:.1f} s: {found['acked'] / taken:,.0f} spans/s, {found['acked'] / cpu:,.0f} per CPU second "
-            f"of the loader, p99 of the acks {found['p99_ms']:.0f} ms, "
+            f"into DuckDB, {load.name}: {found['acked']:,} spans offered at {found['rate']:,.0f}/s for "
+            f"{found['seconds']:.0f} s, the last queryable {taken - found['seconds']:.1f} s later: "
+            f"{found['acked'] / taken:,.0f} spans/s, "
+            f"{found['acked'] / cpu:,.0f} per CPU second of the loader, p99 of the acks {found['p99_ms']:.0f} ms, "
             f"{size / found['acked']:,.0f} bytes on disk per span",
             flush=True,
         )
+
+
+def backlog(spans: int) -> None:
+    """What waits in a spool into DuckDB, with nobody who sends beside it."""
+    from arttrace.formats.payload import encode_otlp
+    from arttrace.journal import JournalWriter
+    from arttrace.paths import DataDir
+    from arttrace.store import Store
+
+    load = LOADS[0]
+    body = bytearray(request_bytes(load).partition(b"\r\n\r\n")[2])
+    places, times = all_of(MARK, body), all_of(TIMES.pack(0x39, START, 0x41, END), body)
+    with tempfile.TemporaryDirectory() as directory:
+        spool = JournalWriter(DataDir(Path(directory)).spool, fsync_interval_s=None)
+        for _ in range(spans // load.spans):
+            another(body, places, times)
+            spool.append(encode_otlp(bytes(body)))
+        spool.close()
+        began = time.perf_counter()
+        with Store.open(DataDir(Path(directory)), read_ahead=True) as store:
+            taken = time.perf_counter() - began
+            [(stored,)] = store.sql("SELECT count(*) FROM spans")[1]
+    print(
+        f"\na spool of {stored:,} spans of {load.name} into DuckDB, nobody sending: {taken:.1f} s, "
+        f"{stored / taken:,.0f} spans/s",
+        flush=True,
+    )
 
 
 def beside_phoenix(python: str, seconds: float, counted: float = 60.0) -> None:
@@ -373,33 +406,28 @@ def stored_by_phoenix(directory: str) -> int:
 
 
 def soak(seconds: float, rate: float) -> float:
-    """Memory of both processes over a soak with spans of 0.5 KB: the median around its end over that around a fifth.
+    """Memory of the processes over a soak with spans of 0.5 KB: the median around its end over that around a fifth.
 
     Around means a tenth of the soak, in which DuckDB writes what waits in memory to its file once or more.
     """
     with tempfile.TemporaryDirectory() as directory, collector(directory) as (port, process):
-        processes = [process.pid, loader(directory)]
         found: dict[str, Any] = {}
         sender = threading.Thread(target=lambda: found.update(run_sender(port, LOADS[0], seconds, rate=rate)))
         began = time.monotonic()
         sender.start()
-        early = resident(processes, began + 0.15 * seconds, began + 0.25 * seconds)
-        late = resident(processes, began + 0.9 * seconds, began + seconds)
+        early = resident(process.pid, began + 0.15 * seconds, began + 0.25 * seconds)
+        late = resident(process.pid, began + 0.9 * seconds, began + seconds)
         sender.join()
         behind = metric(port, "load_lag_seconds")
         wait_for(lambda: metric(port, "load_lag_seconds") == 0, 600)
-        cpu = cpu_seconds(processes[1])
-    ratio = sum(late) / sum(early)
+        cpu = cpu_seconds(loader(directory))
+    ratio = late / early
     print(
         f"soak of {seconds:g} s at {found['rate']:,.0f} spans/s, {found['acked']:,} spans: collector and loader "
-        f"{told(early)} around a fifth, {told(late)} around the end: {ratio:.2f} times; {behind:.1f} s behind at the "
-        f"end, {found['acked'] / cpu:,.0f} spans per CPU second of the loader"
+        f"{early / 1e6:.0f} MB around a fifth, {late / 1e6:.0f} MB around the end: {ratio:.2f} times; "
+        f"{behind:.1f} s behind at the end, {found['acked'] / cpu:,.0f} spans per CPU second of the loader"
     )
     return ratio
-
-
-def told(sizes: list[float]) -> str:
-    return " + ".join(f"{size / 1e6:.0f}" for size in sizes) + " MB"
 
 
 def loader(directory: str) -> int:
@@ -407,21 +435,31 @@ def loader(directory: str) -> int:
     return int(json.loads((Path(directory) / "owner.json").read_text())["pid"])
 
 
-def resident(processes: list[int], since: float, until: float) -> list[float]:
-    """Resident memory of each in bytes, the median of samples between two monotonic times."""
-    samples: list[list[int]] = []
+def with_children(pid: int) -> list[int]:
+    """A process and those it has started, such as the loader's that reads ahead."""
+    own = Path(f"/proc/{pid}/task").glob("*/children")
+    return [pid, *(one for path in own for child in path.read_text().split() for one in with_children(int(child)))]
+
+
+def resident(pid: int, since: float, until: float) -> float:
+    """Resident memory in bytes of a process and those it has started, the median of samples between two monotonic
+    times."""
+    samples: list[int] = []
     time.sleep(max(since - time.monotonic(), 0))
     while time.monotonic() < until or not samples:
-        pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in processes]
-        samples.append([count * os.sysconf("SC_PAGE_SIZE") for count in pages])
+        pages = [int(Path(f"/proc/{one}/statm").read_text().split()[1]) for one in with_children(pid)]
+        samples.append(sum(pages) * os.sysconf("SC_PAGE_SIZE"))
         time.sleep(0.1)
-    return [statistics.median(one) for one in zip(*samples, strict=True)]
+    return statistics.median(samples)
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has used so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """What a process and those it has started have used so far."""
+    ticks = 0
+    for one in with_children(pid):
+        fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+        ticks += sum(map(int, fields[11:15]))  # its own, and that of children that have ended
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
@@ -445,6 +483,7 @@ def main() -> None:
         acks(given.seconds)
         paced(2 * given.seconds)
         sustained(2 * given.seconds)
+        backlog(1_000_000)
         if given.phoenix:
             beside_phoenix(given.phoenix, given.seconds)
 

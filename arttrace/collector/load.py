@@ -67,7 +67,7 @@ def _load_until(ended: threading.Event, data: DataDir, token: str) -> None:
             try:
                 if store is None:
                     # It answers first: whoever asks waits for what is being taken in, and is not turned away.
-                    store = owned.enter_context(Store.open(data, create=True, take_in=False))
+                    store = owned.enter_context(Store.open(data, create=True, take_in=False, read_ahead=True))
                     owned.enter_context(answering(store, token))
                     store.load()
                 new = store.ingest_spool()

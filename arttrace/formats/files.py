@@ -4,6 +4,7 @@ exchanges of OpenAI messages, or our own records. Pure: bytes in, records out.""
 from __future__ import annotations
 
 import gzip
+import io
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -19,6 +20,7 @@ from arttrace.records.record import Record, decode_record
 from arttrace.records.unreadable import UNREADABLE
 
 _KEPT_REASONS, _SHOWN = 5, 500
+_UNPACKED_BYTES, _UNPACKED_TIMES = 64 << 20, 200
 _REFUSED = (*UNREADABLE, TypeError, OverflowError)
 
 
@@ -45,10 +47,7 @@ def read_file(data: bytes, source: str) -> Imported:
     """Everything in a file; `source` names conversations that do not name themselves. An item that cannot be read is
     refused alone. Raises Unreadable when the file as a whole is of no known form."""
     if data[:2] == b"\x1f\x8b":
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise Unreadable(f"it is no whole gzip file: {error}") from error
+        data = _gunzip(data)
     found = Imported()
     if data.lstrip()[:1] not in (b"{", b"["):
         _protobuf(data, found)
@@ -68,6 +67,22 @@ def read_file(data: bytes, source: str) -> Imported:
     if not found.kinds:
         raise Unreadable(found.reasons[0] if found.reasons else "it is empty")
     return found
+
+
+def _gunzip(data: bytes) -> bytes:
+    bound = max(_UNPACKED_BYTES, _UNPACKED_TIMES * len(data))
+    try:
+        with gzip.open(io.BytesIO(data)) as file:
+            unpacked = bytearray()
+            while len(unpacked) <= bound and (piece := file.read(1 << 20)):
+                unpacked += piece
+    except (OSError, EOFError, zlib.error) as error:
+        raise Unreadable(f"it is no whole gzip file: {error}") from error
+    if len(unpacked) > bound:
+        raise Unreadable(
+            f"it unpacks to over {_UNPACKED_TIMES} times its size, as no traces do; if it is meant so, use gunzip first"
+        )
+    return bytes(unpacked)
 
 
 def _items(data: bytes) -> Iterator[Any]:

@@ -11,7 +11,7 @@ import duckdb
 
 from arttrace.errors import StoreError, StoreInUse
 from arttrace.store import links, migrate, schema
-from arttrace.store.file import FILES, SETTINGS, copy_beside, make, opening
+from arttrace.store.file import FILES, connection_to, copy_beside, make, opening
 
 _LOCK_PATIENCE_S = 2.0
 _HEADERS = 3 * 4096
@@ -57,7 +57,7 @@ def _connect(path: Path) -> duckdb.DuckDBPyConnection:
     deadline = time.monotonic() + _LOCK_PATIENCE_S
     while True:
         try:
-            return _confined(duckdb.connect(str(path), config=SETTINGS), path)
+            return _confined(connection_to(path), path)
         except duckdb.Error as error:
             if "lock" not in str(error):
                 raise StoreError(

@@ -16,7 +16,7 @@ from arttrace.journal import lock
 from arttrace.store import schema
 
 # The default of 16 MB stalls ingest with a checkpoint every few thousand spans; what waits for one lies in memory.
-SETTINGS: dict[str, Any] = {"checkpoint_threshold": "64MB"}
+_SETTINGS: dict[str, Any] = {"checkpoint_threshold": "64MB"}
 FILES = ("", ".wal", ".wal.checkpoint", ".wal.recovery")
 """What DuckDB makes of a store, by what is added to its name."""
 _OPENING_PATIENCE_S = 30.0
@@ -57,11 +57,18 @@ def replace(path: Path, by: Path) -> None:
     by.replace(path)
 
 
+def connection_to(path: Path) -> duckdb.DuckDBPyConnection:
+    """A connection to a file, with our settings; its cursors have them too."""
+    connection = duckdb.connect(str(path), config=_SETTINGS)
+    connection.execute("SET enable_progress_bar = false")  # in `python -c` and notebooks it would go to stdout
+    return connection
+
+
 def create(path: Path) -> duckdb.DuckDBPyConnection:
     """A new, empty store in a file that nobody else knows of."""
     for leftover in (path, path.with_name(path.name + ".wal")):
         leftover.unlink(missing_ok=True)
-    connection = duckdb.connect(str(path), config=SETTINGS)
+    connection = connection_to(path)
     make(connection)
     return connection
 

@@ -14,6 +14,7 @@ from arttrace.errors import StoreError
 from arttrace.records.record import decode_record
 from arttrace.store import placing, schema
 from arttrace.store.file import copy_beside, create, replace
+from arttrace.store.parts import ready
 from arttrace.store.writer import Writer
 
 FROM = (1, 2)
@@ -56,7 +57,7 @@ def _copy_all(old: duckdb.DuckDBPyConnection, path: Path) -> None:
         for table in _RECORDS:
             rows = old.execute(f"SELECT document FROM {table} ORDER BY rowid")  # noqa: S608
             while batch := rows.fetchmany(_ROWS):
-                writer.write([decode_record(document) for (document,) in batch])
+                writer.write([*ready(decode_record(document) for (document,) in batch)])
         _copy(old, new, "ingested_segments")
         _compare(old, new, path)
         new.execute("CHECKPOINT")

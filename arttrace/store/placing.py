@@ -8,8 +8,8 @@ decides; the tables here can be made again at any time.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Collection, Iterable, Sequence, Set
+from typing import Final
 
 import duckdb
 import msgspec
@@ -18,7 +18,7 @@ from arttrace import semconv
 from arttrace.formats.evaluations import rewards_of
 from arttrace.records.span import SpanRow
 from arttrace.store import links
-from arttrace.store.named import normalised, settled
+from arttrace.store.named import normalised
 from arttrace.store.rows import EVALUATE
 from arttrace.trajectories.build import is_of_a_run
 from arttrace.trajectories.rewarded import trace_roots
@@ -41,18 +41,11 @@ _ITEMS = "SELECT unnest(?::VARCHAR[])"
 _decoder = msgspec.json.Decoder(SpanRow)
 
 
-def mark(connection: duckdb.DuckDBPyConnection, spans: Sequence[SpanRow], rows: Sequence[Sequence[Any]]) -> None:
-    """Marks traces of spans that are about to be stored with these rows (columns of SPANS)."""
-    odd = {
-        span.trace_id
-        for span, row in zip(spans, rows, strict=True)
-        if (span.links and row[4] == semconv.OPERATION_INVOKE_AGENT)
-        or (row[3] == span.trace_id and row[4] and (span.parent_span_id or semconv.CONVERSATION_ID in settled(span)))
-    }
+def mark(connection: duckdb.DuckDBPyConnection, traces: Set[str], odd: Set[str]) -> None:
+    """Marks the odd ones of the traces whose spans are about to be stored, and all of them that were marked before."""
     if odd or connection.execute("SELECT 1 FROM odd_traces LIMIT 1").fetchone() is not None:
-        traces = {span.trace_id for span in spans}
         if links.any_links(connection):
-            odd |= links.beside(connection, traces, linking=True)
+            odd = odd | links.beside(connection, traces, linking=True)
         query = f"UPDATE odd_traces SET placed = false WHERE placed AND trace_id IN ({_ITEMS})"  # noqa: S608
         connection.execute(query, [list(traces | odd)])
         query = f"INSERT INTO odd_traces SELECT t, false FROM ({_ITEMS} AS t) ANTI JOIN odd_traces ON trace_id = t"  # noqa: S608

@@ -11,10 +11,9 @@ import msgspec
 from arttrace import groups, semconv
 from arttrace.formats.evaluations import is_reward_span
 from arttrace.records.policy import PolicyStep
-from arttrace.records.record import Record, encode_record
+from arttrace.records.record import encode_record
 from arttrace.records.reward import Judgement, Reward
-from arttrace.records.span import SpanRow
-from arttrace.store.named import settled
+from arttrace.records.span import Attributes, SpanRow
 from arttrace.trajectories.decode import span_error
 from arttrace.trajectories.values import from_json, text
 
@@ -62,6 +61,9 @@ SPANS: dict[str, str] = {
 }
 """The columns of `span_records`; those up to `output_tokens` come from `span_columns`."""
 
+SPAN_ID, TRAJECTORY_ID, OPERATION, START = map(list(SPANS).index, ("span_id", "trajectory_id", "operation", "start_ns"))
+"""Where these stand in a row."""
+
 REWARDS = _table(
     "reward_records",
     id="VARCHAR",
@@ -91,16 +93,17 @@ POLICY_STEPS = _table(
 
 Row = tuple[Any, ...]
 
+Plain = Reward | Judgement | PolicyStep
+"""A record that is a row as it is: any but a span."""
+
 EVALUATE = "evaluate"
 """The operation under which a span stands that only carries a reward: no part of the trajectory."""
 
 
-def rows_by_table(records: Iterable[Record]) -> dict[str, tuple[Table, dict[str, tuple[Row, Record]]]]:
-    """Rows of all records but spans by table name and content hash, so that a record twice in a batch is one row."""
-    found: dict[str, tuple[Table, dict[str, tuple[Row, Record]]]] = {}
+def rows_by_table(records: Iterable[Plain]) -> dict[str, tuple[Table, dict[str, tuple[Row, Plain]]]]:
+    """Rows by table name and content hash, so that a record twice in a batch is one row."""
+    found: dict[str, tuple[Table, dict[str, tuple[Row, Plain]]]] = {}
     for record in records:
-        if isinstance(record, SpanRow):
-            continue
         digest = hashlib.blake2b(_canonical.encode(record), digest_size=16).hexdigest()
         table, values = _row(record)
         _, rows = found.setdefault(table.name, (table, {}))
@@ -108,7 +111,7 @@ def rows_by_table(records: Iterable[Record]) -> dict[str, tuple[Table, dict[str,
     return found
 
 
-def _row(record: Reward | Judgement | PolicyStep) -> tuple[Table, Row]:
+def _row(record: Plain) -> tuple[Table, Row]:
     match record:
         case Reward():
             return REWARDS, (
@@ -137,9 +140,10 @@ def _row(record: Reward | Judgement | PolicyStep) -> tuple[Table, Row]:
             return POLICY_STEPS, (record.policy, record.step, record.adapter, record.base_model, record.time_ns)
 
 
-def span_columns(span: SpanRow) -> Row:
-    """What queries need of a span, in the order of SPANS; a foreign span's under the names of the conventions."""
-    get = settled(span).get
+def span_columns(span: SpanRow, named: Attributes) -> Row:
+    """What queries need of a span, in the order of SPANS. `named`: its attributes under the names of the conventions,
+    whatever SDK it comes from."""
+    get = named.get
     kind = EVALUATE if is_reward_span(span) else text(get(semconv.OPERATION_NAME))
     entry = scenario = key = project = None
     if kind == semconv.OPERATION_INVOKE_AGENT:

@@ -5,6 +5,7 @@ Only one process at a time can own a store. Whoever opens it takes in the spool 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +24,7 @@ from arttrace.records.record import Record, encode_record
 from arttrace.records.reward import Judgement, Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
+from arttrace.store.ahead import ReadAhead
 from arttrace.store.file import copy_beside
 from arttrace.store.garbage import without_collection
 from arttrace.store.intake import take_in
@@ -54,15 +56,16 @@ _REOPENED_AFTER = 200_000  # records: DuckDB keeps something of every row it has
 class Store:
     """An open store; threads may share it. Use `Store.open`, and close it (or use it as a context manager)."""
 
-    def __init__(self, data: DataDir, file: SharedFile) -> None:
+    def __init__(self, data: DataDir, file: SharedFile, ahead: ReadAhead | None = None) -> None:
         self.data = data
         self._file = file
         self._journal = JournalWriter(data.journal, fsync_interval_s=None)
+        self._ahead = ahead
 
     @classmethod
-    def open(cls, data: DataDir, *, create: bool = False, take_in: bool = True) -> Store:
+    def open(cls, data: DataDir, *, create: bool = False, take_in: bool = True, read_ahead: bool = False) -> Store:
         """The store of a data directory, with all of its spool and journal taken in, unless `take_in` leaves that to
-        the first `ingest_spool`.
+        the first `ingest_spool`. `read_ahead` lets a process of its own read a backlog, where a core is free.
 
         It is made when `create` is given or when a spool waits for it. Raises StoreError when there is neither store
         nor spool, when another process owns it (naming it), when it is damaged, or when its schema is not known.
@@ -73,7 +76,7 @@ class Store:
                 "Run an agent first (`arttrace run -- python agent.py`, or decorate its entry with @trajectory), "
                 "or pass the directory that holds one with --dir.",
             )
-        store = cls(data, SharedFile(data.store))
+        store = cls(data, SharedFile(data.store), ReadAhead() if read_ahead else None)
         try:
             if take_in:
                 store._take_in(data.journal)  # what a former owner could not load any more
@@ -90,12 +93,13 @@ class Store:
             if self._file.closed:
                 return
             self._file.closed = True
-            try:
+            with contextlib.ExitStack() as at_last:
+                at_last.callback(self._file.close)
+                if self._ahead is not None:
+                    at_last.callback(self._ahead.close)
                 self._journal.close()
                 if not self._file.spoilt:
                     self._load_from(self.data.journal)
-            finally:
-                self._file.close()
 
     def __enter__(self) -> Store:
         return self
@@ -145,7 +149,7 @@ class Store:
         try:
             total = 0
             while True:
-                for new in take_in(file.connection, file.writer, directory):
+                for new in take_in(file.connection, file.writer, directory, self._ahead):
                     total += new
                     file.taken_in += new
                     if file.taken_in >= _REOPENED_AFTER and not file.readers and not file.closed:

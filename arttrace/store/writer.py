@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import duckdb
@@ -20,12 +20,12 @@ import pyarrow as pa
 from arttrace import semconv
 from arttrace.formats.evaluations import rewards_of
 from arttrace.records.policy import PolicyStep
-from arttrace.records.record import Record
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.store import links, placing
+from arttrace.store.parts import Parts, Ready
 from arttrace.store.prefixes import Recent, extension, split
-from arttrace.store.rows import SPANS, Row, rows_by_table, span_columns
+from arttrace.store.rows import OPERATION, SPAN_ID, SPANS, START, TRAJECTORY_ID, Plain, Row, rows_by_table
 from arttrace.store.summary import SUMMARY_VERSION, TrajectorySummary
 from arttrace.trajectories.rewarded import before_colons
 
@@ -45,69 +45,23 @@ _ARROW = {
     "BIGINT[]": pa.list_(pa.int64()),
 }
 
-_AGENT = semconv.OPERATION_INVOKE_AGENT
 _KNOWN_TEXTS = 100_000
 _TOKEN_TAIL = 4  # the last four characters of base64 may change when more follows
-_SHARED = (semconv.INPUT_MESSAGES, semconv.PROMPT_TOKEN_IDS, semconv.TOOL_DEFINITIONS, semconv.SYSTEM_INSTRUCTIONS)
 
 _encode = msgspec.json.Encoder().encode
 _is_trace = re.compile("[0-9a-f]{32}").fullmatch
 
 
-class _Parts(msgspec.Struct):
-    """A span taken apart: what it may share with others, and the rest as JSON."""
+class _NewRows:
+    """What the spans of a batch add to the tables."""
 
-    span: SpanRow
-    shared: dict[str, Any]
-    origin: str
-    document: bytes
-    size: int
-    digest: int
-
-
-def _apart(span: SpanRow, origin: str, origin_bytes: bytes) -> _Parts:
-    rest, shared = span.attributes, {}
-    for name in _SHARED:
-        value = rest.get(name)
-        if value is not None and (isinstance(value, str) or name == semconv.INPUT_MESSAGES):
-            shared[name] = value
-    if shared:
-        rest = rest.copy()
-        for name in shared:
-            del rest[name]
-    document = _encode(
-        msgspec.structs.replace(span, attributes=rest, resource=_NOTHING, scope_name="", scope_version="", origin=None)
-    )
-    size, pieces = len(document) + len(origin_bytes), [document, origin_bytes]
-    for name, value in shared.items():
-        written = value.encode() if isinstance(value, str) else _encode(value)
-        size += len(written)
-        pieces += (name.encode(), b"" if isinstance(value, str) else b"values", written)
-    digest = hashlib.blake2b(b"\0".join(pieces), digest_size=8).digest()
-    return _Parts(span, shared, origin, document, size, int.from_bytes(digest, "little", signed=True))
-
-
-def _all_apart(spans: Iterable[SpanRow]) -> Iterator[_Parts]:
-    """Spans of one request come one after the other and have the very same resource: it is encoded once."""
-    last: SpanRow | None = None
-    origin, encoded = "", b""
-    for span in spans:
-        if (
-            last is None
-            or span.resource is not last.resource
-            or span.scope_name != last.scope_name
-            or span.scope_version != last.scope_version
-            or span.origin is not last.origin
-        ):
-            held = {name: value for name in _ORIGIN if (value := getattr(span, name))}
-            encoded = _encode(held) if held else b""
-            origin = encoded.decode()
-        last = span
-        yield _apart(span, origin, encoded)
-
-
-_ORIGIN = ("resource", "scope_name", "scope_version", "origin")
-_NOTHING: dict[str, Any] = {}
+    def __init__(self) -> None:
+        self.spans: list[Row] = []
+        self.prompts: list[Row] = []
+        self.token_prompts: list[Row] = []
+        self.texts: list[Row] = []
+        self.ids: dict[str, int] = {}
+        """The ids of the batch's texts."""
 
 
 class Writer:
@@ -129,17 +83,18 @@ class Writer:
                 self._texts.pop(digest, None)
         self._recent, self._recent_tokens = Recent(1), Recent(_TOKEN_TAIL)
 
-    def write(self, records: Sequence[Record], offsets: Mapping[str, int] | None = None) -> int:
+    def write(self, records: Sequence[Ready], offsets: Mapping[str, int] | None = None) -> int:
         """Stores the records that are not there yet, and how far the segments they came from were read, in one
         transaction. Returns how many records were new. Raises duckdb.Error; then nothing was stored, unless the
         commit itself failed (a full disk), after which the connection is to be closed and opened anew."""
         self._connection.execute("BEGIN")
         self._uncommitted.clear()
         try:
-            fresh = self._new_spans([record for record in records if isinstance(record, SpanRow)])
-            rewards = [reward for parts in fresh if parts.span.events for reward in rewards_of(parts.span)]
+            fresh = self._new_spans([record for record in records if isinstance(record, Parts)])
+            rewards = [reward for parts in fresh if parts.span is not None for reward in rewards_of(parts.span)]
             self._store_spans(fresh)
-            new = len(fresh) + self._store_others([*records, *rewards], derived={reward.id for reward in rewards})
+            others = [record for record in records if not isinstance(record, Parts)]
+            new = len(fresh) + self._store_others([*others, *rewards], derived={reward.id for reward in rewards})
             if offsets:
                 self._connection.execute(
                     "DELETE FROM ingested_segments WHERE name IN (SELECT unnest(?::VARCHAR[]))", [list(offsets)]
@@ -155,15 +110,15 @@ class Writer:
 
     # --- spans ---------------------------------------------------------------------------------------------
 
-    def _new_spans(self, spans: Sequence[SpanRow]) -> list[_Parts]:
+    def _new_spans(self, spans: Sequence[Parts]) -> list[Parts]:
         if not spans:
             return []
-        parts = {(p.digest, p.span.trace_id, p.span.span_id): p for p in _all_apart(spans)}
+        parts = {(one.digest, one.trace_id, one.columns[SPAN_ID]): one for one in spans}
         # One that is there has the same start, and spans arrive about in the order of their starts: DuckDB then looks
         # at the newest row groups only, however large the table is.
         query = """SELECT content_hash, trace_id, span_id FROM span_records
             WHERE start_ns BETWEEN {first} AND {last} AND content_hash IN (SELECT item FROM {{given}})"""
-        starts = [span.start_ns for span in spans]
+        starts = [one.columns[START] for one in spans]
         known = self._among(
             query.format(first=min(starts), last=max(starts)), pa.array([key[0] for key in parts], pa.int64())
         )
@@ -171,111 +126,100 @@ class Writer:
             parts.pop(key, None)
         return list(parts.values())
 
-    def _store_spans(self, fresh: Sequence[_Parts]) -> None:
+    def _store_spans(self, fresh: Sequence[Parts]) -> None:
         if not fresh:
             return
-        inputs = [self._input(parts) for parts in fresh]
-        wanted: set[str] = set()
-        for parts, (_, _, added) in zip(fresh, inputs, strict=True):
-            if added:
-                wanted.update(added)
-            if parts.origin:
-                wanted.add(parts.origin)
-            shared = parts.shared
-            if semconv.TOOL_DEFINITIONS in shared:
-                wanted.add(shared[semconv.TOOL_DEFINITIONS])
-            if semconv.SYSTEM_INSTRUCTIONS in shared:
-                wanted.add(shared[semconv.SYSTEM_INSTRUCTIONS])
-        ids = self._text_ids(wanted)
-
-        rows: list[Row] = []
-        prompts: list[Row] = []
-        tokens: list[Row] = []
-        for parts, (prompt, form, added) in zip(fresh, inputs, strict=True):
-            get, trace_id = parts.shared.get, parts.span.trace_id
-            if added is not None and prompt is not None:
-                prompts.append((prompt[0], trace_id, prompt[1], [ids[text] for text in added]))
-            token_ids = get(semconv.PROMPT_TOKEN_IDS)
-            tools, instructions = get(semconv.TOOL_DEFINITIONS), get(semconv.SYSTEM_INSTRUCTIONS)
-            rows.append(
-                (
-                    *span_columns(parts.span),
-                    prompt[0] if prompt else None,
-                    form,
-                    self._tokens(trace_id, token_ids, tokens) if token_ids is not None else None,
-                    ids[tools] if tools is not None else None,
-                    ids[instructions] if instructions is not None else None,
-                    ids[parts.origin] if parts.origin else None,
-                    parts.size,
-                    parts.digest,
-                    parts.document,
-                )
-            )
-        agents = [p.span for p, row in zip(fresh, rows, strict=True) if p.span.links and row[4] == _AGENT]
+        new = _NewRows()
+        agents: list[SpanRow] = []
+        traces: set[str] = set()
+        odd: set[str] = set()
+        named: set[str] = set()
+        for parts in fresh:
+            trace_id, columns, shared = parts.trace_id, parts.columns, parts.shared
+            prompt = form = token_prompt = tools = instructions = None
+            if shared:
+                prompt, form = self._input(parts, new)
+                if (text := shared.get(semconv.PROMPT_TOKEN_IDS)) is not None:
+                    token_prompt = self._tokens(trace_id, text, new)
+                if (text := shared.get(semconv.TOOL_DEFINITIONS)) is not None:
+                    tools = self._text_id(text, new)
+                if (text := shared.get(semconv.SYSTEM_INSTRUCTIONS)) is not None:
+                    instructions = self._text_id(text, new)
+            origin = self._text_id(parts.origin, new) if parts.origin else None
+            own = prompt, form, token_prompt, tools, instructions, origin, parts.size, parts.digest, parts.document
+            new.spans.append(columns + own)
+            traces.add(trace_id)
+            if parts.odd:
+                odd.add(trace_id)
+            if columns[TRAJECTORY_ID] is not None:
+                named.add(columns[TRAJECTORY_ID])
+            if parts.span is not None and columns[OPERATION] == semconv.OPERATION_INVOKE_AGENT:
+                agents.append(parts.span)
         self._insert("links", _LINKS, links.links_of(agents))
-        placing.mark(self._connection, [parts.span for parts in fresh], rows)
-        self._outdate_traces({parts.span.trace_id for parts in fresh}, {row[3] for row in rows if row[3]})
-        self._insert("prompts", _PROMPTS, prompts)
-        self._insert("token_prompts", _TOKEN_PROMPTS, tokens)
-        self._insert("span_records", SPANS, rows)
+        placing.mark(self._connection, traces, odd)
+        self._outdate_traces(traces, named)
+        self._insert("texts", _TEXTS, new.texts)
+        self._insert("prompts", _PROMPTS, new.prompts)
+        self._insert("token_prompts", _TOKEN_PROMPTS, new.token_prompts)
+        self._insert("span_records", SPANS, new.spans)
+        self._forget_oldest_texts()
 
-    def _input(self, parts: _Parts) -> tuple[tuple[int, int | None] | None, int | None, list[str] | None]:
-        """Where a call's input is stored: ((id, the id it extends), form, the messages to add; None when it is there).
+    def _input(self, parts: Parts, new: _NewRows) -> tuple[int | None, int | None]:
+        """The id and the form under which a call's input is stored; None when it has none.
 
         An input that cannot be made again exactly from its messages goes back into the document.
         """
         value = parts.shared.get(semconv.INPUT_MESSAGES)
         if value is None:
-            return None, None, None
-        trace_id = parts.span.trace_id
+            return None, None
+        trace_id, above, added = parts.trace_id, None, None
         if isinstance(value, str) and (held := self._recent.longest(trace_id, value)) is not None:
             earlier, form, above = held
             added = extension(value, earlier, form)
             if added == []:
-                return (above, None), form, None
-            if added:
-                id = self._next_id()
-                self._recent.remember(trace_id, value, form, id)
-                return (id, above), form, added
-        taken = split(value)
-        if taken is None:
-            parts.document = _with_attribute(parts.document, semconv.INPUT_MESSAGES, value)
-            return None, None, None
-        messages, form = taken
+                return above, form
+        if not added:
+            taken = split(value)
+            if taken is None:
+                parts.document = _with_attribute(parts.document, semconv.INPUT_MESSAGES, value)
+                return None, None
+            above, (added, form) = None, taken
         id = self._next_id()
         if isinstance(value, str):
             self._recent.remember(trace_id, value, form, id)
-        return (id, None), form, messages
+        new.prompts.append((id, trace_id, above, [self._text_id(text, new) for text in added]))
+        return id, form
 
-    def _tokens(self, trace_id: str, text: str, rows: list[Row]) -> int:
+    def _tokens(self, trace_id: str, text: str, new: _NewRows) -> int:
         held = self._recent_tokens.longest(trace_id, text)
         if held is not None and held[0] == text:
             return held[2]
         id = self._next_id()
         keep = max(len(held[0]) - _TOKEN_TAIL, 0) if held else 0
-        rows.append((id, trace_id, held[2] if held and keep else None, keep, text[keep:]))
+        new.token_prompts.append((id, trace_id, held[2] if held and keep else None, keep, text[keep:]))
         self._recent_tokens.remember(trace_id, text, 0, id)
         return id
 
-    def _text_ids(self, texts: Iterable[str]) -> dict[str, int]:
-        """The id of every text; those that are not among the last used are stored. The table is never searched."""
-        known = self._known_texts()
-        ids: dict[str, int] = {}
-        rows: list[Row] = []
-        for text in texts:
+    def _text_id(self, text: str, new: _NewRows) -> int:
+        """The id of a text; one that is not among the last used is stored. The table is never searched."""
+        id = new.ids.get(text)
+        if id is None:
+            known = self._known_texts()
             digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
             id = known.get(digest)
             if id is None:
                 id = known[digest] = self._next_id()
                 self._uncommitted.append(digest)
-                rows.append((id, digest, text))
+                new.texts.append((id, digest, text))
             else:
                 known.move_to_end(digest)
-            ids[text] = id
-        self._insert("texts", _TEXTS, rows)
+            new.ids[text] = id
+        return id
+
+    def _forget_oldest_texts(self) -> None:
+        known = self._known_texts()
         while len(known) > _KNOWN_TEXTS:
             known.popitem(last=False)
-        return ids
 
     def _known_texts(self) -> OrderedDict[bytes, int]:
         """The texts used last, by hash; at first those stored last."""
@@ -299,7 +243,7 @@ class Writer:
 
     # --- everything else -----------------------------------------------------------------------------------
 
-    def _store_others(self, records: Sequence[Record], derived: set[str]) -> int:
+    def _store_others(self, records: Sequence[Plain], derived: set[str]) -> int:
         """Returns how many were new, those derived from spans not counted."""
         new = 0
         for table, rows in rows_by_table(records).values():

@@ -117,8 +117,10 @@ def test_exported_spans_of_one_run_and_of_all(tmp_path: Path) -> None:
         (b'{"a": 1}', "no known form"),
         (b"[1, 2]", "no JSON object"),
         (b"\x1f\x8b\x08broken", "gzip"),
+        (gzip.compress(b"{}" + b" " * (65 << 20)), "over 200 times its size"),
         (b"{", "truncated|malformed"),
     ],
+    ids=["empty", "garbage", "object", "list", "broken-gzip", "gzip-bomb", "cut"],
 )
 def test_files_of_no_known_form(content: bytes, says: str) -> None:
     with pytest.raises(Unreadable, match=says):

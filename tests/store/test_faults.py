@@ -18,19 +18,22 @@ from simulated_agent import T0, research_run
 from arttrace import semconv
 from arttrace.errors import StoreError, StoreFull
 from arttrace.formats.otlp_check import check_protobuf
-from arttrace.formats.payload import encode_otlp
+from arttrace.formats.payload import encode_otlp, encode_records
 from arttrace.journal import JournalWriter, list_segments
 from arttrace.paths import DataDir
 from arttrace.records.record import encode_record
 from arttrace.records.reward import Reward
-from arttrace.records.span import SpanEvent, SpanRow
+from arttrace.records.span import Attributes, SpanEvent, SpanRow
 from arttrace.store import Store
+from arttrace.store import batches as batches_module
 from arttrace.store import database as database_module
-from arttrace.store import intake as intake_module
 from arttrace.store import named as named_module
+from arttrace.store import parts as parts_module
 from arttrace.store import shared as shared_module
 from arttrace.store import store as store_module
 from arttrace.store import writer as writer_module
+from arttrace.store.parts import Parts
+from arttrace.store.rows import SPAN_ID, Row
 from arttrace.store.writer import Writer
 
 BAD = "no store can hold it"
@@ -130,6 +133,31 @@ def test_a_record_that_cannot_be_stored_is_left_out_alone_and_kept(
     assert not list(data.spool.iterdir())
 
 
+def test_a_span_that_cannot_be_taken_apart_is_left_out_alone_and_kept(
+    data: DataDir, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    span_columns = parts_module.span_columns
+
+    def fails(span: SpanRow, named: Attributes) -> Row:
+        if span.name == BAD:
+            raise OverflowError("int too big to convert")
+        return span_columns(span, named)
+
+    monkeypatch.setattr(parts_module, "span_columns", fails)
+    with Store.open(data, create=True) as store, caplog.at_level(logging.WARNING, "arttrace"):
+        payload = encode_records(span(n, BAD if n in (2, 5) else "chat") for n in range(1, 8))
+        spool(data, payload, encode_record(span(8)))
+        assert store.ingest_spool() == 6
+        assert ids(store) == [1, 3, 4, 6, 7, 8]
+        assert "2 records that cannot be read or stored (OverflowError in a SpanRow)" in caplog.text
+        monkeypatch.undo()
+        [kept] = data.spool.glob("*.damaged")
+        kept.rename(kept.with_suffix(".seg"))
+        assert store.ingest_spool() == 2
+        assert ids(store) == list(range(1, 9))
+    assert not list(data.spool.iterdir())
+
+
 def test_a_bad_record_is_kept_when_its_segment_is_done_much_later(data: DataDir, unstorable: None) -> None:
     writer = JournalWriter(data.spool)
     writer.append(encode_record(span(1, BAD)), encode_record(span(2)))
@@ -155,8 +183,8 @@ def test_who_dies_while_records_are_left_out_stores_the_others_once(
     spool(data, *(encode_record(span(n, BAD if n == 6 else "chat")) for n in range(1, 9)))
     write = Writer.write
 
-    def dies(self: Writer, records: list[SpanRow], *offsets: object) -> int:
-        if records and records[0].span_id == f"{7:016x}":
+    def dies(self: Writer, records: list[Parts], *offsets: object) -> int:
+        if records and records[0].columns[SPAN_ID] == f"{7:016x}":
             raise Killed
         return write(self, records, *offsets)  # type: ignore[arg-type]
 
@@ -240,7 +268,7 @@ def test_a_segment_of_which_all_is_stored_in_the_end_is_not_kept(
 ) -> None:
     write = Writer.write
 
-    def refuses_many(self: Writer, records: list[SpanRow], *offsets: object) -> int:
+    def refuses_many(self: Writer, records: list[Parts], *offsets: object) -> int:
         if len(records) > 1:
             raise ValueError("too many at once")
         return write(self, records, *offsets)  # type: ignore[arg-type]
@@ -275,7 +303,7 @@ def test_what_the_writer_knows_outlives_a_batch_that_failed(data: DataDir, unsto
 
 
 def test_what_is_good_is_written_once(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake_module, "_BATCH_BYTES", 1000)
+    monkeypatch.setattr(batches_module, "_BATCH_BYTES", 1000)
     written: list[int] = []
     write = Writer.write
     monkeypatch.setattr(Writer, "write", lambda self, *given: written.append(len(given[0])) or write(self, *given))

@@ -12,9 +12,9 @@ from simulated_agent import research_run
 from units import agree, caller, linked, sessions
 
 from arttrace.paths import DataDir
-from arttrace.records.record import Record
-from arttrace.records.span import SpanEvent, SpanRow
+from arttrace.records.span import SpanEvent
 from arttrace.store import Store, migrate
+from arttrace.store.parts import Parts, Ready
 from arttrace.store.schema import VERSION
 from arttrace.store.writer import Writer
 from arttrace.trajectories import build_trajectories
@@ -124,8 +124,8 @@ def test_a_migration_that_dies_leaves_the_store_as_it_was(data: DataDir, monkeyp
 
     write = Writer.write
 
-    def dies(self: Writer, records: list[Record], *_: object) -> int:
-        if not isinstance(records[0], SpanRow):
+    def dies(self: Writer, records: list[Ready], *_: object) -> int:
+        if not isinstance(records[0], Parts):
             shutil.copy(data.root / "store.duckdb.new", data.root / "store.duckdb.left")
             raise Killed
         return write(self, records)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +29,21 @@ def data(tmp_path: Path) -> DataDir:
 def store(data: DataDir) -> Iterator[Store]:
     with Store.open(data, create=True) as store:
         yield store
+
+
+def test_nothing_is_printed_while_duckdb_works_long(data: DataDir) -> None:
+    """DuckDB draws a progress bar where it takes a program for interactive: in a notebook, and in `python -c`."""
+    program = """
+import sys
+from pathlib import Path
+from arttrace.paths import DataDir
+from arttrace.store import Store
+with Store.open(DataDir(Path(sys.argv[1])), create=True) as store:
+    setting = "SELECT current_setting('enable_progress_bar')"
+    print(store._file.connection.execute(setting).fetchall(), store.sql(setting)[1])
+"""
+    command = [sys.executable, "-c", program, str(data.root)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[(False,)] [(False,)]\n"
 
 
 HIDDEN = [
@@ -213,10 +230,10 @@ def test_a_store_named_from_where_one_stands_is_pruned_and_spills(
     small = {"memory_limit": "50MB", "threads": 1}
     sort = """SELECT md5(range::VARCHAR) || md5((range + 1)::VARCHAR) AS s FROM range(600000)
         ORDER BY s OFFSET 599999"""
-    monkeypatch.setattr("arttrace.store.database.SETTINGS", {**small, "temp_directory": ""})
+    monkeypatch.setattr("arttrace.store.file._SETTINGS", {**small, "temp_directory": ""})
     with Store.open(data, create=True) as store, pytest.raises(StoreError, match="Out of Memory"):
         store.sql(sort)
-    monkeypatch.setattr("arttrace.store.database.SETTINGS", small)
+    monkeypatch.setattr("arttrace.store.file._SETTINGS", small)
     with Store.open(data) as store:
         store.append(research_run("old"))
         assert len(store.sql(sort)[1]) == 1
