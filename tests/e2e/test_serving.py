@@ -107,8 +107,9 @@ def test_a_stream_carries_the_same_truth(site: Site) -> None:
 
 def test_responses_carry_the_same_truth_into_the_trajectory_that_their_url_names(site: Site) -> None:
     with openai.OpenAI(base_url=f"{site.serving.url}/r/answers/v1", api_key="arttrace") as client:
-        whole = client.responses.create(model="policy:latest", input="6 times 7?", max_output_tokens=8)
-        stream = client.responses.create(model="policy", input="6 times 7?", max_output_tokens=8, stream=True)
+        ask: dict[str, Any] = {"input": "6 times 7?", "max_output_tokens": 8, "temperature": 0}
+        whole = client.responses.create(model="policy:latest", **ask)
+        stream = client.responses.create(model="policy", **ask, stream=True)
         [last] = [event for event in stream if event.type in ("response.completed", "response.incomplete")]
     assert whole.model == last.response.model == site.serving.client().status().current
     httpx.post(f"{site.serving.url}/r/answers/end", json={"reward": 1.0}).raise_for_status()
@@ -154,7 +155,11 @@ def test_an_agent_in_javascript_has_its_calls_in_its_trajectory(site: Site) -> N
         for each in run.calls:
             choice = each.call.choices[0]
             assert each.call.prompt_token_ids
-            assert len(choice.token_ids) == len(choice.logprobs) > 0
+            assert choice.token_ids
+            # An answer of tokens without text is no output item of `/v1/responses`: vLLM has no place for its own there.
+            silent = choice.message is None or not choice.message.text
+            unknown = silent and names[each.agent_id] == "search"
+            assert choice.logprobs is None if unknown else len(choice.logprobs) == len(choice.token_ids)
 
 
 def test_completions_and_refusals(site: Site) -> None:
