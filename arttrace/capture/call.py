@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import time
 import weakref
 from collections import Counter
@@ -33,7 +32,16 @@ _KEPT_HEADERS = ("content-type", "content-encoding", semconv.POLICY_VERSION_HEAD
 orphans: Counter[str] = Counter()
 """Calls outside any trajectory, recorded or not, by model provider."""
 
-_open_calls: dict[int, weakref.ref[ModelCall]] = {}  # by span id
+_open_calls: dict[int, weakref.ref[ModelCall]] = {}  # by span id; who takes a call out of it ends it
+_NO_HEADERS: Mapping[str, str] = {}
+
+
+def _after_fork_in_child() -> None:
+    _open_calls.clear()  # they are still the parent's
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def close_open_calls() -> None:
@@ -98,7 +106,7 @@ class Attempt:
         self.url = url  # of the client's own type: text is made of it later
         self.request_headers = headers
         self.status: int | None = None
-        self.headers: Mapping[str, str] = {}
+        self.headers = _NO_HEADERS
         self.body: list[bytes] = []
         self.body_size = 0
         self.body_cut = False
@@ -143,6 +151,11 @@ class Attempt:
 class ModelCall:
     """One call of a model client, from `request` to the last byte that the user read."""
 
+    __slots__ = (
+        "__weakref__", "_attempts", "_content_mode", "_execution", "_path", "_provider", "_recorder", "_returned",
+        "_run", "_span", "http_client", "routed_from", "start_ns",
+    )  # fmt: skip
+
     def __init__(
         self,
         *,
@@ -163,9 +176,6 @@ class ModelCall:
         self.routed_from: str | None = None
         self._attempts: list[Attempt] = []
         self._returned = False
-        self._ended = False
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
         self.start_ns = time.time_ns()
         parent = None if scope is None else scope.context
         self._span = recorder.start_span("chat", kind=SpanKind.CLIENT, parent=parent, start_ns=self.start_ns)
@@ -228,22 +238,19 @@ class ModelCall:
 
     def finish(self, ending: Ending, error: BaseException | None = None) -> None:
         """End the call now; the second time does nothing."""
-        if self._pid != os.getpid():  # in a forked child the call is still the parent's
+        if _open_calls.pop(self._span.span_id, None) is None:
             return
-        with self._lock:
-            if self._ended:
-                return
-            self._ended = True
         end_ns = time.time_ns()
-        if self._run is not None and not self._is_of_another_run(self._run.id):
-            self._run.ended_spans += 1
-        if self._run is not None:
-            self._run.unanswered = self._unanswered(ending, error)
-        _open_calls.pop(self._span.span_id, None)
+        last = self._attempts[-1] if self._attempts else None
+        run = self._run
+        if run is not None:
+            if last is None or not self._is_of_another_run(run.id, last.request):
+                run.ended_spans += 1
+            run.unanswered = self._unanswered(ending, error)
         failure = None
         if error is not None and not isinstance(error, GeneratorExit):
             failure = describe_error(error)
-        weight = sum(len(attempt.request) + attempt.body_size for attempt in self._attempts[-1:])
+        weight = 0 if last is None else len(last.request) + last.body_size
         self._recorder.submit(lambda: self._decode(ending, failure, end_ns), weight)
 
     def _unanswered(self, ending: Ending, error: BaseException | None) -> str | None:
@@ -255,9 +262,9 @@ class ModelCall:
             return "no answer" if error is None else describe_error(error)[0]
         return f"status {status}" if status == 429 or status >= 500 else None
 
-    def _is_of_another_run(self, run_id: str) -> bool:
+    @staticmethod
+    def _is_of_another_run(run_id: str, request: bytes) -> bool:
         """Whether the request names a trajectory other than the one it was made in: it belongs to that one."""
-        request = self._attempts[-1].request if self._attempts else b""
         if b'"trajectory_id"' not in request:
             return False
         return named_trajectory(read_json(request)) not in (None, run_id)

@@ -69,6 +69,7 @@ class Settings:
     orphans: Orphans = "record"
     capture_http: bool = False
     trainable: tuple[str, ...] = ()
+    route: str = ""
     propagate: tuple[str, ...] = ()
     disabled: bool = False
     endpoint: str | None = None
@@ -107,6 +108,7 @@ class Settings:
             orphans=_word(orphans, "ARTTRACE_ORPHANS", get_args(Orphans), "record", "ignore"),
             capture_http=_flag("ARTTRACE_CAPTURE_HTTP") if capture_http is None else capture_http,
             trainable=_list(trainable, "ARTTRACE_TRAINABLE"),
+            route=os.environ.get("ARTTRACE_ROUTE", ""),
             propagate=_list(propagate, "ARTTRACE_PROPAGATE"),
             disabled=_flag("ARTTRACE_DISABLED"),
             endpoint=endpoint or os.environ.get("ARTTRACE_ENDPOINT") or None,

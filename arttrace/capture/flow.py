@@ -28,9 +28,10 @@ def _owner() -> Any:
     asyncio = sys.modules.get("asyncio.events")
     if asyncio is not None and asyncio._get_running_loop() is not None:  # it costs a tenth of an error that says so
         task = sys.modules["asyncio"].current_task()
-    if task is None and (trio := sys.modules.get("trio")) is not None:
+    sniffio = sys.modules.get("sniffio")  # trio says there that it runs; asked itself, it raises where it does not
+    if task is None and sniffio is not None and sniffio.thread_local.name == "trio":
         with suppress(RuntimeError):
-            task = trio.lowlevel.current_task()
+            task = sys.modules["trio"].lowlevel.current_task()
     return threading.current_thread() if task is None else task
 
 

@@ -113,7 +113,7 @@ class Recorder:
         self._jobs.put((job, weight))
         if sys.is_finalizing():  # a thread that is started now never begins, and its start never returns
             self._drain()
-        elif self._worker is None or not self._worker.is_alive():
+        elif self._worker is None:
             self._start_worker()
 
     def started(self, span: OpenSpan, so_far: SoFar) -> None:
@@ -276,8 +276,11 @@ class Recorder:
             _flush_when_a_multiprocessing_child_ends(self)
 
     def _work(self) -> None:
-        with _background:  # a worker that dies is counted, and the next job starts another
-            self._work_off()
+        try:
+            with _background:  # a worker that dies is counted, and the next job starts another
+                self._work_off()
+        finally:
+            self._worker = None
 
     def _work_off(self) -> None:
         sync_at: float | None = None

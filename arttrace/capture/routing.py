@@ -131,10 +131,10 @@ def apply(request: Any, options: dict[str, Any]) -> tuple[Any, str | None]:
         options: The keyword arguments of `send`; a routed call is sent without the HTTP client's own `auth`.
     """
     with _routing:
-        routes = [*_environment_routes(), *_routes, *current_flow().routes]
-        trainable = runtime.recorder().settings.trainable
-        if not routes and not trainable:
+        settings, own = runtime.recorder().settings, current_flow().routes
+        if not (settings.route or settings.trainable or _routes or own):
             return request, None
+        routes = [*_environment_routes(settings.route), *_routes, *own]
         endpoint = next((path for path in _ENDPOINTS if request.url.path.endswith(path)), None)
         if endpoint is None:
             return request, None
@@ -147,7 +147,7 @@ def apply(request: Any, options: dict[str, Any]) -> tuple[Any, str | None]:
                 routed = _rebuilt(request, url, _asking(with_model(body, chosen.to), endpoint), chosen)
                 options["auth"] = None
                 return routed, model
-        if any(str(request.url).startswith(base.rstrip("/") + "/") for base in trainable):
+        if any(str(request.url).startswith(base.rstrip("/") + "/") for base in settings.trainable):
             asking = _asking(body, endpoint)
             return (request if asking == body else _rebuilt(request, request.url, asking)), None
     return request, None
@@ -192,10 +192,9 @@ def _rebuilt(request: Any, url: Any, body: bytes, route: Route | None = None) ->
     return type(request)(request.method, url, headers=headers, content=body, extensions=request.extensions)
 
 
-def _environment_routes() -> list[Route]:
-    """The routes of ARTTRACE_ROUTE, read anew when it changes; one that cannot be read is logged and left out."""
+def _environment_routes(text: str) -> list[Route]:
+    """The routes of ARTTRACE_ROUTE, read once for each of its values; one that cannot be read is logged and left out."""
     global _from_environment
-    text = os.environ.get("ARTTRACE_ROUTE", "")
     if text != _from_environment[0]:
         try:
             routes = parse_routes(text)

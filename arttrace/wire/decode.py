@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal, get_args
 
 from arttrace import semconv
@@ -36,6 +37,7 @@ _DECODERS = {
 assert set(_DECODERS) == set(get_args(Api))
 
 
+@lru_cache(maxsize=256)
 def api_of(path: str) -> Api | None:
     """The API that a POST to this path calls, or None when it is none of those that are recorded."""
     return next((api for end, api in _PATHS if path.endswith(end)), None)
