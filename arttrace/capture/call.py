@@ -24,6 +24,7 @@ from arttrace.capture.config import MAX_BODY_BYTES, MAX_CONTENT_BYTES
 from arttrace.capture.flow import Execution, claim_execution, current_flow
 from arttrace.capture.recorder import Recorder
 from arttrace.capture.scope import Scope, describe_error, execution_attributes, run_attributes
+from arttrace.capture.span import OpenSpan, users_span
 from arttrace.wire import Ending, Exchange, decode, operation_of
 from arttrace.wire.span import named_trajectory, read_json
 
@@ -32,7 +33,7 @@ _KEPT_HEADERS = ("content-type", "content-encoding", semconv.POLICY_VERSION_HEAD
 orphans: Counter[str] = Counter()
 """Calls outside any trajectory, recorded or not, by model provider."""
 
-_open_calls: dict[int, weakref.ref[ModelCall]] = {}  # by span id; who takes a call out of it ends it
+_open_calls: dict[int, weakref.ref[ModelCall]] = {}  # by id(); who takes a call out of it ends it
 _NO_HEADERS: Mapping[str, str] = {}
 
 
@@ -152,8 +153,8 @@ class ModelCall:
     """One call of a model client, from `request` to the last byte that the user read."""
 
     __slots__ = (
-        "__weakref__", "_attempts", "_content_mode", "_execution", "_path", "_provider", "_recorder", "_returned",
-        "_run", "_span", "http_client", "routed_from", "start_ns",
+        "__weakref__", "_attempts", "_execution", "_path", "_provider", "_recorder", "_returned", "_scope", "_span",
+        "_users_span", "http_client", "routed_from", "start_ns",
     )  # fmt: skip
 
     def __init__(
@@ -167,8 +168,7 @@ class ModelCall:
         path: str,
     ) -> None:
         self.http_client = http_client
-        self._run = None if scope is None else scope.run
-        self._content_mode = recorder.settings.capture_content if scope is None else scope.capture_content
+        self._scope = scope
         self._recorder = recorder
         self._execution = execution
         self._provider = provider
@@ -177,10 +177,18 @@ class ModelCall:
         self._attempts: list[Attempt] = []
         self._returned = False
         self.start_ns = time.time_ns()
-        parent = None if scope is None else scope.context
-        self._span = recorder.start_span("chat", kind=SpanKind.CLIENT, parent=parent, start_ns=self.start_ns)
-        _open_calls[self._span.span_id] = weakref.ref(self)
-        recorder.started(self._span, self._so_far)
+        self._users_span = users_span() if scope is None else None
+        self._span: OpenSpan | None = None
+        _open_calls[id(self)] = weakref.ref(self)
+        recorder.started(self)
+
+    @property
+    def span(self) -> OpenSpan:
+        """Its span, made in the background: nothing on the user's thread is under it."""
+        if self._span is None:
+            parent = self._users_span if self._scope is None else self._scope.context
+            self._span = OpenSpan("chat", SpanKind.CLIENT, parent, self.start_ns)
+        return self._span
 
     def sending(self, body: bytes, url: Any, headers: Mapping[str, str]) -> None:
         """An HTTP request goes out: the first attempt, or a retry."""
@@ -238,12 +246,12 @@ class ModelCall:
 
     def finish(self, ending: Ending, error: BaseException | None = None) -> None:
         """End the call now; the second time does nothing."""
-        if _open_calls.pop(self._span.span_id, None) is None:
+        if _open_calls.pop(id(self), None) is None:
             return
         end_ns = time.time_ns()
         last = self._attempts[-1] if self._attempts else None
-        run = self._run
-        if run is not None:
+        if self._scope is not None:
+            run = self._scope.run
             if last is None or not self._is_of_another_run(run.id, last.request):
                 run.ended_spans += 1
             run.unanswered = self._unanswered(ending, error)
@@ -269,12 +277,12 @@ class ModelCall:
             return False
         return named_trajectory(read_json(request)) not in (None, run_id)
 
-    def _so_far(self) -> dict[str, Any]:
+    def so_far(self) -> dict[str, Any]:
         """What is known of a call that has not ended."""
         return {semconv.OPERATION_NAME: operation_of(self._path), **self._identity()}
 
     def _identity(self) -> dict[str, Any]:
-        run = {} if self._run is None else run_attributes(self._run)
+        run = {} if self._scope is None else run_attributes(self._scope.run)
         return {semconv.PROVIDER_NAME: self._provider, **run, **execution_attributes(self._execution)}
 
     def _decode(self, ending: Ending, failure: tuple[str, str] | None, end_ns: int) -> None:
@@ -287,24 +295,23 @@ class ModelCall:
         if last.first_chunk_ns is not None and "event-stream" in (last.headers.get("content-type") or ""):
             attributes[semconv.RESPONSE_TIME_TO_FIRST_CHUNK] = (last.first_chunk_ns - self.start_ns) / 1e9
         settings = self._recorder.settings
+        mode = settings.capture_content if self._scope is None else self._scope.capture_content
         try:
             for attempt in self._attempts:
                 if attempt.request_headers is not None:
                     secrets.remember_headers(attempt.request_headers)
                 if attempt.failed is not None:
-                    self._span.add_event(semconv.ATTEMPT_EVENT, *attempt.failed)
+                    self.span.add_event(semconv.ATTEMPT_EVENT, *attempt.failed)
             url = urlsplit(str(last.url))
             if url.hostname is not None:
                 attributes[semconv.SERVER_ADDRESS] = url.hostname
             if url.port is not None:
                 attributes[semconv.SERVER_PORT] = url.port
-            keep = self._content_mode != "off"
-            decoded = decode(last.exchange(ending), content=keep, limit=MAX_CONTENT_BYTES)
-            self._span.name = decoded.name
+            decoded = decode(last.exchange(ending), content=mode != "off", limit=MAX_CONTENT_BYTES)
+            self.span.name = decoded.name
             attributes.update(decoded.attributes)
             failure = failure or decoded.failure
         finally:  # whatever our decoder did, the call was made
             if failure is not None:
-                failure = failure[0], content.apply_to_error(settings, failure[1], self._content_mode)
-            attributes = content.apply(settings, attributes, self._content_mode)
-            self._recorder.end_span(self._span, attributes, end_ns, failure)
+                failure = failure[0], content.apply_to_error(settings, failure[1], mode)
+            self._recorder.ended(self, content.apply(settings, attributes, mode), end_ns, failure)

@@ -14,10 +14,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
-from opentelemetry.trace import SpanContext, SpanKind, get_current_span
 
 from arttrace import semconv
 from arttrace.capture.config import MAX_SPOOL_BYTES, MAX_WAITING_BYTES, Settings
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from arttrace.capture.shipper import Shipper
 
 Job = Callable[[], None]
-SoFar = Callable[[], Mapping[str, Any]]
 
 _SYNC_INTERVAL_S = 0.5  # half of what is promised: power may fail a second after a call ended
 _SHOWN_AFTER_S = 1.0
@@ -48,6 +46,15 @@ _background = Guard("recording in the background", background=True)
 _SPOOLING = "writing to the spool"
 _spooling = Guard(_SPOOLING, background=True)
 _shipping = Guard("shipping to the collector", background=True)
+
+
+class Opened(Protocol):
+    """A call or scope that has begun."""
+
+    @property
+    def span(self) -> OpenSpan: ...
+
+    def so_far(self) -> Mapping[str, Any]: ...
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -81,16 +88,12 @@ class Recorder:
         self._resource: dict[str, Any] = {semconv.SERVICE_NAME: settings.project}
         self._start_worker_state()
 
-    def start_span(self, name: str, *, kind: SpanKind, parent: SpanContext | None, start_ns: int) -> OpenSpan:
-        """A span under `parent`, else under the user's own current span so that the traces join, else a root."""
-        return OpenSpan(name, kind, get_current_span().get_span_context() if parent is None else parent, start_ns)
-
-    def end_span(
-        self, span: OpenSpan, attributes: dict[str, Any], end_ns: int, failure: tuple[str, str] | None
-    ) -> None:
-        """End a span and append it to the spool; a job's to do. `failure` is (error type, message)."""
+    def ended(self, what: Opened, attributes: dict[str, Any], end_ns: int, failure: tuple[str, str] | None) -> None:
+        """End the span of a call or scope and append it to the spool; a job's to do. `failure` is (error type,
+        message)."""
+        span = what.span
         span.attributes, span.end_ns, span.failure = attributes, end_ns, failure
-        self._open.pop(span.span_id, None)
+        self._open.pop(id(what), None)
         self.append(span_row(span, self._resource))
 
     def submit(self, job: Job, weight: int = 0) -> None:
@@ -116,12 +119,12 @@ class Recorder:
         elif self._worker is None:
             self._start_worker()
 
-    def started(self, span: OpenSpan, so_far: SoFar) -> None:
+    def started(self, what: Opened) -> None:
         """Say that a call or a root has begun. One that lasts over a second is spooled once as it is, without an end.
 
-        `so_far` is asked in the background for the attributes known by then. Nothing is to be said at the end.
+        It is asked in the background for its span and the attributes known by then.
         """
-        self._open[span.span_id] = (time.monotonic() + _SHOWN_AFTER_S, span, so_far)
+        self._open[id(what)] = (time.monotonic() + _SHOWN_AFTER_S, what)
         if self._idle:  # the worker waits for a job, and for nothing else
             self.submit(_nothing)
 
@@ -255,8 +258,8 @@ class Recorder:
         # A dropped stream may be collected, and its call end, on this very thread while it starts the worker.
         self._starting = threading.RLock()
         self._is_starting = False
-        # By span id, in order of beginning; those that lasted, and so are in the spool, are not here any more.
-        self._open: dict[int, tuple[float, OpenSpan, SoFar]] = {}
+        # By id(), in order of beginning; those that lasted, and so are in the spool, are not here any more.
+        self._open: dict[int, tuple[float, Opened]] = {}
         self._idle = True
 
     def _start_worker(self) -> None:
@@ -310,7 +313,7 @@ class Recorder:
         self._end_turn()
         self._hurry.clear()
         self._idle = sync_at is None  # before the look at what has begun: `started` looks the other way round
-        shown_at = next((due for due, _, _ in list(self._open.values())), None)
+        shown_at = next((due for due, _ in list(self._open.values())), None)
         times = [each for each in (sync_at, shown_at) if each is not None]
         self._idle = not times
         try:
@@ -328,14 +331,14 @@ class Recorder:
     def _show_open(self) -> bool:
         """Spool the calls and roots that have lasted; whether there were any."""
         shown, now = False, time.monotonic()
-        for span_id, (due, span, so_far) in list(self._open.items()):
+        for key, (due, what) in list(self._open.items()):
             if due > now:
                 break
-            if self._open.pop(span_id, None) is not None:
+            if self._open.pop(key, None) is not None:
                 with _background:
                     shown = True
-                    row = span_row(span, self._resource)
-                    self.append(msgspec.structs.replace(row, attributes={**row.attributes, **so_far()}))
+                    row = span_row(what.span, self._resource)
+                    self.append(msgspec.structs.replace(row, attributes={**row.attributes, **what.so_far()}))
         return shown
 
     def _drain(self) -> None:

@@ -193,7 +193,7 @@ def _rebuilt(request: Any, url: Any, body: bytes, route: Route | None = None) ->
 
 
 def _environment_routes(text: str) -> list[Route]:
-    """The routes of ARTTRACE_ROUTE, read once for each of its values; one that cannot be read is logged and left out."""
+    """The routes of ARTTRACE_ROUTE, each text of it read once; one that cannot be read is logged and left out."""
     global _from_environment
     if text != _from_environment[0]:
         try:

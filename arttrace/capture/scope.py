@@ -22,6 +22,7 @@ from arttrace.capture.flow import Execution, Flow, claim_execution, current_flow
 from arttrace.capture.guard import Guard, logger
 from arttrace.capture.ids import random_hex
 from arttrace.capture.runtime import recorder
+from arttrace.capture.span import OpenSpan, users_span
 from arttrace.capture.values import described, json_object, json_text, safe_text
 from arttrace.records.reward import Reward
 
@@ -139,16 +140,12 @@ class Scope:
         self._attributes[semconv.TOOL_NAME if kind == "tool" else semconv.AGENT_NAME] = name
         if kind == "tool":
             self._attributes[semconv.TOOL_TYPE] = "function"
-        self._span = self.recorder.start_span(
-            f"{operation} {name}",
-            kind=SpanKind.INTERNAL,
-            parent=parent.context if parent else None,
-            start_ns=time.time_ns(),
-        )
+        above_it = users_span() if parent is None else parent.context
+        self.span = OpenSpan(f"{operation} {name}", SpanKind.INTERNAL, above_it, time.time_ns())
         # The root of what this process did in the trajectory: the trajectory's own, or what another process called.
         self._is_local_root = parent is None or parent.is_place
         if self._is_local_root:
-            self.recorder.started(self._span, self._so_far)
+            self.recorder.started(self)
 
     @property
     def id(self) -> str:
@@ -158,7 +155,7 @@ class Scope:
     @property
     def context(self) -> SpanContext:
         """The ids of its span."""
-        return self._span.context
+        return self.span.context
 
     @property
     def root(self) -> Scope:
@@ -270,9 +267,9 @@ class Scope:
         settings, mode = self.recorder.settings, self.capture_content
         if failure is not None:
             failure = failure[0], content.apply_to_error(settings, failure[1], mode)
-        self.recorder.end_span(self._span, content.apply(settings, attributes, mode), end_ns, failure)
+        self.recorder.ended(self, content.apply(settings, attributes, mode), end_ns, failure)
 
-    def _so_far(self) -> dict[str, Any]:
+    def so_far(self) -> dict[str, Any]:
         """What is known of a run that has not ended; how many spans it makes is not."""
         attributes = {**self._attributes, **run_attributes(self.run), **self._root_attributes()}
         del attributes[semconv.TRAJECTORY_SPAN_COUNT]

@@ -10,13 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from opentelemetry.trace import INVALID_SPAN_ID, SpanContext, SpanKind, TraceFlags
+from opentelemetry.trace import INVALID_SPAN_ID, SpanContext, SpanKind, TraceFlags, get_current_span
 from opentelemetry.trace.span import TraceState
 
 from arttrace.capture.ids import new_span_id, new_trace_id
 from arttrace.records.span import SpanEvent
 
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)  # no sampler applies to what is recorded
+
+
+def users_span() -> SpanContext:
+    """The user's own current span, above what has no scope of ours around it, so that the traces join."""
+    return get_current_span().get_span_context()
 
 
 class OpenSpan:

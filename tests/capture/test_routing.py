@@ -214,14 +214,17 @@ def test_a_block_routes_its_own_threads_and_nothing_beside_it(vendor: ScriptedSe
 
 
 def test_the_environment_routes_and_the_latest_route_counts(
-    vendor: ScriptedServer, policy: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+    vendor: ScriptedServer, policy: ScriptedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("ARTTRACE_ROUTE", f"gpt-4o=market@12@{policy.url}")
+    arttrace.init(dir=tmp_path)
     with arttrace.trajectory(name="root"):
         chat(client(vendor))
         with to_policy(policy):
             chat(client(vendor))
-        monkeypatch.setenv("ARTTRACE_ROUTE", "nonsense")
+    monkeypatch.setenv("ARTTRACE_ROUTE", "nonsense")
+    arttrace.init(dir=tmp_path)
+    with arttrace.trajectory(name="root"):
         chat(client(vendor))
     assert [sent.json["model"] for sent in policy.sent] == ["market@12", "policy:latest"]
     assert "authorization" not in policy.sent[0].headers, "without a key of its own the policy is sent none"

@@ -174,6 +174,7 @@ def whole(program: Program) -> list[Any]:
         dir=program.directory / str(program.runs),
         capture_http=True,
         propagate=["127.0.0.1"],
+        trainable=["http://another.host/v1"],
         mask=lambda content, *, kind: content,
     )
     seen = program.run()
