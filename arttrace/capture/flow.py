@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -22,14 +23,24 @@ if TYPE_CHECKING:
     from arttrace.capture.scope import RunOverrides, Scope
 
 
+_running_loop: Callable[[], Any] | None = None
+_library: Any = None
+
+
 def _owner() -> Any:
-    """The current task of asyncio or trio, else the current thread."""
+    """The current task of asyncio or trio, else the current thread.
+
+    Both are asked whether they run in this thread at all, which costs a tenth of the error that says so.
+    """
+    global _running_loop, _library
+    if _running_loop is None and "asyncio.events" in sys.modules:
+        _running_loop = sys.modules["asyncio.events"]._get_running_loop
+    if _library is None and "sniffio" in sys.modules:
+        _library = sys.modules["sniffio"].thread_local
     task = None
-    asyncio = sys.modules.get("asyncio.events")
-    if asyncio is not None and asyncio._get_running_loop() is not None:  # it costs a tenth of an error that says so
+    if _running_loop is not None and _running_loop() is not None:
         task = sys.modules["asyncio"].current_task()
-    sniffio = sys.modules.get("sniffio")  # trio says there that it runs; asked itself, it raises where it does not
-    if task is None and sniffio is not None and sniffio.thread_local.name == "trio":
+    if task is None and _library is not None and _library.name == "trio":
         with suppress(RuntimeError):
             task = sys.modules["trio"].lowlevel.current_task()
     return threading.current_thread() if task is None else task

@@ -19,7 +19,7 @@ from typing import Any
 
 from arttrace.capture import routing
 from arttrace.capture.call import Attempt, ModelCall, UnrecordedCall, begin_call
-from arttrace.capture.guard import Guard, failed
+from arttrace.capture.guard import Guard
 from arttrace.wire import Ending, api_of
 
 current_call: ContextVar[ModelCall | UnrecordedCall | None] = ContextVar("arttrace_call", default=None)
@@ -27,8 +27,7 @@ current_call: ContextVar[ModelCall | UnrecordedCall | None] = ContextVar("arttra
 
 _sending = Guard("reading a request")
 _answering = Guard("reading a response")
-_TAPPING = "tapping a stream"
-_tapping = Guard(_TAPPING)
+_tapping = Guard("tapping a stream")
 _beginning = Guard("beginning a call of an HTTP client")
 _ending = Guard("ending a call of an HTTP client")
 
@@ -63,18 +62,22 @@ def _call_of(client: Any, request: Any) -> tuple[ModelCall | None, ModelCall | U
 def _send_out(call: ModelCall, request: Any, options: dict[str, Any]) -> Any:
     """The request that goes out, maybe another than the client's own."""
     request, call.routed_from = routing.apply(request, options)
-    with _sending:
+    try:
         call.sending(request.content, request.url, request.headers)
+    except Exception as error:  # noqa: BLE001  the first rule
+        _sending.caught(error)
     return request
 
 
 def _answered(call: ModelCall, response: Any, streaming: bool, tap: type[Any]) -> None:
-    with _answering:
+    try:
         if streaming and not response.is_stream_consumed:  # an event hook of the user's may have read it
             attempt = call.answered(response.status_code, response.headers)
             response.stream = tap(response.stream, call, attempt)
         else:
             call.answered(response.status_code, response.headers, response.content)
+    except Exception as error:  # noqa: BLE001  the first rule
+        _answering.caught(error)
 
 
 def not_answered(call: ModelCall, error: BaseException) -> None:
@@ -177,10 +180,10 @@ class Tap:
             self._ended("closed")
 
     def _take(self, chunk: bytes) -> None:
-        try:  # a guard, without what it costs to enter one for every chunk
+        try:
             self._attempt.chunk(chunk)
         except Exception as error:  # noqa: BLE001  the first rule
-            failed(_TAPPING, error)
+            _tapping.caught(error)
 
     def _broken(self, error: BaseException) -> None:
         with _tapping:

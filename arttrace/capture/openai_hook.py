@@ -27,13 +27,15 @@ def install(module: ModuleType) -> None:
 
 
 def _begin(client: Any, options: Any) -> ModelCall | UnrecordedCall | None:
-    with _beginning:
+    try:
         path = str(options.url).partition("?")[0]
         if api_of(path) is None or options.method.lower() != "post":
             return None
         provider = "azure.ai.openai" if "Azure" in type(client).__name__ else "openai"
         return begin_call(client._client, path=path, provider=provider)
-    return None
+    except Exception as error:  # noqa: BLE001  the first rule
+        _beginning.caught(error)
+        return None
 
 
 def _sync_request(request: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,8 +54,10 @@ def _sync_request(request: Callable[..., Any]) -> Callable[..., Any]:
             raise
         finally:
             current_call.set(before)
-        with _ending:
+        try:
             call.returned()
+        except Exception as error:  # noqa: BLE001  the first rule
+            _ending.caught(error)
         return result
 
     return hooked
@@ -75,8 +79,10 @@ def _async_request(request: Callable[..., Any]) -> Callable[..., Any]:
             raise
         finally:
             current_call.set(before)
-        with _ending:
+        try:
             call.returned()
+        except Exception as error:  # noqa: BLE001  the first rule
+            _ending.caught(error)
         return result
 
     return hooked

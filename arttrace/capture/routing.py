@@ -130,7 +130,7 @@ def apply(request: Any, options: dict[str, Any]) -> tuple[Any, str | None]:
         request: The `Request` of httpx or httpx2 that the model client made. It is not changed.
         options: The keyword arguments of `send`; a routed call is sent without the HTTP client's own `auth`.
     """
-    with _routing:
+    try:
         settings, own = runtime.recorder().settings, current_flow().routes
         if not (settings.route or settings.trainable or _routes or own):
             return request, None
@@ -150,6 +150,8 @@ def apply(request: Any, options: dict[str, Any]) -> tuple[Any, str | None]:
         if any(str(request.url).startswith(base.rstrip("/") + "/") for base in settings.trainable):
             asking = _asking(body, endpoint)
             return (request if asking == body else _rebuilt(request, request.url, asking)), None
+    except Exception as error:  # noqa: BLE001  the first rule
+        _routing.caught(error)
     return request, None
 
 
