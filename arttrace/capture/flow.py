@@ -13,8 +13,10 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
 
 from arttrace.capture.ids import random_hex
 
@@ -46,8 +48,7 @@ def _owner() -> Any:
     return threading.current_thread() if task is None else task
 
 
-@dataclass(frozen=True, slots=True)
-class Execution:
+class Execution(msgspec.Struct, frozen=True, eq=False):
     """One flow of control. The owner is held weakly: an id() would be reused."""
 
     id: str
@@ -60,14 +61,13 @@ class Execution:
         return cls(random_hex(16), parent.id if parent else None, weakref.ref(owner or _owner()))
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
+class Flow(msgspec.Struct, frozen=True, eq=False):
     """What a flow of control inherits: the innermost scope, the execution, its routes, and whether capture is off."""
 
     scope: Scope | None = None
     execution: Execution | None = None
     muted: bool = False
-    overrides: RunOverrides | None = field(default=None)
+    overrides: RunOverrides | None = None
     routes: tuple[Route, ...] = ()
 
 

@@ -10,9 +10,9 @@ can name a trajectory: put them where only your own services reach, as with any 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
-from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace
 from opentelemetry import baggage
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context

@@ -13,9 +13,10 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from dataclasses import replace
 from types import ModuleType
 from typing import Any
+
+from msgspec.structs import replace
 
 from arttrace.capture.flow import EMPTY_FLOW, current_flow, set_flow
 from arttrace.capture.guard import Guard

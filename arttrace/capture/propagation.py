@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from urllib.parse import quote, unquote
+
+import msgspec
 
 from arttrace.capture.flow import Flow, current_flow
 from arttrace.capture.guard import logger
@@ -20,8 +21,7 @@ _MAX_LENGTH = 4096
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
 
 
-@dataclass(frozen=True, slots=True)
-class Carried:
+class Carried(msgspec.Struct, frozen=True):
     """A place in a trajectory that lives in another process. `span_id` is the span that what happens here is under."""
 
     trace_id: int

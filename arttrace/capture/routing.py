@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
+
+from msgspec.structs import replace
 
 from arttrace.capture import program, runtime
 from arttrace.capture.flow import current_flow, set_flow

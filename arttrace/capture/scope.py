@@ -9,10 +9,10 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 from opentelemetry.trace import SpanContext, SpanKind
 
 from arttrace import semconv
@@ -36,16 +36,15 @@ MAX_ERROR_TEXT = 4000
 _recording = Guard("recording what a run was given")
 
 
-@dataclass(slots=True)
-class Run:
+class Run(msgspec.Struct, eq=False):
     """What the scopes of one trajectory in this process share."""
 
     id: str
     project: str
     scenario: str | None = None
     group: str | None = None
-    tags: list[str] = field(default_factory=list)
-    metadata: dict[str, msgspec.Raw] = field(default_factory=dict)
+    tags: list[str] = []
+    metadata: dict[str, msgspec.Raw] = {}
     metadata_was_cut: bool = False
     ended_spans: int = 0
     tools: RecordedTools | None = None
