@@ -6,10 +6,12 @@ Each contender runs in an interpreter of its own against one server process; the
 an order that turns. Where there are two cores the contenders share one and the server has the other, so that a figure
 holds what a contender does and not where the scheduler put it. One start of an interpreter differs from the next by
 more than a contender costs (where its memory lies), so all are started anew several times. A figure is the median over
-the rounds of all starts of the difference to the bare client in the same round. The
-rivals record content and send their spans through an ordinary BatchSpanProcessor and OTLP/HTTP exporter to a sink in
-the server process; arttrace writes its durable spool to the disk. `total` counts until everything is sent or written.
-The rivals' packages are in requirements/benchmarks.txt; those that are not installed are named and left out.
+the rounds of all starts of the difference to the bare client in the same round. The last line of a row has none of
+that noise: arttrace beside the same process with its hooks taken out.
+
+The rivals record content and send their spans through an ordinary BatchSpanProcessor and OTLP/HTTP exporter to a sink
+in the server process; arttrace writes its durable spool to the disk. `total` counts until everything is sent or
+written. The rivals' packages are in requirements/benchmarks.txt; those that are not installed are named and left out.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 CONTENDERS = ("bare", "arttrace", "OpenInference", "OpenLLMetry", "OpenTelemetry")
+ON, OFF = "arttrace alone", "arttrace alone, hooks taken out"
 CLOCKS = ("user", "total", "wall")
 ROWS = {
     "short": ("a short call", 96),
@@ -53,10 +56,10 @@ class Contender:
     process: subprocess.Popen[str]
     hello: dict[str, Any]
 
-    def batch(self, row: str, calls: int) -> dict[str, float]:
-        """Microseconds per call by clock."""
+    def batch(self, row: str, calls: int, *, off: bool = False) -> dict[str, float]:
+        """Microseconds per call by clock; `off` with arttrace's hooks taken out."""
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"row": row, "calls": calls}) + "\n")
+        self.process.stdin.write(json.dumps({"row": row, "calls": calls, "off": off}) + "\n")
         self.process.stdin.flush()
         return {clock: ns / 1000 / calls for clock, ns in _line(self.process).items()}
 
@@ -93,6 +96,16 @@ def measure(
                     costs[row][each.name][clock].append(cost)
 
 
+def measure_alone(arttrace: Contender, rounds: int, calls: dict[str, int], costs: dict[str, dict[str, Costs]]) -> None:
+    """Add what each round cost one process with its hooks in and with them taken out, in an order that turns."""
+    for row in ROWS:
+        arttrace.batch(row, calls[row])
+        for number in range(2 * rounds):
+            for off in (number % 2 == 0, number % 2 == 1):
+                for clock, cost in arttrace.batch(row, calls[row], off=off).items():
+                    costs[row][OFF if off else ON][clock].append(cost)
+
+
 def added(costs: Costs, bare: Costs, clock: str) -> float:
     """The median over the rounds of the difference to the bare client, in microseconds per call."""
     return statistics.median(mine - its for mine, its in zip(costs[clock], bare[clock], strict=True))
@@ -107,7 +120,7 @@ def _table(costs: dict[str, dict[str, Costs]]) -> Iterator[str]:
         yield f"  {'':<14}{'user':>9}{'total':>9}{'wall':>9}   of bare (user)   x arttrace (user, total)"
         ours = {clock: added(costs[row]["arttrace"], bare, clock) for clock in CLOCKS}
         for name, its in costs[row].items():
-            if name == "bare":
+            if name in ("bare", ON, OFF):
                 continue
             extra = {clock: added(its, bare, clock) for clock in CLOCKS}
             figures = "".join(f"{extra[clock]:>+9.0f}" for clock in CLOCKS)
@@ -116,6 +129,8 @@ def _table(costs: dict[str, dict[str, Costs]]) -> Iterator[str]:
                 "" if name == "arttrace" else "".join(f"{_ratio(extra[c], ours[c]):>10}" for c in ("user", "total"))
             )
             yield f"  {name:<14}{figures}{share}      {ratios}"
+        own = "".join(f"{added(costs[row][ON], costs[row][OFF], clock):>+9.0f}" for clock in CLOCKS)
+        yield f"  {'on and off':<14}{own}"
 
 
 def _ratio(its: float, ours: float) -> str:
@@ -178,11 +193,12 @@ def main(arguments: list[str] | None = None) -> None:
                         kept = _kept(each, server, data)
                         print(f"  {each.name:<14} {each.hello['version']:<8} kept of a call: {kept}", flush=True)
                 for row in ROWS:
-                    costs[row] = {each.name: {clock: [] for clock in CLOCKS} for each in contenders}
+                    costs[row] = {name: {clock: [] for clock in CLOCKS} for name in (*names, ON, OFF)}
             for each in contenders:
                 for row in ROWS:
                     each.batch(row, QUICK_CALLS)  # to warm up
             measure(contenders, rounds, calls, costs)
+            measure_alone(next(each for each in contenders if each.name == "arttrace"), rounds, calls, costs)
     for line in _table(costs):
         print(line)
 

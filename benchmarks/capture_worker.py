@@ -1,7 +1,8 @@
 """One contender of benchmarks/capture.py in a process of its own: does the calls it is told to and says what they cost.
 
 Reads `{"row": ..., "calls": ...}` as JSON lines and answers each with nanoseconds per batch: CPU of the user's thread,
-CPU of the whole process until everything is written or sent, and time on the clock of the calls alone.
+CPU of the whole process until everything is written or sent, and time on the clock of the calls alone. With
+`"off": true` arttrace's hooks are taken out for that batch.
 """
 
 from __future__ import annotations
@@ -104,6 +105,17 @@ def _instrument(contender: str, server: str, data: str) -> tuple[Flush, Scope, s
     return provider.force_flush, nullcontext, version(package)
 
 
+def _places(openai: Any) -> list[tuple[type, str]]:
+    """Where arttrace hooks the openai client and the HTTP libraries it may use."""
+    base = openai._base_client
+    places = [(owner, "request") for owner in (base.SyncAPIClient, base.AsyncAPIClient)]
+    for library in ("httpx", "httpx2"):
+        if library in sys.modules:
+            owners = (sys.modules[library].Client, sys.modules[library].AsyncClient)
+            places += [(owner, name) for owner in owners for name in ("send", "_send_single_request")]
+    return places
+
+
 class Worker:
     """The clients of one contender, and its clocks."""
 
@@ -111,6 +123,7 @@ class Worker:
         import openai
 
         self._flush, self._scope, self.version = _instrument(contender, server, data)
+        self._hooked = {place: getattr(*place) for place in _places(openai)} if contender == "arttrace" else {}
         self._loop = asyncio.new_event_loop()
         self._clients = {
             row: (openai.AsyncOpenAI if row == "parallel" else openai.OpenAI)(
@@ -119,15 +132,18 @@ class Worker:
             for row in REQUESTS
         }
 
-    def batch(self, row: str, calls: int) -> dict[str, int]:
+    def batch(self, row: str, calls: int, *, off: bool = False) -> dict[str, int]:
         """Make the calls; what they cost in nanoseconds."""
+        for (owner, name), hook in self._hooked.items():
+            setattr(owner, name, hook.__wrapped__ if off else hook)
         work = self._parallel if row == "parallel" else self._one_by_one
+        scope, flush = (nullcontext, _nothing) if off else (self._scope, self._flush)
         gc.collect()
         total, wall, user = time.process_time_ns(), time.perf_counter_ns(), time.thread_time_ns()
-        with self._scope():
+        with scope():
             work(row, calls)
         user, wall = time.thread_time_ns() - user, time.perf_counter_ns() - wall
-        self._flush()
+        flush()
         return {"user": user, "total": time.process_time_ns() - total, "wall": wall}
 
     def _one_by_one(self, row: str, calls: int) -> None:
