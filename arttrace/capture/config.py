@@ -69,7 +69,7 @@ class Settings:
     orphans: Orphans = "record"
     capture_http: bool = False
     trainable: tuple[str, ...] = ()
-    route: str = ""
+    route: str = field(default="", repr=False)
     propagate: tuple[str, ...] = ()
     disabled: bool = False
     endpoint: str | None = None

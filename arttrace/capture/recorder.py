@@ -268,14 +268,13 @@ class Recorder:
                 return
             self._is_starting = True
             try:
-                worker = threading.Thread(target=self._work, name="arttrace-recorder", daemon=True)
-                contextvars.Context().run(worker.start)  # no scope of the user's is inherited
+                self._worker = threading.Thread(target=self._work, name="arttrace-recorder", daemon=True)
+                contextvars.Context().run(self._worker.start)  # no scope of the user's is inherited
             except RuntimeError:
                 self._worker = None
                 return
             finally:
                 self._is_starting = False
-            self._worker = worker
             _flush_when_a_multiprocessing_child_ends(self)
 
     def _work(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,20 @@ def test_a_call_that_garbage_collection_ends_while_the_worker_starts_blocks_nobo
     assert not user.is_alive(), "the user's thread waits for a lock that it holds itself"
     assert recorder.flush(5)
     assert ran == ["collected", "of the call", "of the finalizer"]
+
+
+def test_a_worker_that_dies_is_replaced_by_the_next_job(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ARTTRACE_RAISE", raising=False)
+    guard.failures.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder, "_work_off", lambda: 1 / 0)  # dies while its start has not yet returned
+        recorder.submit(list)
+        while recorder._worker is not None:
+            time.sleep(0.001)
+    ran = threading.Event()
+    recorder.submit(ran.set)
+    assert ran.wait(5)
+    assert guard.failures == {"recording in the background": 1}
 
 
 def test_what_was_recorded_is_sealed_at_exit_though_something_else_fails(

@@ -156,7 +156,7 @@ def test_an_agent_in_javascript_has_its_calls_in_its_trajectory(site: Site) -> N
             choice = each.call.choices[0]
             assert each.call.prompt_token_ids
             assert choice.token_ids
-            # An answer of tokens without text is no output item of `/v1/responses`: vLLM has no place for its own there.
+            # Tokens without text are no output item of `/v1/responses`: vLLM has no place for their log-probabilities.
             silent = choice.message is None or not choice.message.text
             unknown = silent and names[each.agent_id] == "search"
             assert choice.logprobs is None if unknown else len(choice.logprobs) == len(choice.token_ids)
