@@ -37,14 +37,6 @@ _open_calls: dict[int, weakref.ref[ModelCall]] = {}  # by id(); who takes a call
 _NO_HEADERS: Mapping[str, str] = {}
 
 
-def _after_fork_in_child() -> None:
-    _open_calls.clear()  # they are still the parent's
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
 def close_open_calls() -> None:
     """End the calls whose answers nobody has read to the end: the process is about to."""
     for known in list(_open_calls.values()):
@@ -153,8 +145,8 @@ class ModelCall:
     """One call of a model client, from `request` to the last byte that the user read."""
 
     __slots__ = (
-        "__weakref__", "_attempts", "_execution", "_path", "_provider", "_recorder", "_returned", "_scope", "_span",
-        "_users_span", "http_client", "routed_from", "start_ns",
+        "__weakref__", "_attempts", "_execution", "_path", "_pid", "_provider", "_recorder", "_returned", "_scope",
+        "_span", "_users_span", "http_client", "routed_from", "start_ns",
     )  # fmt: skip
 
     def __init__(
@@ -176,6 +168,7 @@ class ModelCall:
         self.routed_from: str | None = None
         self._attempts: list[Attempt] = []
         self._returned = False
+        self._pid = os.getpid()
         self.start_ns = time.time_ns()
         self._users_span = users_span() if scope is None else None
         self._span: OpenSpan | None = None
@@ -246,6 +239,8 @@ class ModelCall:
 
     def finish(self, ending: Ending, error: BaseException | None = None) -> None:
         """End the call now; the second time does nothing."""
+        if self._pid != os.getpid():  # in a forked child the call is still the parent's
+            return
         if _open_calls.pop(id(self), None) is None:
             return
         end_ns = time.time_ns()
@@ -315,3 +310,4 @@ class ModelCall:
             if failure is not None:
                 failure = failure[0], content.apply_to_error(settings, failure[1], mode)
             self._recorder.ended(self, content.apply(settings, attributes, mode), end_ns, failure)
+            self._scope = None  # a response that the user keeps holds this call

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -25,24 +24,25 @@ if TYPE_CHECKING:
     from arttrace.capture.scope import RunOverrides, Scope
 
 
-_running_loop: Callable[[], Any] | None = None
-_library: Any = None
+_asyncio: Any = None
+_sniffio: Any = None
 
 
 def _owner() -> Any:
     """The current task of asyncio or trio, else the current thread.
 
-    Both are asked whether they run in this thread at all, which costs a tenth of the error that says so.
+    Both are asked whether they run in this thread at all, which costs a tenth of the error that says so: trio, from
+    0.23 on, by what it tells sniffio.
     """
-    global _running_loop, _library
-    if _running_loop is None and "asyncio.events" in sys.modules:
-        _running_loop = sys.modules["asyncio.events"]._get_running_loop
-    if _library is None and "sniffio" in sys.modules:
-        _library = sys.modules["sniffio"].thread_local
+    global _asyncio, _sniffio
+    if _asyncio is None:
+        _asyncio = sys.modules.get("asyncio.events")
+    if _sniffio is None:
+        _sniffio = getattr(sys.modules.get("sniffio"), "thread_local", None)
     task = None
-    if _running_loop is not None and _running_loop() is not None:
+    if _asyncio is not None and _asyncio._get_running_loop() is not None:
         task = sys.modules["asyncio"].current_task()
-    if task is None and _library is not None and _library.name == "trio":
+    if task is None and _sniffio is not None and _sniffio.name == "trio":
         with suppress(RuntimeError):
             task = sys.modules["trio"].lowlevel.current_task()
     return threading.current_thread() if task is None else task

@@ -212,8 +212,11 @@ class Recorder:
     def _wait(self, done: threading.Event, timeout_s: float | None) -> bool:
         """Wait for a job to be done by the worker, or do what waits in its place when there is none."""
         end = float("inf") if timeout_s is None else time.monotonic() + timeout_s
-        while not done.wait(0.0 if self._worker is None else min(_LOOK_AFTER_S, max(0.0, end - time.monotonic()))):
-            if self._worker is None or not self._worker.is_alive():  # the interpreter is ending and starts no thread
+        while True:
+            worker = self._worker
+            if done.wait(0.0 if worker is None else min(_LOOK_AFTER_S, max(0.0, end - time.monotonic()))):
+                break
+            if worker is None or (_begun(worker) and not worker.is_alive()):  # the interpreter ends, no thread starts
                 self._drain()
                 return done.is_set()
             if time.monotonic() >= end:
@@ -264,17 +267,18 @@ class Recorder:
 
     def _start_worker(self) -> None:
         with self._starting:
-            if self._is_starting or (self._worker is not None and self._worker.is_alive()):
+            if self._is_starting or self._worker is not None:
                 return
             self._is_starting = True
+            self._worker = worker = threading.Thread(target=self._work, name="arttrace-recorder", daemon=True)
             try:
-                self._worker = threading.Thread(target=self._work, name="arttrace-recorder", daemon=True)
-                contextvars.Context().run(self._worker.start)  # no scope of the user's is inherited
+                contextvars.Context().run(worker.start)  # no scope of the user's is inherited
             except RuntimeError:
-                self._worker = None
                 return
             finally:
                 self._is_starting = False
+                if worker.ident is None:  # whatever kept it from starting, the next job tries again
+                    self._worker = None
             _flush_when_a_multiprocessing_child_ends(self)
 
     def _work(self) -> None:
@@ -362,6 +366,10 @@ class Recorder:
         self.recorded = self.refused = self._refused_in_a_row = 0
         if self._shipper is not None:
             self._shipper.after_fork_in_child()
+
+
+def _begun(worker: threading.Thread) -> bool:
+    return worker.ident is not None or sys.is_finalizing()
 
 
 def _nothing() -> None:

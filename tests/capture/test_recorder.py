@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -56,6 +57,21 @@ def test_a_worker_that_dies_is_replaced_by_the_next_job(recorder: Recorder, monk
     recorder.submit(ran.set)
     assert ran.wait(5)
     assert guard.failures == {"recording in the background": 1}
+
+
+@pytest.mark.parametrize("error", [MemoryError, RuntimeError("can't start new thread"), KeyboardInterrupt])
+def test_a_worker_that_cannot_start_is_started_by_the_next_job(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def refusing(_: threading.Thread) -> None:
+        raise error
+
+    with monkeypatch.context() as patch, contextlib.suppress(MemoryError, KeyboardInterrupt):
+        patch.setattr(threading.Thread, "start", refusing)
+        recorder.submit(list)
+    ran = threading.Event()
+    recorder.submit(ran.set)
+    assert ran.wait(5)
 
 
 def test_what_was_recorded_is_sealed_at_exit_though_something_else_fails(
