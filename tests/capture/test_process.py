@@ -133,6 +133,38 @@ def test_a_fork_inside_a_run_records_each_span_once(tmp_path: Path, server: Chat
     assert len({span.attributes[semconv.TRAJECTORY_ID] for span in spans}) == 1
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_stream_that_a_fork_handler_of_the_users_drops_is_still_the_parents(
+    tmp_path: Path, server: ChatServer
+) -> None:
+    finish(
+        python(
+            """
+            import gc, os, sys
+            import arttrace
+            arttrace.init()
+            held = []
+            def drop():
+                held.clear()
+                gc.collect()
+            os.register_at_fork(after_in_child=drop)  # before those of the openai client's hook
+            from openai import OpenAI
+            client = OpenAI(base_url=sys.argv[1])
+            held.append(client.chat.completions.create(model="m", messages=[], stream=True))
+            pid = os.fork()
+            if pid == 0:
+                arttrace.flush()
+                os._exit(0)
+            os.waitpid(pid, 0)
+            held.clear()
+            """,
+            tmp_path / "d",
+            server.url,
+        )
+    )
+    assert len(read_spans(tmp_path / "d")) == 1
+
+
 def test_multiprocessing_children_flush_at_their_end(tmp_path: Path, server: ChatServer) -> None:
     finish(
         python(
