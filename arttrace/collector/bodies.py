@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import zlib
 from importlib import import_module
-from typing import Any
 
 from arttrace.collector.answers import Refused
+from arttrace.wire.compression import undo_members
 
 MAX_BODY_BYTES = 64 << 20
 MAX_RATIO = 500
@@ -57,12 +57,11 @@ def undo(body: bytes, encoding: str, limit: int) -> bytes:
 
 
 def _gunzip(body: bytes, bound: int) -> bytes:
-    unpack = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
     try:
-        out = unpack.decompress(body, bound + 1)
-    except zlib.error as error:
+        out, whole = undo_members(lambda: zlib.decompressobj(wbits=16 + zlib.MAX_WBITS), body, bound)
+    except (zlib.error, ValueError) as error:
         raise Refused(400, f"the body is no gzip: {error}") from error
-    if len(out) <= bound and not unpack.eof:
+    if len(out) <= bound and not whole:
         raise Refused(400, "the gzip body ends too early")
     return out
 
@@ -74,20 +73,9 @@ def _unzstd(body: bytes, bound: int) -> bytes:
         raise Refused(415, "zstd is not installed beside the collector: send gzip or none") from None
     unpack = zstandard.ZstdDecompressor(max_window_size=1 << 27)
     try:
-        with unpack.stream_reader(body) as reader:
-            out: bytes = reader.read(bound + 1)
-            if len(out) <= bound and not _whole(zstandard, body, len(out)):
-                raise Refused(400, "the zstd body ends too early")
-    except zstandard.ZstdError as error:
+        out, whole = undo_members(unpack.decompressobj, body, bound)
+    except (zstandard.ZstdError, ValueError) as error:
         raise Refused(400, f"the body is no zstd: {error}") from error
+    if len(out) <= bound and not whole:
+        raise Refused(400, "the zstd body ends too early")
     return out
-
-
-def _whole(zstandard: Any, body: bytes, size: int) -> bool:
-    """Whether `size` bytes are all: of a frame that was cut the reader gives the beginning without a word."""
-    told = zstandard.frame_content_size(body)
-    if told >= 0:
-        return bool(told == size)
-    unpack = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
-    unpack.decompress(body)
-    return bool(unpack.eof)

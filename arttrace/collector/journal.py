@@ -70,9 +70,6 @@ class GroupCommit:
         try:
             self._writer.sync()
         except Exception as error:  # noqa: BLE001 - those that wait are told
-            # After a failed flush the system may forget what it could not write: never sync this segment again.
-            with contextlib.suppress(OSError):
-                self._writer.close()
             for done in written:
                 done.set_exception(error)
             return

@@ -59,6 +59,7 @@ class JournalWriter:
         self._last_sync = time.monotonic()
         self._room = 0
         self._payloads = 0
+        self._failed: OSError | None = None
         self.removed = 0
         _writers.add(self)
 
@@ -87,16 +88,26 @@ class JournalWriter:
             interval = self._fsync_interval_s
             if interval is not None and time.monotonic() - self._last_sync >= interval:
                 self._sync()
+                self._tell_failure()
 
     def sync(self) -> None:
-        """Return when everything appended before is on the disk. Raises OSError when the disk refuses."""
+        """Return when everything appended since the last sync is on the disk. Raises OSError when it may not be, also
+        when that became known meanwhile, in sealing a segment. What was appended before is then to be appended again.
+        """
         with self._lock:
             self._sync()
+            self._tell_failure()
 
     def close(self) -> None:
-        """Sync, seal and close the current segment; a later append opens a new one."""
+        """Sync, seal and close the current segment; a later append opens a new one. Raises as `sync`."""
         with self._lock:
             self._seal()
+            self._tell_failure()
+
+    def _tell_failure(self) -> None:
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            raise failed
 
     def _current(self) -> int:
         return self._open() if self._fd is None else self._fd
@@ -134,8 +145,7 @@ class JournalWriter:
         try:
             os.ftruncate(fd, self._size)
         except OSError:
-            self._fd = None
-            os.close(fd)
+            self._seal()
 
     def _forget_removed(self) -> None:
         fd, self._fd, self._dirty = self._fd, None, False
@@ -152,29 +162,35 @@ class JournalWriter:
             raise JournalFull(self.directory, self._max_total_bytes)
 
     def _sync(self) -> None:
-        if self._fd is not None and self._dirty:
-            _datasync(self._fd)
-            self._dirty = False
+        """A flush that fails is kept for `sync` to raise, and ends the segment: the system may forget what it could not
+        write, and the next flush of the same file succeed."""
         self._last_sync = time.monotonic()
+        if self._fd is None or not self._dirty:
+            return
+        try:
+            _datasync(self._fd)
+        except OSError as error:
+            self._failed = error
+            self._end_segment(self._fd)
+        self._dirty = False
 
     def _seal(self) -> None:
-        if self._fd is None:
-            return
-        fd = self._fd
-        try:
-            self._sync()
-        finally:
-            self._fd, self._dirty = None, False
-            os.close(fd)
-            with contextlib.suppress(FileNotFoundError):  # a reader took it in and removed it just now
-                self._path.rename(self._path.with_suffix(SEALED_SUFFIX))
+        self._sync()
+        if self._fd is not None:
+            self._end_segment(self._fd)
+
+    def _end_segment(self, fd: int) -> None:
+        self._fd, self._dirty = None, False
+        os.close(fd)
+        with contextlib.suppress(OSError):  # a reader took it in and removed it just now; or either name will do
+            self._path.rename(self._path.with_suffix(SEALED_SUFFIX))
 
     def _after_fork_in_child(self) -> None:
         # The lock may have been held by a thread that does not exist here, and the segment is the parent's.
         self._lock = threading.Lock()
         if self._fd is not None:
             os.close(self._fd)
-        self._fd, self._dirty, self._room = None, False, 0
+        self._fd, self._dirty, self._room, self._failed = None, False, 0, None
 
 
 _writers: weakref.WeakSet[JournalWriter] = weakref.WeakSet()

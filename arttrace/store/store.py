@@ -6,6 +6,7 @@ Only one process at a time can own a store. Whoever opens it takes in the spool 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -60,6 +61,7 @@ class Store:
         self.data = data
         self._file = file
         self._journal = JournalWriter(data.journal, fsync_interval_s=None)
+        self._journaling = threading.Lock()
         self._ahead = ahead
 
     @classmethod
@@ -116,15 +118,18 @@ class Store:
 
         Raises StoreError when the disk refuses: the records that were given may then be in the store or not.
         """
-        try:
-            for record in records:
-                self._journal.append(encode_record(record))
-            self._journal.sync()
-        except OSError as error:
-            raise StoreFull(
-                f"the journal in {self.data.journal} cannot be written: {error.strerror or error}",
-                "Free disk space or mend the directory's rights, then try again.",
-            ) from error
+        with self._journaling:  # a flush that fails is told to those whose records it was for
+            try:
+                for record in records:
+                    self._journal.append(encode_record(record))
+                self._journal.sync()
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    self._journal.sync()
+                raise StoreFull(
+                    f"the journal in {self.data.journal} cannot be written: {error.strerror or error}",
+                    "Free disk space or mend the directory's rights, then try again.",
+                ) from error
 
     def load(self) -> int:
         """Brings what is in the journal into the store. Returns how many records were new."""

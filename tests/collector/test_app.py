@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from arttrace.collector.answers import JSON, PROTOBUF
 from arttrace.collector.app import CollectorApp
 from arttrace.collector.forward import Forward
 from arttrace.collector.guard import Guard
+from arttrace.collector.journal import GroupCommit
 from arttrace.collector.sink import Sink
 from arttrace.formats import otlp_check
 from arttrace.formats.payload import decode_payload
@@ -185,6 +187,32 @@ def test_an_answer_comes_only_when_the_spans_are_in_the_spool(
     assert synced
 
 
+def test_nothing_is_acknowledged_whose_flush_failed_while_its_segment_was_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushing, go_on = threading.Event(), threading.Event()
+    outcomes = iter([None, OSError(5, "Input/output error")])
+
+    def flush(_fd: int) -> None:
+        flushing.set()
+        assert go_on.wait(60)
+        error = next(outcomes, None)
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr("arttrace.journal.writer._datasync", flush)
+    commit = GroupCommit(JournalWriter(tmp_path, max_segment_bytes=300, fsync_interval_s=None))
+    first = commit.append(b"1" * 10)
+    assert flushing.wait(60)
+    second, third = commit.append(b"2" * 200), commit.append(b"3" * 200)  # the third seals the second's segment
+    go_on.set()
+    assert first.result(60) is None
+    assert isinstance(second.exception(60), OSError)
+    assert isinstance(third.exception(60), OSError)
+    assert commit.append(b"4" * 10).result(60) is None
+    commit.close()
+
+
 def test_a_bad_span_is_refused_alone(client: TestClient, sink: Sink) -> None:
     body = request(b"\x02" * 8, b"short", b"\x00" * 8).SerializeToString()
     answer = client.post("/v1/traces", content=body, headers={"content-type": PROTOBUF})
@@ -269,15 +297,44 @@ def test_encodings_and_content_types(client: TestClient, sink: Sink) -> None:
     assert client.post("/v1/traces", content=b"no gzip", headers=headers).status_code == 400
     assert client.post("/v1/traces", content=body, headers={**headers, "content-encoding": "br"}).status_code == 415
     zstd = {**headers, "content-encoding": "zstd"}
-    streamed = zstandard.ZstdCompressor().compressobj()
-    without_size = streamed.compress(body) + streamed.flush()
-    for packed in (zstandard.compress(body), without_size):
+    for packed in (zstandard.compress(body), zstd_without_size(body)):
         assert client.post("/v1/traces", content=packed, headers=zstd).status_code == 200
         assert client.post("/v1/traces", content=packed[:-4], headers=zstd).status_code == 400
     assert client.post("/v1/traces", content=b"no zstd", headers=zstd).status_code == 400
     assert client.post("/v1/traces", content=body, headers={"content-type": "text/plain"}).status_code == 415
     assert client.get("/v1/traces").status_code == 405
     assert sink.acknowledged == 3
+
+
+def zstd_without_size(body: bytes) -> bytes:
+    streamed = zstandard.ZstdCompressor().compressobj()
+    packed: bytes = streamed.compress(body) + streamed.flush()
+    return packed
+
+
+PACKED = {"gzip": gzip.compress, "zstd": zstandard.compress, "zstd without its size": zstd_without_size}
+
+
+@pytest.mark.parametrize("pack", PACKED.values(), ids=PACKED)
+def test_a_body_of_several_members_is_read_to_its_end(
+    client: TestClient, sink: Sink, data: DataDir, pack: Callable[[bytes], bytes]
+) -> None:
+    """Senders that compress batch by batch put several gzip members, or zstd frames, behind each other."""
+    headers = {"content-type": PROTOBUF, "content-encoding": "gzip" if pack is gzip.compress else "zstd"}
+    ids = [bytes([number]) * 8 for number in range(1, 4)]
+    members = [pack(request(id).SerializeToString()) for id in ids]
+    assert client.post("/v1/traces", content=b"".join(members), headers=headers).status_code == 200
+    assert [span.span_id for span in spooled(data)] == [id.hex() for id in ids]
+    assert sink.acknowledged == 3
+    for bad in (b"".join(members)[:-4], members[0] + b"no member", b"".join(members)[:-4] + members[0]):
+        assert client.post("/v1/traces", content=bad, headers=headers).status_code == 400
+    assert sink.acknowledged == 3
+    bomb = b"".join(members) + pack(b"\0" * 50_000_000)
+    assert client.post("/v1/traces", content=bomb, headers=headers).status_code == 413
+    flood = pack(b"") * 70_000
+    app = CollectorApp(sink, Forward(data), Guard("token"))
+    answer = TestClient(app, base_url="http://localhost").post("/v1/traces", content=flood, headers=headers)
+    assert (answer.status_code, b"more than 65536 members" in answer.content) == (400, True)
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])

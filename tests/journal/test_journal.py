@@ -10,6 +10,7 @@ import sys
 import tempfile
 import textwrap
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -278,6 +279,61 @@ def test_sync_reaches_the_disk_call_and_only_when_needed(tmp_path: Path, monkeyp
     assert len(synced) == 1
     lazy.sync()
     assert len(synced) == 2
+
+
+def failing_once(fails: OSError) -> Callable[[int], None]:
+    """A flush whose first call fails, and the later ones do not, though what the first was for is lost."""
+    waiting = [fails]
+
+    def flush(_fd: int) -> None:
+        if waiting:
+            raise waiting.pop()
+
+    return flush
+
+
+def test_a_flush_that_fails_while_a_segment_is_sealed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arttrace.journal.writer._datasync", failing_once(OSError(5, "Input/output error")))
+    writer = JournalWriter(tmp_path, max_segment_bytes=200, fsync_interval_s=None)
+    writer.append(b"lost?" * 30)
+    writer.append(b"next" * 30)
+    with pytest.raises(OSError, match="Input/output"):
+        writer.sync()
+    writer.append(b"later" * 30)
+    writer.sync()
+
+
+def test_a_flush_that_fails_when_half_a_frame_cannot_be_taken_back_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = JournalWriter(tmp_path, fsync_interval_s=None)
+    writer.append(b"lost?")
+
+    def refuse(*_: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        for call in ("os.write", "os.ftruncate", "arttrace.journal.writer._datasync"):
+            patch.setattr(call, refuse)
+        with pytest.raises(OSError, match="Input/output"):
+            writer.append(b"refused")
+    with pytest.raises(OSError, match="Input/output"):
+        writer.sync()
+    writer.append(b"after")
+    writer.sync()
+    assert contents(tmp_path) == [b"lost?", b"after"]
+
+
+def test_a_flush_that_fails_ends_the_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux gives the error of a lost page once: the next flush of the same file would succeed."""
+    monkeypatch.setattr("arttrace.journal.writer._datasync", failing_once(OSError(5, "Input/output error")))
+    writer = JournalWriter(tmp_path, fsync_interval_s=None)
+    writer.append(b"lost?")
+    with pytest.raises(OSError, match="Input/output"):
+        writer.sync()
+    writer.append(b"after")
+    writer.sync()
+    assert [next(iter(read_segment(one.path)))[1] for one in list_segments(tmp_path)] == [b"lost?", b"after"]
 
 
 def test_a_disk_that_is_full_at_half_a_header_costs_nothing_that_comes_later(

@@ -347,6 +347,7 @@ def test_compression_is_undone_as_far_as_it_goes() -> None:
     assert decompress(zlib.compress(data)[2:-4], "deflate") == data
     assert decompress(gzip.compress(zlib.compress(data)), "deflate, gzip") == data
     assert data.startswith(decompress(gzip.compress(data)[:40], "gzip"))
+    assert decompress(gzip.compress(data) + gzip.compress(data), "gzip") == data + data
     for body, encoding in ((b"nonsense", "gzip"), (data, "unheard-of")):
         with pytest.raises(ValueError, match=r"damaged|unknown"):
             decompress(body, encoding)
