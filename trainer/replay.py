@@ -1,7 +1,7 @@
 """Pure: recorded runs become scenarios to be run again, and those that cannot be are refused with the reason.
 
-A scenario is one recorded input. Its runs are one group, which is not the recorded run's own unless that is wished:
-what another model once did is then no baseline of theirs.
+A scenario is one recorded input. Its runs join the group of the recorded run: runs of one input are compared, whenever
+and however they were made.
 """
 
 from __future__ import annotations
@@ -88,17 +88,18 @@ def plan_replay(
     *,
     entry: str | None = None,
     limit: int | None = None,
-    with_original: bool = False,
     tools: OnMissing | None = None,
 ) -> Plan:
     """Scenarios of recorded runs (each with its spans), in their order, at most `limit`.
 
-    `entry` takes the place of the recorded entry points. With `tools` the tools are answered from the record, and a
-    call beyond it is run ("live") or fails ("error").
+    `entry` takes the place of the recorded entry points; one function that was recorded under several spellings is run
+    by the first. With `tools` the tools are answered from the record, and a call beyond it is run ("live") or fails
+    ("error").
     """
     scenarios: list[Scenario] = []
     refused: Counter[str] = Counter()
     seen: set[tuple[str, bytes]] = set()
+    sources: dict[str, str] = {}
     same = 0
     for trajectory, spans in recorded:
         if limit is not None and len(scenarios) >= limit:
@@ -114,12 +115,11 @@ def plan_replay(
             same += 1
             continue
         seen.add(input_)
-        is_replay = REPLAY_OF in trajectory.metadata
         scenarios.append(
             Scenario(
-                entry=entry or _entry(trajectory),
+                entry=entry or sources.setdefault(trajectory.entry_name or trajectory.entry, _entry(trajectory)),
                 arguments=trajectory.arguments,
-                group=key if with_original or is_replay else f"{key} (replay)",
+                group=key,
                 scenario=trajectory.scenario,
                 replay_of=trajectory.metadata.get(REPLAY_OF, trajectory.id),
                 tools=None if tools is None else _tool_record(trajectory.id, spans, tools),

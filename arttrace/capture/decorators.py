@@ -7,7 +7,6 @@ is current only while the user's code runs: between the steps of a generator it 
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, overload
@@ -16,6 +15,7 @@ import wrapt
 
 from arttrace.capture import hooks, program
 from arttrace.capture.config import ContentMode, content_mode
+from arttrace.capture.entry_point import EntryPoint, of_function
 from arttrace.capture.flow import current_flow
 from arttrace.capture.guard import Guard
 from arttrace.capture.replay import recorded
@@ -109,7 +109,7 @@ class ScopeDecorator:
         self.__exit__(kind, error, traceback)
 
     def _open(
-        self, name: str, entry: str | None, call: tuple[tuple[Any, ...], Mapping[str, Any]] | None
+        self, name: str, entry: EntryPoint | None, call: tuple[tuple[Any, ...], Mapping[str, Any]] | None
     ) -> Scope | None:
         with _opening:
             return open_scope(
@@ -138,7 +138,7 @@ class ScopeDecorator:
         plain = getattr(fn, "__func__", fn)
         function_name = getattr(plain, "__name__", type(plain).__name__)
         name = self._name or function_name
-        entry = f"{_module_of(plain)}:{getattr(plain, '__qualname__', function_name)}"
+        entry = of_function(plain, getattr(plain, "__qualname__", function_name))
         signatures: list[inspect.Signature] = []
 
         def start(wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Scope | None:
@@ -202,16 +202,6 @@ def _bound(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[
         return {}
     bound.apply_defaults()
     return bound.arguments
-
-
-def _module_of(fn: Callable[..., Any]) -> str:
-    """The module to import for `fn`; for a script its path, as `__main__` names nothing later."""
-    module = str(getattr(fn, "__module__", ""))
-    if module != "__main__":
-        return module
-    main = sys.modules.get("__main__")
-    spec = getattr(main, "__spec__", None)
-    return str(spec.name if spec is not None else getattr(main, "__file__", None) or module)
 
 
 @overload

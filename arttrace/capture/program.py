@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from arttrace.capture import runtime
+from arttrace.capture.entry_point import of_program
 from arttrace.capture.flow import Execution
 from arttrace.capture.guard import Guard
 from arttrace.capture.ids import random_hex
@@ -70,22 +71,13 @@ def scope(kind: ScopeKind = "agent") -> Scope | None:
             run = Run(id=random_hex(32), project=recorder.settings.project) if parent is None else parent.run
             if parent is None and _overrides is not None:
                 _overrides.apply(run)
-            entry = _program()
-            name = Path(entry).stem or entry
+            entry = of_program()
+            name = Path(entry.source).stem or entry.source
             _scope = Scope("trajectory" if parent is None else "agent", name, run=run, parent=parent, entry=entry)
             _scope.set_arguments(argv=sys.argv[1:])
             _scope.belongs_to(Execution.start(_scope.root.execution, owner=threading.main_thread()))
             _end_with_the_process()
         return _scope
-
-
-def _program() -> str:
-    """What was started: the module given with -m, else the script's path."""
-    main = sys.modules.get("__main__")
-    spec = getattr(main, "__spec__", None)
-    if spec is not None:
-        return str(spec.name.removesuffix(".__main__"))
-    return str(getattr(main, "__file__", None) or sys.argv[0] or "python")
 
 
 def _end_with_the_process() -> None:

@@ -18,6 +18,7 @@ from opentelemetry.trace import SpanContext, SpanKind
 from arttrace import semconv
 from arttrace.capture import content
 from arttrace.capture.config import MAX_CONTENT_BYTES, ContentMode, stricter
+from arttrace.capture.entry_point import EntryPoint
 from arttrace.capture.flow import Execution, Flow, claim_execution, current_flow, set_flow
 from arttrace.capture.guard import Guard, logger
 from arttrace.capture.ids import random_hex
@@ -111,7 +112,7 @@ class Scope:
         *,
         run: Run,
         parent: Scope | None,
-        entry: str | None = None,
+        entry: EntryPoint | None = None,
         capture_content: ContentMode | None = None,
     ) -> None:
         self.kind = kind
@@ -278,7 +279,9 @@ class Scope:
         run = self.run
         attributes: dict[str, Any] = {semconv.PROJECT: run.project, semconv.TRAJECTORY_SPAN_COUNT: run.ended_spans}
         if self.is_root:  # an entry is the trajectory's own: another process began the one that this one joined
-            attributes[semconv.ENTRY] = self._entry or self.name
+            attributes[semconv.ENTRY] = self._entry.source if self._entry else self.name
+            if self._entry:
+                attributes[semconv.ENTRY_NAME] = self._entry.name
         if run.scenario is not None:
             attributes[semconv.SCENARIO] = run.scenario
         if run.group is not None:
@@ -327,7 +330,7 @@ def open_scope(
     kind: ScopeKind,
     name: str,
     *,
-    entry: str | None = None,
+    entry: EntryPoint | None = None,
     scenario: str | None = None,
     group: str | None = None,
     tags: Sequence[str] = (),

@@ -44,7 +44,7 @@ def _row(summary: TrajectorySummary, prefix: str) -> tuple[str, ...]:
     group = "" if summary.group == summary.id else terminal.group_name(summary.group, summary.entry)
     return (
         prefix,
-        summary.entry.rpartition("/")[2],
+        terminal.entry_name(summary.entry),
         group,
         terminal.age(summary.start_ns),
         str(summary.agents),

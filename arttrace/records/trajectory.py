@@ -95,6 +95,7 @@ class Trajectory(msgspec.Struct, frozen=True):
     """Everything one decorated run did.
 
     `revision` is a hash of the spans it was built from: the same spans in any order give the same revision.
+    `entry` loads the entry point again; `entry_name` is its name within its project, "" where it was not recorded.
     `incomplete` says why it is not whole, or is empty. `conflicts` counts spans set aside because another one with the
     same id and other content won. `calls`, `agents` and `tool_calls` are in order of start time
     (ties by id); agents[0] is the root.
@@ -104,6 +105,7 @@ class Trajectory(msgspec.Struct, frozen=True):
     revision: str
     project: str = ""
     entry: str = ""
+    entry_name: str = ""
     scenario: str | None = None
     group: str | None = None
     tags: tuple[str, ...] = ()

@@ -147,11 +147,13 @@ def span_columns(span: SpanRow, named: Attributes) -> Row:
     kind = EVALUATE if is_reward_span(span) else text(get(semconv.OPERATION_NAME))
     entry = scenario = key = project = None
     if kind == semconv.OPERATION_INVOKE_AGENT:
-        entry, scenario, project = text(get(semconv.ENTRY)), text(get(semconv.SCENARIO)), text(get(semconv.PROJECT))
+        name = text(get(semconv.ENTRY_NAME)) or ""
+        entry = name or text(get(semconv.ENTRY))
+        scenario, project = text(get(semconv.SCENARIO)), text(get(semconv.PROJECT))
         group = text(get(semconv.GROUP))
         if entry or scenario or group:
             arguments = from_json(get(semconv.ENTRY_ARGUMENTS))
-            key = groups.key_of(group=group, scenario=scenario, entry=entry or "", arguments=arguments)
+            key = groups.key_of(group=group, scenario=scenario, entry=entry or "", entry_name=name, arguments=arguments)
     return (
         span.trace_id,
         span.span_id,

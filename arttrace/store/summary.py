@@ -35,7 +35,7 @@ class TrajectorySummary(msgspec.Struct, frozen=True):
     incomplete: str
 
 
-_READING = 3
+_READING = 4
 """Counted up when the same spans are read in another way, or summaries are kept otherwise."""
 
 _fields = " ".join((str(_READING), *TrajectorySummary.__struct_fields__))
@@ -44,12 +44,12 @@ SUMMARY_VERSION = f"{version('arttrace')} {zlib.crc32(_fields.encode()):08x}"
 
 
 def summarise(trajectory: Trajectory) -> TrajectorySummary:
-    """The summary of a trajectory; the entry of one without a name for it is its root agent's."""
+    """The summary of a trajectory; its entry is the entry point's name, or the root agent's where it has none."""
     _, report = sequences(trajectory)
     return TrajectorySummary(
         id=trajectory.id,
         revision=trajectory.revision,
-        entry=trajectory.entry or trajectory.agents[0].name,
+        entry=trajectory.entry_name or trajectory.entry or trajectory.agents[0].name,
         group=group_key(trajectory),
         start_ns=trajectory.start_ns,
         end_ns=trajectory.end_ns,

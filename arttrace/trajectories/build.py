@@ -84,6 +84,7 @@ def _build(
         revision=revision(members),
         project=text(root.get(semconv.PROJECT)) or _resource_name(spans),
         entry=text(root.get(semconv.ENTRY)) or "",
+        entry_name=text(root.get(semconv.ENTRY_NAME)) or "",
         scenario=text(root.get(semconv.SCENARIO)),
         group=text(root.get(semconv.GROUP)),
         tags=tuple(as_text(tag) or "" for tag in _sequence(root.get(semconv.TAGS))),

@@ -60,6 +60,13 @@ def short_ids(ids: Sequence[str], least: int = 8) -> dict[str, str]:
     return {id: id[:length] for id in ids}
 
 
+def entry_name(entry: str) -> str:
+    """An entry point for people: without the folders or packages around its module."""
+    file = entry.rpartition("/")[2]
+    module, colon, function = file.partition(":")
+    return f"{module.rpartition('.')[2]}:{function}" if colon and not module.endswith(".py") else file
+
+
 def group_name(key: str, entry: str) -> str:
     """A group's key for people: that of an entry point with its arguments is read as those, `city=Oslo, days=3`, the
     value alone where there is one."""

@@ -242,7 +242,7 @@ def test_a_recorded_run_becomes_a_group_of_trainable_runs(site: Site) -> None:
     assert sorted(Counter(one.group for one in runs).values()) == [2, 2]
     [original, _] = site.recorded("price of mango")
     for run in runs:
-        assert run.group == f"{group_key(site.recorded(run.arguments['question'])[0])} (replay)"
+        assert group_key(run) == group_key(site.recorded(run.arguments["question"])[0])
         assert run.arguments == {**original.arguments, "question": run.arguments["question"]}
         assert run.result[1:] == [["n1", "n2"], 7, {"tone": "dry"}]  # *notes, a dataclass, **more
         assert run.policy_versions == ("policy@4",)
@@ -252,7 +252,7 @@ def test_a_recorded_run_becomes_a_group_of_trainable_runs(site: Site) -> None:
 
     told = site.rollout("--dry-run", "--entry", entry)  # a replay is no input of its own
     assert len(told["scenarios"]) == 4
-    told = site.replay("price of mango", "--dry-run", "--with-original")
+    told = site.replay("price of mango", "--dry-run")
     assert told["scenarios"][0]["group"] == group_key(original)
 
 
@@ -318,7 +318,7 @@ def test_what_cannot_be_replayed_is_refused_with_the_reason(site: Site) -> None:
     assert "entry points" in site.rollout("-n", "1", code=1)["error"]
     unknown = site.rollout("--entry", "agent.py:nothing", code=1)["error"]
     assert "no recorded run is one of agent.py:nothing" in unknown
-    assert f"Recorded were: {site.agent}, {site.agent}:Shop.branch, {site.agent}:Shop.serve, " in unknown
+    assert "Recorded were: agent, agent:Shop.branch, agent:Shop.serve, " in unknown
     missing = site.replay("price of fig", "-n", "1", "--entry", f"{site.agent}:nothing", code=1)["error"]
     assert "has no attribute 'nothing'" in missing
     changed = site.replay("price of fig", "-n", "1", "--entry", f"{site.agent}:odd", code=1)

@@ -68,7 +68,7 @@ _LOOKED_AT = 1000
     show_default=True,
     help="With --tools recorded, a tool call that the record does not hold: run it, or fail.",
 )
-@click.option("--with-original", is_flag=True, help="Put the runs into the recorded run's own group, to be compared.")
+@click.option("--with-original", is_flag=True, hidden=True, expose_value=False)  # always so since 0.2
 @click.option("--dry-run", is_flag=True, help="Say what would be run, what not, and why.")
 @json_option
 def command(
@@ -87,7 +87,6 @@ def command(
     routes: tuple[str, ...],
     tools: Literal["live", "recorded"],
     on_missing: OnMissing,
-    with_original: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -98,10 +97,10 @@ def command(
     arttrace rollout --trajectory 2f1c9a -n 16        this one
     arttrace rollout --entry agent.py:answer --input questions.jsonl
 
-    Every recorded input becomes a group of runs, ready for `arttrace score` and `arttrace train`. The code runs as it
-    is, in processes of its own; its model calls are sent to the policy. A run that failed is kept, with its error. One
-    that took too long, whose process died, or that the policy did not answer, is kept as incomplete: it is no word
-    about the policy, and is neither scored nor trained on.
+    The runs of an input join the group of the recorded run, ready for `arttrace score` and `arttrace train`. The code
+    runs as it is, in processes of its own; its model calls are sent to the policy. A run that failed is kept, with its
+    error. One that took too long, whose process died, or that the policy did not answer, is kept as incomplete: it is
+    no word about the policy, and is neither scored nor trained on.
 
     Exit code 1: some runs were lost in that way, or nothing was captured. 130: interrupted; what was done is kept.
     """
@@ -117,7 +116,6 @@ def command(
                 _recorded(store, ids, group, scenario, entry),
                 entry=entry,
                 limit=None if ids else limit,
-                with_original=with_original,
                 tools=on_missing if tools == "recorded" else None,
             )
     entry = plan.entry
