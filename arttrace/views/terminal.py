@@ -117,7 +117,9 @@ def _facts(
         table.add_row(name, value)
 
     fact("trajectory", f"{trajectory.id}  (revision {trajectory.revision})")
-    fact("entry", one_line(trajectory.entry or trajectory.agents[0].name))
+    source = trajectory.entry or trajectory.agents[0].name
+    name = trajectory.entry_name or source
+    fact("entry", one_line(name if name == source else f"{name}  ({source})"))
     if trajectory.arguments not in (None, {}):
         fact("arguments", one_line(_json(trajectory.arguments)))
     if trajectory.result is not None:
