@@ -19,6 +19,7 @@ from typing import IO, overload
 import msgspec
 
 from arttrace.errors import RolloutError
+from arttrace.exits import how_ended
 from arttrace.paths import DataDir
 from arttrace.records.rollout import RolloutJob, RolloutResult, WorkerReady
 
@@ -232,8 +233,7 @@ class _WorkerProcess:
 
     def cause(self) -> str:
         """How it ended, in words."""
-        code = self._process.wait(_GRACE_S)
-        return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return how_ended(self._process.wait(_GRACE_S))
 
     def give(self, job: RolloutJob) -> None:
         self.under_way[job.trajectory_id] = job, time.monotonic()

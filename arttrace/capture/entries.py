@@ -17,6 +17,7 @@ import msgspec
 from arttrace.capture import bootstrap
 from arttrace.capture.annotations import as_annotated, hints_of
 from arttrace.capture.program import ROLLOUT
+from arttrace.exits import how_ended
 from arttrace.records.rollout import RolloutJob
 
 
@@ -105,4 +106,4 @@ def run_program(program: str, job: RolloutJob) -> None:
     command = [sys.executable, *started, *map(str, job.arguments.get("argv") or ())]
     code = subprocess.run(command, env=environment, check=False).returncode
     if code:
-        raise RuntimeError(f"the program ended with exit code {code}")
+        raise RuntimeError(f"the program ended with {how_ended(code)}")

@@ -12,6 +12,7 @@ import time
 import msgspec
 
 from arttrace.collector.load import Round
+from arttrace.exits import how_ended
 from arttrace.paths import DataDir
 
 _log = logging.getLogger("arttrace")
@@ -83,7 +84,8 @@ class Loader:
             self._process.wait()
             if self._stop.is_set():
                 return
-            died = f"the process that loads the store ended (exit code {self._process.returncode}); it is started again"
+            how = how_ended(self._process.returncode)
+            died = f"the process that loads the store ended ({how}); it is started again"
             if died != self._round.trouble:
                 _log.error("%s", died)
             self._round = Round(self._round.began, False, died)

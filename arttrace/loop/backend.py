@@ -20,6 +20,7 @@ import msgspec
 from arttrace.capture.api import init
 from arttrace.capture.runtime import recorder
 from arttrace.errors import ServingError, TrainingError
+from arttrace.exits import how_ended
 from arttrace.loop.gather import TrajectoryGroup
 from arttrace.loop.model import TrainableModel, api_key
 from arttrace.records.reward import Judgement
@@ -124,7 +125,7 @@ class LocalBackend:
             lines = [line async for line in child.lines()]
             code = await child.wait()
         if code != 0:
-            raise TrainingError(f"`arttrace train` failed (exit code {code}): {child.told()}")
+            raise TrainingError(f"`arttrace train` failed ({how_ended(code)}): {child.told()}")
         return [msgspec.json.decode(line, type=TrainedStep) for line in lines]
 
     async def close(self) -> None:
@@ -168,7 +169,7 @@ class LocalBackend:
             raise
         told = self._server.told()
         self._server = None
-        raise ServingError(f"`arttrace serve` ended (exit code {code}): {told}")
+        raise ServingError(f"`arttrace serve` ended ({how_ended(code)}): {told}")
 
 
 def _serves(served: _Served, model: TrainableModel) -> bool:

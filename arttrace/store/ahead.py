@@ -20,6 +20,7 @@ from collections.abc import Generator, Sequence
 
 import msgspec
 
+from arttrace.exits import how_ended
 from arttrace.journal import Segment
 from arttrace.store.ahead_process import READY, SIZE, Message, Work, send, unpacked
 from arttrace.store.batches import Batch, read_batches
@@ -180,9 +181,9 @@ class ReadAhead:
     def _give_up(self, error: Exception) -> None:
         self._not_before = time.monotonic() + _AGAIN_AFTER_S
         _log.warning(
-            "the process that reads ahead of the store is of no use (%s, exit code %s): it is read here",
+            "the process that reads ahead of the store is of no use (%s, %s): it is read here",
             type(error).__name__,
-            self.close(),
+            how_ended(self.close()),
         )
 
 

@@ -161,7 +161,7 @@ class Fault:
 
 @pytest.fixture(
     params=[
-        (killed, "EOFError, exit code -9"),
+        (killed, "EOFError, signal SIGKILL"),
         (stopped, "TimeoutError"),
         (unreadable, "RecursionError"),
         (misled, "ValueError"),

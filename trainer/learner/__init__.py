@@ -1,6 +1,8 @@
 """Token sequences in, adapter out: batches, loss, and one optimisation step at a time."""
 
+import faulthandler
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,8 @@ def make_learner(base_model: Path, config: LearnerConfig) -> "BaseLearner":
 
     Raises TrainingError when the model cannot be loaded or trained by that engine, or the config makes no sense.
     """
+    if not faulthandler.is_enabled() and sys.__stderr__ is not None:
+        faulthandler.enable(sys.__stderr__)  # a compiled package that crashes takes the process with it: say where
     if config.loader == "unsloth":
         from trainer.learner.quiet import import_unsloth
 

@@ -11,6 +11,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from types import ModuleType
+from typing import cast
 
 from arttrace.errors import TrainingError
 
@@ -62,12 +63,16 @@ def import_trl() -> ModuleType:
 def import_unsloth() -> ModuleType:
     """The module `unsloth`, which has to come before TRL, transformers and PEFT, since it changes them.
 
-    What it compiles goes to a temporary directory instead of the working directory. Raises TrainingError when it is not
-    installed, does not work on this machine, or comes too late.
+    vLLM cannot be imported in this process afterwards. What Unsloth compiles goes to a temporary directory instead of
+    the working directory. Raises TrainingError when it is not installed, does not work on this machine, or comes too
+    late.
     """
     for name in ("HF_HUB_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
         os.environ.setdefault(name, "1")
     os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", tempfile.mkdtemp(prefix="arttrace-unsloth-"))
+    # Unsloth looks for a broken vLLM by loading vllm._C, which in vLLM's CPU build holds AVX-512 instructions whatever
+    # the machine has: elsewhere the process dies by SIGILL. A learner needs no engine; None means that there is none.
+    sys.modules.setdefault("vllm", cast("ModuleType", None))
     if "trl" in sys.modules and "unsloth" not in sys.modules:
         raise TrainingError("Unsloth has to be loaded before TRL, which this process has imported already.")
     try:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from arttrace.errors import ServingError
+from arttrace.exits import how_ended
 from arttrace.paths import DataDir
 from trainer.serving.client import GatewayClient, find_serving
 from trainer.serving.process import GuardedProcess
@@ -100,4 +101,5 @@ def _last_line(process: GuardedProcess) -> str:
 def _died(process: GuardedProcess) -> ServingError:
     text = process.log_text(4000).strip()
     _, found, after = text.rpartition("error: ")
-    return ServingError(after if found else f"`arttrace serve` died:\n{text[-2000:]}", f"Its output: {process.log}")
+    died = f"`arttrace serve` ended with {how_ended(process.returncode)}:\n{text[-2000:]}"
+    return ServingError(after if found else died, f"Its output: {process.log}")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import importlib.util
 import os
+import platform
 import re
 import secrets
 import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from arttrace.errors import ServingError
+from arttrace.exits import how_ended
 from trainer.serving.model import ModelShape, kv_cache_gib
 from trainer.serving.process import GuardedProcess
 
@@ -94,6 +98,9 @@ def engine_environment(options: EngineOptions, base: Mapping[str, str], key: str
         environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         space = kv_cache_gib(options.shape, _context(options, cpu))
         environment.setdefault("VLLM_CPU_KVCACHE_SPACE", str(space))
+        # What inductor compiles is for this CPU alone (-march=native), and its cache may move: an image, a shared disk.
+        cache = Path(tempfile.gettempdir()) / f"torchinductor-{os.getuid()}-{_cpu_features()}"
+        environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 2) // 2)))
     return environment
 
@@ -188,19 +195,29 @@ def explain_death(returncode: int | None, log_text: str, log: Path) -> ServingEr
             start = text.rfind("\n", 0, match.start()) + 1
             line = text[start : (text.find("\n", match.end()) + 1 or len(text) + 1) - 1]
             return ServingError(f"{cause}\n  {line.strip()[:500]}", f"{mend}\nThe whole log: {log}")
-    if returncode in (137, -9):
-        return ServingError(
-            "vLLM was killed (signal 9), which usually means that the machine ran out of memory",
-            f"Free memory or choose a smaller --max-model-len.\nThe whole log: {log}",
-        )
     lines = [line for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if re.search(r"\bERROR\b|Error:|error:", line)] or lines
     shown = "\n".join(f"  {line[:300]}" for line in telling[-5:])
-    return ServingError(f"vLLM ended with exit code {returncode}\n{shown}", f"The whole log: {log}")
+    memory = "Free memory or choose a smaller --max-model-len.\n" if returncode in (137, -9) else ""
+    return ServingError(
+        f"vLLM ended with {how_ended(returncode)}\n{shown}",
+        f"{memory}The whole log: {log}",
+    )
 
 
 def _context(options: EngineOptions, cpu: bool) -> int:
     return options.max_model_len or min(options.shape.max_positions, _CPU_MAX_LEN if cpu else _CUDA_MAX_LEN)
+
+
+def _cpu_features() -> str:
+    """A short name for the set of instructions that this CPU has."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    features = " ".join([platform.machine(), *sorted(named.partition(":")[2].split())])
+    return hashlib.sha256(features.encode()).hexdigest()[:12]
 
 
 def _compiler() -> str | None:

@@ -85,6 +85,11 @@ def test_the_key_is_in_the_environment_and_nowhere_a_neighbour_sees_it() -> None
     assert environment["PATH"] == "/bin"
     assert environment["OMP_NUM_THREADS"] == "7"  # the user's own choice wins
     assert environment["VLLM_CPU_KVCACHE_SPACE"] == "1"
+    assert "TORCHINDUCTOR_CACHE_DIR" in environment
+    assert (
+        engine_environment(options(), {"TORCHINDUCTOR_CACHE_DIR": "/x"}, "k", cpu=True)["TORCHINDUCTOR_CACHE_DIR"]
+        == "/x"
+    )
     assert not any("geheim" in word for word in engine_command(options(), 1, "m", cpu=True))
     assert "VLLM_CPU_KVCACHE_SPACE" not in engine_environment(options(), {}, "k", cpu=False)
 
@@ -106,6 +111,7 @@ def test_the_key_is_in_the_environment_and_nowhere_a_neighbour_sees_it() -> None
         (1, "Model architectures ['FooBar'] are not supported for now.", "FooBar", "causal language model"),
         (2, "api_server.py: error: unrecognized arguments: --nope", "--nope", "--vllm-arg"),
         (137, "loading weights", "ran out of memory", "Free memory"),
+        (132, "loading weights", "SIGILL: an illegal instruction", "whole log"),
         (1, "one\nERROR 11-20 something odd happened\ntwo", "something odd happened", "whole log"),
         (1, "", "exit code 1", "whole log"),
     ],
@@ -127,3 +133,12 @@ def test_what_is_missing_is_told_before_anything_starts(tmp_path: Path, monkeypa
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ServingError, match="not installed"):
         VllmProcess(options(), tmp_path / "vllm.log")
+
+
+def test_what_is_compiled_for_one_cpu_is_not_found_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cache(flags: str) -> str:
+        monkeypatch.setattr(Path, "read_text", lambda *_args, **_kwargs: f"model name : x\nflags\t\t: {flags}\n")
+        return engine_environment(options(), {}, "k", cpu=True)["TORCHINDUCTOR_CACHE_DIR"]
+
+    assert cache("fpu avx2") == cache("avx2 fpu")
+    assert cache("fpu avx2") != cache("fpu avx2 avx512f") != cache("fpu avx2 avx512f amx_tile")

@@ -1,0 +1,28 @@
+"""How a process ended is told with the signal's name and its usual cause."""
+
+import subprocess
+import sys
+
+import pytest
+
+from arttrace.exits import how_ended
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [("SIGILL", "built for a CPU that has more instructions"), ("SIGKILL", "out of memory"), ("SIGSEGV", "crashed")],
+)
+def test_a_signal_is_named_with_its_usual_cause(name: str, cause: str) -> None:
+    die = f"import os, signal; os.kill(os.getpid(), signal.{name})"
+    code = subprocess.run([sys.executable, "-c", die], check=False).returncode
+    assert how_ended(code).startswith(f"signal {name}: ")
+    assert cause in how_ended(code)
+    assert how_ended(128 - code).startswith(f"exit code {128 - code}, signal {name}: ")  # as a shell or a guard says it
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [(0, "exit code 0"), (7, "exit code 7"), (255, "exit code 255"), (-15, "signal SIGTERM"), (None, "no exit code")],
+)
+def test_an_exit_code_is_told_as_it_is(code: int | None, told: str) -> None:
+    assert how_ended(code) == told
