@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from arttrace.records.message import Message, ToolCallPart, ToolResultPart, canonical_json
-from arttrace.records.trajectory import Agent, MessageNode, ToolCall, Trajectory
+from arttrace.records.trajectory import Agent, AgentCall, MessageNode, ToolCall, Trajectory
 
 History = tuple[Message, ...]
 
@@ -57,7 +57,13 @@ class Transcript(msgspec.Struct, frozen=True):
 
 def transcript(trajectory: Trajectory) -> Transcript:
     """What a judge may know of `trajectory`."""
-    histories = {agent.id: _histories(trajectory, agent.id) for agent in trajectory.agents}
+    histories = _histories(trajectory)
+    calls_of: dict[str, list[AgentCall]] = defaultdict(list)
+    for placed in trajectory.calls:
+        calls_of[placed.agent_id].append(placed)
+    tools_of: dict[str, list[ToolCall]] = defaultdict(list)
+    for tool in trajectory.tool_calls:
+        tools_of[tool.agent_id].append(tool)
     ordered = list(_preorder(trajectory.agents, histories))
     index = {agent.id: position for position, agent in enumerate(ordered)}
     numbers = _call_numbers(history for agent in ordered for history in histories[agent.id])
@@ -69,8 +75,8 @@ def transcript(trajectory: Trajectory) -> Transcript:
                 inferred=agent.inferred,
                 spawned_by=numbers.get(agent.spawned_by or ""),
                 histories=tuple(renumber(history, numbers) for history in histories[agent.id]),
-                tools=_tools(trajectory, agent.id),
-                tool_runs=tuple(_untold(trajectory.tool_calls, agent.id, histories[agent.id])),
+                tools=_tools(calls_of[agent.id]),
+                tool_runs=tuple(_untold(tools_of[agent.id], histories[agent.id])),
             )
             for agent in ordered
         ),
@@ -108,18 +114,24 @@ def _call_numbers(histories: Iterable[History]) -> dict[str, str]:
     return numbers
 
 
-def _histories(trajectory: Trajectory, agent_id: str) -> tuple[History, ...]:
-    """Every root-to-leaf path of the agent's message graph, in the order in which calls first reached the leaves."""
-    nodes = {node.id: node for node in trajectory.nodes if node.agent_id == agent_id}
-    inner = {node.parent_id for node in nodes.values()}
+def _histories(trajectory: Trajectory) -> dict[str, tuple[History, ...]]:
+    """For every agent each root-to-leaf path of its message graph, in the order in which calls first reached the
+    leaves."""
+    nodes: dict[str, dict[str, MessageNode]] = {agent.id: {} for agent in trajectory.agents}
+    for node in trajectory.nodes:
+        nodes[node.agent_id][node.id] = node
+    inner = {node.parent_id for node in trajectory.nodes}
     reached: dict[str, int] = {}
     for position, placed in enumerate(trajectory.calls):
         for node_id in (placed.prompt_node, *placed.choice_nodes):
             if node_id is not None:
                 reached.setdefault(node_id, position)
-    leaves = [node_id for node_id in nodes if node_id not in inner]
-    leaves.sort(key=lambda node_id: (reached.get(node_id, len(trajectory.calls)), _choice(nodes[node_id]), node_id))
-    return tuple(_path(nodes, leaf) for leaf in leaves)
+    found = {}
+    for agent_id, own in nodes.items():
+        leaves = [node_id for node_id in own if node_id not in inner]
+        leaves.sort(key=lambda node_id: (reached.get(node_id, len(trajectory.calls)), _choice(own[node_id]), node_id))
+        found[agent_id] = tuple(_path(own, leaf) for leaf in leaves)
+    return found
 
 
 def _choice(node: MessageNode) -> int:
@@ -145,29 +157,24 @@ def _preorder(agents: tuple[Agent, ...], histories: dict[str, tuple[History, ...
     for agent in agents:
         children[agent.parent_id if agent.parent_id in known else None].append(agent)
 
-    def below(parent_id: str | None) -> Iterator[Agent]:
+    def below(parent_id: str | None) -> list[Agent]:
         spawned = list(_call_numbers(histories.get(parent_id or "", ())))
         order = {call_id: position for position, call_id in enumerate(spawned)}
-        for agent in sorted(
-            children[parent_id], key=lambda a: (order.get(a.spawned_by or "", len(order)), a.start_ns, a.id)
-        ):
-            yield agent
-            yield from below(agent.id)
+        return sorted(children[parent_id], key=lambda a: (order.get(a.spawned_by or "", len(order)), a.start_ns, a.id))
 
-    return below(None)
+    waiting = below(None)[::-1]
+    while waiting:
+        agent = waiting.pop()
+        yield agent
+        waiting += below(agent.id)[::-1]
 
 
-def _tools(trajectory: Trajectory, agent_id: str) -> tuple[dict[str, Any], ...]:
-    distinct = {
-        canonical_json(tool): tool
-        for placed in trajectory.calls
-        if placed.agent_id == agent_id
-        for tool in placed.call.tools
-    }
+def _tools(calls: Iterable[AgentCall]) -> tuple[dict[str, Any], ...]:
+    distinct = {canonical_json(tool): tool for placed in calls for tool in placed.call.tools}
     return tuple(distinct.values())
 
 
-def _untold(tool_calls: tuple[ToolCall, ...], agent_id: str, histories: tuple[History, ...]) -> Iterator[ToolRun]:
+def _untold(tool_calls: Iterable[ToolCall], histories: tuple[History, ...]) -> Iterator[ToolRun]:
     answered = {
         part.id
         for history in histories
@@ -176,5 +183,5 @@ def _untold(tool_calls: tuple[ToolCall, ...], agent_id: str, histories: tuple[Hi
         if isinstance(part, ToolResultPart)
     }
     for run in tool_calls:
-        if run.agent_id == agent_id and not run.inferred and run.id not in answered:
+        if not run.inferred and run.id not in answered:
             yield ToolRun(run.name, run.arguments, run.result, run.error)

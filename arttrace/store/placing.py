@@ -92,7 +92,7 @@ def _place(connection: duckdb.DuckDBPyConnection, traces: Collection[str]) -> No
     for document, trajectory_id in connection.execute(query, [list(traces)]).fetchall():
         span = UniqueSpan(normalised(_decoder.decode(document)), "", 0)
         unique[span.key], stored[span.key] = span, trajectory_id
-    above = parents(unique)
+    above, _ = parents(unique)
     id_of = {key: id for key, (_, id) in trajectory_ids(unique, above).items()}
     of_runs = {key: span.row for key, span in unique.items() if is_of_a_run(span.row)}
     runs = {id_of[key] for key in of_runs}

@@ -16,12 +16,21 @@ from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Agent, AgentCall, MessageNode, ToolCall, Trajectory
 from arttrace.trajectories.chains import join_responses
 from arttrace.trajectories.decode import decode_call, span_error
+from arttrace.trajectories.forest import without_cycles
 from arttrace.trajectories.graph import message_graph
 from arttrace.trajectories.history import build_history
 from arttrace.trajectories.labels import labelled
 from arttrace.trajectories.reader import MessageReader
 from arttrace.trajectories.rewarded import by_trajectory
-from arttrace.trajectories.spans import SpanKey, UniqueSpan, deduplicate, parents, revision, trajectory_ids
+from arttrace.trajectories.spans import (
+    SpanKey,
+    UniqueSpan,
+    deduplicate,
+    distinct_ids,
+    parents,
+    revision,
+    trajectory_ids,
+)
 from arttrace.trajectories.subagents import Scope, partition
 from arttrace.trajectories.tools import Tooling, recorded_tool_call, tool_calls
 from arttrace.trajectories.tree import AgentTree, agent_tree, is_call, operation
@@ -43,7 +52,7 @@ def build_trajectories(
     root. A trace with neither a trajectory id nor a GenAI operation is nobody's run and is left out.
     """
     unique = deduplicate(spans)
-    above = parents(unique)
+    above, cut = parents(unique)
     given_and_own = trajectory_ids(unique, above)
     id_of = {key: id for key, (_, id) in given_and_own.items()}
     members: dict[str, list[UniqueSpan]] = {}
@@ -57,7 +66,7 @@ def build_trajectories(
     of_runs = {key: span.row for key, span in unique.items() if is_of_a_run(span.row)}
     given = by_trajectory(rewards, rewarded or {}, of_runs, above, id_of)
     built = [
-        _build(id, found, within, given.get(id, ()))
+        _build(id, found, within, cut, given.get(id, ()))
         for id, found in members.items()
         if any(is_of_a_run(s.row) for s in found)
     ]
@@ -73,9 +82,14 @@ def _build(
     trajectory_id: str,
     members: Sequence[UniqueSpan],
     parents: Mapping[SpanKey, SpanKey | None],
+    cut: Collection[SpanKey],
     rewards: Iterable[Reward],
 ) -> Trajectory:
-    spans = {span.key: span.row for span in sorted(members, key=lambda span: (span.row.start_ns, span.key))}
+    spans: Mapping[SpanKey, SpanRow] = {
+        span.key: span.row for span in sorted(members, key=lambda span: (span.row.start_ns, span.key))
+    }
+    cycles = () if spans.keys().isdisjoint(cut) else ("parents in a cycle",)
+    spans, parents = distinct_ids(spans, parents)
     tree = agent_tree(trajectory_id, spans, parents)
     root = tree.root.attributes if tree.root else {}
     agents, calls, tools, nodes = _agents_and_calls(tree, spans)
@@ -99,7 +113,7 @@ def _build(
         tool_calls=tools,
         nodes=nodes,
         rewards=_latest(rewards),
-        incomplete="; ".join((*tree.problems, *_in_progress(spans), *_missing_spans(spans))),
+        incomplete="; ".join((*cycles, *tree.problems, *_in_progress(spans), *_missing_spans(spans))),
         conflicts=sum(span.conflicts for span in members),
     )
 
@@ -122,6 +136,7 @@ def _agents_and_calls(
                 instructed.add(key)
         elif operation(span) == semconv.OPERATION_EXECUTE_TOOL or (span.span_id in tree.spans_of and span != tree.root):
             below[tree.agent_of[key]][key] = span
+    executions, _ = without_cycles(executions)
     for key, call in join_responses(decoded, instructed, reader).items():
         calls[tree.agent_of[key]].append(call)
 

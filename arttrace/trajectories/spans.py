@@ -8,6 +8,7 @@ Only the set of spans counts: any order, batching and duplication of them gives 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,8 +17,9 @@ import msgspec
 from arttrace import semconv
 from arttrace.records.span import SpanRow
 from arttrace.records.unreadable import UNREADABLE
+from arttrace.trajectories.forest import nearest, tops, without_cycles
 from arttrace.trajectories.shared import SharedTexts, SharedTokens
-from arttrace.trajectories.values import is_shallow
+from arttrace.trajectories.values import is_shallow, text
 
 SpanKey = tuple[str, str]
 """(trace id, span id): unique per span."""
@@ -109,8 +111,9 @@ def _winner(versions: Sequence[UniqueSpan]) -> UniqueSpan:
     return msgspec.structs.replace(best, conflicts=max(0, conflicts))
 
 
-def parents(spans: Mapping[SpanKey, UniqueSpan]) -> dict[SpanKey, SpanKey | None]:
-    """The key of every span's parent, present or not; None for a span without one.
+def parents(spans: Mapping[SpanKey, UniqueSpan]) -> tuple[dict[SpanKey, SpanKey | None], set[SpanKey]]:
+    """The key of every span's parent, present or not, None for a span without one; and the spans that lost theirs
+    because it stood below them (see forest.py).
 
     An agent whose parent is not among the spans stands under the first one of them that it links to.
     """
@@ -122,7 +125,25 @@ def parents(spans: Mapping[SpanKey, UniqueSpan]) -> dict[SpanKey, SpanKey | None
             linked = [link for one in row.links if (link := (one.trace_id, one.span_id)) in spans and link != key]
             parent = linked[0] if linked else parent
         found[key] = parent
-    return found
+    return without_cycles(found)
+
+
+def distinct_ids(
+    spans: Mapping[SpanKey, SpanRow], parents: Mapping[SpanKey, SpanKey | None]
+) -> tuple[Mapping[SpanKey, SpanRow], Mapping[SpanKey, SpanKey | None]]:
+    """The spans of one trajectory and their parents, a span id that several of its traces have with the trace before
+    it: whatever is named by a span's id alone is one thing then."""
+    named = {*spans, *(parent for key in spans if (parent := parents[key]) is not None)}
+    twice = {id for id, count in Counter(id for _, id in named).items() if count > 1}
+    if not twice:
+        return spans, parents
+
+    def renamed(key: SpanKey) -> SpanKey:
+        return (key[0], ":".join(key)) if key[1] in twice else key
+
+    rows = {new: msgspec.structs.replace(row, span_id=new[1]) for key, row in spans.items() for new in [renamed(key)]}
+    above = {key: parents[key] for key in spans}
+    return rows, {renamed(key): renamed(parent) if parent else None for key, parent in above.items()}
 
 
 _AGENT = semconv.OPERATION_INVOKE_AGENT
@@ -135,7 +156,7 @@ def trajectory_ids(
     the same, unless different conversations split the trace."""
     named = _inherited(spans, parents, semconv.TRAJECTORY_ID)
     traces: dict[str, list[SpanKey]] = {}
-    for key, top in _tops(spans, parents).items() if None in named.values() else ():
+    for key, top in tops(parents).items() if None in named.values() else ():
         if named[key] is None:
             traces.setdefault(top[0], []).append(key)
     ids = {key: (id, id) for key, id in named.items() if id is not None}
@@ -153,42 +174,8 @@ def _inherited(
     spans: Mapping[SpanKey, UniqueSpan], parents: Mapping[SpanKey, SpanKey | None], attribute: str
 ) -> dict[SpanKey, str | None]:
     """A text attribute of every span or of its nearest ancestor that has it."""
-    found: dict[SpanKey, str | None] = {
-        key: own for key, span in spans.items() if isinstance(own := span.row.attributes.get(attribute), str) and own
-    }
-    for start in [key for key in spans if key not in found]:
-        path: dict[SpanKey, None] = {}
-        key: SpanKey | None = start
-        value: str | None = None
-        while key is not None and key in spans and key not in path:  # in it again only in a cycle of parents
-            if key in found:
-                value = found[key]
-                break
-            path[key] = None
-            key = parents[key]
-        found.update(dict.fromkeys(path, value))
-    return found
-
-
-def _tops(spans: Mapping[SpanKey, UniqueSpan], parents: Mapping[SpanKey, SpanKey | None]) -> dict[SpanKey, SpanKey]:
-    """The uppermost span above every span; of a cycle, its least."""
-    tops: dict[SpanKey, SpanKey] = {}
-    for start in spans:
-        path: dict[SpanKey, None] = {}
-        key = start
-        while key not in tops:
-            if key in path:
-                cycle = list(path)[list(path).index(key) :]
-                tops[key] = min(cycle)
-                break
-            path[key] = None
-            above = parents[key]
-            if above is None or above not in spans:
-                tops[key] = key
-                break
-            key = above
-        tops.update(dict.fromkeys(path, tops[key]))
-    return tops
+    own = {key: value for key, span in spans.items() if (value := text(span.row.attributes.get(attribute)))}
+    return nearest(parents, own)
 
 
 def _only_below(
@@ -197,9 +184,8 @@ def _only_below(
     """The conversation of spans that stand above just one."""
     below: dict[SpanKey, set[str]] = {}
     for key in members:
-        conversation, above, seen = conversations[key], parents[key], {key}
-        while conversation and above is not None and above not in seen:
-            seen.add(above)
+        conversation, above = conversations[key], parents[key]
+        while conversation and above is not None:
             if conversation in below.setdefault(above, set()):
                 break
             below[above].add(conversation)

@@ -15,7 +15,7 @@ import msgspec
 from arttrace import semconv
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Agent
-from arttrace.trajectories.history import Exchange, History, lineage
+from arttrace.trajectories.history import Exchange, History
 from arttrace.trajectories.spans import SpanKey
 from arttrace.trajectories.values import text
 
@@ -29,7 +29,7 @@ _OWN: _Key = (None, None, None)
 class Scope(msgspec.Struct, frozen=True):
     """One agent span with what the inference needs: the history of its calls, the tool span above each span (None
     outside tools), the spans of tools and decorated agents right below it, and the parent of every known flow of
-    control."""
+    control. Neither tools nor flows go round in a cycle. `placed` has what was found out by `_place`."""
 
     agent_id: str
     execution_id: str | None
@@ -37,6 +37,7 @@ class Scope(msgspec.Struct, frozen=True):
     tool_of: Mapping[SpanKey, SpanKey | None]
     spans: Mapping[SpanKey, SpanRow]
     executions: Mapping[str, str | None]
+    placed: dict[tuple[SpanKey | None, str | None], _Key] = {}
 
 
 class Partition(msgspec.Struct, frozen=True):
@@ -188,18 +189,26 @@ def _evidence_of_answer(exchange: Exchange) -> str:
 
 def _place(scope: Scope, groups: Mapping[_Key, _Group], tool: SpanKey | None, execution: str | None) -> _Key:
     """The agent that whatever runs in this tool span and flow of control belongs to."""
-    while True:
+    passed: list[tuple[SpanKey | None, str | None]] = []
+    found: _Key | None = None
+    while found is None:
+        found = scope.placed.get((tool, execution))
+        if found is not None:
+            break
+        passed.append((tool, execution))
         base = _flow(scope.spans.get(tool)) if tool else scope.execution_id
-        for flow in lineage(execution, scope.executions):
-            if flow == base:
-                break
-            if (tool, flow, None) in groups:
-                return (tool, flow, None)
-        if tool is None:
-            return _OWN
-        if (tool, None, None) in groups:
-            return (tool, None, None)
-        execution, tool = _flow(scope.spans.get(tool)), scope.tool_of.get(tool)
+        if execution is not None and execution != base:
+            if (tool, execution, None) in groups:
+                found = (tool, execution, None)
+            execution = scope.executions.get(execution)
+        elif tool is None:
+            found = _OWN
+        elif (tool, None, None) in groups:
+            found = (tool, None, None)
+        else:
+            execution, tool = _flow(scope.spans.get(tool)), scope.tool_of.get(tool)
+    scope.placed.update(dict.fromkeys(passed, found))
+    return found
 
 
 def _place_above(scope: Scope, groups: Mapping[_Key, _Group], key: _Key) -> _Key:

@@ -45,8 +45,9 @@ def agent_tree(
 ) -> AgentTree:
     """The agent tree of one trajectory's spans, without the agents that only the calls reveal (see subagents.py).
 
-    `parents` has every span's parent (see spans.py)."""
-    above, problems = _nearest(spans, parents)
+    `parents` has every span's parent, without cycles (see spans.py)."""
+    above = _nearest(spans, parents)
+    problems: list[str] = []
     heads = {key: span for key, span in spans.items() if operation(span) == semconv.OPERATION_INVOKE_AGENT}
     root = _root(heads, parents, above)
     missing = _missing_parents(spans, parents, above, root)
@@ -81,34 +82,26 @@ def agent_tree(
 
 def _nearest(
     spans: Mapping[SpanKey, SpanRow], parents: Mapping[SpanKey, SpanKey | None]
-) -> tuple[dict[SpanKey, tuple[SpanKey | None, SpanKey | None]], list[str]]:
+) -> dict[SpanKey, tuple[SpanKey | None, SpanKey | None]]:
     """For every span the key of its nearest agent (or of the missing parent at the end of its chain, or None at a
-    true root) and of its nearest tool span below that agent; and what was wrong."""
-    problems: list[str] = []
+    true root) and of its nearest tool span below that agent."""
     known: dict[SpanKey, tuple[SpanKey | None, SpanKey | None]] = {}
     for start in spans:
         path: list[SpanKey] = []
-        on_path: set[SpanKey] = set()
         key = start
-        while key not in known and key not in on_path:
+        while key not in known:
             path.append(key)
-            on_path.add(key)
             parent = parents[key]
             if parent is None or parent not in spans or operation(spans[parent]) == semconv.OPERATION_INVOKE_AGENT:
-                known[key] = (parent, None)
+                known[path.pop()] = (parent, None)
             else:
                 key = parent
-        if key not in known and not problems:
-            problems.append("parents in a cycle")
         for key in reversed(path):
-            if key in known:
-                continue
-            parent = parents[key]
-            top, tool = known.get(parent, (None, None)) if parent else (None, None)  # absent only in a cycle
-            if parent and operation(spans[parent]) == semconv.OPERATION_EXECUTE_TOOL:
-                tool = parent
-            known[key] = (top, tool)
-    return known, problems
+            above = parents[key]
+            top, tool = known[above] if above else (None, None)
+            is_tool = above is not None and operation(spans[above]) == semconv.OPERATION_EXECUTE_TOOL
+            known[key] = (top, above if is_tool else tool)
+    return known
 
 
 def _root(
