@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 from collections import Counter
 from types import TracebackType
+
+from arttrace import native
 
 logger = logging.getLogger("arttrace")
 
@@ -19,12 +20,12 @@ failures: Counter[str] = Counter()
 """How often each part of ours failed, by the part's name."""
 
 _background: list[Exception] = []
-_lock = threading.Lock()
+_lock = native.allocate_lock()
 
 
 def _after_fork_in_child() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = native.allocate_lock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
 
 import wrapt
 
+from arttrace import native
 from arttrace.capture import runtime, threads
 from arttrace.capture.guard import Guard
 
@@ -38,7 +38,7 @@ _HOOKS = (
 """Which module's import brings which hook of ours: `file:function`."""
 
 _installing = Guard("installing a hook")
-_lock = threading.Lock()
+_lock = native.Lock()
 _installed = False
 
 

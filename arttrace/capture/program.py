@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from arttrace import native
 from arttrace.capture import runtime
 from arttrace.capture.entry_point import of_program
 from arttrace.capture.flow import Execution
@@ -23,7 +24,7 @@ from arttrace.capture.places import place_by_baggage, place_of
 from arttrace.capture.propagation import of_process
 from arttrace.capture.scope import Run, RunOverrides, Scope, ScopeKind
 
-_lock = threading.Lock()
+_lock = native.Lock()
 ROLLOUT = "ARTTRACE_ROLLOUT"
 """The environment's word for a rollout's values, from the worker to the program that it starts."""
 
@@ -99,7 +100,7 @@ def _finish() -> None:
 
 def _after_fork_in_child() -> None:
     global _lock, _scope
-    _lock, _scope = threading.Lock(), None
+    _lock, _scope = native.Lock(), None
 
 
 if hasattr(os, "register_at_fork"):

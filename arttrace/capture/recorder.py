@@ -7,10 +7,7 @@ with the operating system as soon as its job has run, and on the disk a second l
 from __future__ import annotations
 
 import contextlib
-import contextvars
-import queue
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -18,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from arttrace import semconv
+from arttrace import native, semconv
 from arttrace.capture.config import MAX_SPOOL_BYTES, MAX_WAITING_BYTES, Settings
 from arttrace.capture.guard import Guard, failed, failures, logger, raise_background_failure
 from arttrace.capture.rows import encoded, span_row
@@ -199,7 +196,7 @@ class Recorder:
 
     def flush(self, timeout_s: float | None = None) -> bool:
         """Return when everything submitted before is on the disk; False when that took longer than `timeout_s`."""
-        done = threading.Event()
+        done = native.Event()
         self.submit(self._end_turn)
         self.submit(done.set)
         self._hurry.set()
@@ -209,14 +206,14 @@ class Recorder:
         raise_background_failure()
         return in_time
 
-    def _wait(self, done: threading.Event, timeout_s: float | None) -> bool:
+    def _wait(self, done: native.Event, timeout_s: float | None) -> bool:
         """Wait for a job to be done by the worker, or do what waits in its place when there is none."""
         end = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         while True:
             worker = self._worker
-            if done.wait(0.0 if worker is None else min(_LOOK_AFTER_S, max(0.0, end - time.monotonic()))):
+            if done.wait_outside(0.0 if worker is None else min(_LOOK_AFTER_S, max(0.0, end - time.monotonic()))):
                 break
-            if worker is None or (_begun(worker) and not worker.is_alive()):  # the interpreter ends, no thread starts
+            if worker is None or not worker.is_alive():  # the interpreter ends, no thread starts
                 self._drain()
                 return done.is_set()
             if time.monotonic() >= end:
@@ -251,35 +248,36 @@ class Recorder:
             self._shipper.stop()
 
     def _start_worker_state(self) -> None:
-        self._jobs: queue.SimpleQueue[tuple[Job, int]] = queue.SimpleQueue()
+        self._jobs: native.SimpleQueue[tuple[Job, int]] = native.SimpleQueue()
         self._turn: list[bytes] = []
         self._turn_ends = 0.0
-        self._hurry = threading.Event()  # somebody waits for a flush, or much waits
-        self._weighing = threading.Lock()
+        self._hurry = native.Event()  # somebody waits for a flush, or much waits
+        self._weighing = native.allocate_lock()
         self._waiting_bytes = 0
-        self._worker: threading.Thread | None = None
-        # A dropped stream may be collected, and its call end, on this very thread while it starts the worker.
-        self._starting = threading.RLock()
-        self._is_starting = False
+        self._worker: native.Thread | None = None
+        self._starting = native.allocate_lock()
         # By id(), in order of beginning; those that lasted, and so are in the spool, are not here any more.
         self._open: dict[int, tuple[float, Opened]] = {}
         self._idle = True
 
     def _start_worker(self) -> None:
-        with self._starting:
-            if self._is_starting or self._worker is not None:
+        # Not waited for: a dropped stream may be collected, and its call end, on the very thread that starts it.
+        if not self._starting.acquire(blocking=False):
+            return
+        try:
+            if self._worker is not None:
                 return
-            self._is_starting = True
-            self._worker = worker = threading.Thread(target=self._work, name="arttrace-recorder", daemon=True)
+            self._worker = worker = native.Thread(self._work)
             try:
-                contextvars.Context().run(worker.start)  # no scope of the user's is inherited
-            except RuntimeError:
+                worker.start()
+            except BaseException as error:
+                self._worker = None  # whatever kept it from starting, the next job tries again
+                if not isinstance(error, RuntimeError):
+                    raise
                 return
-            finally:
-                self._is_starting = False
-                if worker.ident is None:  # whatever kept it from starting, the next job tries again
-                    self._worker = None
-            _flush_when_a_multiprocessing_child_ends(self)
+        finally:
+            self._starting.release()
+        _flush_when_a_multiprocessing_child_ends(self)
 
     def _work(self) -> None:
         try:
@@ -298,7 +296,7 @@ class Recorder:
                 if time.monotonic() >= self._turn_ends:
                     self._end_turn()
                     if not self._hurry.is_set():
-                        time.sleep(_PAUSE_S)
+                        native.sleep(_PAUSE_S)
                     self._turn_ends = time.monotonic() + _TURN_S
                 sync_at = time.monotonic() + _SYNC_INTERVAL_S if sync_at is None else sync_at
             del job  # holds the bytes of a call
@@ -311,7 +309,7 @@ class Recorder:
 
     def _next_job(self, sync_at: float | None) -> tuple[Job | None, int]:
         """The next job, or None when it is time for something else. One that had to be waited for waits for more."""
-        with contextlib.suppress(queue.Empty):
+        with contextlib.suppress(native.Empty):
             return self._jobs.get_nowait()
         self._end_turn()
         self._hurry.clear()
@@ -321,7 +319,7 @@ class Recorder:
         self._idle = not times
         try:
             job = self._jobs.get(timeout=max(0.0, min(times) - time.monotonic()) if times else None)
-        except queue.Empty:
+        except native.Empty:
             return None, 0
         self._idle = False
         self._gather()
@@ -348,7 +346,7 @@ class Recorder:
         while True:
             try:
                 job, weight = self._jobs.get_nowait()
-            except queue.Empty:
+            except native.Empty:
                 break
             self._run(job, weight)
         self._end_turn()
@@ -366,10 +364,6 @@ class Recorder:
         self.recorded = self.refused = self._refused_in_a_row = 0
         if self._shipper is not None:
             self._shipper.after_fork_in_child()
-
-
-def _begun(worker: threading.Thread) -> bool:
-    return worker.ident is not None or sys.is_finalizing()
 
 
 def _nothing() -> None:

@@ -8,7 +8,6 @@ order.
 from __future__ import annotations
 
 import builtins
-import threading
 from collections import defaultdict, deque
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
+from arttrace import native
 from arttrace.capture.annotations import as_annotated, hints_of
 from arttrace.capture.guard import Guard
 from arttrace.errors import ArttraceError
@@ -38,7 +38,7 @@ class RecordedTools:
     def __init__(self, record: ToolRecord) -> None:
         self.runs_missing = record.on_missing == "live"
         self.agents = frozenset(record.agents)
-        self._lock = threading.Lock()
+        self._lock = native.allocate_lock()
         self._answers: defaultdict[tuple[str, bytes], deque[RecordedTool]] = defaultdict(deque)
         for tool in record.tools:
             self._answers[tool.name, canonical_json(tool.arguments)].append(tool)

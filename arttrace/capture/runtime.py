@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import atexit
 import os
-import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from arttrace import native
 from arttrace.capture.config import Settings
 from arttrace.capture.guard import Guard
 
 if TYPE_CHECKING:
     from arttrace.capture.recorder import Counts, Recorder
 
-_lock = threading.Lock()
+_lock = native.Lock()
 _recorder: Recorder | None = None
 _replaced: list[Recorder] = []  # their open scopes may still end
 _exiting = Guard("the flush at exit", background=True)
@@ -81,6 +81,7 @@ def _all() -> list[Recorder]:
 
 
 def _at_exit() -> None:
+    native.never_switch()
     for finish in before_exit:
         with _exiting:
             finish()
@@ -94,7 +95,7 @@ def _at_exit() -> None:
 
 def _after_fork_in_child() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = native.Lock()
     for each in _all():
         each.after_fork_in_child()
 

@@ -6,15 +6,15 @@ takes over when it ends. The user's thread never waits for it, but in `drain`.
 
 from __future__ import annotations
 
-import contextvars
 import random
-import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
+from arttrace import native
 from arttrace.capture.delivery import Delivered, Delivery, NotNow, ShippingLock, sizes, undelivered
 from arttrace.capture.guard import Guard, logger
 from arttrace.capture.otlp_client import OtlpClient
@@ -41,11 +41,11 @@ class Shipper:
         self._reset()
 
     def _reset(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()
-        self._news = threading.Event()
-        self._hurry = threading.Event()
-        self._stop = threading.Event()
+        self._thread: native.Thread | None = None
+        self._starting = native.allocate_lock()
+        self._news = native.Event()
+        self._hurry = native.Event()
+        self._stop = native.Event()
         self._waiting = 0  # callers of `drain`
         self._delivery: Delivery | None = None
         self.outages = 0
@@ -83,7 +83,7 @@ class Shipper:
                     return False
                 if end is not None and time.monotonic() >= end:
                     return False
-                time.sleep(0.02)
+                native.pause(0.02)
         finally:
             self._waiting -= 1
         return True
@@ -111,15 +111,15 @@ class Shipper:
         with self._starting:
             if self._thread is not None and self._thread.is_alive():
                 return
-            self._stop = threading.Event()
-            thread = threading.Thread(target=self._run, args=(self._stop,), name="arttrace-shipper", daemon=True)
+            self._stop = native.Event()
+            thread = native.Thread(partial(self._run, self._stop))
             try:
-                contextvars.Context().run(thread.start)  # no scope of the user's is inherited
+                thread.start()
             except RuntimeError:  # the interpreter is ending
                 return
             self._thread = thread
 
-    def _run(self, stop: threading.Event) -> None:
+    def _run(self, stop: native.Event) -> None:
         with suppress_instrumentation():
             while not stop.is_set():
                 with _shipping:
@@ -129,7 +129,7 @@ class Shipper:
                         self._ship(lock, stop)
                 stop.wait(_URGENT_WAIT_S if self._waiting else _LOOK_S)
 
-    def _ship(self, lock: ShippingLock, stop: threading.Event) -> None:
+    def _ship(self, lock: ShippingLock, stop: native.Event) -> None:
         """Deliver what there is and what comes, until told to stop or until the lock is worth nothing any more."""
         client = self._client = self._new_client()
         self._delivery = Delivery(self._directory, client, stop.is_set)

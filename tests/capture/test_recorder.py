@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from arttrace import native
 from arttrace.capture import guard, runtime
 from arttrace.capture import recorder as recorder_module
 from arttrace.capture.config import Settings
@@ -28,15 +29,15 @@ def test_a_call_that_garbage_collection_ends_while_the_worker_starts_blocks_nobo
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[str] = []
-    start = threading.Thread.start
+    start = native.Thread.start
 
-    def collecting(self: threading.Thread) -> None:
-        if self.name == "arttrace-recorder" and "collected" not in ran:
+    def collecting(self: native.Thread) -> None:
+        if "collected" not in ran:
             ran.append("collected")
             recorder.submit(lambda: ran.append("of the finalizer"))  # what the end of a dropped stream does
         start(self)
 
-    monkeypatch.setattr(threading.Thread, "start", collecting)
+    monkeypatch.setattr(native.Thread, "start", collecting)
     user = threading.Thread(target=recorder.submit, args=(lambda: ran.append("of the call"),), daemon=True)
     user.start()
     user.join(5)
@@ -63,11 +64,11 @@ def test_a_worker_that_dies_is_replaced_by_the_next_job(recorder: Recorder, monk
 def test_a_worker_that_cannot_start_is_started_by_the_next_job(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    def refusing(_: threading.Thread) -> None:
+    def refusing(_: native.Thread) -> None:
         raise error
 
     with monkeypatch.context() as patch, contextlib.suppress(MemoryError, KeyboardInterrupt):
-        patch.setattr(threading.Thread, "start", refusing)
+        patch.setattr(native.Thread, "start", refusing)
         recorder.submit(list)
     ran = threading.Event()
     recorder.submit(ran.set)
