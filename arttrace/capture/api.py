@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from arttrace.capture import hooks, program, runtime
 from arttrace.capture.config import ContentMode, Mask, Orphans, Settings
 from arttrace.capture.decorators import trajectory
-from arttrace.capture.flow import current_flow, set_flow
+from arttrace.capture.flow import calling_flow, current_flow, set_flow
 from arttrace.capture.guard import Guard, logger
 from arttrace.capture.replay import RecordedTools
 from arttrace.capture.scope import RunOverrides, Scope, record_reward
@@ -76,7 +76,7 @@ def current_trajectory() -> Scope | None:
     Under `arttrace run` the program's own trajectory is the outermost.
     """
     with _guard:
-        scope = current_flow().scope or program.scope()
+        scope = calling_flow().scope or program.scope()
         return None if scope is None else scope.root
     return None
 

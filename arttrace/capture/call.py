@@ -21,7 +21,7 @@ from opentelemetry.trace import SpanKind
 from arttrace import semconv
 from arttrace.capture import content, program, runtime, secrets
 from arttrace.capture.config import MAX_BODY_BYTES, MAX_CONTENT_BYTES
-from arttrace.capture.flow import Execution, claim_execution, current_flow
+from arttrace.capture.flow import Execution, calling_flow, claim_execution
 from arttrace.capture.recorder import Recorder
 from arttrace.capture.scope import Scope, describe_error, execution_attributes, run_attributes
 from arttrace.capture.span import OpenSpan, users_span
@@ -65,7 +65,7 @@ def begin_call(http_client: Any, *, path: str, provider: str, plain: bool = Fals
     `http_client` is the one that will send it, `path` that of its URL or the end of it. `plain` says that no model
     client is known to make the call, only an HTTP client: recorded where the settings say so.
     """
-    flow = current_flow()
+    flow = calling_flow()
     recorder = runtime.recorder() if flow.scope is None else flow.scope.recorder
     settings = recorder.settings
     muted = flow.muted or get_value("suppress_instrumentation")  # a judge's calls are no agent's
@@ -76,6 +76,8 @@ def begin_call(http_client: Any, *, path: str, provider: str, plain: bool = Fals
         orphans[provider] += 1
         if settings.orphans == "ignore":
             return UNRECORDED
+    else:
+        scope.calls += 1
     return ModelCall(
         http_client=http_client,
         scope=scope,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -73,12 +74,32 @@ class Flow(msgspec.Struct, frozen=True, eq=False):
 
 EMPTY_FLOW = Flow()
 """Outside any scope."""
+OUTSIDE = Flow()
+"""The same inside a library's span: what is started now is for others too."""
 _flow: ContextVar[Flow] = ContextVar("arttrace_flow", default=EMPTY_FLOW)
 
 
+_innermost: Callable[[Scope | None], Scope | None] | None = None
+
+
+def follow(innermost: Callable[[Scope | None], Scope | None]) -> None:
+    """From now on ask `innermost` which scope the caller is in, given the flow's own."""
+    global _innermost
+    _innermost = innermost
+
+
 def current_flow() -> Flow:
-    """The flow of the caller."""
+    """The flow of the caller as it was set, to be changed and set back."""
     return _flow.get()
+
+
+def calling_flow() -> Flow:
+    """The flow of the caller with the scope that it is in: the flow's own, or one inside it of a library's span."""
+    flow = _flow.get()
+    if _innermost is None or flow is OUTSIDE:
+        return flow
+    scope = _innermost(flow.scope)
+    return flow if scope is flow.scope else replace(flow, scope=scope)
 
 
 def set_flow(flow: Flow) -> None:

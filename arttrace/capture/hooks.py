@@ -21,6 +21,8 @@ _HOOKS = (
     ("openai._base_client", "openai_hook:install"),
     ("requests.sessions", "http_clients:install_requests"),
     ("aiohttp", "http_clients:install_aiohttp"),
+    ("opentelemetry.trace", "library_spans:install_api"),
+    ("opentelemetry.sdk.trace", "library_spans:install_sdk"),
     ("mcp.client.session", "tool_hooks.mcp:install"),
     ("langchain_core.tools.base", "tool_hooks.langchain:install"),
     ("langgraph.pregel.main", "tool_hooks.langgraph:install"),

@@ -18,7 +18,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from arttrace.capture.flow import current_flow
+from arttrace.capture.flow import calling_flow
 from arttrace.capture.guard import Guard
 from arttrace.capture.propagation import BAGGAGE, carried_by
 
@@ -58,7 +58,11 @@ def _async_send(send: Callable[..., Any]) -> Callable[..., Any]:
 
 def _told(request: Any) -> Context | None:
     """The context that this request is to be sent in, its headers written; None for a host that is not listed."""
-    scope = current_flow().scope
+    try:
+        scope = calling_flow().scope
+    except Exception as error:  # noqa: BLE001  the first rule
+        _telling.caught(error)
+        return None
     if scope is None or not scope.recorder.settings.propagate:
         return None
     with _telling:

@@ -7,7 +7,7 @@ import os
 import sys
 
 from arttrace.capture import program
-from arttrace.capture.flow import current_flow
+from arttrace.capture.flow import calling_flow
 from arttrace.capture.guard import Guard
 
 _noting = Guard("noting that a run asked for input")
@@ -16,7 +16,7 @@ _noting = Guard("noting that a run asked for input")
 class _NoInput(io.TextIOWrapper):
     def readline(self, size: int = -1, /) -> str:  # type: ignore[override]
         with _noting:
-            scope = current_flow().scope or program.scope()
+            scope = calling_flow().scope or program.scope()
             if scope is not None:
                 scope.run.interrupted = "it asked for standard input, which no record holds"
         return super().readline(size)

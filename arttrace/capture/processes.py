@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from arttrace.capture.flow import EMPTY_FLOW, current_flow, set_flow
+from arttrace.capture.flow import OUTSIDE, calling_flow, current_flow, set_flow
 from arttrace.capture.guard import Guard
 from arttrace.capture.places import place_of
 from arttrace.capture.propagation import VARIABLE, Carried, carried_by, parse
@@ -152,7 +152,7 @@ class _Outside:
 
     def __enter__(self) -> None:
         self._flow = current_flow()
-        set_flow(EMPTY_FLOW)
+        set_flow(OUTSIDE)
 
     def __exit__(self, *_: object) -> None:
         set_flow(self._flow)
@@ -164,7 +164,8 @@ def _pooled(method: Callable[..., Any], thread_pool: type[Any]) -> Callable[...,
         carried = _carried()
         if carried is not None:
             is_local = isinstance(self, thread_pool)
-            func = in_flow(current_flow(), func) if is_local else _Job(carried.text(), func)
+            with _carrying:
+                func = in_flow(calling_flow(), func) if is_local else _Job(carried.text(), func)
         return method(self, func, *args, **kwargs)
 
     return hooked

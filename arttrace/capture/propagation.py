@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from arttrace.capture.flow import Flow, current_flow
+from arttrace.capture.flow import Flow, calling_flow
 from arttrace.capture.guard import logger
 
 VARIABLE = "ARTTRACE_CONTEXT"
@@ -66,7 +66,7 @@ def parse(text: str) -> Carried | None:
 
 def carried_by(flow: Flow | None = None, *, far: bool = False) -> Carried | None:
     """What the current flow says of itself, None where it is in no trajectory. `far`: to another machine."""
-    flow = flow or current_flow()
+    flow = flow or calling_flow()
     scope = flow.scope
     if scope is None or flow.muted or not scope.id:
         return None

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from arttrace.capture import program, runtime
-from arttrace.capture.flow import current_flow, set_flow
+from arttrace.capture.flow import calling_flow, current_flow, set_flow
 from arttrace.capture.guard import Guard, logger
 from arttrace.errors import ArttraceError
 from arttrace.wire.rewriting import read_model, with_fields, with_model
@@ -159,7 +159,7 @@ def apply(request: Any, options: dict[str, Any]) -> tuple[Any, str | None]:
 
 def _agent() -> str | None:
     """The name of the agent that the caller runs in."""
-    scope = current_flow().scope or program.scope()
+    scope = calling_flow().scope or program.scope()
     while scope is not None and scope.kind == "tool":
         scope = scope.parent
     return None if scope is None else scope.name

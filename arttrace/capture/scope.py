@@ -19,7 +19,7 @@ from arttrace import semconv
 from arttrace.capture import content
 from arttrace.capture.config import MAX_CONTENT_BYTES, ContentMode, stricter
 from arttrace.capture.entry_point import EntryPoint
-from arttrace.capture.flow import Execution, Flow, claim_execution, current_flow, set_flow
+from arttrace.capture.flow import Execution, Flow, calling_flow, claim_execution, current_flow, set_flow
 from arttrace.capture.guard import Guard, logger
 from arttrace.capture.ids import random_hex
 from arttrace.capture.runtime import recorder
@@ -52,6 +52,8 @@ class Run(msgspec.Struct, eq=False):
     """In a rollout, what its tools are answered with instead of being run."""
     unanswered: str | None = None
     """Why the last model call got no answer from its server: a run that then fails is no word about its agent."""
+    followed: dict[int, Scope] = {}
+    """The open scopes of libraries' spans, by id(): one whose span is never ended ends with the run."""
     interrupted: str | None = None
     """Why the run is none to be judged or learned from, however it ends."""
 
@@ -133,6 +135,8 @@ class Scope:
         self._cut: list[str] = []
         self._described: list[str] = []
         self.execution: Execution | None = None
+        self.calls = 0
+        """Model calls begun right inside it."""
         self._ended = False
         self._pid = os.getpid()
         operation = semconv.OPERATION_EXECUTE_TOOL if kind == "tool" else semconv.OPERATION_INVOKE_AGENT
@@ -161,6 +165,16 @@ class Scope:
     def root(self) -> Scope:
         """The outermost scope of the trajectory in this process."""
         return self if self.parent is None else self.parent.root
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was closed."""
+        return self._ended
+
+    def describe(self, attributes: Mapping[str, Any]) -> None:
+        """Note what a library says of an agent beside its name; what was said first stays."""
+        for name, value in attributes.items():
+            self._attributes.setdefault(name, value)
 
     def set_arguments(self, /, **arguments: Any) -> None:
         """Record what this run was started with, as it is now."""
@@ -239,6 +253,9 @@ class Scope:
         """End the span now; the second time does nothing. `error` is what ended the run, None when it went well."""
         if self._ended or self._pid != os.getpid():  # in a forked child the run is still the parent's
             return
+        if self._is_local_root:
+            for unended in list(self.run.followed.values()):
+                unended.close(GeneratorExit())
         self._ended = True
         end_ns = time.time_ns()
         attributes = self._attributes
@@ -347,7 +364,7 @@ def open_scope(
     further `trajectory` is a sub-agent of it. `library` and `call_id` are those of a tool that a library executes; a
     tool call that is being recorded already opens none.
     """
-    flow = current_flow()
+    flow = calling_flow()
     settings = recorder().settings
     if flow.muted or settings.disabled:
         return None

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from arttrace.capture.flow import EMPTY_FLOW, Flow, current_flow, set_flow
+from arttrace.capture.flow import EMPTY_FLOW, OUTSIDE, Flow, calling_flow, current_flow, set_flow
 from arttrace.capture.guard import Guard
 
 _carrying = Guard("carrying the flow into a thread")
@@ -28,7 +28,9 @@ def _start(start: Callable[[threading.Thread], None]) -> Callable[[threading.Thr
     @functools.wraps(start)
     def hooked(self: threading.Thread) -> None:
         flow = current_flow()
-        if flow is EMPTY_FLOW:
+        with _carrying:
+            flow = calling_flow()
+        if flow is EMPTY_FLOW or flow is OUTSIDE:
             return start(self)
         with _carrying:
             run = self.run
@@ -51,14 +53,16 @@ def _start(start: Callable[[threading.Thread], None]) -> Callable[[threading.Thr
 def _submit(submit: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(submit)
     def hooked(self: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        flow = current_flow()
+        own = flow = current_flow()
+        with _carrying:
+            flow = calling_flow()
         if flow is EMPTY_FLOW:
             return submit(self, fn, *args, **kwargs)
-        set_flow(EMPTY_FLOW)
+        set_flow(OUTSIDE)
         try:
             return submit(self, in_flow(flow, fn), *args, **kwargs)
         finally:
-            set_flow(flow)
+            set_flow(own)
 
     return hooked
 

@@ -224,7 +224,9 @@ ELSEWHERE = {
     "ending a scope for a library": "test_tools.py",
     "recording a tool's result": "test_tools.py",
     "following the agents of the OpenAI Agents SDK": "tests/frameworks",
-    "carrying the flow into a thread": "calls nothing of ours",
+    "carrying the flow into a thread": "test_library_spans.py",
+    "following a library's span": "test_library_spans.py",
+    "ending a library's span": "test_library_spans.py",
     "answering a tool from the record": "test_recorded_tools.py",
     "noting that a run asked for input": "tests/trainer/test_replay.py",
 }

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from arttrace.capture import program
-from arttrace.capture.flow import current_flow
+from arttrace.capture.flow import calling_flow
 from arttrace.capture.guard import Guard
 from arttrace.capture.replay import recorded
 from arttrace.capture.scope import Scope, open_scope
@@ -133,7 +133,11 @@ class AgentRun(_LibraryRun):
 
 def open_agent(name: str) -> Scope | None:
     """The scope of an agent that a library runs. Right inside one of its name, as `@agent` gives, it is that one."""
-    outer = current_flow().scope
-    if outer is not None and outer.kind != "tool" and outer.name == name:
+    if is_this_agent(calling_flow().scope, name):
         return None
     return open_scope("agent", name, outside=program.scope)
+
+
+def is_this_agent(outer: Scope | None, name: str) -> bool:
+    """Whether an agent that starts right inside `outer` is that one, seen again at another place."""
+    return outer is not None and outer.kind != "tool" and outer.name == name

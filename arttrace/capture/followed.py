@@ -1,0 +1,187 @@
+"""What is recorded of a library's GenAI span while it is followed: a scope of an agent or a tool, or a model call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+from opentelemetry.trace import SpanKind
+
+from arttrace import semconv
+from arttrace.capture import content, program
+from arttrace.capture.config import MAX_CONTENT_BYTES
+from arttrace.capture.flow import claim_execution, current_flow
+from arttrace.capture.scope import MAX_ERROR_TEXT, Scope, execution_attributes, open_scope, run_attributes
+from arttrace.capture.span import OpenSpan
+from arttrace.capture.tool_hooks.runs import is_this_agent
+from arttrace.capture.values import json_text, safe_text
+
+CALLS = (semconv.OPERATION_CHAT, "generate_content", semconv.OPERATION_TEXT_COMPLETION)
+"""The operations that are model calls."""
+_SCOPES = (semconv.OPERATION_INVOKE_AGENT, semconv.OPERATION_EXECUTE_TOOL)
+# Some libraries set attributes only after the start: the conventions begin a span's name with its operation.
+_BY_NAME = (*_SCOPES, *CALLS[:2])
+_OF_AN_AGENT = (semconv.AGENT_ID, semconv.AGENT_DESCRIPTION, semconv.CONVERSATION_ID)
+_ARGUMENTS = (semconv.TOOL_CALL_ARGUMENTS, "gcp.vertex.agent.tool_call_args", "tool_arguments")
+_RESULTS = (semconv.TOOL_CALL_RESULT, "gcp.vertex.agent.tool_response", "tool_response")
+_OF_A_CALL = ("gen_ai.request.", "gen_ai.response.", "gen_ai.usage.")
+_CONTENT_OF_A_CALL = (
+    semconv.INPUT_MESSAGES,
+    semconv.OUTPUT_MESSAGES,
+    semconv.SYSTEM_INSTRUCTIONS,
+    semconv.TOOL_DEFINITIONS,
+)
+
+
+class Said(NamedTuple):
+    """What a span said when it ended; `failure` is the description of an error, None where it tells of none."""
+
+    attributes: Mapping[str, Any]
+    events: Sequence[tuple[str, Mapping[str, Any]]]
+    failure: str | None
+
+    def error(self) -> tuple[str, str] | None:
+        """(error type, message) where the span tells of an error."""
+        if self.failure is None:
+            return None
+        raised: Mapping[str, Any] = next((said for name, said in self.events if name == "exception"), {})
+        kind = self.attributes.get(semconv.ERROR_TYPE) or raised.get("exception.type") or "error"
+        message = self.failure or raised.get("exception.message") or ""
+        return safe_text(kind), safe_text(message)[:MAX_ERROR_TEXT]
+
+
+class Followed(Protocol):
+    """Of one span: the innermost scope inside it, and what is to be done when it ends."""
+
+    scope: Scope
+
+    def end(self, said: Said) -> None: ...
+
+
+def operation_of(name: str, attributes: Mapping[str, Any]) -> str | None:
+    """Which operation of the GenAI conventions a span is, of those that are followed."""
+    operation = attributes.get(semconv.OPERATION_NAME)
+    if operation is None:
+        operation, _, rest = name.partition(" ")
+        if operation not in _BY_NAME or rest.startswith("("):  # "execute_tool (merged)"
+            return None
+    return operation if operation in _SCOPES or operation in CALLS else None
+
+
+class FollowedScope:
+    """A span of an agent or a tool. Where that is being recorded already, by a hook or a decorator, it is the same."""
+
+    def __init__(self, scope: Scope, is_tool: bool, opened: bool) -> None:
+        self.scope = scope
+        self._is_tool = is_tool
+        self._opened = opened
+        if opened:
+            scope.run.followed[id(scope)] = scope
+
+    @classmethod
+    def open(cls, operation: str, name: str, attributes: Mapping[str, Any], library: str) -> FollowedScope | None:
+        """None where nothing is recorded here. `library` is who makes the span."""
+        is_tool = operation == semconv.OPERATION_EXECUTE_TOOL
+        named = attributes.get(semconv.TOOL_NAME if is_tool else semconv.AGENT_NAME)
+        own_name = safe_text(named or name.removeprefix(operation).strip() or operation)
+        call_id = attributes.get(semconv.TOOL_CALL_ID) or None
+        around = current_flow().scope
+        scope = None
+        if is_tool:
+            scope = open_scope("tool", own_name, outside=program.scope, library=library, call_id=call_id)
+            if scope is not None:
+                scope.run_by(library, call_id)
+        elif not is_this_agent(around, own_name):
+            scope = open_scope("agent", own_name, outside=program.scope)
+        if scope is not None:
+            scope.belongs_to(claim_execution(scope.root.execution))
+        elif around is None:
+            return None
+        inner = scope or around
+        return None if inner is None else cls(inner, is_tool, scope is not None)
+
+    def end(self, said: Said) -> None:
+        """Record what was said, and end the scope where it is this span's own."""
+        scope, attributes = self.scope, said.attributes
+        if self._is_tool:
+            scope.run_by(scope.library, attributes.get(semconv.TOOL_CALL_ID) or None)
+        else:
+            scope.describe({name: safe_text(attributes[name]) for name in _OF_AN_AGENT if attributes.get(name)})
+        if not self._opened:
+            return
+        scope.run.followed.pop(id(scope), None)
+        if self._is_tool:
+            given = _value(attributes, _ARGUMENTS)
+            if given is not None:
+                scope.set_arguments(**(given if isinstance(given, dict) else {"input": given}))
+            result = _value(attributes, _RESULTS)
+            if result is not None:
+                scope.set_result(result)
+        error = said.error()
+        if error is not None:
+            scope.failed(*error)
+        scope.close()
+
+
+class FollowedCall:
+    """A span of a model call. It is recorded where no hook of ours, nor a span inside it, has seen a call meanwhile."""
+
+    def __init__(self, scope: Scope, name: str) -> None:
+        self.scope = scope
+        self.span = OpenSpan(name, SpanKind.CLIENT, scope.context, time.time_ns())
+        self._execution = claim_execution(scope.root.execution)
+        self._calls = scope.calls
+
+    def so_far(self) -> dict[str, Any]:
+        """What is known of it before its end."""
+        return {}
+
+    def end(self, said: Said) -> None:
+        """Record the call, unless it was recorded meanwhile or was none."""
+        scope, attributes = self.scope, said.attributes
+        if scope.calls != self._calls or semconv.REQUEST_MODEL not in attributes:
+            return
+        scope.calls += 1
+        scope.run.ended_spans += 1
+        end_ns = time.time_ns()
+        kept: dict[str, Any] = {name: value for name, value in attributes.items() if name.startswith(_OF_A_CALL)}
+        kept |= {name: attributes[name] for name in _CONTENT_OF_A_CALL if attributes.get(name)}
+        kept[semconv.OPERATION_NAME] = attributes.get(semconv.OPERATION_NAME, semconv.OPERATION_CHAT)
+        kept[semconv.PROVIDER_NAME] = attributes.get(semconv.PROVIDER_NAME) or attributes.get("gen_ai.system") or ""
+        kept |= run_attributes(scope.run) | execution_attributes(self._execution)
+        scope.recorder.submit(lambda: self._record(kept, end_ns, said.error()))
+
+    def _record(self, attributes: dict[str, Any], end_ns: int, failure: tuple[str, str] | None) -> None:
+        scope = self.scope
+        settings, mode = scope.recorder.settings, scope.capture_content
+        cut = []
+        for name in _CONTENT_OF_A_CALL:
+            if name in attributes:
+                value = attributes[name]
+                text, was_cut = json_text(_decoded(value), MAX_CONTENT_BYTES)
+                attributes[name] = text
+                cut += [name] * was_cut
+        if cut:
+            attributes[semconv.TRUNCATED] = cut
+        if failure is not None:
+            failure = failure[0], content.apply_to_error(settings, failure[1], mode)
+        scope.recorder.ended(self, content.apply(settings, attributes, mode), end_ns, failure)
+
+
+def _value(attributes: Mapping[str, Any], names: Sequence[str]) -> Any:
+    """The first of the attributes that is there; JSON text as what it says."""
+    for name in names:
+        if attributes.get(name) is not None:
+            return _decoded(attributes[name])
+    return None
+
+
+def _decoded(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return value
