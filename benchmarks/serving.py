@@ -42,7 +42,26 @@ class Way:
     key: str
 
 
-async def call(http: aiohttp.ClientSession, way: Way, stream: bool) -> tuple[float, float]:
+class Sessions(dict[str, aiohttp.ClientSession]):
+    """A client for each way, by its name: over TCP, or over the socket of a URL unix:PATH."""
+
+    def __init__(self, ways: list[Way]) -> None:
+        super().__init__()
+        for way in ways:
+            socket = way.url.removeprefix("unix:")
+            connector: aiohttp.BaseConnector = (
+                aiohttp.UnixConnector(socket, limit=0) if socket != way.url else aiohttp.TCPConnector(limit=0)
+            )
+            self[way.name] = aiohttp.ClientSession(connector=connector)
+
+    async def __aenter__(self) -> Sessions:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.gather(*(session.close() for session in self.values()))
+
+
+async def call(http: Sessions, way: Way, stream: bool) -> tuple[float, float]:
     """Seconds to the first byte of the answer's body, and to its end."""
     body = {
         "model": way.model,
@@ -55,7 +74,8 @@ async def call(http: aiohttp.ClientSession, way: Way, stream: bool) -> tuple[flo
     }
     headers = {"authorization": f"Bearer {way.key}"}
     began = time.perf_counter()
-    async with http.post(f"{way.url}/v1/chat/completions", json=body, headers=headers) as answer:
+    url = "http://localhost" if way.url.startswith("unix:") else way.url
+    async with http[way.name].post(f"{url}/v1/chat/completions", json=body, headers=headers) as answer:
         assert answer.status == 200, await answer.text()
         first = 0.0
         async for _ in answer.content.iter_any():
@@ -66,7 +86,7 @@ async def call(http: aiohttp.ClientSession, way: Way, stream: bool) -> tuple[flo
 async def latency(ways: list[Way], stream: bool, rounds: int) -> dict[str, list[tuple[float, float]]]:
     """One call at a time, each way in turn."""
     times: dict[str, list[tuple[float, float]]] = {way.name: [] for way in ways}
-    async with aiohttp.ClientSession() as http:
+    async with Sessions(ways) as http:
         for number in range(rounds + 5):
             for way in ways if number % 2 else reversed(ways):
                 measured = await call(http, way, stream)
@@ -78,7 +98,7 @@ async def latency(ways: list[Way], stream: bool, rounds: int) -> dict[str, list[
 async def throughput(ways: list[Way], stream: bool, at_once: int, rounds: int, seconds: float) -> dict[str, float]:
     """Calls per second with `at_once` under way; the median of the rounds."""
     rates: dict[str, list[float]] = {way.name: [] for way in ways}
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+    async with Sessions(ways) as http:
 
         async def caller(way: Way, end: float) -> int:
             done = 0
@@ -123,7 +143,7 @@ def cpu_seconds(pid: int) -> float:
 async def cpu_per_call(ways: list[Way], stream: bool, pid: int, at_once: int, rounds: int) -> dict[str, list[float]]:
     """Milliseconds of CPU that a call through the gateway takes in its process, decoding and writing included."""
     used: dict[str, list[float]] = {way.name: [] for way in ways}
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+    async with Sessions(ways) as http:
         for _ in range(rounds + 1):
             for way in ways:
                 before, calls = cpu_seconds(pid), 8 * at_once
@@ -184,11 +204,13 @@ def real_engine(base_model: Path, root: Path) -> Iterator[tuple[str, str]]:
     from trainer.serving.model import read_model
 
     process = VllmProcess(EngineOptions(base_model, read_model(base_model)), root / "vllm.log")
+    transport = httpx.HTTPTransport(uds=process.address.url.removeprefix("unix:"))
+    engine = httpx.Client(transport=transport, base_url="http://localhost")
     try:
         while True:
             assert process.alive, process.failure()
             try:
-                if httpx.get(f"{process.address.url}/health").status_code == 200:
+                if engine.get("/health").status_code == 200:
                     break
             except httpx.TransportError:
                 time.sleep(0.5)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import click
 
 from arttrace.collector.owner import HOST
 from arttrace.collector.server import serve
-from arttrace.commands.options import dir_option
-from arttrace.errors import ArttraceError
+from arttrace.commands.options import api_key_file_option, dir_option
 from arttrace.paths import DataDir
 
 
@@ -18,13 +14,9 @@ from arttrace.paths import DataDir
 @click.option("--port", type=click.IntRange(0, 65535), default=4318, show_default=True, help="0 takes a free port.")
 @click.option("--host", default=HOST, show_default=True, help="Listen on this address; any but loopback needs a key.")
 @click.option("--grpc-port", type=click.IntRange(0, 65535), help="Receive OTLP/gRPC there too; mostly 4317.")
-@click.option(
-    "--api-key-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Senders must know the key in this file.  [default: $ARTTRACE_API_KEY, else no key]",
-)
+@api_key_file_option
 @dir_option
-def command(port: int, host: str, grpc_port: int | None, api_key_file: Path | None, data: DataDir) -> None:
+def command(port: int, host: str, grpc_port: int | None, api_key: str | None, data: DataDir) -> None:
     """Receive spans over OTLP/HTTP (protobuf or JSON, gzip or zstd), until Ctrl-C.
 
     Not needed for agents that arttrace captures itself: those write to the data directory directly. For any other
@@ -36,13 +28,4 @@ def command(port: int, host: str, grpc_port: int | None, api_key_file: Path | No
         also = "" if grpc is None else f" and gRPC on port {grpc}"
         click.echo(f"collecting on {url} (POST /v1/traces){also} into {data.root}; stop with Ctrl-C")
 
-    serve(data, port, ready, host=host, grpc_port=grpc_port, api_key=_api_key(api_key_file))
-
-
-def _api_key(file: Path | None) -> str | None:
-    if file is None:
-        return os.environ.get("ARTTRACE_API_KEY") or None
-    key = file.read_text(encoding="utf-8").strip()
-    if not key:
-        raise ArttraceError(f"the key file {file} is empty", "Put a long random key into it.")
-    return key
+    serve(data, port, ready, host=host, grpc_port=grpc_port, api_key=api_key)

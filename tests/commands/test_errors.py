@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -15,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from simulated_agent import research_run
 
 from arttrace import semconv
-from arttrace.commands import main
+from arttrace.commands import cli, main
 from arttrace.paths import DataDir
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
@@ -260,3 +262,16 @@ def test_a_judge_that_would_be_asked_at_the_agents_address_is_told(
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
     assert "asked at $OPENAI_BASE_URL, http://127.0.0.1:8000/v1" in arttrace("score", "--judge", "openai/o3").err
     assert "note" not in arttrace("score", "--judge", "openai/o3", "--judge-base-url", "http://127.0.0.1:1").err
+
+
+def test_no_command_takes_a_key_as_a_word() -> None:
+    """Whoever can list processes reads it there."""
+    context = click.Context(cli)
+    waiting = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+    assert {"serve", "collect", "score", "policies"} <= set(waiting)
+    while waiting:
+        name, command = waiting.popitem()
+        waiting |= command.commands if isinstance(command, click.Group) else {}
+        for option in command.params:
+            secret = any(re.search(r"(key|secret|password|token)(?!s)", word) for word in option.opts)
+            assert not secret or isinstance(option.type, click.Path), (name, option.opts)

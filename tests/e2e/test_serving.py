@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import re
 import shutil
 import signal
+import socket
+import stat
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +23,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from stand_in_engine import engine_in_a_thread
 from tiny_model import make_adapter, make_base_model, reference_logprobs
 
 from arttrace.paths import DataDir
@@ -50,7 +57,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     base_model = make_base_model(root / "base")
     adapters = {step: make_adapter(base_model, root / f"policy@{step}", step) for step in range(1, 8)}
     data = DataDir(root / "data")
-    with start_serving(data, base_model) as serving:
+    # vLLM's development endpoints ask for no key: they are there so that a test sees who can reach them.
+    with start_serving(data, base_model, env={"VLLM_SERVER_DEV_MODE": "1"}) as serving:
         yield Site(serving, data, base_model, adapters)
 
 
@@ -64,6 +72,24 @@ def _engine_group(serving: Serving) -> int:
 def _members(group: int) -> list[str]:
     lines = subprocess.run(["ps", "-o", "pid=,stat=,args=", "-g", str(group)], capture_output=True, text=True).stdout
     return [line for line in lines.splitlines() if " Z" not in line]
+
+
+def _listening(group: int) -> list[tuple[str, int]]:
+    """The TCP addresses on which a process of the group listens."""
+    held = set()
+    for pid in subprocess.check_output(["ps", "-o", "pid=", "-g", str(group)], text=True).split():
+        for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
+            with contextlib.suppress(OSError):
+                held.add(str(descriptor.readlink()))
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and f"socket:[{words[9]}]" in held:
+                address, port = words[1].split(":")
+                shown = ".".join(str(byte) for byte in reversed(bytes.fromhex(address))) if table == "tcp" else address
+                found.append((shown, int(port, 16)))
+    return found
 
 
 def _policy_of(answer: httpx.Response) -> str:
@@ -172,6 +198,51 @@ def test_completions_and_refusals(site: Site) -> None:
     assert site.chat("policy@99").status_code == 404
 
 
+def test_nobody_but_the_gateway_reaches_any_route_of_vllm(site: Site) -> None:
+    """Every route that vLLM has, asked for at every port that its processes or ours listen on."""
+    engine = Path((site.serving.client().status().engine.url or "").removeprefix("unix:"))
+    assert (stat.S_IMODE(engine.parent.stat().st_mode), engine.is_socket()) == (0o700, True)
+    as_another_user = f"import os, socket; os.setuid(65534); socket.socket(socket.AF_UNIX).connect({str(engine)!r})"
+    if os.getuid() == 0:
+        told = subprocess.run([sys.executable, "-S", "-c", as_another_user], capture_output=True, text=True)
+        assert "PermissionError" in told.stderr
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(engine)), base_url="http://localhost") as inside:
+        paths = inside.get("/openapi.json").json()["paths"]
+        assert inside.get("/is_sleeping").status_code == 200  # why it matters who may come in
+    routes = [(method.upper(), re.sub(r"{\w+}", "x", path)) for path, ways in paths.items() for method in ways]
+    assert {("POST", "/invocations"), ("POST", "/sleep"), ("POST", "/collective_rpc")} <= set(routes)
+    with (
+        engine_in_a_thread() as any_engine,  # a gateway that asks for a key does so before it thinks of an engine
+        start_serving(
+            DataDir(site.data.root / "keyed"),
+            site.base_model,
+            options=["--vllm-url", any_engine.url],
+            env={"ARTTRACE_API_KEY": "k"},
+        ) as keyed,
+    ):
+        for method, path in routes:
+            status = httpx.request(method, keyed.url + path).status_code
+            assert status == (200 if path == "/health" else 401), (method, path)
+    served = {"/health", "/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/responses"}
+    for method, path in routes:
+        if path not in served:
+            assert httpx.request(method, site.serving.url + path).status_code == 404, (method, path)
+    asked = b"".join(
+        f"{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n".encode() for method, path in routes
+    )
+
+    def answered(address: str, port: int) -> bytes:
+        with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=3.0) as connection:
+            connection.sendall(asked)
+            return connection.recv(100)
+        return b""
+
+    ports = _listening(_engine_group(site.serving))  # its workers speak among themselves
+    with ThreadPoolExecutor(len(ports) + 1) as pool:
+        assert {address.partition(".")[0] for address, _ in ports} <= {"127"}
+        assert not [answer for answer in pool.map(answered, *zip(*ports, strict=True)) if b"HTTP" in answer]
+
+
 async def test_swaps_under_load_fail_no_request_and_mix_no_policies(site: Site) -> None:
     """Every answer's log-probabilities are those of the version in its header, rescored by the reference."""
     before = site.serving.client().status().step
@@ -243,9 +314,11 @@ def test_a_killed_vllm_comes_back_with_the_current_version(site: Site) -> None:
 def test_vllm_ends_when_the_server_is_killed(site: Site) -> None:
     """Last: it takes the server away."""
     group = _engine_group(site.serving)
-    assert len(_members(group)) >= 2
+    engine = Path((site.serving.client().status().engine.url or "").removeprefix("unix:"))
+    assert (len(_members(group)) >= 2, engine.is_socket()) == (True, True)
     os.kill(site.serving.record.pid, signal.SIGKILL)
     deadline = time.monotonic() + 30
     while _members(group) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert _members(group) == []
+    assert not engine.parent.exists()

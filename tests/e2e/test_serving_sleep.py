@@ -25,6 +25,11 @@ pytestmark = [pytest.mark.e2e, pytest.mark.full]
 MESSAGES = [{"role": "user", "content": "How much is 6 times 7?"}]
 
 
+def engine_of(vllm: VllmProcess) -> httpx.Client:
+    transport = httpx.HTTPTransport(uds=vllm.address.url.removeprefix("unix:"))
+    return httpx.Client(transport=transport, base_url="http://localhost", timeout=120)
+
+
 @pytest.fixture
 def vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VllmProcess]:
     monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
@@ -37,7 +42,7 @@ def vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VllmProces
             assert process.alive, process.failure()
             assert time.monotonic() < deadline
             try:
-                if httpx.get(f"{process.address.url}/health").status_code == 200:
+                if engine_of(process).get("/health").status_code == 200:
                     break
             except httpx.TransportError:
                 time.sleep(0.5)
@@ -52,7 +57,7 @@ def test_ten_rounds_of_sleep_change_no_policy_and_fail_no_request(vllm: VllmProc
     options = ["--vllm-url", vllm.address.url, "--sleep-while-training"]
     env = {"VLLM_API_KEY": vllm.address.key or ""}
     with start_serving(data, base_model, options=options, env=env) as serving, ThreadPoolExecutor(4) as agents:
-        gateway, client = FoundGateway(data, "policy"), serving.client()
+        gateway, client, engine = FoundGateway(data, "policy"), serving.client(), engine_of(vllm)
 
         def chat() -> httpx.Response:
             body = {"model": "policy:latest", "messages": MESSAGES, "max_tokens": 12}
@@ -62,11 +67,11 @@ def test_ten_rounds_of_sleep_change_no_policy_and_fail_no_request(vllm: VllmProc
             adapter = make_adapter(base_model, tmp_path / f"policy@{step}", step)
             before = [agents.submit(chat) for _ in range(2)]
             with engines_asleep(gateway, at_once):
-                assert httpx.get(f"{vllm.address.url}/is_sleeping").json() == {"is_sleeping": True}
+                assert engine.get("/is_sleeping").json() == {"is_sleeping": True}
                 waiting = [agents.submit(chat) for _ in range(2)]
                 while client.status().gate.waiting < 2:
                     time.sleep(0.02)
-            assert httpx.get(f"{vllm.address.url}/is_sleeping").json() == {"is_sleeping": False}
+            assert engine.get("/is_sleeping").json() == {"is_sleeping": False}
             answers = [each.result() for each in (*before, *waiting)]
             assert [answer.status_code for answer in answers] == [200] * 4
             assert {answer.headers["x-arttrace-policy-version"] for answer in answers} == {f"policy@{step - 1}"}

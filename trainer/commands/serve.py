@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from arttrace.commands.options import dir_option, json_option
+from arttrace.commands.options import api_key_file_option, dir_option, json_option
 from arttrace.paths import DataDir
 
 
@@ -19,17 +19,16 @@ from arttrace.paths import DataDir
 )
 @click.option("--policy", default="policy", show_default=True, help="Name of the policy, the model that is trained.")
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 takes any free port.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Any but the loopback needs --api-key.")
-@click.option(
-    "--api-key",
-    envvar="ARTTRACE_API_KEY",
-    help="Token that clients must send.  [default: $ARTTRACE_API_KEY, else none is asked for]",
-)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Any but the loopback needs a key.")
+@api_key_file_option
 @click.option("--max-model-len", type=click.IntRange(1), help="Longest context in tokens.  [default: from the model]")
 @click.option("--tool-call-parser", default="hermes", show_default=True, help="vLLM's parser for tool calls.")
 @click.option("--replicas", default=1, show_default=True, type=click.IntRange(1), help="vLLM processes to start.")
 @click.option(
-    "--vllm-url", "vllm_urls", multiple=True, help="Use a vLLM that already runs instead of starting one. Repeatable."
+    "--vllm-url",
+    "vllm_urls",
+    multiple=True,
+    help="Use a vLLM that already runs (http://... or unix:PATH) instead of starting one. Repeatable.",
 )
 @click.option(
     "--vllm-arg", "vllm_args", multiple=True, help="Passed on to vLLM, as in --vllm-arg=--seed=1. Repeatable."
@@ -110,7 +109,7 @@ def command(
         click.echo(
             f"\nReady: {policies.current.name} at {record.url}/v1\n\n"
             f"  export OPENAI_BASE_URL={record.url}/v1\n"
-            f"  export OPENAI_API_KEY={'<your token>' if api_key else 'arttrace'}\n\n"
+            f"  export OPENAI_API_KEY={'<your key>' if api_key else 'arttrace'}\n\n"
             f"  models   {', '.join(policies.names())}\n"
             f"  status   {record.url}/arttrace/status\n"
             f"  log      {record.log}\n\n"
@@ -126,7 +125,7 @@ def command(
             policy=policy,
             host=host,
             port=port,
-            api_key=api_key or None,
+            api_key=api_key,
             vllm_urls=vllm_urls,
             replicas=replicas,
             max_requests=max_requests,

@@ -305,14 +305,14 @@ def _require_loopback(scope: Scope) -> None:
                 403,
                 "foreign_page",
                 f"this gateway asks for no key, so it answers no web page from elsewhere: {value[:100]!r}",
-                mend="Open the page from localhost, or start the gateway with --api-key.",
+                mend="Open the page from localhost, or start the gateway with --api-key-file.",
             )
     if not _is_loopback(host):
         raise Refusal(
             421,
             "wrong_host",
             f"this gateway asks for no key, so it answers only to localhost, not to {host[:100]!r}",
-            mend="Call it by localhost, or start it with --api-key.",
+            mend="Call it by localhost, or start it with --api-key-file.",
         )
 
 

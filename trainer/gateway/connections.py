@@ -26,14 +26,18 @@ class BrokenOff(ConnectionError):
 
 
 class Connections:
-    """Connections to the server at `url`, each with one request under way at most; `headers` go with every request."""
+    """Connections to the server at `url` (http://..., or unix:PATH for a socket in the file system), each with one
+    request under way at most; `headers` go with every request."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
-        self._url = url.rstrip("/")
+        socket = url.removeprefix("unix:") if url.startswith("unix:") else None
+        self._url = url.rstrip("/") if socket is None else "http://localhost"
         self._session = aiohttp.ClientSession(
             headers=headers,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S),
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S)
+            if socket is None
+            else aiohttp.UnixConnector(socket, limit=0, keepalive_timeout=_IDLE_S),
             auto_decompress=False,
         )
 

@@ -10,11 +10,12 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
 from arttrace.errors import ServingError
+from arttrace.records.unreadable import UNREADABLE
 from trainer.gateway.errors import engine_down
 from trainer.gateway.policies import Policies, Version
 from trainer.gateway.pool import Pool, Replica
@@ -30,6 +31,13 @@ class Adapter(msgspec.Struct, frozen=True):
     digest: str
 
 
+class _Tensor(msgspec.Struct):
+    data_offsets: tuple[Annotated[int, msgspec.Meta(ge=0)], Annotated[int, msgspec.Meta(ge=0)]]
+
+
+_HEADER = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
 def read_adapter(path: Path) -> Adapter:
     """Identify the weights of a PEFT adapter directory. Raises ServingError when it is not a whole one."""
     weights = path / "adapter_model.safetensors"
@@ -38,21 +46,30 @@ def read_adapter(path: Path) -> Adapter:
             f"{path} is no adapter: it lacks adapter_config.json or adapter_model.safetensors",
             "Publish the directory that PEFT's save_pretrained wrote, by a path that this machine can read.",
         )
-    data = weights.read_bytes()
+    mend = f"Restore {path}, or serve another version: `arttrace policies` lists them."
+    try:
+        data = weights.read_bytes()
+    except OSError as error:
+        raise ServingError(f"{weights} cannot be read: {error.strerror}", mend) from None
     try:
         (header_length,) = struct.unpack_from("<Q", data)
         start = 8 + header_length
-        header: dict[str, Any] = msgspec.json.decode(data[8:start])
-        tensors = {name: entry["data_offsets"] for name, entry in header.items() if name != "__metadata__"}
+        if start > len(data):
+            raise ValueError("its length does not fit its header")
+        header = _HEADER.decode(data[8:start])
+        header.pop("__metadata__", None)
+        tensors = {name: msgspec.json.decode(entry, type=_Tensor).data_offsets for name, entry in header.items()}
+        if not all(first <= last for first, last in tensors.values()):
+            raise ValueError("a tensor ends before it begins")
+        if max((last for _, last in tensors.values()), default=0) + start != len(data):
+            raise ValueError("its length does not fit its header")
         zero = not any(
             data.count(0, start + first, start + last) < last - first
             for name, (first, last) in tensors.items()
             if "lora_B" in name
         )
-        if max((last for _, last in tensors.values()), default=0) + start != len(data):
-            raise ValueError("its length does not fit its header")
-    except (struct.error, msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
-        raise ServingError(f"{weights} is damaged: {error}") from None
+    except (struct.error, *UNREADABLE) as error:
+        raise ServingError(f"{weights} is damaged: {error}", mend) from None
     return Adapter(path, "" if zero else hashlib.blake2b(data[start:], digest_size=16).hexdigest())
 
 

@@ -14,6 +14,11 @@ from trainer.gateway.policies import Version
 _RawObject = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _TRUE, _ZERO, _ABSENT = msgspec.Raw(b"true"), msgspec.Raw(b"0"), (b"null", b"false")
 _LOGPROBS = "message.output_text.logprobs"
+MAX_ANSWERS = 1024
+"""Of one request: prompts times answers to each."""
+
+_BOUNDS = {"n": (1, 128), "best_of": (1, 128), "top_k": (-1, 2**31 - 1)}
+"""What requests may ask for at most; `n` as in OpenAI's own API. vLLM takes 16384, each a request of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,45 @@ def read_request(body: bytes, api: Api) -> GenerationRequest:
         if bytes(fields.get(field, b"null")) not in _ABSENT:
             # vLLM 0.32 dies of it, with every request under way, when an adapter is in use at the same time.
             raise Refusal(400, "invalid_request_error", f"{field} is not served here")
+    _require_bounded(fields)
     return GenerationRequest(api, model, fields)
+
+
+def _require_bounded(fields: dict[str, msgspec.Raw]) -> None:
+    """Raises Refusal (400) for a number that an engine would take, and be busy with for everybody else."""
+    asked: dict[str, int] = {}
+    for field, (least, most) in _BOUNDS.items():
+        said = bytes(fields.get(field, b"null"))
+        if said == b"null":
+            continue
+        try:
+            value = asked[field] = msgspec.json.decode(said, type=int)
+        except UNREADABLE:
+            raise _out_of_bounds(field, said, f"is no integer of {least} to {most}") from None
+        if not least <= value <= most:
+            raise _out_of_bounds(field, said, f"is not within {least} to {most}")
+    prompts = _prompts(fields.get("prompt"))
+    wanted = max(asked.get("n", 1), asked.get("best_of", 1))
+    if prompts * wanted > MAX_ANSWERS:
+        raise Refusal(
+            400, "invalid_request_error", f"{prompts} prompts with {wanted} answers each are over {MAX_ANSWERS} answers"
+        )
+
+
+def _prompts(prompt: msgspec.Raw | None) -> int:
+    """How many prompts a completion asks for: a text or a list of token ids is one, a list of them many."""
+    if prompt is None or not bytes(prompt).startswith(b"["):
+        return 1
+    try:
+        entries = msgspec.json.decode(prompt, type=list[msgspec.Raw])
+    except UNREADABLE:
+        return 1
+    return len(entries) if entries and bytes(entries[0])[:1] in (b'"', b"[") else 1
+
+
+def _out_of_bounds(field: str, said: bytes, what: str) -> Refusal:
+    shown = said[:40].decode("utf-8", "replace") + ("..." if len(said) > 40 else "")
+    return Refusal(400, "invalid_request_error", f"{field} {what}: {shown}")
 
 
 def _with_logprobs(include: msgspec.Raw | None) -> msgspec.Raw:

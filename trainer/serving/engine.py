@@ -10,7 +10,6 @@ import platform
 import re
 import secrets
 import shutil
-import socket
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -25,6 +24,7 @@ from trainer.serving.process import GuardedProcess
 _INSTALL = "Install the trainer's requirements: pip install -r requirements/cpu.txt (or requirements/cuda.txt)."
 _COMPILER = "Install a C++ compiler (Debian and Ubuntu: apt-get install g++) and start again."
 _CPU_MAX_LEN, _CUDA_MAX_LEN = 4096, 32768
+_MAX_SOCKET_PATH = 100  # bytes; Linux takes 107, macOS 103
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,11 @@ class EngineOptions:
 
 @dataclass(frozen=True, slots=True)
 class EngineAddress:
-    """Where an engine listens and the key it asks for (None for an engine that is not ours)."""
+    """Where an engine listens and the key it asks for (None for an engine that is not ours).
+
+    `url` is http://..., or unix:PATH for a socket in the file system: so do our own, whose directory only this user may
+    enter. vLLM asks for its key at /v1 alone; its other routes do whatever they are asked by whoever reaches them.
+    """
 
     url: str
     key: str | None = field(default=None, repr=False)
@@ -60,12 +64,12 @@ def serves_on_cpu() -> bool:
     return True
 
 
-def engine_command(options: EngineOptions, port: int, marker: str, *, cpu: bool) -> list[str]:
+def engine_command(options: EngineOptions, socket: Path, marker: str, *, cpu: bool) -> list[str]:
     """vLLM's command line. The model is served under its directory's name and under `marker`, which only we know."""
     shape = options.shape
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     command += ["--model", str(options.base_model), "--served-model-name", shape.name, marker]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", str(_context(options, cpu))]
+    command += ["--uds", str(socket), "--max-model-len", str(_context(options, cpu))]
     command += ["--enable-lora", "--max-loras", "4", "--max-cpu-loras", "8", "--max-lora-rank", "32"]
     command += ["--enable-auto-tool-choice", "--tool-call-parser", options.tool_call_parser]
     # A model directory may carry sampling defaults (top_p, top_k): they would bias the importance ratios unseen.
@@ -119,13 +123,15 @@ class VllmProcess:
             )
         if cpu and not _compiler():
             raise ServingError("vLLM's CPU build compiles on first use, and there is no C++ compiler (g++)", _COMPILER)
-        port = _free_port()
+        directory = _private_directory()
+        socket = directory / "engine.sock"
         key = secrets.token_urlsafe(24)
         self.marker = f"arttrace-{secrets.token_hex(8)}"
-        self.address = EngineAddress(f"http://127.0.0.1:{port}", key)
+        self.address = EngineAddress(f"unix:{socket}", key)
         self._process = GuardedProcess(
-            engine_command(options, port, self.marker, cpu=cpu),
+            engine_command(options, socket, self.marker, cpu=cpu),
             log=log,
+            scratch=directory,
             env=engine_environment(options, os.environ, key, cpu=cpu),
         )
 
@@ -178,11 +184,6 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
     ),
     (r"invalid tool call parser", "vLLM does not know this --tool-call-parser", "The line above names the known ones."),
     (r"unrecognized arguments|invalid choice|expected one argument", "vLLM refused an argument", "Check --vllm-arg."),
-    (
-        r"address already in use",
-        "the port chosen for vLLM was taken by another program in the meantime",
-        "Start again.",
-    ),
 )  # fmt: skip
 
 
@@ -226,8 +227,10 @@ def _compiler() -> str | None:
     )
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def _private_directory() -> Path:
+    """A new directory that only this user may enter, its path short enough for a socket's."""
+    made = Path(tempfile.mkdtemp(prefix="arttrace-"))
+    if len(os.fsencode(made)) > _MAX_SOCKET_PATH - len("/engine.sock"):
+        made.rmdir()
+        made = Path(tempfile.mkdtemp(prefix="arttrace-", dir="/tmp"))
+    return made

@@ -16,12 +16,19 @@ from trainer.serving import guard
 class GuardedProcess:
     """A command in its own process group, whose output goes to `log`.
 
-    It ends when `stop` is called or when this process dies, however it dies. Raises OSError when the log cannot be
+    It ends when `stop` is called or when this process dies, however it dies. The directory `scratch` goes with it, and
+    the files in it. Raises OSError when the log cannot be
     written or the interpreter cannot be started.
     """
 
     def __init__(
-        self, command: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None, grace_s: float = 10.0
+        self,
+        command: Sequence[str],
+        *,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        grace_s: float = 10.0,
+        scratch: Path | None = None,
     ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.log = log
@@ -29,7 +36,7 @@ class GuardedProcess:
         with log.open("ab") as out:
             self.log_start = out.tell()
             self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", guard.__file__, str(grace_s), *command],
+                [sys.executable, "-I", "-S", guard.__file__, str(grace_s), str(scratch or ""), *command],
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=subprocess.STDOUT,

@@ -67,7 +67,7 @@ def serve(options: ServeOptions, *, say: Say, ready: Callable[[ServingFile, Poli
     if options.host not in _LOOPBACK and not options.api_key:
         raise ServingError(
             f"listening on {options.host} lets others in without asking who they are",
-            "Give a token with --api-key or $ARTTRACE_API_KEY, or leave --host at 127.0.0.1.",
+            "Give a key with --api-key-file or $ARTTRACE_API_KEY, or leave --host at 127.0.0.1.",
         )
     with (
         _only_one(options.data),

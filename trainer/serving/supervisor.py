@@ -168,5 +168,5 @@ class Supervisor:
                 f"the server at {upstream.address.url} is not the expected engine: it serves {sorted(served)}",
                 "Start it with --served-model-name and the base model's directory name."
                 if self._process is None
-                else "Another program took vLLM's port; start again.",
+                else "Something else listens at vLLM's socket; start again.",
             )

@@ -23,7 +23,7 @@ Json = st.recursive(
 )
 
 
-REFUSED = ("echo", "prompt_logprobs")  # Hypothesis tries the words that stand in the code, too
+REFUSED = ("echo", "prompt_logprobs", "n", "best_of", "top_k")  # Hypothesis tries the words that stand in the code, too
 Names = st.text().filter(lambda name: name not in REFUSED)
 
 
@@ -65,6 +65,50 @@ def test_what_would_kill_the_engine_is_refused(field: str) -> None:
             read_request(f'{{"model":"policy","{field}":{value}}}'.encode(), "completions")
     for value in ("null", "false"):
         read_request(f'{{"model":"policy","{field}":{value}}}'.encode(), "completions")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"n": 129},
+        {"n": 16000},
+        {"n": 0},
+        {"n": "2"},
+        {"n": 1.5},
+        {"best_of": 16000},
+        {"top_k": 10**30},
+        {"top_k": -7},
+        {"top_k": 2**31},
+        {"prompt": ["a"] * 1025},
+        {"prompt": [[1, 2]] * 9, "n": 128},
+    ],
+    ids=str,
+)
+def test_what_would_keep_the_engine_busy_is_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(Refusal, match=next(iter({"prompt": "answers"}.get(name, name) for name in fields))) as refused:
+        read_request(json.dumps({"model": "policy", **fields}).encode(), "completions")
+    assert refused.value.status == 400
+    assert len(refused.value.message) < 200
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"n": 128, "prompt": ["a"] * 8},
+        {"n": None, "top_k": None},
+        {"top_k": -1, "seed": 2**63 - 1},
+        {"prompt": [5] * 4000},
+        {"prompt": []},
+        {"temperature": 0.12345678901234567890123},
+    ],
+    ids=lambda fields: str(fields)[:60],
+)
+def test_what_an_engine_can_do_is_forwarded(fields: dict[str, object]) -> None:
+    body = json.dumps({"model": "policy", **fields}).encode()
+    assert {name: json.loads(bytes(raw)) for name, raw in read_request(body, "completions").fields.items()} == {
+        "model": "policy",
+        **fields,
+    }
 
 
 @pytest.mark.parametrize("model", ["policy", "policy:latest", "lora:latest", "policy@0", "base"])

@@ -152,7 +152,27 @@ async def test_a_fresh_engine_gets_the_current_version(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda data: data[:-1], lambda data: data + b"x", lambda data: b"", lambda data: b"x" * 9]
+    "damage",
+    [
+        lambda data: data[:-1],
+        lambda data: data + b"x",
+        lambda data: b"",
+        lambda data: b"x" * 9,
+        *(
+            lambda data, header=header: len(header).to_bytes(8, "little") + header
+            for header in (
+                b"[]",
+                b"7",
+                b'{"lora_B": []}',
+                b'{"lora_B": {"data_offsets": [0.5, 1]}}',
+                b'{"lora_B": {"data_offsets": [0, %d]}}' % 10**30,
+                b'{"lora_B": {"data_offsets": [-4, 0]}}',
+                b'{"lora_B": {"data_offsets": [4, 0]}}',
+                b'{"lora_B": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+                b"\xff{}",
+            )
+        ),
+    ],
 )
 def test_a_damaged_adapter_is_told(tmp_path: Path, damage) -> None:
     path = write_adapter(tmp_path / "a", b"weights!")

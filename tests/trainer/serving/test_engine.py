@@ -14,6 +14,7 @@ from trainer.serving.engine import EngineOptions, VllmProcess, engine_command, e
 from trainer.serving.model import ModelShape, kv_cache_gib, make_probe, read_model
 
 CONFIG = {"vocab_size": 100, "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}
+SOCKET = Path("/private/engine.sock")
 SHAPE = ModelShape("base", 100, 512, 2 * 4 * 2 * 4 * 16, has_chat_template=False)
 
 
@@ -66,17 +67,18 @@ def test_the_cache_is_whole_gib_within_bounds(per_token: int, length: int) -> No
 
 
 def test_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    command = engine_command(options(extra=("--max-lora-rank=64",)), 1234, "arttrace-ab", cpu=True)
+    command = engine_command(options(extra=("--max-lora-rank=64",)), SOCKET, "arttrace-ab", cpu=True)
     assert command[command.index("--served-model-name") + 1 :][:2] == ["base", "arttrace-ab"]
-    assert value(command, "--host") == "127.0.0.1"
+    assert value(command, "--uds") == str(SOCKET)
+    assert not {"--host", "--port"} & set(command)
     assert value(command, "--max-model-len") == "512"
     assert value(command, "--tool-call-parser") == "hermes"
     assert command[-1] == "--max-lora-rank=64"
     sampling = json.loads(value(command, "--override-generation-config"))
     assert (sampling["temperature"], sampling["top_p"], sampling["top_k"]) == (1.0, 1.0, -1)
     assert "float32" in command
-    assert "float32" not in engine_command(options(), 1, "m", cpu=False)
-    assert value(engine_command(options(max_model_len=99), 1, "m", cpu=False), "--max-model-len") == "99"
+    assert "float32" not in engine_command(options(), SOCKET, "m", cpu=False)
+    assert value(engine_command(options(max_model_len=99), SOCKET, "m", cpu=False), "--max-model-len") == "99"
 
 
 def test_the_key_is_in_the_environment_and_nowhere_a_neighbour_sees_it() -> None:
@@ -90,7 +92,7 @@ def test_the_key_is_in_the_environment_and_nowhere_a_neighbour_sees_it() -> None
         engine_environment(options(), {"TORCHINDUCTOR_CACHE_DIR": "/x"}, "k", cpu=True)["TORCHINDUCTOR_CACHE_DIR"]
         == "/x"
     )
-    assert not any("geheim" in word for word in engine_command(options(), 1, "m", cpu=True))
+    assert not any("geheim" in word for word in engine_command(options(), SOCKET, "m", cpu=True))
     assert "VLLM_CPU_KVCACHE_SPACE" not in engine_environment(options(), {}, "k", cpu=False)
 
 

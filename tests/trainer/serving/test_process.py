@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from trainer.serving.process import GuardedProcess
 
 # Starts a child of its own, writes both ids, and ignores the polite signal.
@@ -78,3 +80,16 @@ time.sleep(60)
     owner.kill()
     owner.wait()
     assert eventually(lambda: all(map(gone, started)))
+
+
+@pytest.mark.parametrize("program", ["pass", "import time; time.sleep(60)"])
+def test_its_scratch_directory_goes_with_it(tmp_path: Path, program: str) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    (scratch / "engine.sock").touch()
+    process = GuardedProcess([sys.executable, "-c", program], log=tmp_path / "log", scratch=scratch)
+    if program != "pass":
+        assert scratch.exists()
+        process.stop()
+    assert eventually(lambda: not scratch.exists())
+    process.stop()

@@ -113,7 +113,7 @@ def test_others_are_let_in_only_with_a_token(base_model: Path, tmp_path: Path) -
         "serve", "--base-model", str(base_model), "--dir", str(tmp_path / "d"), "--port", "0", "--host", "0.0.0.0"
     )
     assert told.returncode == 1
-    assert "--api-key" in told.stderr
+    assert "--api-key-file" in told.stderr
 
 
 def test_a_missing_model_and_a_missing_engine_are_told(base_model: Path, tmp_path: Path) -> None:
@@ -133,6 +133,37 @@ def test_the_token_is_asked_for(base_model: Path, tmp_path: Path, engine: StandI
         with pytest.raises(ServingError, match="key"):
             GatewayClient(serving.url).status()
         assert GatewayClient(serving.url, api_key="k").status().step == 0
+
+
+def test_a_key_from_a_file_is_asked_for_and_no_command_line_shows_it(
+    base_model: Path, tmp_path: Path, engine: StandInEngine
+) -> None:
+    key = tmp_path / "key"
+    key.write_text("geheim-123\n")
+    options = ["--vllm-url", engine.url, "--api-key-file", str(key)]
+    with start_serving(DataDir(tmp_path / "d"), base_model, options=options) as serving:
+        assert httpx.get(f"{serving.url}/v1/models").status_code == 401
+        assert GatewayClient(serving.url, api_key="geheim-123").status().step == 0
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                assert b"geheim-123" not in (process / "cmdline").read_bytes()
+    for content, cause in (("", "is empty"), ("a\nb", "more than one line"), ("schlüssel", "printable ASCII")):
+        key.write_text(content)
+        told = arttrace("serve", "--base-model", str(base_model), "--dir", str(tmp_path / "d"), *options)
+        assert (told.returncode, cause in told.stderr) == (1, True), told.stderr
+
+
+def test_a_damaged_version_ends_it_with_the_cause(base_model: Path, tmp_path: Path, engine: StandInEngine) -> None:
+    data = DataDir(tmp_path / "data")
+    version = write_adapter(data.policies / "policy" / "policy@1", b"w1")
+    (version / "manifest.json").write_text("{}")
+    (version / "adapter_model.safetensors").write_bytes((2).to_bytes(8, "little") + b"[]")
+    told = arttrace(
+        "serve", "--base-model", str(base_model), "--dir", str(data.root), "--port", "0", "--vllm-url", engine.url
+    )
+    assert told.returncode == 1
+    assert "adapter_model.safetensors is damaged" in told.stderr
+    assert "Traceback" not in told.stderr
 
 
 def test_an_engine_that_goes_away_is_left_out_and_taken_back_with_the_current_version(
