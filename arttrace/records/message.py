@@ -74,6 +74,21 @@ def canonical_json(value: Any) -> bytes:
     return msgspec.json.encode(value, order="sorted")
 
 
+def joined_text(value: Any) -> str | None:
+    """The text of a list of text parts, as OpenAI's APIs and the conventions write them; None for anything else."""
+    if not isinstance(value, list) or not value:
+        return None
+    texts = [_text_of(part) for part in value]
+    return None if None in texts else "".join([text for text in texts if text])
+
+
+def _text_of(part: Any) -> str | None:
+    if not isinstance(part, dict) or part.get("type") not in ("text", "input_text", "output_text"):
+        return None
+    text = part.get("text", part.get("content"))
+    return text if isinstance(text, str) else None
+
+
 def _canonical_arguments(arguments: str) -> Any:
     try:
         return msgspec.json.decode(arguments or "{}")
@@ -81,26 +96,52 @@ def _canonical_arguments(arguments: str) -> Any:
         return arguments
 
 
-def _canonical_part(part: Part, arguments: Callable[[str], Any] = _canonical_arguments) -> Any:
-    if isinstance(part, (TextPart, ReasoningPart)):  # faster than matching, and this runs for every message
-        return [type(part).__name__, part.content] if part.content else None
-    if isinstance(part, ToolCallPart):
-        return ["tool_call", part.name, arguments(part.arguments), part.id or ""]
-    if isinstance(part, ToolResultPart):
-        return ["tool_result", part.response, part.id or ""]
-    return ["other", part.value]
+def _canonical_response(response: Any) -> Any:
+    text = response if isinstance(response, str) else joined_text(response)
+    if text is None:
+        return "" if response is None else response
+    return _canonical_arguments(text) if text[:1] in ("{", "[") else text
+
+
+def _as_it_is(response: Any) -> Any:
+    return response
+
+
+def _canonical_parts(
+    parts: tuple[Part, ...], arguments: Callable[[str], Any], response: Callable[[Any], Any]
+) -> list[Any]:
+    found: list[Any] = []
+    for part in parts:
+        if isinstance(part, (TextPart, ReasoningPart)):  # faster than matching, and this runs for every message
+            if part.content:
+                kind = type(part).__name__
+                if not found or found[-1][0] != kind:
+                    found.append([kind, []])
+                found[-1][1].append(part.content)
+        elif isinstance(part, ToolCallPart):
+            found.append(["tool_call", part.name, arguments(part.arguments)])
+        elif isinstance(part, ToolResultPart):
+            found.append(["tool_result", response(part.response)])
+        else:
+            found.append(["other", part.value])
+    return [[one[0], "".join(one[1])] if one[0] in _JOINED else one for one in found]
+
+
+_JOINED = (TextPart.__name__, ReasoningPart.__name__)
 
 
 def message_hash(message: Message) -> str:
-    """32 hex digits, equal for messages that mean the same to a model.
+    """32 hex digits, equal for messages that a chat template renders alike.
 
-    Empty text equals no text, the order of JSON keys in tool arguments does not count, and a missing name or id
-    equals an empty one. Raises RecursionError for a tool result, or another part, too deep to be written as JSON.
+    The ids of tool calls and results do not count (what a result answers is told by position, see
+    trajectories/exchanges.py), nor does the name of an assistant. Empty text equals no text, text in several parts
+    their whole, a missing name an empty one, and JSON equal JSON in tool arguments and results. Raises RecursionError
+    for a tool result, or another part, too deep to be written as JSON.
     """
-    parts = [canonical for part in message.parts if (canonical := _canonical_part(part)) is not None]
+    name = message.name or "" if message.role != "assistant" else ""
+    parts = _canonical_parts(message.parts, _canonical_arguments, _canonical_response)
     try:
-        document = canonical_json([message.role, message.name or "", parts])
+        document = canonical_json([message.role, name, parts])
     except RecursionError:  # arguments just so deep that they could be read: text, as those a level deeper are
-        parts = [canonical for part in message.parts if (canonical := _canonical_part(part, str)) is not None]
-        document = canonical_json([message.role, message.name or "", parts])
+        document = canonical_json([message.role, name, _canonical_parts(message.parts, str, _as_it_is)])
     return hashlib.blake2b(document, digest_size=16).hexdigest()

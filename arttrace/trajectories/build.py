@@ -21,6 +21,7 @@ from arttrace.trajectories.graph import message_graph
 from arttrace.trajectories.history import build_history
 from arttrace.trajectories.labels import labelled
 from arttrace.trajectories.reader import MessageReader
+from arttrace.trajectories.returned import Returned
 from arttrace.trajectories.rewarded import by_trajectory
 from arttrace.trajectories.spans import (
     SpanKey,
@@ -145,7 +146,7 @@ def _agents_and_calls(
     tooling: list[ToolCall] = []
     nodes: list[MessageNode] = []
     parent_of: dict[str, str] = {}
-    spawned_by: dict[str, str] = {}
+    spawned_by: dict[str, _Spawned] = {}
     for agent in tree.agents:
         head = tree.spans_of.get(agent.id)
         history = build_history(calls[agent.id], executions, reader)
@@ -164,7 +165,7 @@ def _agents_and_calls(
         for number, agent_id in enumerate(split.agent_of_call):
             by_agent.setdefault(agent_id, []).append(number)
         for agent_id, own in by_agent.items():
-            agent_calls, agent_nodes = message_graph(agent_id, own, history, reader)
+            agent_calls, agent_nodes = message_graph(agent_id, own, history)
             placed += labelled(known.get(agent_id, agent), own, agent_calls, history, reader)
             nodes += agent_nodes
 
@@ -184,12 +185,7 @@ def _agents_and_calls(
         parent_of.update({key[1]: split.agent_of_span[key] for key in decorated})
         taken = {a.spawned_by for a in split.agents}
         spawned_by.update(_spawners(decorated, tree.tool_of, tools, taken))
-    agents = [
-        msgspec.structs.replace(
-            agent, parent_id=parent_of.get(agent.id, agent.parent_id), spawned_by=spawned_by.get(agent.id)
-        )
-        for agent in tree.agents[1:]
-    ]
+    agents = [_placed_agent(agent, parent_of, spawned_by) for agent in tree.agents[1:]]
     return (
         (tree.agents[0], *sorted([*agents, *inferred], key=lambda agent: (agent.start_ns, agent.id))),
         tuple(sorted(placed, key=lambda item: (item.call.start_ns, item.call.span_id))),
@@ -198,26 +194,56 @@ def _agents_and_calls(
     )
 
 
+def _placed_agent(agent: Agent, parent_of: Mapping[str, str], spawned_by: Mapping[str, _Spawned]) -> Agent:
+    parent_id = parent_of.get(agent.id, agent.parent_id)
+    spawned = spawned_by.get(agent.id)
+    if spawned is None:
+        return msgspec.structs.replace(agent, parent_id=parent_id, spawned_by=None)
+    return msgspec.structs.replace(
+        agent,
+        parent_id=parent_id,
+        spawned_by=spawned.by,
+        evidence=agent.evidence or spawned.evidence,
+        confidence=spawned.confidence,
+    )
+
+
+class _Spawned(msgspec.Struct, frozen=True):
+    """The tool call that started a decorated agent, how that is known, and how sure it is."""
+
+    by: str
+    evidence: str = ""
+    confidence: float = 1.0
+
+
 def _spawners(
     decorated: Mapping[SpanKey, SpanRow],
     tool_of: Mapping[SpanKey, SpanKey | None],
     tools: Tooling,
     taken: Collection[str | None],
-) -> dict[str, str]:
+) -> dict[str, _Spawned]:
     """The tool call that started each decorated agent: the tool span it runs in, else the first tool call not yet
-    taken whose result is, word for word, what the agent returned."""
-    by_result: dict[str, list[str]] = {}
-    for call in tools.calls:
-        if call.result and call.id not in taken:
-            by_result.setdefault(call.result, []).append(call.id)
-    spawners: dict[str, str] = {}
-    for key, span in decorated.items():
-        tool = tool_of.get(key)
-        returned = as_text(from_json(span.attributes.get(semconv.ENTRY_RESULT)))
-        if tool is not None:
-            spawners[key[1]] = tools.id_of_span.get(tool[1], tool[1])
-        elif returned and by_result.get(returned):
-            spawners[key[1]] = by_result[returned].pop(0)
+    taken that gave back what the agent returned."""
+    spawners: dict[str, _Spawned] = {}
+    for key in decorated:
+        if (tool := tool_of.get(key)) is not None:
+            spawners[key[1]] = _Spawned(tools.id_of_span.get(tool[1], tool[1]))
+    returned = Returned((call.result, call) for call in tools.calls if call.id not in taken)
+    used: set[str] = set()
+    for level in returned.LEVELS:
+        for key, span in decorated.items():
+            if key[1] in spawners:
+                continue
+            answer = (as_text(from_json(span.attributes.get(semconv.ENTRY_RESULT))) or "").strip()
+
+            def around(call: ToolCall, span: SpanRow = span) -> bool:
+                return call.start_ns <= span.start_ns and 0 < span.end_ns <= call.end_ns
+
+            found = next((one for one in returned.find(answer, level, around) if one.item.id not in used), None)
+            if found is not None:
+                used.add(found.item.id)
+                how = f"its answer {found.how} {found.item.name} returned"
+                spawners[key[1]] = _Spawned(found.item.id, how, found.confidence)
     return spawners
 
 

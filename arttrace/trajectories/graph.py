@@ -10,7 +10,6 @@ import msgspec
 from arttrace.records.message import canonical_json
 from arttrace.records.trajectory import AgentCall, MessageNode
 from arttrace.trajectories.history import ROOT, History
-from arttrace.trajectories.reader import MessageReader
 
 
 class _Node(msgspec.Struct):
@@ -20,9 +19,7 @@ class _Node(msgspec.Struct):
     sampled_by: list[tuple[str, int]]
 
 
-def message_graph(
-    agent_id: str, calls: Iterable[int], history: History, reader: MessageReader
-) -> tuple[list[AgentCall], list[MessageNode]]:
+def message_graph(agent_id: str, calls: Iterable[int], history: History) -> tuple[list[AgentCall], list[MessageNode]]:
     """One agent's calls (by number) placed in its graph, and the graph's nodes, parents first.
 
     A node is keyed by (agent, tools, parent, message): equal histories under equal tools share nodes.
@@ -43,7 +40,7 @@ def message_graph(
                 trie_node = history.parent[trie_node]
             above = nodes[tools, trie_node].id if trie_node != ROOT else None
             for item in reversed(missing):
-                id = _hash(f"{agent_id}|{tools}|{above or ''}|{reader.hash(history.message[item])}".encode())
+                id = _hash(f"{agent_id}|{tools}|{above or ''}|{history.keys[item]}".encode())
                 nodes[tools, item] = _Node(id, above, item, [])
                 above = id
             return nodes[tools, missing[0] if missing else trie_node]

@@ -1,6 +1,7 @@
 """Calls of one agent span become a trie of messages: which call goes on from which, and what the tools answered.
 
-Two histories share a trie node exactly when they agree on every message up to it, by canonical hash. A call
+Two histories share a trie node exactly when they agree on every message up to it as a chat template renders it: by
+canonical hash, and for tool results by the position of the calls they answer. A call
 *continues* another when its prompt begins with that call's prompt and answer; the longest such one wins. An empty
 answer is continued by nobody. Cost is linear in the messages read.
 """
@@ -12,29 +13,17 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from arttrace.records.call import Call
-from arttrace.records.message import Message, ReasoningPart, ToolCallPart, ToolResultPart
+from arttrace.records.message import Message, ReasoningPart, ToolResultPart
+from arttrace.trajectories.exchanges import Asked, Exchange, ToolTraffic, with_ids_of
 from arttrace.trajectories.reader import MessageReader
-from arttrace.trajectories.values import as_text
 
 ROOT = 0
 """The trie node of the empty history."""
 
 
-class Exchange(msgspec.Struct, frozen=True, gc=False):
-    """A tool call that the answer (the trie node `answer`) of a call (by number) asked for, and the first result seen.
-    `seen_ns` is the start of the call whose prompt brought the result; None for both when there was none."""
-
-    call: int
-    answer: int
-    part: ToolCallPart
-    position: int
-    choice: int
-    result: str | None
-    seen_ns: int | None
-
-
 class History(msgspec.Struct, frozen=True):
-    """The trie. `parent` and `message` have one entry per node (node 0 is empty). The calls are known by their number
+    """The trie. `parent`, `message` and `keys` have one entry per node (node 0 is empty); a key tells a message from
+    others after the same one, and the ids of tool calls in messages are those sampled. The calls are known by number
     in order of start: `prompts` is the node at which each one's prompt ends, `answers` the node of each of its choices
     (None for an empty answer), `continues` the call that it goes on from, None where a history starts anew.
     `exchanges` are in the order asked. `without_reasoning` are the calls whose history holds the answer they go on from
@@ -43,6 +32,7 @@ class History(msgspec.Struct, frozen=True):
     calls: Sequence[Call]
     parent: list[int]
     message: list[Message]
+    keys: list[str]
     prompts: list[int]
     answers: list[tuple[int | None, ...]]
     continues: list[int | None]
@@ -65,53 +55,81 @@ def build_history(calls: Sequence[Call], executions: Mapping[str, str | None], r
     nearest in it is continued, then one that had ended, then one that nobody continued yet, then the earliest.
     """
     index: dict[tuple[int, str], int] = {}
-    parent, message = [ROOT], [Message("", ())]
-    first_seen: list[int] = [0]
+    parent, message, keys = [ROOT], [Message("", ())], [""]
+    traffic = ToolTraffic()
 
-    def step(node: int, item: Message, time_ns: int) -> int:
-        key = (node, reader.hash(item))
-        found = index.get(key)
+    def step(node: int, item: Message, places: Sequence[int] = ()) -> int:
+        key = reader.hash(item)
+        if places:
+            key = f"{key}@{','.join(map(str, places))}"
+        found = index.get((node, key))
         if found is None:
-            found = index[key] = len(parent)
+            found = index[node, key] = len(parent)
             parent.append(node)
             message.append(item)
-            first_seen.append(time_ns)
+            keys.append(key)
         return found
 
     prompts: list[int] = []
-    node_of: dict[int, int] = {}  # the node at which a tuple of messages ends, by its identity
-    for call in calls:  # all prompts before any answer: a node is first seen where a prompt brought it
-        node, further = ROOT, call.messages
+    read: dict[int, tuple[int, Asked]] = {}  # the node at which a tuple of messages ends, by its identity
+    for call in calls:  # all prompts before any answer: a result is first seen where a prompt brought it
+        node, asked, further = ROOT, Asked(ROOT), call.messages
         for before in reader.befores(call.messages):
-            if id(before) in node_of:
-                node, further = node_of[id(before)], call.messages[len(before) :]
+            if id(before) in read:
+                node, asked = read[id(before)]
+                asked, further = asked.copy(), call.messages[len(before) :]
                 break
         for item in further:
-            node = step(node, item, call.start_ns)
-        node_of[id(call.messages)] = node
+            if item.role == "assistant":
+                node = step(node, item)
+                asked = Asked(node, item.tool_calls)
+                traffic.sent(node, item.tool_calls)
+            elif results := [part for part in item.parts if isinstance(part, ToolResultPart)]:
+                places = tuple([asked.place(part.id) for part in results])
+                node = step(node, item, places)
+                traffic.answered(node, asked.node, places, results, call.start_ns)
+            else:
+                node = step(node, item)
+        read[id(call.messages)] = node, asked
         prompts.append(node)
     answers: list[tuple[int | None, ...]] = [
-        tuple([step(end, c.message, call.end_ns) if c.message.parts else None for c in call.choices])
+        tuple([step(end, c.message) if c.message.parts else None for c in call.choices])
         for call, end in zip(calls, prompts, strict=True)
     ]
     echoes: dict[int, int] = {}  # answers by the node at which they came back without their reasoning
+    sampled: dict[int, Message] = {}
     for call, end, nodes in zip(calls, prompts, answers, strict=True):
         for choice, answer in zip(call.choices, nodes, strict=True):
+            if answer is None:
+                continue
+            sampled.setdefault(answer, choice.message)
             bare = without_reasoning(choice.message)
-            if answer is not None and bare is not None and bare.parts:
+            if bare is not None and bare.parts:
                 echo = index.get((end, reader.hash(bare)))
                 if echo is not None and echo != answer:
                     echoes.setdefault(echo, answer)
+                    sampled.setdefault(echo, bare)
     continues, nearest = _continuations(calls, parent, prompts, answers, echoes, executions)
     without = {n for n, before in enumerate(continues) if before is not None and nearest[prompts[n]] in echoes}
-    exchanges = _exchanges(calls, answers, parent, message, first_seen, echoes)
-    return History(calls, parent, message, prompts, answers, continues, exchanges, without)
+    for node, item in sampled.items():
+        message[node] = item
+    for node, (asked_at, places) in traffic.answers_to.items():
+        message[node] = with_ids_of(message[node], message[asked_at], places)
+    exchanges = traffic.exchanges(calls, answers, message, echoes)
+    return History(calls, parent, message, keys, prompts, answers, continues, exchanges, without)
 
 
 def without_reasoning(message: Message) -> Message | None:
     """A message without its reasoning parts; None when it has none."""
     parts = tuple([part for part in message.parts if not isinstance(part, ReasoningPart)])
     return Message(message.role, parts, message.name) if len(parts) < len(message.parts) else None
+
+
+_Ids = tuple[str | None, ...]
+
+
+def _ids(message: Message) -> _Ids:
+    return tuple([call.id for call in message.tool_calls])
 
 
 def _continuations(
@@ -135,16 +153,28 @@ def _continuations(
 
     claimed: set[int] = set()
     continues: list[int | None] = []
-    by_flow: dict[int, dict[str | None, list[int]]] = {}
+    by_ids: dict[int, dict[_Ids, list[int]]] = {}
+    by_flow: dict[tuple[int, _Ids | None], dict[str | None, list[int]]] = {}
+    depth = [0]
+    for node in range(1, len(parent)):
+        depth.append(depth[parent[node]] + 1)
     for call, prompt in zip(calls, prompts, strict=True):
         node = nearest[prompt]
         candidates = producers.get(node, [])
         if len(candidates) > 1:
-            if node not in by_flow:
-                by_flow[node] = {}
+            if node not in by_ids:
+                by_ids[node] = {}
                 for other in candidates:
-                    by_flow[node].setdefault(calls[other].execution_id, []).append(other)
-            candidates = by_flow[node].get(call.execution_id) or candidates  # none is nearer than the flow itself
+                    for own in dict.fromkeys(_ids(choice.message) for choice in calls[other].choices):
+                        by_ids[node].setdefault(own, []).append(other)
+            ids: _Ids | None = _ids(call.messages[depth[node] - 1])  # word for word the same, they tell apart still
+            ids = ids if ids in by_ids[node] else None
+            candidates = candidates if ids is None else by_ids[node][ids]
+            if (node, ids) not in by_flow:
+                flows = by_flow[node, ids] = {}
+                for other in candidates:
+                    flows.setdefault(calls[other].execution_id, []).append(other)
+            candidates = by_flow[node, ids].get(call.execution_id) or candidates  # none is nearer than the flow itself
 
             def nearness(other: int, call: Call = call) -> tuple[int, bool, bool]:
                 depth = _common_depth(call.execution_id, calls[other].execution_id, executions)
@@ -175,56 +205,3 @@ def _common_depth(one: str | None, other: str | None, executions: Mapping[str, s
             break
         depth += 1
     return depth
-
-
-def _exchanges(
-    calls: Sequence[Call],
-    answers: Sequence[tuple[int | None, ...]],
-    parent: Sequence[int],
-    message: Sequence[Message],
-    first_seen: Sequence[int],
-    echoes: Mapping[int, int],
-) -> list[Exchange]:
-    asker: dict[int, int] = {}  # tool-result node -> the assistant node it answers
-    results: dict[tuple[int, str], list[tuple[int, int, str | None]]] = {}
-    positions: dict[int, int] = {}  # assistant or tool-result node -> results so far on this path
-    for node in range(1, len(parent)):
-        parts = [part for part in message[node].parts if isinstance(part, ToolResultPart)]
-        if not parts:
-            continue
-        above = parent[node]
-        owner = asker.get(above, above if message[above].tool_calls else None)
-        if owner is None:
-            continue
-        owner = echoes.get(owner, owner)
-        asker[node] = owner
-        position = positions.get(above, 0)
-        for offset, part in enumerate(parts):
-            response = as_text(part.response)
-            key = part.id or f"#{position + offset}"
-            results.setdefault((owner, key), []).append((first_seen[node], node, response))
-        positions[node] = position + len(parts)
-
-    by_id: dict[str, list[tuple[int, int, str | None]]] = {}
-    for (_, key), found in results.items():
-        by_id.setdefault(key, []).extend(found)
-
-    asked: list[tuple[int, int, int, ToolCallPart, int]] = []
-    asked_at: dict[str, set[int]] = {}
-    for number, (call, nodes) in enumerate(zip(calls, answers, strict=True)):
-        for choice, answer in zip(call.choices, nodes, strict=True):
-            if answer is None:
-                continue
-            for position, wanted in enumerate(choice.message.tool_calls):
-                asked.append((number, choice.index, position, wanted, answer))
-                if wanted.id:
-                    asked_at.setdefault(wanted.id, set()).add(answer)
-
-    exchanges: list[Exchange] = []
-    for number, choice_index, position, wanted, node in asked:
-        found = results.get((node, wanted.id or f"#{position}"), [])
-        if not found and wanted.id and len(asked_at[wanted.id]) == 1:  # the echo of the answer was edited on the way
-            found = by_id.get(wanted.id, [])
-        seen_ns, _, result = min(found, key=lambda item: item[:2]) if found else (None, 0, None)
-        exchanges.append(Exchange(number, node, wanted, position, choice_index, result, seen_ns))
-    return exchanges

@@ -73,7 +73,8 @@ def labelled(
 def _start(agent: Agent) -> Label:
     if agent.parent_id is None:
         return Label(Relation.START)
-    return Label(Relation.SUB_AGENT, evidence=agent.evidence or f"its agent span is {agent.name}'s")
+    evidence = agent.evidence or f"its agent span is {agent.name}'s"
+    return Label(Relation.SUB_AGENT, evidence=evidence, confidence=agent.confidence)
 
 
 def _again(call: Call, earlier: Call | None) -> Label | None:

@@ -2,20 +2,23 @@
 
 Facts decide, in this order: a call that continues a history belongs to that history's agent; a history that starts
 anew inside an `execute_tool` span, or in another flow of control than its agent's, is a sub-agent's; a history in its
-agent's own flow is a sub-agent's only when its last answer came back, word for word, as the result of a tool call
-that another history of the agent made around it. Twins with identical messages in different flows stay apart.
+agent's own flow is a sub-agent's only when its last answer came back as the result of a tool call that another history
+made around it. Twins with identical messages in different flows stay apart. An answer that came back wrapped is linked
+too, less surely (see returned.py); one that came back word for word goes first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from arttrace import semconv
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Agent
-from arttrace.trajectories.history import Exchange, History
+from arttrace.trajectories.exchanges import Exchange
+from arttrace.trajectories.history import History
+from arttrace.trajectories.returned import Found, Returned
 from arttrace.trajectories.spans import SpanKey
 from arttrace.trajectories.values import text
 
@@ -59,18 +62,20 @@ class _Group(msgspec.Struct):
     name: str = "sub-agent"
     spawned_by: str | None = None
     evidence: str = ""
+    confidence: float = 1.0
 
 
 def partition(scope: Scope) -> Partition:
     """Tells the agents of one scope apart."""
     roots = _roots(scope.history)
     groups = _by_flow(scope, roots)
-    _split_by_answer(scope, groups, roots)
+    returned = Returned((exchange.result, exchange) for exchange in scope.history.exchanges)
+    _split_by_answer(scope, groups, roots, returned)
     for group in groups.values():
         if group.key != _OWN and group.key[2] is None:
             group.parent = _place_above(scope, groups, group.key)
             _name_by_tool_span(scope, group)
-    _name_by_answer(scope, groups)
+    _name_by_answer(scope, groups, returned)
     own = _collapsed(groups)
     ids = {
         key: scope.agent_id if key in (_OWN, own) else f"inferred:{scope.history.calls[group.calls[0]].span_id}"
@@ -87,6 +92,7 @@ def partition(scope: Scope) -> Partition:
             end_ns=max(calls[number].end_ns for number in group.calls),
             inferred=True,
             evidence=group.evidence,
+            confidence=group.confidence,
             spawned_by=group.spawned_by,
         )
         for key, group in groups.items()
@@ -96,7 +102,8 @@ def partition(scope: Scope) -> Partition:
     for key, group in groups.items():
         for number in group.calls:
             agent_of_call[number] = ids[key]
-    asked_by = {e.part.id: agent_of_call[e.call] for e in scope.history.exchanges if e.part.id}
+    asked_by = {id: agent_of_call[e.call] for e in scope.history.exchanges for id in e.ids[1:]}
+    asked_by |= {e.part.id: agent_of_call[e.call] for e in scope.history.exchanges if e.part.id}
     agent_of_span = {
         key: asked_by.get(text(span.attributes.get(semconv.TOOL_CALL_ID)) or "")
         or ids[_place(scope, groups, scope.tool_of.get(key), _flow(span))]
@@ -147,44 +154,101 @@ def _last_answer(history: History, numbers: Sequence[int]) -> str:
     return last.choices[0].message.text.strip() if last.choices else ""
 
 
-def _by_result(scope: Scope) -> dict[str, list[Exchange]]:
-    found: dict[str, list[Exchange]] = {}
-    for exchange in scope.history.exchanges:
-        if exchange.result and exchange.result.strip():
-            found.setdefault(exchange.result.strip(), []).append(exchange)
-    return found
+def _around(scope: Scope, numbers: Sequence[int]) -> Callable[[Exchange], bool]:
+    """Whether a tool call was asked for before these calls, and its result seen after them."""
+    calls = scope.history.calls
+    start_ns = min(calls[number].start_ns for number in numbers)
+    end_ns = max(calls[number].end_ns for number in numbers)
+    return lambda exchange: calls[exchange.call].end_ns <= start_ns and end_ns <= (exchange.seen_ns or 0)
 
 
-def _split_by_answer(scope: Scope, groups: dict[_Key, _Group], roots: Sequence[int]) -> None:
+_Slot = tuple[int, int, str | None]
+
+
+def _slot(exchange: Exchange) -> _Slot:
+    return exchange.answer, exchange.position, exchange.part.id
+
+
+def _split_by_answer(
+    scope: Scope, groups: dict[_Key, _Group], roots: Sequence[int], returned: Returned[Exchange]
+) -> None:
+    """Histories of one flow whose answers were asked for, by another history of it or by an agent elsewhere, are apart.
+    In the flow of a sub-agent that is so only where several of them were."""
     if len(set(roots)) < 2:
         return
-    by_result = _by_result(scope)
-    calls = scope.history.calls
-    used: set[tuple[int, int]] = set()
-    for key, group in list(groups.items()):
-        histories: dict[int, list[int]] = {}
+    histories: dict[_Key, dict[int, list[int]]] = {}
+    for key, group in groups.items():
         for number in group.calls:
-            histories.setdefault(roots[number], []).append(number)
-        for root, members in histories.items() if len(histories) > 1 else ():
-            answer = _last_answer(scope.history, members)
-            end_ns = max(calls[number].end_ns for number in members)
-            for exchange in by_result.get(answer, []):
-                around = calls[exchange.call].end_ns <= calls[members[0]].start_ns and end_ns <= (exchange.seen_ns or 0)
-                if roots[exchange.call] not in histories or roots[exchange.call] == root or not around:
-                    continue
-                if (exchange.answer, exchange.position) in used:
-                    continue
-                used.add((exchange.answer, exchange.position))
-                split: _Key = (key[0], key[1], root)
-                groups[split] = _Group(
-                    split, members, key, exchange.part.name, exchange.part.id, _evidence_of_answer(exchange)
-                )
-                group.calls = [number for number in group.calls if roots[number] != root]
-                break
+            histories.setdefault(key, {}).setdefault(roots[number], []).append(number)
+    used: set[_Slot] = set()
+    for level in returned.LEVELS:
+        for key, own in histories.items():
+            for root in [root for root in own if len(own) > 1 and (key[0], key[1], root) not in groups]:
+                around = _around(scope, own[root])
+                for found in returned.find(_last_answer(scope.history, own[root]), level, around):
+                    exchange = found.item
+                    asking = roots[exchange.call]
+                    if asking not in own or asking == root or _slot(exchange) in used or not around(exchange):
+                        continue
+                    used.add(_slot(exchange))
+                    _split(scope, groups, key, root, own[root], found)
+                    break
+    for key, own in histories.items():
+        if key != _OWN and len(own) > 1:
+            _split_flow(scope, groups, key, own, roots, returned, used)
 
 
-def _evidence_of_answer(exchange: Exchange) -> str:
-    return f"its answer is what {exchange.part.name} returned"
+def _split_flow(
+    scope: Scope,
+    groups: dict[_Key, _Group],
+    key: _Key,
+    own: Mapping[int, list[int]],
+    roots: Sequence[int],
+    returned: Returned[Exchange],
+    used: set[_Slot],
+) -> None:
+    """Several sub-agents that ran one after the other in one flow, each the answer to a tool call made elsewhere. A
+    history nobody asked for (before a compaction, say) belongs to the next one that was."""
+    left = [root for root in own if (key[0], key[1], root) not in groups]
+    asked: dict[int, Found[Exchange]] = {}
+    taken: set[_Slot] = set()
+    for level in returned.LEVELS:
+        for root in left:
+            around = _around(scope, own[root])
+            for found in (
+                returned.find(_last_answer(scope.history, own[root]), level, around) if root not in asked else ()
+            ):
+                slot = _slot(found.item)
+                if roots[found.item.call] not in own and slot not in used and slot not in taken and around(found.item):
+                    asked[root] = found
+                    taken.add(slot)
+                    break
+    if len(asked) < 2:
+        return
+    first, *others = [root for root in left if root in asked]
+    used |= {_slot(asked[root].item) for root in others}
+    before: list[int] = []
+    for root in left[left.index(first) + 1 :]:
+        before += own[root]
+        if root in asked:
+            _split(scope, groups, key, root, before, asked[root])
+            before = []
+
+
+def _split(
+    scope: Scope, groups: dict[_Key, _Group], key: _Key, root: int, members: list[int], found: Found[Exchange]
+) -> None:
+    part, split, apart = found.item.part, (key[0], key[1], root), set(members)
+    groups[key].calls = [number for number in groups[key].calls if number not in apart]
+    id = found.item.id(scope.history.calls)
+    groups[split] = _Group(split, members, key, part.name, id, _evidence(found), found.confidence)
+    asker = next((k for k, group in groups.items() if found.item.call in group.calls), key)
+    if not _stands_under(groups, asker, split):
+        groups[split].parent = asker
+
+
+def _evidence(found: Found[Exchange]) -> str:
+    return f"its answer {found.how} {found.item.part.name} returned"
 
 
 def _place(scope: Scope, groups: Mapping[_Key, _Group], tool: SpanKey | None, execution: str | None) -> _Key:
@@ -229,29 +293,30 @@ def _name_by_tool_span(scope: Scope, group: _Group) -> None:
     group.evidence = f"runs inside the tool {group.name}"
 
 
-def _name_by_answer(scope: Scope, groups: dict[_Key, _Group]) -> None:
-    unnamed = [g for g in groups.values() if g.key != _OWN and not g.spawned_by and g.key[2] is None]
+def _name_by_answer(scope: Scope, groups: dict[_Key, _Group], returned: Returned[Exchange]) -> None:
+    unnamed = [g for g in groups.values() if g.key != _OWN and g.calls and not g.spawned_by and g.key[2] is None]
     if not unnamed:
         return
-    by_result = _by_result(scope)
     asker = {number: key for key, group in groups.items() for number in group.calls}
     used = {group.spawned_by for group in groups.values()} - {None}
-    taken: set[tuple[int, int]] = set()
-    for group in unnamed:
-        candidates = [
-            exchange
-            for exchange in by_result.get(_last_answer(scope.history, group.calls), [])
-            if (exchange.answer, exchange.position) not in taken
-            and exchange.part.id not in used
-            and not _stands_under(groups, asker[exchange.call], group.key)
-        ]
-        if not candidates:
-            continue
-        exchange = min(candidates, key=lambda item: asker[item.call] != group.parent)  # the first of the parent's
-        taken.add((exchange.answer, exchange.position))
-        group.name, group.spawned_by = exchange.part.name, exchange.part.id
-        group.parent = asker[exchange.call]
-        group.evidence = ", ".join(filter(None, [group.evidence, _evidence_of_answer(exchange)]))
+    taken: set[_Slot] = set()
+    for level in returned.LEVELS:
+        for group in [group for group in unnamed if not group.spawned_by]:
+            candidates = [
+                found
+                for found in returned.find(_last_answer(scope.history, group.calls), level, _around(scope, group.calls))
+                if _slot(found.item) not in taken
+                and found.item.part.id not in used
+                and not _stands_under(groups, asker[found.item.call], group.key)
+            ]
+            if not candidates:
+                continue
+            found = min(candidates, key=lambda one: asker[one.item.call] != group.parent)  # the first of the parent's
+            taken.add(_slot(found.item))
+            group.name, group.spawned_by = found.item.part.name, found.item.id(scope.history.calls)
+            group.parent = asker[found.item.call]
+            group.evidence = ", ".join(filter(None, [group.evidence, _evidence(found)]))
+            group.confidence = found.confidence
 
 
 def _stands_under(groups: Mapping[_Key, _Group], key: _Key, above: _Key) -> bool:

@@ -12,7 +12,7 @@ from arttrace.records.call import Call
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import ToolCall
 from arttrace.trajectories.decode import span_error
-from arttrace.trajectories.history import Exchange
+from arttrace.trajectories.exchanges import Exchange
 from arttrace.trajectories.values import as_text, from_json, text
 
 
@@ -56,12 +56,13 @@ def tool_calls(
 ) -> Tooling:
     """Recorded tool calls (by span id) and the asked-for ones that no span recorded; `agent_of` is of the calls.
 
-    The two are the same call when their id agrees. A span without one is the first with the same agent and name
-    whose arguments hold those asked for (a function's defaults may have been added). The time of an inferred call is
-    a bound: from the end of the call that asked to the start of the call that saw the answer.
+    The two are the same call when the span has an id under which the call was sampled, or came back. A span without one
+    is the first with the same agent and name whose arguments hold those asked for (a function's defaults may have been
+    added). The time of an inferred call is a bound: from the end of the call that asked to the start of the call that
+    saw the answer.
     """
     by_start = sorted(recorded.items(), key=lambda item: (item[1].start_ns, item[0]))
-    by_id = {(call.agent_id, call.id) for _, call in by_start}
+    by_id = {(call.agent_id, call.id): span_id for span_id, call in reversed(by_start)}
     anonymous: dict[tuple[str, str], list[str]] = {}
     for span_id, call in by_start:
         if call.id == span_id:
@@ -69,15 +70,18 @@ def tool_calls(
 
     found: dict[str, ToolCall] = dict(by_start)
     asked: list[tuple[int, ToolCall]] = []
-    told: set[tuple[str, int, int]] = set()
+    told: set[tuple[str, int, int, str | None]] = set()
     for order, exchange in enumerate(exchanges):
         agent_id, part = agent_of[exchange.call], exchange.part
-        if (same := (agent_id, exchange.answer, exchange.position)) in told:  # one answer, sampled twice
+        if (same := (agent_id, exchange.answer, exchange.position, part.id)) in told:  # one answer, sampled twice
             continue
         told.add(same)
-        if part.id and (agent_id, part.id) in by_id:
+        known = next((by_id[agent_id, id] for id in exchange.ids if (agent_id, id) in by_id), None)
+        if known is not None:
+            if part.id:  # a framework may run the tool under an id of its own
+                found[known] = msgspec.structs.replace(found[known], id=part.id)
             continue
-        id = part.id or f"{calls[exchange.call].span_id}:{exchange.choice}:{exchange.position}"
+        id = exchange.id(calls)
         unclaimed = anonymous.get((agent_id, part.name), [])
         twin = next(
             (span for span in unclaimed[:_TWINS_READ] if _holds(recorded[span].arguments, part.arguments)), None

@@ -288,12 +288,18 @@ def _relation_label(placed: AgentCall) -> Text:
     return _cropped(label)
 
 
+def _sure(confidence: float) -> str:
+    return "" if confidence == 1 else f", {confidence:.0%} sure"
+
+
 def _agent_label(agent: Agent) -> Text:
     label = Text.assemble(("agent ", "blue"), (one_line(agent.name), "bold"))
     if agent.placeholder:
         label.append(f"  (missing: {agent.evidence})", style="yellow")
     elif agent.inferred:
-        label.append(f"  (inferred: {agent.evidence})", style="dim")
+        label.append(f"  (inferred: {agent.evidence}{_sure(agent.confidence)})", style="dim")
+    elif agent.confidence < 1:
+        label.append(f"  ({agent.evidence}{_sure(agent.confidence)})", style="dim")
     elif agent.end_ns == 0 and agent.start_ns:
         label.append("  (in progress)", style="yellow")
     return _cropped(label)

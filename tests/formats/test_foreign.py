@@ -47,6 +47,11 @@ def outline(trajectory: Trajectory) -> dict[str, Any]:
                 "model": placed.call.request_model,
                 "messages": [message_hash(message) for message in placed.call.messages],
                 "answers": [message_hash(choice.message) for choice in placed.call.choices],
+                "ids": [
+                    getattr(part, "id", None)
+                    for message in (*placed.call.messages, *(choice.message for choice in placed.call.choices))
+                    for part in message.parts
+                ],
                 "tools": placed.call.tools,
                 "temperature": placed.call.temperature,
                 "usage": (placed.call.input_tokens, placed.call.output_tokens),
