@@ -11,12 +11,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from arttrace.capture import hooks, program, runtime
-from arttrace.capture.config import ContentMode, Mask, Orphans, Settings
+from arttrace.capture.config import Orphans, Settings
 from arttrace.capture.decorators import trajectory
 from arttrace.capture.flow import calling_flow, current_flow, set_flow
 from arttrace.capture.guard import Guard, logger
 from arttrace.capture.replay import RecordedTools
 from arttrace.capture.scope import RunOverrides, Scope, record_reward
+from arttrace.content import ContentMode, Mask
 
 _guard = Guard("the public functions")
 

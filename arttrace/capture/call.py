@@ -19,12 +19,13 @@ from opentelemetry.context import get_value
 from opentelemetry.trace import SpanKind
 
 from arttrace import semconv
-from arttrace.capture import content, program, runtime, secrets
-from arttrace.capture.config import MAX_BODY_BYTES, MAX_CONTENT_BYTES
+from arttrace.capture import program, runtime
+from arttrace.capture.config import MAX_BODY_BYTES
 from arttrace.capture.flow import Execution, calling_flow, claim_execution
 from arttrace.capture.recorder import Recorder
 from arttrace.capture.scope import Scope, describe_error, execution_attributes, run_attributes
 from arttrace.capture.span import OpenSpan, users_span
+from arttrace.content import MAX_CONTENT_BYTES, ContentMode, secrets
 from arttrace.wire import Ending, Exchange, decode, operation_of
 from arttrace.wire.span import named_trajectory, read_json
 
@@ -185,6 +186,11 @@ class ModelCall:
             self._span = OpenSpan("chat", SpanKind.CLIENT, parent, self.start_ns)
         return self._span
 
+    @property
+    def capture_content(self) -> ContentMode:
+        """What of its content is kept."""
+        return self._recorder.rules.mode if self._scope is None else self._scope.capture_content
+
     def sending(self, body: bytes, url: Any, headers: Mapping[str, str]) -> None:
         """An HTTP request goes out: the first attempt, or a retry."""
         if self._attempts:  # only its failure is kept of the one before
@@ -291,8 +297,6 @@ class ModelCall:
             attributes[semconv.ROUTED_FROM] = self.routed_from
         if last.first_chunk_ns is not None and "event-stream" in (last.headers.get("content-type") or ""):
             attributes[semconv.RESPONSE_TIME_TO_FIRST_CHUNK] = (last.first_chunk_ns - self.start_ns) / 1e9
-        settings = self._recorder.settings
-        mode = settings.capture_content if self._scope is None else self._scope.capture_content
         try:
             for attempt in self._attempts:
                 if attempt.request_headers is not None:
@@ -304,12 +308,10 @@ class ModelCall:
                 attributes[semconv.SERVER_ADDRESS] = url.hostname
             if url.port is not None:
                 attributes[semconv.SERVER_PORT] = url.port
-            decoded = decode(last.exchange(ending), content=mode != "off", limit=MAX_CONTENT_BYTES)
+            decoded = decode(last.exchange(ending), content=self.capture_content != "off", limit=MAX_CONTENT_BYTES)
             self.span.name = decoded.name
             attributes.update(decoded.attributes)
             failure = failure or decoded.failure
         finally:  # whatever our decoder did, the call was made
-            if failure is not None:
-                failure = failure[0], content.apply_to_error(settings, failure[1], mode)
-            self._recorder.ended(self, content.apply(settings, attributes, mode), end_ns, failure)
+            self._recorder.ended(self, attributes, end_ns, failure)
             self._scope = None  # a response that the user keeps holds this call

@@ -25,18 +25,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 from arttrace.capture.guard import logger
 from arttrace.capture.propagation import of_process
+from arttrace.content import ContentMode, Mask
 from arttrace.paths import DataDir
 
-ContentMode = Literal["full", "redacted", "off"]
 Orphans = Literal["record", "ignore"]
 _T = TypeVar("_T", ContentMode, Orphans)
-
-MAX_CONTENT_BYTES = 8 << 20
-"""One attribute of content (messages, arguments, a result) is cut to this many bytes of JSON, and marked."""
 
 MAX_BODY_BYTES = 64 << 20
 """Of one response no more than this many bytes are kept for decoding."""
@@ -46,16 +43,6 @@ MAX_WAITING_BYTES = 512 << 20
 
 MAX_SPOOL_BYTES = 4 << 30
 """The spool never holds more than this; beyond it records are refused and counted."""
-
-
-class Mask(Protocol):
-    """The user's mask, called in a thread of ours: gets a list of structured messages or another value, and returns it.
-
-    `kind` is one of input_messages, output_messages, system_instructions, tool_definitions, arguments, result,
-    metadata, error. Where it raises, that value is dropped and the span stays.
-    """
-
-    def __call__(self, value: Any, /, *, kind: str) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +106,6 @@ class Settings:
 def content_mode(given: str | None, variable: str = "", *, default: ContentMode) -> ContentMode:
     """`given` as a mode, else the environment's, else `default`; off for a word that is no mode."""
     return _word(given, variable, get_args(ContentMode), default, "off")
-
-
-def stricter(one: ContentMode, other: ContentMode | None) -> ContentMode:
-    """The mode that keeps less: code can narrow what the settings allow, and not widen it."""
-    modes = get_args(ContentMode)
-    return one if other is None else modes[max(modes.index(one), modes.index(other))]
 
 
 def _word(given: str | None, variable: str, words: tuple[_T, ...], default: _T, otherwise: _T) -> _T:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, overload
 import wrapt
 
 from arttrace.capture import hooks, program
-from arttrace.capture.config import ContentMode, content_mode
+from arttrace.capture.config import content_mode
 from arttrace.capture.entry_point import EntryPoint, of_function
 from arttrace.capture.flow import current_flow
 from arttrace.capture.guard import Guard
@@ -29,6 +29,7 @@ from arttrace.capture.steps import (
     finish,
     named_as,
 )
+from arttrace.content import ContentMode
 
 F = TypeVar("F", bound=Callable[..., Any])
 Group = str | Callable[..., str]

@@ -13,11 +13,12 @@ from opentelemetry import baggage
 from opentelemetry.trace import SpanContext, TraceFlags
 
 from arttrace.capture import propagation
-from arttrace.capture.config import ContentMode, content_mode, stricter
+from arttrace.capture.config import content_mode
 from arttrace.capture.flow import Execution
 from arttrace.capture.propagation import Carried
 from arttrace.capture.runtime import recorder
 from arttrace.capture.scope import Run, Scope
+from arttrace.content import ContentMode, stricter
 
 
 class Place(Scope):

@@ -20,6 +20,7 @@ from arttrace.capture.config import MAX_SPOOL_BYTES, MAX_WAITING_BYTES, Settings
 from arttrace.capture.guard import Guard, failed, failures, logger, raise_background_failure
 from arttrace.capture.rows import encoded, span_row
 from arttrace.capture.span import OpenSpan
+from arttrace.content import ContentMode, ContentRules
 from arttrace.journal import JournalWriter
 from arttrace.records.record import Record
 
@@ -51,6 +52,9 @@ class Opened(Protocol):
     @property
     def span(self) -> OpenSpan: ...
 
+    @property
+    def capture_content(self) -> ContentMode: ...
+
     def so_far(self) -> Mapping[str, Any]: ...
 
 
@@ -69,6 +73,7 @@ class Recorder:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.rules = ContentRules(settings.capture_content, settings.mask, partial(failed, "the mask", background=True))
         self.recorded = 0
         self.refused = 0
         self._refused_in_a_row = 0
@@ -86,10 +91,12 @@ class Recorder:
         self._start_worker_state()
 
     def ended(self, what: Opened, attributes: dict[str, Any], end_ns: int, failure: tuple[str, str] | None) -> None:
-        """End the span of a call or scope and append it to the spool; a job's to do. `failure` is (error type,
-        message)."""
-        span = what.span
-        span.attributes, span.end_ns, span.failure = attributes, end_ns, failure
+        """End the span of a call or scope and append to the spool what of it may be written; a job's to do. `failure`
+        is (error type, message)."""
+        span, mode = what.span, what.capture_content
+        if failure is not None:
+            failure = failure[0], self.rules.error(failure[1], mode)
+        span.attributes, span.end_ns, span.failure = self.rules.attributes(attributes, mode), end_ns, failure
         self._open.pop(id(what), None)
         self.append(span_row(span, self._resource))
 
@@ -339,7 +346,8 @@ class Recorder:
                 with _background:
                     shown = True
                     row = span_row(what.span, self._resource)
-                    self.append(msgspec.structs.replace(row, attributes={**row.attributes, **what.so_far()}))
+                    row = msgspec.structs.replace(row, attributes={**row.attributes, **what.so_far()})
+                    self.append(self.rules.row(row, what.capture_content))
         return shown
 
     def _drain(self) -> None:

@@ -16,8 +16,6 @@ from msgspec.structs import replace
 from opentelemetry.trace import SpanContext, SpanKind
 
 from arttrace import semconv
-from arttrace.capture import content
-from arttrace.capture.config import MAX_CONTENT_BYTES, ContentMode, stricter
 from arttrace.capture.entry_point import EntryPoint
 from arttrace.capture.flow import Execution, Flow, calling_flow, claim_execution, current_flow, set_flow
 from arttrace.capture.guard import Guard, logger
@@ -25,6 +23,7 @@ from arttrace.capture.ids import random_hex
 from arttrace.capture.runtime import recorder
 from arttrace.capture.span import OpenSpan, users_span
 from arttrace.capture.values import described, json_object, json_text, safe_text
+from arttrace.content import MAX_CONTENT_BYTES, ContentMode, stricter
 from arttrace.records.reward import Reward
 
 if TYPE_CHECKING:
@@ -278,19 +277,13 @@ class Scope:
         if self.is_root and self.run.interrupted is not None:
             attributes[semconv.INTERRUPTED] = self.run.interrupted
         self.run.ended_spans += 1
-        self.recorder.submit(lambda: self._end(attributes, end_ns, failure))
-
-    def _end(self, attributes: dict[str, Any], end_ns: int, failure: tuple[str, str] | None) -> None:
-        settings, mode = self.recorder.settings, self.capture_content
-        if failure is not None:
-            failure = failure[0], content.apply_to_error(settings, failure[1], mode)
-        self.recorder.ended(self, content.apply(settings, attributes, mode), end_ns, failure)
+        self.recorder.submit(lambda: self.recorder.ended(self, attributes, end_ns, failure))
 
     def so_far(self) -> dict[str, Any]:
         """What is known of a run that has not ended; how many spans it makes is not."""
         attributes = {**self._attributes, **run_attributes(self.run), **self._root_attributes()}
         del attributes[semconv.TRAJECTORY_SPAN_COUNT]
-        return content.apply(self.recorder.settings, attributes, self.capture_content)
+        return attributes
 
     def _root_attributes(self) -> dict[str, Any]:
         run = self.run

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from arttrace.capture.config import MAX_CONTENT_BYTES
 from arttrace.capture.flow import Flow
 from arttrace.capture.guard import Guard
 from arttrace.capture.replay import recorded
 from arttrace.capture.scope import Scope
 from arttrace.capture.values import json_text
+from arttrace.content import MAX_CONTENT_BYTES
 
 _stepping = Guard("making a scope current")
 _closing = Guard("closing a scope")

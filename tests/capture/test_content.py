@@ -13,9 +13,9 @@ from chat_server import ChatServer
 
 import arttrace
 from arttrace import semconv
-from arttrace.capture import secrets
-from arttrace.capture.config import MAX_CONTENT_BYTES, Settings, stricter
+from arttrace.capture.config import Settings
 from arttrace.capture.guard import failures
+from arttrace.content import MAX_CONTENT_BYTES, secrets, stricter
 from arttrace.paths import DataDir
 from arttrace.records.record import Record
 from arttrace.records.span import SpanRow
@@ -219,13 +219,16 @@ def returns_too_much(value: Any, *, kind: str) -> Any:
 
 @pytest.mark.parametrize("mask", [raises, returns_nothing, returns_what_is_no_json, returns_too_much])
 def test_a_mask_that_fails_costs_the_content_and_not_the_span(
-    mask: Any, server: ChatServer, spans: Spans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mask: Any, server: ChatServer, spans: Spans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
+    failures.clear()  # so that it is told
     monkeypatch.delenv("ARTTRACE_RAISE")
     init(tmp_path, mask=mask)
     before = failures["the mask"]
     converse(server)
     rows = by_name(spans())
+    assert "the mask failed (" in caplog.text
+    assert PRIVATE not in caplog.text
     assert set(rows) == {"chat m", "execute_tool look", "invoke_agent agent"}
     assert not {semconv.INPUT_MESSAGES, semconv.OUTPUT_MESSAGES, semconv.TOKEN_IDS} & set(rows["chat m"].attributes)
     assert semconv.ENTRY_ARGUMENTS not in rows["invoke_agent agent"].attributes

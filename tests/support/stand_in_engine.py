@@ -19,7 +19,8 @@ class StandInEngine:
 
     `drop` is how many of the next generations it hangs up on before answering; `held` makes generations wait until
     `release` is set; `break_stream` ends a stream after its first chunk, an `endless` one never ends; `answer_bytes` is
-    how large a whole answer is; `deaf` makes it ignore adapters' weights.
+    how large a whole answer is; `deaf` makes it ignore adapters' weights. `scripted` are the status, content type and
+    body of the next generations' answers.
 
     With `can_sleep` it has vLLM's /sleep, /wake_up and /is_sleeping; asleep it lets generations wait, as vLLM does, and
     counts them in `asked_asleep`. `fail_to_wake` is how many of the next wakings it refuses, and it `forgets` adapters'
@@ -33,6 +34,7 @@ class StandInEngine:
         self.generations: list[Request] = []
         self.log: list[tuple[str, str]] = []
         self.drop = 0
+        self.scripted: list[tuple[int, str, bytes]] = []
         self.deaf = False
         self.break_stream = False
         self.endless = False
@@ -109,6 +111,10 @@ class StandInEngine:
             if self.drop:
                 self.drop -= 1
                 return False
+            if self.scripted:
+                _send(writer, *self.scripted.pop(0))
+                await writer.drain()
+                return True
             if body.get("stream"):
                 return await self._stream(body, writer)
             if self.held:
@@ -236,9 +242,12 @@ def write_adapter(directory: Path, values: bytes) -> Path:
 def _reply(writer: asyncio.StreamWriter, status: int, answer: Any) -> None:
     content = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
     kind = "text/plain" if isinstance(answer, str) else "application/json"
-    writer.write(
-        f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {len(content)}\r\n\r\n".encode() + content
-    )
+    _send(writer, status, kind, content)
+
+
+def _send(writer: asyncio.StreamWriter, status: int, kind: str, content: bytes) -> None:
+    head = f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {len(content)}\r\n\r\n"
+    writer.write(head.encode() + content)
 
 
 def _chunk(writer: asyncio.StreamWriter, data: bytes) -> None:

@@ -44,7 +44,7 @@ class Generation:
             with gateway.gate.entered() as place:
                 body = await read_body(scope, receive, MAX_BODY_BYTES, place.hold)
                 if owner is not None and gateway.recorder is not None:
-                    call = gateway.recorder.begin(owner, self._path, body)
+                    call = gateway.recorder.begin(owner, self._path, scope["headers"], body)
                     send = call.tap(send)
                 ending = await self._until_answered_or_left(body, owner, place, receive, send)
         except Refusal as refusal:

@@ -16,12 +16,15 @@ from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 
+import msgspec
 from starlette.types import Message, Send
 
 from arttrace import semconv
+from arttrace.content import MAX_CONTENT_BYTES, ContentMode, ContentRules, mode_of, secrets
 from arttrace.errors import ServingError
 from arttrace.journal import JournalWriter
 from arttrace.records.record import Record, encode_record
+from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.wire import Ending, Exchange, decode
 from trainer.gateway.errors import Refusal
@@ -40,6 +43,7 @@ _REST_S = 0.05  # calls are decoded some at a time: a thread that wakes for each
 _KEPT_HEADERS = (b"content-type", b"content-encoding", semconv.POLICY_VERSION_HEADER.encode())
 _ERROR = 2
 
+Headers = Sequence[tuple[bytes, bytes]]
 Job = Callable[[], None]
 Say = Callable[[str], None]
 
@@ -47,15 +51,17 @@ Say = Callable[[str], None]
 class Recorder:
     """Writes what passes through a gateway. Everything but decoding and writing happens in the event loop.
 
-    `content` is False where only the outside of calls is to be kept. `recorded` and `refused` count records.
+    Every record goes through `rules` before it is written. `recorded` and `refused` count records.
     """
 
-    def __init__(self, spool: Path, *, project: str = "default", content: bool = True, say: Say = print) -> None:
-        self.trajectories = Trajectories(project, content=content)
+    def __init__(
+        self, spool: Path, *, project: str = "default", rules: ContentRules | None = None, say: Say = print
+    ) -> None:
+        self.trajectories = Trajectories(project)
         self.recorded = 0
         self.refused = 0
         self._project = project
-        self._content = content
+        self._rules = rules or ContentRules()
         self._say = say
         self._journal = JournalWriter(spool, fsync_interval_s=_SYNC_INTERVAL_S, max_total_bytes=MAX_SPOOL_BYTES)
         self._jobs: queue.SimpleQueue[tuple[Job | None, int]] = queue.SimpleQueue()
@@ -65,9 +71,9 @@ class Recorder:
         self._worker: threading.Thread | None = None
         self._untaken: dict[str, list[Record]] = {}  # ends that the disk did not take
 
-    def begin(self, owner: Owner, path: str, request: bytes) -> RecordedCall:
-        """A call begins; its `tap` goes where the answer is sent."""
-        call = RecordedCall(self, owner, path, request)
+    def begin(self, owner: Owner, path: str, headers: Headers, request: bytes) -> RecordedCall:
+        """A call begins; its `tap` goes where the answer is sent. Of its `headers` only the secrets are noted."""
+        call = RecordedCall(self, owner, path, headers, request)
         self._write(self.trajectories.call_began(owner, call.start_ns))
         return call
 
@@ -82,7 +88,7 @@ class Recorder:
         if full:
             self._refuse(BufferError(f"over {MAX_WAITING_BYTES} bytes wait to be written"))
         else:
-            self._submit(lambda: self._append(call.row(ending, end_ns, self._project, content=self._content)), weight)
+            self._submit(lambda: self._append(call.row(ending, end_ns, self._project, self._rules.mode)), weight)
 
     async def end(self, trajectory: str, order: EndOrder) -> EndReport:
         """End a trajectory; returns when it is on the disk. Raises Refusal (404, 507); after a 507, try again."""
@@ -125,7 +131,7 @@ class Recorder:
         def write() -> None:
             try:
                 for record in records:
-                    self._journal.append(encode_record(record))
+                    self._journal.append(self._encoded(record))
                 self._journal.sync()
             except BaseException as error:  # noqa: BLE001  whoever waits is told
                 done.set_exception(error)
@@ -146,8 +152,16 @@ class Recorder:
             self._submit(partial(self._append, record))
 
     def _append(self, record: Record) -> None:
-        self._journal.append(encode_record(record))
+        self._journal.append(self._encoded(record))
         self.recorded += 1
+
+    def _encoded(self, record: Record) -> bytes:
+        """A record as it may be written."""
+        if isinstance(record, SpanRow):
+            record = self._rules.row(record)
+        elif isinstance(record, Reward):
+            record = msgspec.structs.replace(record, explanation=self._rules.note(record.explanation))
+        return encode_record(record)
 
     def _submit(self, job: Job, weight: int = 0) -> None:
         self._jobs.put((job, weight))
@@ -173,20 +187,23 @@ class Recorder:
 
     def _refuse(self, error: Exception, *, records: int = 1) -> None:
         if not self.refused:
-            self._say(f"a call could not be recorded and is lost: {error!r}; further ones are only counted")
+            # What a failure of the machine says is told; another may quote the call.
+            what = repr(error) if isinstance(error, (OSError, BufferError)) else type(error).__qualname__
+            self._say(f"a call could not be recorded and is lost: {what}; further ones are only counted")
         self.refused += records
 
 
 class RecordedCall:
     """The bytes of one call while they pass."""
 
-    def __init__(self, recorder: Recorder, owner: Owner, path: str, request: bytes) -> None:
+    def __init__(self, recorder: Recorder, owner: Owner, path: str, headers: Headers, request: bytes) -> None:
         self.owner = owner
         self.request = request
         self.start_ns = time.time_ns()
         self.size = 0
         self._recorder = recorder
         self._path = path
+        self._request_headers = headers
         self._status: int | None = None
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
@@ -221,8 +238,10 @@ class RecordedCall:
             self._body.append(body)
             self.size += len(body)
 
-    def row(self, ending: Ending, end_ns: int, project: str, *, content: bool) -> SpanRow:
-        """The call as a span."""
+    def row(self, ending: Ending, end_ns: int, project: str, mode: ContentMode) -> SpanRow:
+        """The call as a span, before the rules of content."""
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self._request_headers}
+        secrets.remember_headers(headers)
         exchange = Exchange(
             request=self.request,
             status=self._status,
@@ -232,7 +251,7 @@ class RecordedCall:
             body_cut=self._cut,
             path=self._path,
         )
-        decoded = decode(exchange, content=content)
+        decoded = decode(exchange, content=mode != "off", limit=MAX_CONTENT_BYTES)
         attributes = {semconv.PROVIDER_NAME: "openai", **decoded.attributes}
         attributes.pop(semconv.TRAJECTORY_ID, None)
         if self.owner.trajectory is not None:
@@ -260,9 +279,10 @@ class RecordedCall:
 def recorder_of(spool: Path, say: Say) -> Recorder:
     """The recorder that the environment asks for: $ARTTRACE_PROJECT, and $ARTTRACE_CAPTURE_CONTENT.
 
-    Content is kept whole or not at all here; "redacted" keeps none. Raises ServingError for another value.
+    Raises ServingError for a mode that there is not.
     """
-    mode = os.environ.get("ARTTRACE_CAPTURE_CONTENT") or "full"
-    if mode not in ("full", "redacted", "off"):
-        raise ServingError(f"ARTTRACE_CAPTURE_CONTENT is {mode!r}", "It is one of full, redacted and off.")
-    return Recorder(spool, project=os.environ.get("ARTTRACE_PROJECT") or "default", content=mode == "full", say=say)
+    word = os.environ.get("ARTTRACE_CAPTURE_CONTENT") or "full"
+    mode = mode_of(word)
+    if mode is None:
+        raise ServingError(f"ARTTRACE_CAPTURE_CONTENT is {word!r}", "It is one of full, redacted and off.")
+    return Recorder(spool, project=os.environ.get("ARTTRACE_PROJECT") or "default", rules=ContentRules(mode), say=say)

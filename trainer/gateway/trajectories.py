@@ -75,9 +75,8 @@ class _Open:
 class Trajectories:
     """The open ones. Used from one event loop; every method returns the records to write."""
 
-    def __init__(self, project: str, *, content: bool = True) -> None:
+    def __init__(self, project: str) -> None:
         self._project = project
-        self._content = content
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._ended: OrderedDict[str, EndReport] = OrderedDict()
 
@@ -147,7 +146,7 @@ class Trajectories:
             attributes[semconv.TAGS] = list(tags)
         if order.metadata:
             attributes[semconv.METADATA] = msgspec.json.encode(order.metadata).decode()
-        if order.result is not None and self._content:
+        if order.result is not None:
             attributes[semconv.ENTRY_RESULT] = msgspec.json.encode(order.result).decode()
         records.append(self._row(kept.root, attributes))
         if order.reward is not None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from arttrace.content import secrets
 from arttrace.errors import ServingError
 from arttrace.records.unreadable import UNREADABLE
 from trainer.gateway.connections import Answer, BrokenOff, Connections
@@ -27,6 +28,8 @@ class Upstream:
 
     def __init__(self, address: EngineAddress) -> None:
         self.address = address
+        if address.key:
+            secrets.remember(address.key)  # an engine may quote it in what it answers, which is recorded
         key = {"authorization": f"Bearer {address.key}"} if address.key else {}
         self._connections = Connections(address.url, _JSON | key)
 

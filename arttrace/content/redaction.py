@@ -1,0 +1,72 @@
+"""The mode "redacted": roles, kinds, names and ids stay, of every other value only its length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+
+def redacted(value: Any, kind: str) -> Any:
+    """A value of content of this kind, without its texts."""
+    return _REDACTIONS[kind](value)
+
+
+def redacted_text(text: str) -> str:
+    """What stands in place of a text."""
+    return f"[redacted, {len(text)} characters]"
+
+
+def _messages(value: Any) -> Any:
+    return [_message(message) for message in value]
+
+
+def _message(message: dict[str, Any]) -> dict[str, Any]:
+    return {**message, "parts": _parts(message.get("parts", []))}
+
+
+def _parts(parts: Any) -> list[Any]:
+    return [_part(part) for part in parts]
+
+
+def _part(part: dict[str, Any]) -> dict[str, Any]:
+    if "parts" in part:  # instructions may be given as messages
+        return _message(part)
+    kept = {key: part[key] for key in ("type", "id", "name") if isinstance(part.get(key), str)}
+    return kept | {key: _leaf(value) for key, value in part.items() if key not in kept and value is not None}
+
+
+def _leaf(value: Any) -> Any:
+    """A marker for a value; of an object its own type as well."""
+    if isinstance(value, dict) and isinstance(value.get("type"), str):
+        return {"type": value["type"], "content": redacted_text(_encoded(value))}
+    return redacted_text(value if isinstance(value, str) else _encoded(value))
+
+
+def _definitions(tools: Any) -> Any:
+    return [_definition(tool) if isinstance(tool, dict) else redacted_text(_encoded(tool)) for tool in tools]
+
+
+def _definition(tool: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: tool[key] for key in ("type", "name") if isinstance(tool.get(key), str)}
+    function = tool.get("function")
+    return kept | ({"function": {"name": function.get("name")}} if isinstance(function, dict) else {})
+
+
+def _arguments(value: Any) -> Any:
+    return {name: _leaf(item) for name, item in value.items()} if isinstance(value, dict) else _leaf(value)
+
+
+def _encoded(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+_REDACTIONS: dict[str, Callable[[Any], Any]] = {
+    "input_messages": _messages,
+    "output_messages": _messages,
+    "system_instructions": _parts,
+    "tool_definitions": _definitions,
+    "arguments": _arguments,
+    "result": _leaf,
+}
