@@ -10,13 +10,13 @@ import msgspec
 from opentelemetry.trace import SpanKind
 
 from arttrace import semconv
-from arttrace.capture import content, program
-from arttrace.capture.config import MAX_CONTENT_BYTES
+from arttrace.capture import program
 from arttrace.capture.flow import claim_execution, current_flow
 from arttrace.capture.scope import MAX_ERROR_TEXT, Scope, execution_attributes, open_scope, run_attributes
 from arttrace.capture.span import OpenSpan
 from arttrace.capture.tool_hooks.runs import is_this_agent
 from arttrace.capture.values import json_text, safe_text
+from arttrace.content import MAX_CONTENT_BYTES, ContentMode
 
 CALLS = (semconv.OPERATION_CHAT, "generate_content", semconv.OPERATION_TEXT_COMPLETION)
 """The operations that are model calls."""
@@ -134,6 +134,11 @@ class FollowedCall:
         self._execution = claim_execution(scope.root.execution)
         self._calls = scope.calls
 
+    @property
+    def capture_content(self) -> ContentMode:
+        """What of its content is kept."""
+        return self.scope.capture_content
+
     def so_far(self) -> dict[str, Any]:
         """What is known of it before its end."""
         return {}
@@ -154,8 +159,6 @@ class FollowedCall:
         scope.recorder.submit(lambda: self._record(kept, end_ns, said.error()))
 
     def _record(self, attributes: dict[str, Any], end_ns: int, failure: tuple[str, str] | None) -> None:
-        scope = self.scope
-        settings, mode = scope.recorder.settings, scope.capture_content
         cut = []
         for name in _CONTENT_OF_A_CALL:
             if name in attributes:
@@ -165,9 +168,7 @@ class FollowedCall:
                 cut += [name] * was_cut
         if cut:
             attributes[semconv.TRUNCATED] = cut
-        if failure is not None:
-            failure = failure[0], content.apply_to_error(settings, failure[1], mode)
-        scope.recorder.ended(self, content.apply(settings, attributes, mode), end_ns, failure)
+        self.scope.recorder.ended(self, attributes, end_ns, failure)
 
 
 def _value(attributes: Mapping[str, Any], names: Sequence[str]) -> Any:

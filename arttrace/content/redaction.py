@@ -13,24 +13,34 @@ def redacted(value: Any, kind: str) -> Any:
     return _REDACTIONS[kind](value)
 
 
+_OF_A_MESSAGE = ("role", "name", "id", "tool_call_id", "finish_reason")
+
+
 def redacted_text(text: str) -> str:
     """What stands in place of a text."""
     return f"[redacted, {len(text)} characters]"
 
 
 def _messages(value: Any) -> Any:
-    return [_message(message) for message in value]
+    return [_message(message) for message in value] if isinstance(value, list) else _leaf(value)
 
 
-def _message(message: dict[str, Any]) -> dict[str, Any]:
-    return {**message, "parts": _parts(message.get("parts", []))}
+def _message(message: Any) -> Any:
+    if not isinstance(message, dict):
+        return _leaf(message)
+    kept = {key: message[key] for key in _OF_A_MESSAGE if isinstance(message.get(key), str)}
+    if "parts" in message:
+        kept["parts"] = _parts(message["parts"])
+    return kept | {key: _leaf(value) for key, value in message.items() if key not in kept and value is not None}
 
 
-def _parts(parts: Any) -> list[Any]:
-    return [_part(part) for part in parts]
+def _parts(parts: Any) -> Any:
+    return [_part(part) for part in parts] if isinstance(parts, list) else _leaf(parts)
 
 
-def _part(part: dict[str, Any]) -> dict[str, Any]:
+def _part(part: Any) -> Any:
+    if not isinstance(part, dict):
+        return _leaf(part)
     if "parts" in part:  # instructions may be given as messages
         return _message(part)
     kept = {key: part[key] for key in ("type", "id", "name") if isinstance(part.get(key), str)}
@@ -45,6 +55,8 @@ def _leaf(value: Any) -> Any:
 
 
 def _definitions(tools: Any) -> Any:
+    if not isinstance(tools, list):
+        return _leaf(tools)
     return [_definition(tool) if isinstance(tool, dict) else redacted_text(_encoded(tool)) for tool in tools]
 
 

@@ -16,6 +16,7 @@ from arttrace import semconv
 from arttrace.capture.config import Settings
 from arttrace.capture.guard import failures
 from arttrace.content import MAX_CONTENT_BYTES, secrets, stricter
+from arttrace.content.redaction import redacted
 from arttrace.paths import DataDir
 from arttrace.records.record import Record
 from arttrace.records.span import SpanRow
@@ -321,3 +322,12 @@ def test_a_short_key_is_no_secret_word_of_the_prompt() -> None:
 
 def test_settings_show_no_key(tmp_path: Path) -> None:
     assert KEY not in repr(Settings(DataDir(tmp_path), api_key=KEY))
+
+
+@pytest.mark.parametrize("kind", ["input_messages", "output_messages", "system_instructions", "tool_definitions"])
+@pytest.mark.parametrize(
+    "value",
+    [[{"role": "user", "content": PRIVATE, "note": PRIVATE}], [PRIVATE], PRIVATE, {"text": PRIVATE}, [[PRIVATE]]],
+)
+def test_redacted_keeps_no_text_of_other_people_s_shapes(kind: str, value: Any) -> None:
+    assert PRIVATE not in json.dumps(redacted(value, kind))
