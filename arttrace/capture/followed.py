@@ -89,6 +89,8 @@ class FollowedScope:
         call_id = attributes.get(semconv.TOOL_CALL_ID) or None
         around = current_flow().scope
         scope = None
+        if is_tool and around is not None and around.run.tools is not None:
+            return None  # in a rollout: a hook inside may answer it from the record, a span cannot
         if is_tool:
             scope = open_scope("tool", own_name, outside=program.scope, library=library, call_id=call_id)
             if scope is not None:

@@ -6,7 +6,7 @@ Between the steps of a generator the scope is not current: what its consumer doe
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -81,6 +81,12 @@ async def drive_coroutine(inner: Coroutine[Any, Any, Any], start: Callable[[], S
     return result
 
 
+class LibraryGenerator(Protocol):
+    """A generator of a library's: what it yields is its consumer's alone, and an error may be no failure."""
+
+    def ended_by(self, error: BaseException) -> BaseException | None: ...
+
+
 class _Yielded:
     """What a generator yielded, encoded as it comes (items may be mutated later), up to the bound on content."""
 
@@ -100,11 +106,15 @@ class _Yielded:
         return self._items if returned is None else {"yielded": self._items, "returned": returned}
 
 
-def drive_generator(inner: Generator[Any, Any, Any], start: Callable[[], Scope | None]) -> Generator[Any, Any, Any]:
+def drive_generator(
+    inner: Generator[Any, Any, Any],
+    start: Callable[[], Scope | None],
+    library: LibraryGenerator | None = None,
+) -> Generator[Any, Any, Any]:
     """The generator `inner` inside the scope that `start` opens at its first step."""
     scope, yielded = start(), _Yielded()
     # What a generator yielded is not told from what it returned: no record answers for it.
-    step: Callable[[], Any] = recorded(scope, comparable=False) or inner.__next__
+    step: Callable[[], Any] = (recorded(scope, comparable=False) if library is None else None) or inner.__next__
     try:
         while True:
             with Step(scope):
@@ -113,7 +123,7 @@ def drive_generator(inner: Generator[Any, Any, Any], start: Callable[[], Scope |
                 except StopIteration as stop:
                     returned = stop.value
                     break
-            if scope is not None:
+            if scope is not None and library is None:
                 yielded.add(item)
             try:
                 sent = yield item
@@ -126,18 +136,23 @@ def drive_generator(inner: Generator[Any, Any, Any], start: Callable[[], Scope |
             else:
                 step = inner.__next__ if sent is None else _bind(inner.send, sent)
     except BaseException as error:
-        close(scope, error)
+        close(scope, error if library is None else library.ended_by(error))
         raise
-    finish(scope, yielded.result(returned))
+    if library is None:
+        finish(scope, yielded.result(returned))
+    else:
+        close(scope)
     return returned
 
 
 async def drive_async_generator(
-    inner: AsyncGenerator[Any, Any], start: Callable[[], Scope | None]
+    inner: AsyncGenerator[Any, Any],
+    start: Callable[[], Scope | None],
+    library: LibraryGenerator | None = None,
 ) -> AsyncGenerator[Any, Any]:
     """The async generator `inner` inside the scope that `start` opens at its first step."""
     scope, yielded = start(), _Yielded()
-    step: Callable[[], Any] = recorded(scope, comparable=False) or inner.__anext__
+    step: Callable[[], Any] = (recorded(scope, comparable=False) if library is None else None) or inner.__anext__
     try:
         while True:
             with Step(scope):
@@ -145,7 +160,7 @@ async def drive_async_generator(
                     item = await step()
                 except StopAsyncIteration:
                     break
-            if scope is not None:
+            if scope is not None and library is None:
                 yielded.add(item)
             try:
                 sent = yield item
@@ -158,9 +173,12 @@ async def drive_async_generator(
             else:
                 step = inner.__anext__ if sent is None else _bind(inner.asend, sent)
     except BaseException as error:
-        close(scope, error)
+        close(scope, error if library is None else library.ended_by(error))
         raise
-    finish(scope, yielded.result(None))
+    if library is None:
+        finish(scope, yielded.result(None))
+    else:
+        close(scope)
 
 
 def _bind(method: Callable[[Any], Any], value: Any) -> Callable[[], Any]:

@@ -202,6 +202,21 @@ def test_langgraph(tmp_path: Path) -> None:
     assert first.parent_span_id != second.parent_span_id
 
 
+def test_langgraph_streamed(tmp_path: Path) -> None:
+    runs = run_twice("langgraph_agent", writing, tmp_path, STREAM="1")
+    check(runs)
+    assert Counter(runs.callers) == {"writer": 6, "reviewer": 4}
+    agents = runs.named(semconv.OPERATION_INVOKE_AGENT)
+    assert Counter(span.attributes[semconv.AGENT_NAME] for span in agents) == {
+        "main": 1,
+        "work": 3,
+        "writer": 3,
+        "reviewer": 4,
+    }
+    left = [span for span in agents if span.attributes.get(semconv.INTERRUPTED) == "closed"]
+    assert [span.attributes[semconv.AGENT_NAME] for span in left] == ["work"], "whoever left early"
+
+
 def weather(asked: Asked) -> Reply:
     city = asked.users[0].split()[-1]
     if not asked.results:

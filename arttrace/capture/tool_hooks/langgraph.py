@@ -1,5 +1,5 @@
-"""Hooks `invoke` and `ainvoke` of LangGraph's compiled graphs: each run of a graph, and of a graph inside it, is an
-agent's. What a graph is asked for by `stream` directly is not; the graphs inside it are."""
+"""Hooks `invoke`, `stream` and their async twins of LangGraph's compiled graphs: each run of a graph, and of a graph
+inside it, is an agent's. `invoke` reads its own graph's `stream`, which is the same run."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ def install(module: ModuleType) -> None:
     """Hook the module that defines `Pregel`, the class of every compiled graph."""
     module.Pregel.invoke = _invoke(module.Pregel.invoke)
     module.Pregel.ainvoke = _ainvoke(module.Pregel.ainvoke)
+    module.Pregel.stream = _stream(module.Pregel.stream)
+    module.Pregel.astream = _astream(module.Pregel.astream)
 
 
 def _name(graph: Any) -> str:
@@ -37,5 +39,23 @@ def _ainvoke(ainvoke: Callable[..., Any]) -> Callable[..., Any]:
     async def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
         with AgentRun(lambda: _name(self), control_flow=_CONTROL_FLOW):
             return await ainvoke(self, *args, **kwargs)
+
+    return hooked
+
+
+def _stream(stream: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(stream)
+    def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        run = AgentRun(lambda: _name(self), control_flow=_CONTROL_FLOW)
+        return run.around_generator(stream(self, *args, **kwargs))
+
+    return hooked
+
+
+def _astream(astream: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(astream)
+    def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        run = AgentRun(lambda: _name(self), control_flow=_CONTROL_FLOW)
+        return run.around_async_generator(astream(self, *args, **kwargs))
 
     return hooked

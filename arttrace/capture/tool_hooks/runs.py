@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from arttrace.capture.flow import calling_flow
 from arttrace.capture.guard import Guard
 from arttrace.capture.replay import recorded
 from arttrace.capture.scope import Scope, open_scope
-from arttrace.capture.steps import Step, close
+from arttrace.capture.steps import Step, close, drive_async_generator, drive_generator, named_as
 from arttrace.records.rollout import RecordedTool
 
 _opening = Guard("opening a scope for a library")
@@ -48,9 +48,11 @@ class _LibraryRun:
         with _ending:
             if self._step is not None:
                 self._step.__exit__(kind, error, traceback)
-            if kind is not None and any(base.__name__ in self._control_flow for base in kind.__mro__):
-                error = self._left()
-            close(self._scope, error)
+            close(self._scope, None if error is None else self.ended_by(error))
+
+    def ended_by(self, error: BaseException) -> BaseException | None:
+        """What is to be recorded as the end of a run that raised."""
+        return self._left() if any(base.__name__ in self._control_flow for base in type(error).__mro__) else error
 
     def _left(self) -> BaseException | None:
         """What ended a run that control passed out of."""
@@ -129,6 +131,25 @@ class AgentRun(_LibraryRun):
 
     def _open(self) -> Scope | None:
         return open_agent(self._name())
+
+    def around_generator(self, inner: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        """The generator `inner`, each step of it inside the run."""
+        return inner if self._is_running() else named_as(inner, drive_generator(inner, self._opened, self))
+
+    def around_async_generator(self, inner: AsyncGenerator[Any, Any]) -> AsyncGenerator[Any, Any]:
+        """The same of an async generator."""
+        return inner if self._is_running() else named_as(inner, drive_async_generator(inner, self._opened, self))
+
+    def _is_running(self) -> bool:
+        """Whether what starts now is what runs already, seen again."""
+        with _opening:
+            return is_this_agent(calling_flow().scope, self._name())
+        return True
+
+    def _opened(self) -> Scope | None:
+        with _opening:
+            return self._open()
+        return None
 
 
 def open_agent(name: str) -> Scope | None:

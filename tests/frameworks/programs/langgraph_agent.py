@@ -1,6 +1,8 @@
 """LangGraph: a writer's tool loop, then two reviewers at once, each a subgraph of its own with the same prompt."""
 
+import asyncio
 import operator
+import os
 from typing import Annotated, Any, TypedDict
 
 from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
@@ -73,7 +75,22 @@ work.add_edge("draft", "second review")
 graph = work.compile(name="work")
 
 
+def streamed() -> list[str]:
+    """Only what each graph's own nodes gave; the first reader leaves early."""
+    for _ in graph.stream({"task": "Explain tea", "draft": "", "reviews": []}):
+        break
+    steps = graph.stream({"task": "Explain tea", "draft": "", "reviews": []}, stream_mode="updates")
+    return [name for step in steps for name in step]
+
+
+async def astreamed() -> list[str]:
+    steps = graph.astream({"task": "Explain tea", "draft": "", "reviews": []}, stream_mode="updates")
+    return [name async for step in steps for name in step]
+
+
 def main() -> list[str]:
+    if os.environ.get("STREAM"):
+        return [*streamed(), *asyncio.run(astreamed())]
     done = graph.invoke({"task": "Explain tea", "draft": "", "reviews": []})
     return [done["draft"], *done["reviews"]]
 
