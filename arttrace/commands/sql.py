@@ -8,33 +8,32 @@ import msgspec
 from arttrace.commands.options import dir_option, json_option
 from arttrace.paths import DataDir
 from arttrace.store import open_store
+from arttrace.store.views import as_text
 from arttrace.views import terminal
 
 
-@click.command("sql")
+class _SqlCommand(click.Command):
+    """Its help ends with every view and column, from the table that makes them."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Views"):
+            for line in as_text(formatter.width - formatter.current_indent).splitlines():
+                formatter.write(f"{'':{formatter.current_indent}}{line}".rstrip() + "\n")
+
+
+@click.command("sql", cls=_SqlCommand)
 @click.argument("query")
 @json_option
 @dir_option
 def command(query: str, as_json: bool, data: DataDir) -> None:
-    """Run a SQL query (DuckDB's dialect) that reads the store.
+    """Run a SQL query (DuckDB's dialect) that reads the store. Times are TIMESTAMPTZ, in UTC.
 
     \b
-    Views:
-      trajectories  one row per run: entry, scenario, group, calls, tokens, policy versions, rewards
-      groups        one row per group: trajectories, mean reward and its spread
-      agents        one row per recorded agent: name, entry, error
-      calls         one row per model call: model, policy version, tokens, answer as JSON
-      messages      one row per message of a call's input: position, role, message as JSON
-      tool_calls    one row per recorded tool call: name, arguments, result
-      rewards       one row per reward: name, source, value, explanation
-      policy_steps  one row per optimisation step: version, adapter, metrics as JSON
-      consumption   one row per trajectory that a step was trained on
-      spans         every captured span; what it does not share with others is in `document`
-
-    \b
-    Example:
+    Examples:
       arttrace sql 'SELECT scenario, avg(value) FROM rewards
                     JOIN trajectories t ON t.id = trajectory_id GROUP BY scenario'
+      arttrace sql "SELECT id, calls, tags FROM trajectories
+                    WHERE started > now() - interval 1 hour AND metadata->>'user' = 'u1'"
     """
     with open_store(data) as store:
         columns, rows = store.sql(query)

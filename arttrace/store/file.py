@@ -13,7 +13,7 @@ import duckdb
 
 from arttrace.errors import StoreError, StoreInUse
 from arttrace.journal import lock
-from arttrace.store import schema
+from arttrace.store import schema, views
 
 # The default of 16 MB stalls ingest with a checkpoint every few thousand spans; what waits for one lies in memory.
 _SETTINGS: dict[str, Any] = {"checkpoint_threshold": "64MB"}
@@ -61,6 +61,7 @@ def connection_to(path: Path) -> duckdb.DuckDBPyConnection:
     """A connection to a file, with our settings; its cursors have them too."""
     connection = duckdb.connect(str(path), config=_SETTINGS)
     connection.execute("SET enable_progress_bar = false")  # in `python -c` and notebooks it would go to stdout
+    connection.execute("SET GLOBAL TimeZone = 'UTC'")
     return connection
 
 
@@ -75,6 +76,6 @@ def create(path: Path) -> duckdb.DuckDBPyConnection:
 
 def make(connection: duckdb.DuckDBPyConnection) -> None:
     """Tables and views of this version in an empty file."""
-    connection.execute(f"BEGIN; {schema.TABLES} {schema.VIEWS}")
+    connection.execute(f"BEGIN; {schema.TABLES} {views.VIEWS}")
     connection.execute("INSERT INTO arttrace_schema VALUES (?)", [schema.VERSION])
     connection.execute("COMMIT")

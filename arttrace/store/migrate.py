@@ -1,26 +1,30 @@
 """A store of an older schema becomes one of this version, or stays what it was.
 
-Version 1 is copied into a new file, checked, and put in its place. Version 2 has the same rows: the views change, and
-the tables that only they need, in one transaction. Views that are not this version's are replaced in any store.
+Version 1 is copied into a new file, checked, and put in its place. Versions 2 and 3 have the same rows: the views
+change, the tables that only they need, and a span's time of arrival, in one transaction. When a span came is not known
+of an older store: it counts as come now. Views that are not this version's are replaced in any store.
 """
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import duckdb
 
 from arttrace.errors import StoreError
 from arttrace.records.record import decode_record
-from arttrace.store import placing, schema
+from arttrace.store import placing, schema, views
 from arttrace.store.file import copy_beside, create, replace
 from arttrace.store.parts import ready
 from arttrace.store.writer import Writer
 
-FROM = (1, 2)
+FROM = (1, 2, 3)
 """The schema versions that are understood beside this one."""
 
 _ROWS = 5_000
+_ARRIVALS = """ALTER TABLE span_records ADD COLUMN arrived_ns BIGINT DEFAULT {now};
+    ALTER TABLE span_records ALTER COLUMN arrived_ns DROP DEFAULT;"""
 _RECORDS = ("span_records", "reward_records", "judgement_records", "policy_step_records")
 
 
@@ -30,21 +34,22 @@ def to_current(old: duckdb.DuckDBPyConnection, version: int, path: Path) -> None
     if version == 1:
         _copy_all(old, path)
     else:
-        _replace_views(old, placing.TABLES, placing.FIND)
+        placed = (placing.TABLES, placing.FIND) if version == 2 else ("", "")
+        _replace_views(old, _ARRIVALS.format(now=time.time_ns()) + placed[0], placed[1])
         old.close()
 
 
 def renew_views(connection: duckdb.DuckDBPyConnection) -> None:
     """Gives a store of this version this version's views."""
     held = connection.execute("SELECT comment FROM duckdb_tables() WHERE table_name = 'arttrace_schema'").fetchall()
-    if held != [(schema.VIEWS_HASH,)]:
+    if held != [(views.VIEWS_HASH,)]:
         _replace_views(connection)
 
 
 def _replace_views(connection: duckdb.DuckDBPyConnection, tables: str = "", fill: str = "") -> None:
-    views = connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
-    drops = " ".join(f"DROP VIEW {name};" for (name,) in views)
-    connection.execute(f"BEGIN; {drops} {tables} {schema.VIEWS} {fill}")
+    held = connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
+    drops = " ".join(f"DROP VIEW {name};" for (name,) in held)
+    connection.execute(f"BEGIN; {drops} {tables} {views.VIEWS} {fill}")
     connection.execute("UPDATE arttrace_schema SET version = ?", [schema.VERSION])
     connection.execute("COMMIT")
 

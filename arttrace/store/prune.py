@@ -13,35 +13,60 @@ import duckdb
 import msgspec
 import pyarrow as pa
 
+from arttrace import semconv
 from arttrace.store.file import create
+
+_AHEAD_NS = 86_400_000_000_000  # a clock may be so far ahead of the store's; beyond it, a span's time means nothing
+
+
+class Source(msgspec.Struct, frozen=True):
+    """How many trajectories and spans of one sender go, and when the first and the last of them happened. It is a
+    project or service's name, or the file they were imported from."""
+
+    name: str
+    trajectories: int
+    spans: int
+    first_ns: int
+    last_ns: int
 
 
 class Pruned(msgspec.Struct, frozen=True):
-    """What went (or, `dry_run`, would go) and what is left; bytes are those of the file, after None in a dry run."""
+    """What went (or, `dry_run`, would go) and what is left; bytes are those of the file, after None in a dry run.
+    `sources` says where what went came from, the most trajectories first."""
 
     trajectories: int
     spans: int
     kept_trajectories: int
     bytes_before: int
     bytes_after: int | None = None
+    sources: tuple[Source, ...] = ()
 
 
 class Run(msgspec.Struct):
     """Trajectories and traces that share spans or are linked: they stay or go together. `last_ns` is when the last of
-    it ended, `size` the bytes of its spans as JSON."""
+    it ended or came in, whichever is later: what was imported yesterday is new, whenever it happened. `size` is the
+    bytes of its spans as JSON."""
 
     trajectories: set[str]
     traces: set[str]
+    project: str = ""
+    origin: int | None = None
+    """texts.id of the resource and scope of its first span."""
     last_ns: int = 0
     size: int = 0
     spans: int = 0
+    first_start_ns: int = 0
+    last_start_ns: int = 0
 
 
 def runs(connection: duckdb.DuckDBPyConnection) -> list[Run]:
     """Every run of the store, the newest first."""
     rows = connection.execute(
-        """SELECT trace_id, trajectory_id, max(greatest(start_ns, end_ns)), sum(bytes)::BIGINT, count(*)
-        FROM span_records GROUP BY ALL"""
+        f"""SELECT trace_id, trajectory_id, max(greatest(arrived_ns, if(
+                greatest(start_ns, end_ns, 0) - arrived_ns > {_AHEAD_NS}, arrived_ns, greatest(start_ns, end_ns, 0)))),
+            sum(bytes)::BIGINT, count(*), min(start_ns), max(start_ns), arg_min(origin, start_ns),
+            coalesce(max(project), '')
+        FROM span_records GROUP BY ALL"""  # noqa: S608
     ).fetchall()
     of_trace: dict[str, Run] = {}
     of_trajectory: dict[str, Run] = {}
@@ -50,14 +75,22 @@ def runs(connection: duckdb.DuckDBPyConnection) -> list[Run]:
         small, large = sorted((run, other), key=lambda one: len(one.traces))
         large.last_ns, large.size = max(large.last_ns, small.last_ns), large.size + small.size
         large.spans += small.spans
+        if small.first_start_ns < large.first_start_ns:
+            large.first_start_ns, large.origin = small.first_start_ns, small.origin
+        large.project = max(large.project, small.project)
+        large.last_start_ns = max(large.last_start_ns, small.last_start_ns)
         large.traces |= small.traces
         large.trajectories |= small.trajectories
         of_trace.update(dict.fromkeys(small.traces, large))
         of_trajectory.update(dict.fromkeys(small.trajectories, large))
 
-    for trace_id, trajectory_id, last_ns, size, spans in rows:
-        run = of_trace.setdefault(trace_id, Run(set(), {trace_id}))
-        run.last_ns, run.size, run.spans = max(run.last_ns, last_ns), run.size + size, run.spans + spans
+    for trace_id, trajectory_id, last_ns, size, spans, first_start_ns, last_start_ns, origin, project in rows:
+        run = Run(set(), {trace_id}, project, origin, last_ns, size, spans, first_start_ns, last_start_ns)
+        if trace_id in of_trace:
+            join(of_trace[trace_id], run)
+        else:
+            of_trace[trace_id] = run
+        run = of_trace[trace_id]
         if trajectory_id is None:
             continue
         run.trajectories.add(trajectory_id)
@@ -71,8 +104,32 @@ def runs(connection: duckdb.DuckDBPyConnection) -> list[Run]:
     return sorted(unique, key=lambda run: (-run.last_ns, min(run.traces)))
 
 
+def sources(connection: duckdb.DuckDBPyConnection, found: Sequence[Run], kept: Sequence[Run]) -> tuple[Source, ...]:
+    """Where those of the runs came from that are not kept, the most trajectories first."""
+    stay = {id(run) for run in kept}
+    gone = [run for run in found if id(run) not in stay]
+    origins = list({run.origin for run in gone})
+    query = f"""SELECT id, coalesce(text::JSON->'resource'->>'{semconv.SERVICE_NAME}', text::JSON->>'scope_name', '')
+        FROM texts WHERE id IN (SELECT unnest(?::BIGINT[]))"""  # noqa: S608
+    names = dict(connection.execute(query, [origins]).fetchall())
+    of_name: dict[str, list[Run]] = {}
+    for run in gone:
+        of_name.setdefault(run.project or names.get(run.origin) or "(no name)", []).append(run)
+    told = [
+        Source(
+            name,
+            sum(len(run.trajectories) for run in members),
+            sum(run.spans for run in members),
+            min(run.first_start_ns for run in members),
+            max(run.last_start_ns for run in members),
+        )
+        for name, members in of_name.items()
+    ]
+    return tuple(sorted(told, key=lambda one: (-one.trajectories, one.name)))
+
+
 def within(found: Sequence[Run], *, before_ns: int | None, max_size: int | None) -> list[Run]:
-    """The runs that stay: not ended before `before_ns`, and the newest whose sizes add up to at most `max_size`."""
+    """The runs that stay: not older than `before_ns`, and the newest whose sizes add up to at most `max_size`."""
     kept, size = [], 0
     for run in found:
         size += run.size

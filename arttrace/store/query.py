@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import duckdb
@@ -22,6 +23,7 @@ _reads = re.compile(
     r"range|generate_series|unnest|repeat|json_each|json_tree|glob|(duckdb|pragma|read)_\w+", re.IGNORECASE | re.ASCII
 )
 """Table functions; those of files are named so that DuckDB says that it refuses the file."""
+_ZONED, _PLAIN = "TIMESTAMP WITH TIME ZONE", "TIMESTAMP"  # the store's time zone is UTC
 _explaining = re.compile(
     r"\s*EXPLAIN(?:\s+ANALYZE\b|\s*\((?=\s*(?:ANALYZE|FORMAT)\b)[\w\s,]*\)|\b)", re.IGNORECASE | re.ASCII
 )
@@ -94,16 +96,21 @@ def _objects(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def _columns_and_rows(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    result = connection.execute(query)
-    columns = [(column[0], str(column[1])) for column in result.description or ()]
-    zoned = [name for name, type in columns if type == "TIMESTAMP WITH TIME ZONE"]
-    if zoned:  # DuckDB would need the package pytz to hand these over
-        casts = ", ".join(f"{(name := _quoted(column))}::TIMESTAMP AS {name}" for column in zoned)
-        cast = f"SELECT * REPLACE ({casts}) FROM (\n{query.strip().rstrip(';')}\n)"  # noqa: S608
-        _check(connection, cast)
-        result = connection.execute(cast)
-    return [name for name, _ in columns], result.fetchall()
+    told = connection.sql(query)  # it is not run for that
+    columns, types = list(told.columns), [str(type) for type in told.types]
+    zoned = [at for at, type in enumerate(types) if type == _ZONED]
+    if any(_ZONED in type for type in types):  # DuckDB would need the package pytz to hand these over
+        casts = ", ".join(f"c{at}::{type.replace(_ZONED, _PLAIN)}" for at, type in enumerate(types))
+        names = ", ".join(f"c{at}" for at in range(len(types)))
+        query = f"SELECT {casts} FROM (\n{query.strip().rstrip(';')}\n) AS q({names})"  # noqa: S608
+        _check(connection, query)
+    rows = connection.execute(query).fetchall()
+    return columns, [_in_utc(row, zoned) for row in rows] if zoned else rows
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+def _in_utc(row: tuple[Any, ...], zoned: Sequence[int]) -> tuple[Any, ...]:
+    values = list(row)
+    for at in zoned:
+        if isinstance(values[at], datetime):
+            values[at] = values[at].replace(tzinfo=UTC)
+    return tuple(values)

@@ -58,6 +58,7 @@ SPANS: dict[str, str] = {
     "bytes": "BIGINT",
     "content_hash": "BIGINT",
     "document": "VARCHAR",
+    "arrived_ns": "BIGINT",
 }
 """The columns of `span_records`; those up to `output_tokens` come from `span_columns`."""
 

@@ -32,7 +32,7 @@ from arttrace.store.intake import take_in
 from arttrace.store.links import any_links, below, beside
 from arttrace.store.named import normalised
 from arttrace.store.placing import found_on, place
-from arttrace.store.prune import Pruned, copy_kept, runs, within
+from arttrace.store.prune import Pruned, copy_kept, runs, sources, within
 from arttrace.store.query import run_query
 from arttrace.store.reading import read_spans
 from arttrace.store.rows import EVALUATE
@@ -170,9 +170,9 @@ class Store:
             ) from error
 
     def prune(self, *, before_ns: int | None = None, max_bytes: int | None = None, dry_run: bool = False) -> Pruned:
-        """Takes out runs that ended before a time, and the oldest until the file has at most this size, and gives
-        their space back. Which runs policies consumed stays known. The file is written anew beside the old one and
-        takes its place at once; until then nothing changes."""
+        """Takes out runs that ended and came in before a time, and the oldest until the file has at most this size,
+        and gives their space back. Which runs policies consumed stays known. The file is written anew beside the old
+        one and takes its place at once; until then nothing changes."""
         target = copy_beside(self.data.store)
         with self._file.lock:
             try:
@@ -184,11 +184,14 @@ class Store:
                     budget = None if max_bytes is None or before <= max_bytes else int(whole * max_bytes / before)
                     kept = within(found, before_ns=before_ns, max_size=budget)
                     after = None
-                    if not dry_run and len(kept) < len(found):
+                    rewrite = not dry_run and len(kept) < len(found)
+                    if rewrite:
                         copy_kept(connection, target, kept)
                         while max_bytes is not None and kept and target.stat().st_size > max_bytes:  # was estimated
                             kept = within(kept, before_ns=None, max_size=sum(run.size for run in kept) * 3 // 4)
                             copy_kept(connection, target, kept)
+                    gone = sources(connection, found, kept)
+                    if rewrite:
                         self._file.reopen(target)
                         after = self.data.store.stat().st_size
             except (duckdb.Error, OSError, StoreError) as error:
@@ -203,6 +206,7 @@ class Store:
             kept_trajectories=sum(len(run.trajectories) for run in kept),
             bytes_before=before,
             bytes_after=before if after is None and not dry_run else after,
+            sources=gone,
         )
 
     # --- out -----------------------------------------------------------------------------------------------

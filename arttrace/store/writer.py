@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -48,6 +49,7 @@ _ARROW = {
 _KNOWN_TEXTS = 100_000
 _TOKEN_TAIL = 4  # the last four characters of base64 may change when more follows
 
+_now_ns = time.time_ns
 _encode = msgspec.json.Encoder().encode
 _is_trace = re.compile("[0-9a-f]{32}").fullmatch
 
@@ -129,6 +131,7 @@ class Writer:
     def _store_spans(self, fresh: Sequence[Parts]) -> None:
         if not fresh:
             return
+        arrived_ns = _now_ns()
         new = _NewRows()
         agents: list[SpanRow] = []
         traces: set[str] = set()
@@ -146,8 +149,8 @@ class Writer:
                 if (text := shared.get(semconv.SYSTEM_INSTRUCTIONS)) is not None:
                     instructions = self._text_id(text, new)
             origin = self._text_id(parts.origin, new) if parts.origin else None
-            own = prompt, form, token_prompt, tools, instructions, origin, parts.size, parts.digest, parts.document
-            new.spans.append(columns + own)
+            ids = prompt, form, token_prompt, tools, instructions, origin
+            new.spans.append((*columns, *ids, parts.size, parts.digest, parts.document, arrived_ns))
             traces.add(trace_id)
             if parts.odd:
                 odd.add(trace_id)

@@ -431,6 +431,7 @@ def test_a_rewrite_that_fails_at_its_end_leaves_a_store_that_goes_on(
     def fails(*_: object) -> duckdb.DuckDBPyConnection:
         raise StoreError("not now")
 
+    monkeypatch.setattr("arttrace.store.writer._now_ns", lambda: 1)
     with Store.open(data, create=True) as store:
         store.append([span(1)])
         with monkeypatch.context() as patch:
@@ -483,7 +484,9 @@ def test_readers_that_come_one_after_the_other_hold_no_rewrite_up(
     data: DataDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Store.open(data, create=True) as store:
-        store.append([span(1)])
+        with monkeypatch.context() as patch:
+            patch.setattr("arttrace.store.writer._now_ns", lambda: 1)
+            store.append([span(1)])
         store.append(research_run("kept"))
         waits = threading.Event()
         wait_for = store._file._changed.wait_for

@@ -15,9 +15,11 @@ from simulated_agent import T0, Run, message, research_run
 from arttrace.collector.owner import hold_store
 from arttrace.commands import cli
 from arttrace.errors import StoreError
+from arttrace.formats.files import read_file
 from arttrace.journal import list_segments
 from arttrace.paths import DataDir
 from arttrace.records.policy import Consumed, PolicyStep
+from arttrace.records.record import Record
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.store import Store, open_store
@@ -186,5 +188,39 @@ def test_the_command(data: DataDir) -> None:
 
     assert prune()[0] == 2
     assert prune("--older-than", "soon")[0] == 2
-    assert "0 trajectories (0 spans) would go, 1 kept" in prune("--max-size", "10GB", "--dry-run")[1]
+    assert "0 trajectories (0 spans) to go, 1 kept" in prune("--max-size", "10GB", "--dry-run")[1]
     assert "1 trajectories (8 spans) gone, 0 kept" in prune("--older-than", "0s")[1]
+
+
+def test_what_came_in_lately_stays_whenever_it_happened(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Conversations without dates stand in the year 2000; the traces of last year were imported today."""
+    undated = records_of({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})
+    future = [msgspec.structs.replace(span, end_ns=(1 << 63) - 1) for span in research_run("clock is wrong")]
+    with Store.open(data, create=True) as store:
+        store.append(research_run("long here") + future)
+        monkeypatch.setattr("arttrace.store.writer._now_ns", lambda: T0 + 100 * HOUR)
+        store.append(undated + research_run("came late"))
+        assert store.prune(before_ns=T0 + 90 * HOUR, dry_run=True).trajectories == 2
+        done = store.prune(before_ns=T0 + 90 * HOUR)
+        assert (done.trajectories, done.kept_trajectories) == (2, 2)
+        assert {t.start_ns < T0 for t in store.trajectories()} == {True, False}
+        arrived = [store.sql(f"SELECT DISTINCT arrived FROM {view}")[1] for view in ("spans", "trajectories")]
+        assert arrived[0] == arrived[1]
+        assert store.prune(before_ns=T0 + 101 * HOUR).trajectories == 2
+
+
+def records_of(conversation: dict[str, object]) -> list[Record]:
+    return read_file(msgspec.json.encode(conversation), "airline").records
+
+
+def test_the_command_says_where_it_comes_from_first(data: DataDir) -> None:
+    undated = records_of({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})
+    shop = [msgspec.structs.replace(span, resource={"service.name": "shop"}) for span in research_run("of the shop")]
+    with Store.open(data, create=True) as store:
+        store.append(undated + shop + research_run("x") + research_run("y"))
+    whole = ["prune", "--older-than", "1h", "--dir", str(data.root)]
+    lines = CliRunner().invoke(cli, [*whole, "--dry-run"]).output.splitlines()
+    assert lines[0].endswith(" to go, 0 kept")
+    assert [line.split()[:2] for line in lines[1:]] == [["(no", "name)"], ["airline", "1"], ["shop", "1"]]
+    assert lines[2].endswith("of 2000-01-01 to 2000-01-01")
+    assert CliRunner().invoke(cli, whole).output.splitlines()[: len(lines)] == lines

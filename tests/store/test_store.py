@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable
+from datetime import UTC
 from pathlib import Path
 
 import duckdb
@@ -195,7 +196,7 @@ def test_sql_only_reads(data: DataDir) -> None:
         with pytest.raises(StoreError, match="the query failed"):
             store.sql("SELECT nothing FROM nowhere")
         names, [(time, one)] = store.sql('SELECT now() AS "a ""time", 1 AS one;')
-        assert (names, one, time.tzinfo) == (['a "time', "one"], 1, None)
+        assert (names, one, time.tzinfo) == (['a "time', "one"], 1, UTC)
 
 
 HOLD = """

@@ -1,0 +1,125 @@
+"""The views of the store: every column has its meaning in one table, and whatever a span holds, they answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from simulated_agent import T0, Run, message, research_run
+
+from arttrace import semconv
+from arttrace.collector.owner import answering, hold_store
+from arttrace.commands import cli
+from arttrace.paths import DataDir
+from arttrace.records.policy import PolicyStep
+from arttrace.records.reward import Reward
+from arttrace.records.span import SpanRow
+from arttrace.store import Store, open_store
+from arttrace.store.views import DESCRIBED, as_markdown
+
+LATEST_NS = (1 << 63) - 1
+DOCS = Path(__file__).parents[2] / "docs" / "store.md"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDir:
+    return DataDir(tmp_path / "data")
+
+
+@pytest.fixture
+def store(data: DataDir) -> Iterator[Store]:
+    with Store.open(data, create=True) as store:
+        yield store
+
+
+def agent(trace: str, **attributes: object) -> SpanRow:
+    named = {semconv.OPERATION_NAME: "invoke_agent", semconv.ENTRY: "agent:main", **attributes}
+    now = time.time_ns()
+    return SpanRow(trace * 32, trace * 16, "invoke_agent main", now, now + 5, attributes=named)
+
+
+def chat(trace: str, messages: str) -> SpanRow:
+    attributes = {semconv.OPERATION_NAME: "chat", semconv.INPUT_MESSAGES: messages}
+    return SpanRow(trace * 32, "c" * 16, "chat m", T0, T0 + 5, trace * 16, attributes=attributes)
+
+
+def test_one_span_makes_no_view_fail(store: Store, data: DataDir) -> None:
+    latest = [msgspec.structs.replace(span, start_ns=LATEST_NS, end_ns=LATEST_NS) for span in research_run("latest")]
+    counted = Run("counted")
+    for at in (1, 2, 3):
+        huge = {"USAGE_INPUT_TOKENS": (1 << 62) - 1, "USAGE_OUTPUT_TOKENS": (1 << 62) - 1}
+        counted.chat("c", [message("user", "a")], message("assistant", "b"), at=at, **huge)
+    store.append(
+        [
+            *research_run("usual", "s"),
+            *latest,
+            *counted.end(),
+            chat("6", '[{"role":"user","parts":[{"type":"text","content":"\\ud800"}]}]'),
+            agent("7", **{semconv.TAGS: "no list", semconv.METADATA: "{no object"}),
+            agent("8", **{semconv.TAGS: {"a": 1}, semconv.METADATA: 5}),
+            SpanRow("7" * 32, "9" * 16, "tool", T0, T0, "7" * 16, attributes={semconv.OPERATION_NAME: "execute_tool"}),
+            Reward(id="r", trajectory_id="usual", value=1e308, time_ns=LATEST_NS),
+            Reward(id="s", trajectory_id="counted", value=1e308, time_ns=-LATEST_NS - 1),
+            Reward(id="t", trajectory_id="latest", value=-1e308),
+            PolicyStep("p", 1, "x", time_ns=LATEST_NS),
+        ]
+    )
+    for view in DESCRIBED:
+        columns, rows = store.sql(f"FROM {view.name}")
+        assert columns == [column.name for column in view.columns]
+        assert rows or view.name == "consumption", view.name
+    [(started, seconds)] = store.sql("SELECT started, seconds FROM trajectories WHERE id = 'latest'")[1]
+    assert (started.year, started.tzinfo, seconds) == (2262, UTC, 0.0)
+    with answering(store):
+        for command in (["ls"], ["show", "latest"]):
+            shown = CliRunner().invoke(cli, [*command, "--dir", str(data.root)], catch_exceptions=False)
+            assert (shown.exit_code, "latest" in shown.output) == (0, True)
+
+
+def test_times_compare_with_now(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arttrace.store.writer._now_ns", time.time_ns)
+    store.append([agent("1"), *research_run("long ago")])
+    recent = "SELECT trajectory_id FROM {} WHERE started > now() - interval 1 hour"
+    for view in ("agents", "spans", "calls", "tool_calls"):
+        assert store.sql(recent.format(view))[1] == ([("1" * 32,)] if view in ("agents", "spans") else [])
+    assert store.sql("SELECT id FROM trajectories WHERE started > now() - interval 1 hour")[1] == [("1" * 32,)]
+    assert store.sql("SELECT id FROM trajectories WHERE started < TIMESTAMPTZ '2020-01-01'")[1] == []
+    assert store.sql("SELECT count(*) FROM trajectories WHERE arrived > now() - interval 1 hour")[1] == [(2,)]
+
+
+def test_a_time_is_the_same_whoever_reads_it_in_whatever_form(data: DataDir) -> None:
+    began = datetime.fromtimestamp(T0 // 10**9, UTC)
+    query = """SELECT min(started) AS a, min(started) AS a, list(DISTINCT date_trunc('day', started)) AS days,
+        {'at': min(started)} AS held, map(['at'], [min(started)]) AS named FROM trajectories"""
+    naive = began.replace(tzinfo=None)
+    day = naive.replace(hour=0, minute=0, second=0)
+    with hold_store(data, create=True) as own, open_store(data) as asked:
+        own.append(research_run("a"))
+        for store in (own, asked):
+            columns, [row] = store.sql(query)
+            assert columns == ["a", "a", "days", "held", "named"]
+            assert row == (began, began, [day], {"at": naive}, {"at": naive})
+
+
+def test_tags_and_metadata(store: Store) -> None:
+    tagged = agent("1", **{semconv.TAGS: ["beta", "eu"], semconv.METADATA: '{"user": {"id": "u1"}}'})
+    store.append([tagged, agent("2")])
+    for view, id in (("trajectories", "id"), ("agents", "trajectory_id")):
+        query = f"SELECT {id}, tags, metadata->'user'->>'id' FROM {view} WHERE list_contains(tags, 'eu')"
+        assert store.sql(query)[1] == [("1" * 32, ["beta", "eu"], "u1")]
+
+
+def test_help_and_docs_tell_every_column() -> None:
+    told = CliRunner().invoke(cli, ["sql", "--help"], terminal_width=100).output
+    assert max(map(len, told.splitlines())) <= 100
+    for view in DESCRIBED:
+        assert f"  {view.name}: {view.rows}" in told
+        for column in view.columns:
+            assert f"    {column.name} " in told
+            assert column.meaning.split()[0] in told
+    assert as_markdown() in DOCS.read_text(encoding="utf-8")
