@@ -15,6 +15,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -31,6 +32,17 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 class CheckpointError(TrainingError, MayPass):
     """The disk refuses a version; what was there before is whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """The ids of the trajectories that version `step` was trained on by `method`, or inherited from a version as used
+    so."""
+
+    method: str
+    step: int
+    ids: frozenset[str]
+    inherited_from: str = ""
 
 
 class Checkpoints:
@@ -89,9 +101,21 @@ class Checkpoints:
                 "Without it nobody knows which trajectories that step consumed: restore it, or move the version away.",
             ) from error
 
-    def consumed_ids(self) -> frozenset[str]:
-        """The ids of all trajectories that any version was trained on."""
-        return frozenset(entry.trajectory_id for step in self.all_steps() for entry in self.manifest(step).consumed)
+    def consumed_ids(self, method: str | None = None) -> frozenset[str]:
+        """The ids of all trajectories that any version was trained on by `method` (None: by any), those that a fork
+        inherited too."""
+        return frozenset(id for use in self.uses() if method in (None, use.method) for id in use.ids)
+
+    def uses(self) -> list[Use]:
+        """What each version was trained on, by method, in order of the versions."""
+        found: dict[tuple[int, str], set[str]] = {}
+        inherited: dict[int, str] = {}
+        for step in self.all_steps():
+            done = self.manifest(step)
+            inherited[step] = done.forked_from
+            for entry in done.consumed:
+                found.setdefault((step, entry.method or done.made_by), set()).add(entry.trajectory_id)
+        return [Use(method, step, frozenset(ids), inherited[step]) for (step, method), ids in found.items()]
 
     def write(self, step: int, save: Callable[[Path], None], manifest: PolicyStep) -> Path:
         """Write version `step` and return its directory: `save` fills it, the manifest is added.

@@ -31,7 +31,7 @@ def _learner(given: Any) -> Any:
         raise ValueError(str(error)) from None
 
 
-def _names(given: Any) -> Any:
+def names(given: Any) -> Any:
     """A comma list as the tuple it means."""
     return tuple(name.strip() for name in given.split(",") if name.strip()) if isinstance(given, str) else given
 
@@ -75,7 +75,7 @@ class DaemonConfig(BaseModel):
     max_steps: int | None = Field(None, ge=1, description="Stop when the policy is at this version.")
     max_skips: int = Field(10, ge=1, description="Stop after so many rounds in a row that taught nothing.")
     keep: Keep = Field(Keep(), description="Which versions keep their weights.")  # type: ignore[call-arg]
-    report_to: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
+    report_to: Annotated[tuple[str, ...], BeforeValidator(names)] = Field(
         (), description="Also send metrics to these: wandb, tensorboard, trackio."
     )
     metrics_port: int | None = Field(

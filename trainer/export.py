@@ -56,9 +56,18 @@ def fork(source: Checkpoints, step: int, target: Checkpoints) -> PolicyStep:
         )
     found = source.manifest(step)
     ancestors = [source.manifest(n) for n in source.all_steps() if n <= step]
-    consumed: dict[str, Consumed] = {one.trajectory_id: one for done in ancestors for one in done.consumed}
+    consumed: dict[tuple[str, str], Consumed] = {}
+    for done in ancestors:
+        for one in done.consumed:
+            method = one.method or done.made_by
+            consumed[one.trajectory_id, method] = msgspec.structs.replace(one, method=method)
     manifest = msgspec.structs.replace(
-        found, policy=target.policy, consumed=tuple(consumed.values()), time_ns=time.time_ns()
+        found,
+        policy=target.policy,
+        consumed=tuple(consumed.values()),
+        time_ns=time.time_ns(),
+        method="fork",
+        forked_from=found.version,
     )
 
     def copy(directory: Path) -> None:

@@ -7,17 +7,21 @@ import msgspec
 from arttrace.records.int64 import Int64
 
 
-class Consumed(msgspec.Struct, frozen=True):
-    """One trajectory that a step was trained on, at the revision it had."""
+class Consumed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One trajectory that a step was trained on, at the revision it had. `method` is set where it is not the step's:
+    in the first version of a fork, which names what the versions before it were trained on."""
 
     trajectory_id: str
     revision: str
+    method: str = ""
 
 
 class PolicyStep(msgspec.Struct, frozen=True, tag="policy_step", omit_defaults=True):
     """Step `step` of policy `policy`, which made version `policy@step`.
 
-    Unique by (policy, step). `metrics` are plain numbers by name; seconds end in `_s`. The adapter lies in `adapter`.
+    Unique by (policy, step). `method` is "grpo", "sft" or "dpo", and "fork" where the version was copied from
+    `forked_from`; "" in steps of before it was kept, see `made_by`. `metrics` are plain numbers by name; seconds end in
+    `_s`. The adapter lies in `adapter`.
     """
 
     policy: str
@@ -27,6 +31,17 @@ class PolicyStep(msgspec.Struct, frozen=True, tag="policy_step", omit_defaults=T
     metrics: dict[str, float] = {}
     base_model: str = ""
     time_ns: Int64 = 0
+    method: str = ""
+    forked_from: str = ""
+
+    @property
+    def made_by(self) -> str:
+        """The method, told by the metrics where it was not kept."""
+        if self.method:
+            return self.method
+        if "learned_tokens" not in self.metrics:
+            return "grpo"
+        return "dpo" if self.metrics.get("accuracy", 0.0) > 0 else "sft"
 
     @property
     def version(self) -> str:

@@ -80,6 +80,7 @@ class AnyStore(Protocol):
         entry: str | None = None,
         since_ns: int | None = None,
         unconsumed_by: str | None = None,
+        method: str | None = None,
         complete_only: bool = False,
     ) -> list[TrajectorySummary]: ...
     def trajectory(self, id_or_prefix: str) -> Trajectory: ...
@@ -91,6 +92,7 @@ class AnyStore(Protocol):
         ids: Sequence[str] | None = None,
         entry: str | None = None,
         unconsumed_by: str | None = None,
+        method: str | None = None,
         complete_only: bool = False,
     ) -> list[Trajectory]: ...
     def spans(self, trajectory_id: str) -> list[SpanRow]: ...
@@ -198,6 +200,7 @@ class RemoteStore:
         entry: str | None = None,
         since_ns: int | None = None,
         unconsumed_by: str | None = None,
+        method: str | None = None,
         complete_only: bool = False,
     ) -> list[TrajectorySummary]:
         """As Store.summaries."""
@@ -208,6 +211,7 @@ class RemoteStore:
             entry=entry,
             since_ns=since_ns,
             unconsumed_by=unconsumed_by,
+            method=method,
             complete_only=complete_only,
         )
         return found
@@ -225,6 +229,7 @@ class RemoteStore:
         ids: Sequence[str] | None = None,
         entry: str | None = None,
         unconsumed_by: str | None = None,
+        method: str | None = None,
         complete_only: bool = False,
     ) -> list[Trajectory]:
         """As Store.trajectories."""
@@ -235,6 +240,7 @@ class RemoteStore:
             ids=ids,
             entry=entry,
             unconsumed_by=unconsumed_by,
+            method=method,
             complete_only=complete_only,
         )
         return found

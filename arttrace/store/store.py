@@ -53,6 +53,13 @@ _NAMED_ONE_BY_ONE = 32  # then DuckDB knows beforehand what to look for, and ski
 _SPANS_AT_ONCE = 5_000  # of runs that are built: fewer, and the tables are looked through more often
 _REOPENED_AFTER = 200_000  # records: DuckDB keeps something of every row it has written, about 150 bytes of each span
 
+_Used = tuple[str, list[Any]]
+
+_MADE_BY = """coalesce(json_extract_string(document, '$.method'), CASE
+    WHEN json_extract_string(document, '$.metrics.learned_tokens') IS NULL THEN 'grpo'
+    WHEN coalesce(json_extract_string(document, '$.metrics.accuracy')::DOUBLE, 0) > 0 THEN 'dpo' ELSE 'sft' END)"""
+"""PolicyStep.made_by in SQL."""
+
 
 class Store:
     """An open store; threads may share it. Use `Store.open`, and close it (or use it as a context manager)."""
@@ -219,16 +226,19 @@ class Store:
         entry: str | None = None,
         since_ns: int | None = None,
         unconsumed_by: str | None = None,
+        method: str | None = None,
         complete_only: bool = False,
     ) -> list[TrajectorySummary]:
         """One line per trajectory, the newest first, filtered by group key, entry or earliest start; `unconsumed_by`
-        names a policy that must not have trained on it. Made once and kept until a span or a reward of the
+        names a policy that must not have trained on it, by `method` where that is given; what a fork was copied with
+        is known to its manifest alone then. Made once and kept until a span or a reward of the
         trajectory comes."""
         groups = None if group is None else [group]
         most = None if complete_only else limit
-        given = self._given(groups=groups, entry=entry, since_ns=since_ns, unconsumed_by=unconsumed_by, limit=most)
+        used = _used(unconsumed_by, method)
+        given = self._given(groups=groups, entry=entry, since_ns=since_ns, used=used, limit=most)
         kept = self._summaries(given)
-        known = self._consumed(unconsumed_by, {one.id for one in kept} - set(given))
+        known = self._consumed(used, {one.id for one in kept} - set(given))
         found = [
             one
             for one in kept
@@ -238,7 +248,10 @@ class Store:
             and not (complete_only and one.incomplete)
         ]
         if most is not None and len(found) < most <= len(given):  # some of the newest are parts of others, say
-            return self.summaries(group=group, entry=entry, since_ns=since_ns, unconsumed_by=unconsumed_by)[:limit]
+            every = self.summaries(
+                group=group, entry=entry, since_ns=since_ns, unconsumed_by=unconsumed_by, method=method
+            )
+            return every[:limit]
         return sorted(found, key=lambda one: (one.start_ns, one.id), reverse=True)[:limit]
 
     def trajectory(self, id_or_prefix: str) -> Trajectory:
@@ -274,17 +287,20 @@ class Store:
         ids: Sequence[str] | None = None,
         entry: str | None = None,
         unconsumed_by: str | None = None,
+        method: str | None = None,
         complete_only: bool = False,
     ) -> list[Trajectory]:
         """Trajectories in order of start. All conditions given must hold; `group` and `groups` are keys as of
-        groups.group_key, `unconsumed_by` names a policy that must not have trained on them."""
+        groups.group_key, `unconsumed_by` names a policy that must not have trained on them, by `method` where that is
+        given, as in `summaries`."""
         keys = None if group is None and groups is None else {*(groups or ()), *([group] if group is not None else ())}
-        given = self._given(groups=None if keys is None else sorted(keys), entry=entry, unconsumed_by=unconsumed_by)
+        used = _used(unconsumed_by, method)
+        given = self._given(groups=None if keys is None else sorted(keys), entry=entry, used=used)
         if ids is not None:
             named = {*ids, *(part for id in ids for part in before_colons(id))}
             given = [id for id in given if id in named]
         built = self._build(given)
-        known = self._consumed(unconsumed_by, {one.id for one in built} - set(given))
+        known = self._consumed(used, {one.id for one in built} - set(given))
         return [
             trajectory
             for trajectory in built
@@ -329,7 +345,7 @@ class Store:
         *,
         groups: Sequence[str] | None = None,
         entry: str | None = None,
-        unconsumed_by: str | None = None,
+        used: _Used | None = None,
         since_ns: int | None = None,
         limit: int | None = None,
     ) -> list[str]:
@@ -338,9 +354,9 @@ class Store:
         query = f"SELECT trajectory_id FROM span_records WHERE trajectory_id IS NOT NULL AND {_OF_RUNS}"  # noqa: S608
         values: list[Any] = []
         conditions: list[tuple[str, Any]] = []
-        if unconsumed_by is not None:
-            query += " AND trajectory_id NOT IN (SELECT trajectory_id FROM consumption WHERE policy = ?)"
-            values.append(unconsumed_by)
+        if used is not None:
+            query += f" AND trajectory_id NOT IN ({used[0]})"
+            values += used[1]
         if groups is not None:  # a run that says nothing of itself is a group named by its id
             keys = [*groups, *(part for key in groups for part in before_colons(key))]
             conditions.append(("list_contains(?, coalesce(any_value(group_key), trajectory_id))", keys))
@@ -358,12 +374,11 @@ class Store:
             values.append(limit)
         return self._column(query, values)[::-1]
 
-    def _consumed(self, policy: str | None, ids: Collection[str]) -> set[str]:
-        """Those of these trajectories that a policy was trained on."""
-        if policy is None or not ids:
+    def _consumed(self, used: _Used | None, ids: Collection[str]) -> set[str]:
+        """Those of these trajectories that are used up."""
+        if used is None or not ids:
             return set()
-        query = f"SELECT trajectory_id FROM consumption WHERE policy = ? AND trajectory_id IN ({_ITEMS})"  # noqa: S608
-        return set(self._column(query, [policy, list(ids)]))
+        return set(self._column(f"{used[0]} AND trajectory_id IN ({_ITEMS})", [*used[1], list(ids)]))
 
     def _summaries(self, given: Sequence[str]) -> list[TrajectorySummary]:
         """Summaries of what was given under these ids: those that are kept, the others made now and kept from now
@@ -441,3 +456,14 @@ class Store:
     def _column(self, query: str, values: Sequence[Any]) -> list[Any]:
         with self._file.reading() as connection:
             return [value for (value,) in connection.execute(query, values).fetchall()]
+
+
+def _used(policy: str | None, method: str | None) -> _Used | None:
+    """The query for what a policy was trained on, by `method` where that is given, and its values."""
+    if policy is None:
+        return None
+    query = "SELECT trajectory_id FROM consumption WHERE policy = ?"
+    if method is None:
+        return query, [policy]
+    others = f"SELECT step FROM policy_step_records WHERE policy = ? AND {_MADE_BY} != ?"  # noqa: S608
+    return f"{query} AND step NOT IN ({others})", [policy, policy, method]

@@ -21,7 +21,7 @@ from arttrace.paths import DataDir
 from arttrace.store.remote import read_owner
 from trainer.checkpoints import Checkpoints
 from trainer.commands.training import print_step, require_base_model, require_served
-from trainer.config import DaemonConfig, Keep, load_config
+from trainer.config import DaemonConfig, Keep, load_config, names
 from trainer.daemon.machine import Daemon
 from trainer.daemon.patience import stop_on_signals
 from trainer.daemon.prometheus import render, serving_metrics
@@ -45,6 +45,11 @@ class DaemonFlags:
     file: Path | None
     flags: Mapping[str, Any]
 
+    @property
+    def report_to(self) -> tuple[str, ...]:
+        """Where metrics go, of the flag alone: for the methods that take no other option of the daemon."""
+        return tuple(names(self.flags.get("report_to", "")))
+
     def config(self) -> DaemonConfig:
         """The config of flags, environment and file. Raises TrainingError."""
         return load_config(self.file, self.flags)
@@ -61,8 +66,8 @@ def daemon_options(function: Callable[..., Any]) -> Callable[..., Any]:
     def command(**given: Any) -> Any:
         wanted, file, show = given.pop("daemon"), given.pop("config_file"), given.pop("print_config")
         flags = {name: value for name in own if (value := given.pop(name)) is not None}
-        if not (wanted or show) and (flags or file):
-            named = "--config" if file else _flag(next(iter(flags)))
+        named = "--config" if file else next((_flag(name) for name in flags if name != "report_to"), None)
+        if not (wanted or show) and named:
             raise click.UsageError(f"{named} is an option of the daemon: add --daemon")
         context = click.get_current_context()
         chosen = {

@@ -6,10 +6,12 @@ import json
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
 import click
+import msgspec
 
 from arttrace.groups import group_trajectories
 from arttrace.records.group import Group
@@ -17,11 +19,12 @@ from arttrace.store import AnyStore
 from trainer.advantages import Scale
 from trainer.batch import Batch, make_batch
 from trainer.checkpoints import Checkpoints
-from trainer.commands.training import print_step, require_base_model
+from trainer.commands.training import print_step, require_base_model, tell_uses, uses_document
 from trainer.daemon import Loop, require_trainable
 from trainer.daemon.patience import stop_on_signals
 from trainer.learner import LearnerConfig, make_learner
 from trainer.learner.interface import teaches
+from trainer.reporters import open_reporters
 from trainer.selection import Choice, Chosen, choose
 from trainer.serving import GatewayClient, ServingFile
 
@@ -32,8 +35,9 @@ _INTERRUPTED = 130
 
 def choose_groups(store: AnyStore, checkpoints: Checkpoints, max_staleness: int | None) -> Choice:
     """The groups of the store that the policy's next step can compare."""
-    consumed = checkpoints.consumed_ids()  # a dry run has recorded nothing
-    fresh = (one for one in store.summaries(unconsumed_by=checkpoints.policy) if one.id not in consumed)
+    consumed = checkpoints.consumed_ids("grpo")  # a dry run has recorded nothing
+    found = store.summaries(unconsumed_by=checkpoints.policy, method="grpo")
+    fresh = (one for one in found if one.id not in consumed)
     return choose(fresh, policy=checkpoints.policy, step=checkpoints.latest() or 0, max_staleness=max_staleness)
 
 
@@ -72,10 +76,12 @@ def train_grpo(
     steps: int,
     scale: Scale,
     max_staleness: int | None,
+    report_to: Sequence[str] = (),
     as_json: bool,
 ) -> None:
     """Share the groups out evenly over `steps` steps at most, and take them. Raises TrainingError; SystemExit with code
     130 when a signal asked it to end before the last of them."""
+    tell_uses(checkpoints)
     choice = choose_groups(store, checkpoints, max_staleness)
     shares, fewer = share_out(choice.groups, steps, max_staleness)
 
@@ -108,7 +114,13 @@ def train_grpo(
         max_staleness=max_staleness,
     )
     stop = threading.Event()
-    with stop_on_signals(stop, lambda line: click.echo(line, err=True)):
+
+    def say(line: str) -> None:
+        click.echo(line, err=True)
+
+    config = {"method": "grpo", **msgspec.to_builtins(learner)}
+    reporters = open_reporters(report_to, checkpoints.directory, checkpoints.policy, config, say)
+    with stop_on_signals(stop, say), closing(reporters):
         loop.resume()
         for number, share in enumerate(shares):
             if stop.is_set():
@@ -119,6 +131,7 @@ def train_grpo(
                 print_skip(as_json)
             else:
                 print_step(done, served=serving is not None, as_json=as_json)
+                reporters.catch_up([done], {}, checkpoints)
 
 
 def print_skip(as_json: bool) -> None:
@@ -136,6 +149,7 @@ def print_plan(
     as_json: bool,
 ) -> None:
     """Tell what would be trained on and what not, with the reasons."""
+    tell_uses(checkpoints)
     choice = choose_groups(store, checkpoints, max_staleness)
     batch = make_batch(
         _build(store, choice.groups),
@@ -156,6 +170,7 @@ def print_plan(
         "tokens_trained": batch.trained_tokens,
         "trajectories_left_out": left_out,
         "calls_quarantined": batch.quarantined,
+        "already_trained_on": uses_document(checkpoints),
     }
     if fewer:
         click.echo(fewer, err=True)

@@ -97,13 +97,16 @@ def export(data: DataDir, version: str, directory: Path, merged: bool) -> None:
 @click.argument("name")
 @click.pass_obj
 def fork_command(data: DataDir, version: str, name: str) -> None:
-    """Begin the policy NAME from VERSION, with its weights and optimizer. What VERSION was trained on, NAME was too."""
+    """Begin the policy NAME from VERSION, with its weights and optimizer. What VERSION was trained on, by each method,
+    NAME was too."""
     found = _find(data, version)
     _weights(data, found)
     target = Checkpoints(data.policies, name)
     with target.only_writer():
         made = fork(Checkpoints(data.policies, found.policy), found.step, target)
     click.echo(f"{version} -> {made.version}; train it with: arttrace train --policy {name}")
+    for use in target.uses():
+        click.echo(f"  inherits: {len(use.ids)} trajectories trained on by {use.method}")
 
 
 @command.command("prune")

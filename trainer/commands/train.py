@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import get_args
@@ -12,20 +10,17 @@ import click
 
 from arttrace.collector.owner import hold_store
 from arttrace.commands.options import dir_option, json_option
-from arttrace.groups import group_trajectories
 from arttrace.paths import DataDir
-from arttrace.records.group import Group
 from trainer.advantages import Scale
 from trainer.checkpoints import Checkpoints
 from trainer.commands.daemon_options import DaemonFlags, daemon_options, run_daemon
 from trainer.commands.grpo_steps import print_plan, train_grpo
 from trainer.commands.learner_options import learner_options
-from trainer.commands.training import print_step, require_base_model, require_served
+from trainer.commands.offline import OfflineTerms, run_offline
+from trainer.commands.training import require_served
 from trainer.config import print_config
 from trainer.daemon import finish_open_step
 from trainer.learner import LearnerConfig
-from trainer.offline.plan import OfflinePlan, plan_dpo, plan_sft, require_examples
-from trainer.offline.step import load_tokenizer, train_offline
 from trainer.serving import GatewayClient, find_serving
 
 
@@ -64,6 +59,7 @@ from trainer.serving import GatewayClient, find_serving
     "--min-gap", type=float, default=0.1, show_default=True, help="Least difference of a pair's rewards (dpo)."
 )
 @click.option("--max-length", type=click.IntRange(min=2), help="Leave out longer conversations, in tokens (sft, dpo).")
+@click.option("--again", is_flag=True, help="Take runs too that the method was given before (sft, dpo).")
 @learner_options
 @daemon_options
 @click.option("--dry-run", is_flag=True, help="Say what would be trained, what not, and why; change nothing.")
@@ -79,12 +75,13 @@ def command(
     min_reward: float | None,
     min_gap: float,
     max_length: int | None,
+    again: bool,
     learner: LearnerConfig,
     daemon: DaemonFlags,
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Train the policy on captured runs that it has not been trained on yet.
+    """Train the policy on captured runs that it has not been trained on yet by the method.
 
     GRPO trains on scored groups whose tokens this policy sampled; the groups are shared out evenly over the steps.
     Runs of any other model, which have no token ids, train by SFT on good runs or by DPO on pairs of one group. Every
@@ -109,6 +106,8 @@ def command(
     policy = policy or (serving.policy if serving else "policy")
     base_model = base_model or (Path(serving.base_model) if serving else None)
     checkpoints = Checkpoints(data.policies, policy)
+    if again and method == "grpo":
+        raise click.UsageError("GRPO takes each run once: --again is for sft and dpo")
     with hold_store(data) as store, nullcontext() if dry_run else checkpoints.only_writer():
         if not dry_run:
             require_served(serving, policy, base_model)
@@ -125,57 +124,25 @@ def command(
                 steps=steps,
                 scale=advantages,
                 max_staleness=max_staleness,
+                report_to=daemon.report_to,
                 as_json=as_json,
             )
         else:
-            consumed = checkpoints.consumed_ids()  # a dry run has recorded nothing
-            fresh = [one for one in store.trajectories(unconsumed_by=policy) if one.id not in consumed]
-            plan = _plan_offline(method, group_trajectories(fresh), base_model, min_reward, min_gap, max_length)
-            if dry_run:
-                _print_offline_plan(policy, plan, as_json)
-                return
-            require_examples(plan)
-            gateway = GatewayClient(serving.url) if serving else None
-            done = train_offline(store, checkpoints, gateway, require_base_model(base_model), plan, learner)
-            print_step(done, served=serving is not None, as_json=as_json)
-
-
-def _plan_offline(
-    method: str,
-    groups: Sequence[Group],
-    base_model: Path | None,
-    min_reward: float | None,
-    min_gap: float,
-    max_length: int | None,
-) -> OfflinePlan:
-    tokenizer = load_tokenizer(require_base_model(base_model))
-    if method == "sft":
-        return plan_sft(groups, tokenizer, min_reward=min_reward, max_length=max_length)
-    return plan_dpo(groups, tokenizer, min_gap=min_gap, max_length=max_length)
-
-
-def _print_offline_plan(policy: str, plan: OfflinePlan, as_json: bool) -> None:
-    document = {
-        "policy": policy,
-        "method": plan.method,
-        "groups": plan.groups,
-        "groups_with_equal_rewards": plan.groups_equal,
-        "trajectories": len(plan.consumed),
-        "examples": len(plan.sft) or len(plan.dpo),
-        "tokens_learned": plan.learned_tokens,
-        "trajectories_left_out": plan.trajectories_left_out,
-        "conversations_left_out": plan.conversations_left_out,
-    }
-    if as_json:
-        click.echo(json.dumps(document))
-        return
-    what = "conversations" if plan.method == "sft" else "pairs"
-    click.echo(
-        f"{policy} would be trained by {plan.method.upper()} on {document['examples']} {what} of "
-        f"{len(plan.consumed)} trajectories, {plan.learned_tokens} tokens learned."
-    )
-    click.echo(f"  {plan.groups} groups, {plan.groups_equal} of them with equal rewards.")
-    for reason, count in sorted(plan.trajectories_left_out.items()):
-        click.echo(f"  left out: {count} trajectories ({reason})")
-    for reason, count in sorted(plan.conversations_left_out.items()):
-        click.echo(f"  left out: {count} conversations ({reason})")
+            terms = OfflineTerms(
+                method="dpo" if method == "dpo" else "sft",
+                min_reward=min_reward,
+                min_gap=min_gap,
+                max_length=max_length,
+                again=again,
+            )
+            run_offline(
+                store,
+                checkpoints,
+                serving,
+                base_model,
+                terms,
+                learner,
+                report_to=daemon.report_to,
+                dry_run=dry_run,
+                as_json=as_json,
+            )

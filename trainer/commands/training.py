@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
+import msgspec
 
 from arttrace.errors import TrainingError
 from arttrace.records.policy import PolicyStep
+from trainer.checkpoints import Checkpoints, Use
 from trainer.serving import ServingFile
 from trainer.serving.model import read_model
 
@@ -38,6 +41,50 @@ def require_base_model(base_model: Path | None) -> Path:
         )
     read_model(base_model)
     return base_model
+
+
+def tell_uses(checkpoints: Checkpoints) -> None:
+    """Say on stderr what the policy was trained on already, by method."""
+    for use in _by_method(checkpoints):
+        click.echo(use.told(checkpoints.policy), err=True)
+
+
+def uses_document(checkpoints: Checkpoints) -> dict[str, dict[str, Any]]:
+    """The same for programs: by method the number of runs, and the first and the last version."""
+    return {
+        use.method: {"trajectories": use.runs, "first": use.first, "last": use.last} for use in _by_method(checkpoints)
+    }
+
+
+class _Uses(msgspec.Struct, frozen=True):
+    """How many runs the versions `first` to `last` were trained on by one method."""
+
+    method: str
+    runs: int
+    first: int
+    last: int
+    inherited_from: str
+
+    def told(self, policy: str) -> str:
+        at = f"{policy}@{self.first}" + (f" to {policy}@{self.last}" if self.last > self.first else "")
+        inherited = f" (inherited from {self.inherited_from})" if self.inherited_from else ""
+        return f"{self.runs} already trained on by {self.method} at {at}{inherited}"
+
+
+def _by_method(checkpoints: Checkpoints) -> list[_Uses]:
+    found: dict[str, list[Use]] = {}
+    for use in checkpoints.uses():
+        found.setdefault(use.method, []).append(use)
+    return [
+        _Uses(
+            method,
+            len(frozenset().union(*(use.ids for use in uses))),
+            uses[0].step,
+            uses[-1].step,
+            uses[0].inherited_from if len(uses) == 1 else "",
+        )
+        for method, uses in sorted(found.items())
+    ]
 
 
 def print_step(done: PolicyStep, *, served: bool, as_json: bool) -> None:

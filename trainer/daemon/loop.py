@@ -162,6 +162,7 @@ class Loop:
             metrics,
             clock,
             self.patience,
+            method="grpo",
         )
 
 
@@ -175,6 +176,8 @@ def complete_step(
     metrics: Mapping[str, float],
     clock: Clock,
     patience: Patience = at_once,
+    *,
+    method: str,
 ) -> PolicyStep:
     """Make what a learner holds the next version: `save` writes it, then it is served and recorded."""
     clock(Phase.CHECKPOINT)
@@ -187,6 +190,7 @@ def complete_step(
         metrics=dict(metrics),
         base_model=base_model,
         time_ns=time.time_ns(),
+        method=method,
     )
     patience(lambda: checkpoints.write(step, save, manifest))
     clock(Phase.PUBLISH)

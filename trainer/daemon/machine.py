@@ -83,6 +83,7 @@ class Daemon:
         self._checkpoints = Checkpoints(store.data.policies, policy)
         self._patience = Waiting(self._stop, self._trouble)
         self._unjudged: set[str] = set()  # ids of runs that the judge cannot score; asked again by the next start
+        self._consumed: frozenset[str] = frozenset()  # when it started: what a fork inherited is in no other place
         self._rewards: dict[int, float] = {}
         self._state_lost = False
         self.state = DaemonState(policy=policy)
@@ -141,7 +142,8 @@ class Daemon:
             patience=self._patience,
         )
         self._loop.resume()
-        consumed = self._checkpoints.consumed_ids()
+        consumed = self._checkpoints.consumed_ids("grpo")
+        self._consumed = consumed
         status = self._patience(self._gateway.status) if self._gateway else None
         self._note(
             set_aside=tuple(one for one in self.state.set_aside if one.trajectory_id not in consumed),
@@ -158,8 +160,8 @@ class Daemon:
         terms = Terms(self._policy, step, config.group_size, self._judge is None, config.max_staleness)
         while not self._stop.is_set():
             self._patience(self._store.ingest_spool)
-            summaries = self._patience(lambda: self._store.summaries(unconsumed_by=self._policy))
-            taken = self._unjudged | {one.trajectory_id for one in self.state.set_aside}
+            summaries = self._patience(lambda: self._store.summaries(unconsumed_by=self._policy, method="grpo"))
+            taken = self._unjudged | self._consumed | {one.trajectory_id for one in self.state.set_aside}
             ready, queue = look(summaries, terms, taken)
             if queue != self.state.queue:
                 self._note(queue=queue)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,6 +16,9 @@ from trainer.offline.render import Example, Unprovable, render, shared_context
 from trainer.offline.select import equal_groups, good_runs, preferences
 
 Method = Literal["sft", "dpo"]
+
+Tell = Callable[[int, str], None]
+"""Told how many optimizer steps are done, with a note on the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +47,22 @@ class OfflinePlan:
 
 
 def plan_sft(
-    groups: Sequence[Group], tokenizer: Any, *, min_reward: float | None = None, max_length: int | None = None
+    groups: Sequence[Group],
+    tokenizer: Any,
+    *,
+    min_reward: float | None = None,
+    max_length: int | None = None,
+    max_positions: int | None = None,
 ) -> OfflinePlan:
-    """Every answer of the good runs, once; see `good_runs`."""
+    """Every answer of the good runs, once; see `good_runs`. Conversations of more tokens than `max_length`, or than the
+    model's `max_positions`, are left out."""
+    fits = _Fits(max_length, max_positions)
     chosen = good_runs(groups, min_reward=min_reward)
     dropped: Counter[str] = Counter()
     examples: list[Example] = []
     consumed: list[Trajectory] = []
     for run in chosen.runs:
-        found = [example for one in conversations(run) for example in _rendered(one, tokenizer, max_length, dropped)]
+        found = [example for one in conversations(run) for example in _rendered(one, tokenizer, fits, dropped)]
         examples += found
         consumed += [run] if found else []
     return OfflinePlan(
@@ -67,13 +77,19 @@ def plan_sft(
 
 
 def plan_dpo(
-    groups: Sequence[Group], tokenizer: Any, *, min_gap: float = 0.1, max_length: int | None = None
+    groups: Sequence[Group],
+    tokenizer: Any,
+    *,
+    min_gap: float = 0.1,
+    max_length: int | None = None,
+    max_positions: int | None = None,
 ) -> OfflinePlan:
-    """Pairs of runs of one group, by the root agent's last branch; see `preferences`.
+    """Pairs of runs of one group, by the root agent's last branch; see `preferences`, and `plan_sft` for lengths.
 
     The two may read different things once they differ (a tool's answer, a user's words): those are context, and only
     what the model said is compared.
     """
+    fits = _Fits(max_length, max_positions)
     chosen = preferences(groups, min_gap=min_gap)
     dropped: Counter[str] = Counter()
     pairs: list[tuple[Example, Example]] = []
@@ -83,7 +99,7 @@ def plan_dpo(
             example
             for run in (better, worse)
             if (main := main_conversation(run)) is not None
-            for example in _rendered(main, tokenizer, max_length, dropped)[-1:]
+            for example in _rendered(main, tokenizer, fits, dropped)[-1:]
         ]
         if len(sides) < 2:
             continue
@@ -107,24 +123,48 @@ def require_examples(plan: OfflinePlan) -> None:
     """Raise TrainingError with the cause and the mend when there is nothing to learn from."""
     if plan.sft or plan.dpo:
         return
+    if plan.conversations_left_out and all(why.startswith(_LONGER) for why in plan.conversations_left_out):
+        [(why, _), *_] = plan.conversations_left_out.items()
+        count = sum(plan.conversations_left_out.values())
+        raise TrainingError(
+            f"There is nothing to train on by {plan.method.upper()}: all {count} conversations are {why}.",
+            "Use a model with a longer context, raise --max-length where that is the bound, or record shorter runs.",
+        )
     reasons = {**plan.trajectories_left_out, **plan.conversations_left_out}
     told = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items())) or "no trajectory"
     raise TrainingError(
         f"There is nothing to train on by {plan.method.upper()}. Left out: {told}.",
-        "Reward the runs in code or by `arttrace score`; --min-reward takes runs of groups with equal rewards too.",
+        "Reward the runs in code or by `arttrace score`; --min-reward takes runs of groups with equal rewards too "
+        "(sft), --again runs that the method was given before.",
     )
 
 
-def _rendered(
-    conversation: Conversation, tokenizer: Any, max_length: int | None, dropped: Counter[str]
-) -> list[Example]:
+_LONGER = "longer than "
+
+
+@dataclass(frozen=True, slots=True)
+class _Fits:
+    """The bounds on a conversation's tokens."""
+
+    max_length: int | None
+    max_positions: int | None
+
+    def why_not(self, tokens: int) -> str:
+        if self.max_positions is not None and tokens > self.max_positions:
+            return f"{_LONGER}the model's {self.max_positions} positions"
+        if self.max_length is not None and tokens > self.max_length:
+            return f"{_LONGER}{self.max_length} tokens"
+        return ""
+
+
+def _rendered(conversation: Conversation, tokenizer: Any, fits: _Fits, dropped: Counter[str]) -> list[Example]:
     try:
         examples = render(conversation, tokenizer)
     except Unprovable as reason:
         dropped[str(reason)] += 1
         return []
-    if max_length is not None and any(len(example.token_ids) > max_length for example in examples):
-        dropped[f"longer than {max_length} tokens"] += 1
+    if why := fits.why_not(max((len(example.token_ids) for example in examples), default=0)):
+        dropped[why] += 1
         return []
     return examples
 

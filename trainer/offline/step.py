@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from arttrace.store import AnyStore
 from trainer.checkpoints import Checkpoints
 from trainer.daemon import Clock, Phase, complete_step
 from trainer.learner import LearnerConfig
-from trainer.offline.plan import OfflinePlan
+from trainer.offline.plan import OfflinePlan, Tell
 from trainer.serving import GatewayClient
 
 
@@ -38,8 +39,11 @@ def train_offline(
     base_model: Path,
     plan: OfflinePlan,
     config: LearnerConfig,
+    *,
+    progress: Callable[[int], Tell] | None = None,
 ) -> PolicyStep:
-    """Go on from the newest version, or begin the first. Raises TrainingError; nothing is consumed then."""
+    """Go on from the newest version, or begin the first. `progress` is asked once, with the number of optimizer steps.
+    Raises TrainingError; nothing is consumed then."""
     from trainer.offline.train import OfflineLearner
 
     clock = Clock()
@@ -48,6 +52,16 @@ def train_offline(
     latest = checkpoints.latest()
     if latest is not None:
         learner.load(checkpoints.path(latest))
-    learned = learner.train(plan, load_tokenizer(base_model))
+    learned = learner.train(plan, load_tokenizer(base_model), progress=progress)
     metrics = {"groups": float(plan.groups), "groups_equal": float(plan.groups_equal), **learned.numbers()}
-    return complete_step(store, checkpoints, gateway, str(base_model), learner.save, plan.consumed, metrics, clock)
+    return complete_step(
+        store,
+        checkpoints,
+        gateway,
+        str(base_model),
+        learner.save,
+        plan.consumed,
+        metrics,
+        clock,
+        method=plan.method,
+    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from trainer.learner.memory import is_out_of_memory
 from trainer.learner.policy_model import load_policy, make_optimizer, trainable
 from trainer.learner.quiet import import_trl, quiet
 from trainer.learner.state import load_state, save_state
-from trainer.offline.plan import OfflinePlan
+from trainer.offline.plan import OfflinePlan, Tell
 from trainer.offline.render import Example, shared_context
 from trainer.offline.torch_head import use_where_triton_is_missing
 
@@ -65,7 +66,15 @@ class OfflineLearner:
             self.model = load_policy(base_model, self.config)
             self.optimizer = make_optimizer(self.model, self.config)
 
-    def train(self, plan: OfflinePlan, tokenizer: Any, *, batch_size: int = 8, beta: float = 0.1) -> OfflineMetrics:
+    def train(
+        self,
+        plan: OfflinePlan,
+        tokenizer: Any,
+        *,
+        batch_size: int = 8,
+        beta: float = 0.1,
+        progress: Callable[[int], Tell] | None = None,
+    ) -> OfflineMetrics:
         """Pass `config.epochs` times over the examples of `plan`, `batch_size` of them per optimizer step; `beta` is
         DPO's weight of staying near the model before.
 
@@ -74,7 +83,7 @@ class OfflineLearner:
         """
         started = time.perf_counter()
         self._check_vocabulary(plan)
-        keeper = _Keeper()
+        keeper = _Keeper(progress)
         for group in self.optimizer.param_groups:
             group["lr"] = group["initial_lr"] = self.config.learning_rate_at(self.steps)
         with quiet(), tempfile.TemporaryDirectory(prefix="arttrace-offline-") as scratch:
@@ -172,14 +181,21 @@ class _GivenMasks(DataCollatorForPreference):  # type: ignore[misc]
 
 
 class _Keeper(TrainerCallback):  # type: ignore[misc]
-    def __init__(self) -> None:
+    def __init__(self, progress: Callable[[int], Tell] | None) -> None:
+        self._progress = progress
+        self._tell: Tell = lambda _done, _note: None
         self.losses: list[float] = []
         self.norms: list[float] = []
         self.accuracies: list[float] = []
 
+    def on_train_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+        if self._progress is not None:
+            self._tell = self._progress(state.max_steps)
+
     def on_log(self, _args: Any, _state: Any, _control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
         if logs and "loss" in logs:
             self.losses.append(float(logs["loss"]))
+            self._tell(len(self.losses), f"; loss {self.losses[-1]:.4f}")
             self.norms.append(float(logs.get("grad_norm", 0.0)))
             if "rewards/accuracies" in logs:
                 self.accuracies.append(float(logs["rewards/accuracies"]))

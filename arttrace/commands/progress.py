@@ -1,0 +1,54 @@
+"""Progress of long work on the terminal: how much is done, at what rate, and how long the rest will take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+EVERY_S = 5.0
+
+
+class Progress:
+    """Tells `say` of `unit`s done out of `total`: at most once in `every_s` seconds, and of the last one."""
+
+    def __init__(
+        self,
+        total: int,
+        unit: str,
+        say: Callable[[str], None],
+        *,
+        every_s: float = EVERY_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._total = total
+        self._unit = unit
+        self._say = say
+        self._every_s = every_s
+        self._clock = clock
+        self._began = self._told = clock()
+
+    def __call__(self, done: int, note: str = "") -> None:
+        """`done` of them are; `note` is added."""
+        now = self._clock()
+        if done < self._total and now - self._told < self._every_s:
+            return
+        self._told = now
+        self._say(f"{done} of {self._total} {self._unit}{_pace(done, self._total, now - self._began)}{note}")
+
+
+def _pace(done: int, total: int, seconds: float) -> str:
+    if not done or seconds <= 0:
+        return ""
+    rate = done / seconds
+    pace = f"{rate:.1f} per second" if rate >= 1 else f"{1 / rate:.1f} s each"
+    return f", {pace}" if done >= total else f", {pace}, {duration((total - done) / rate)} left"
+
+
+def duration(seconds: float) -> str:
+    """In the two largest units."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -1,0 +1,28 @@
+"""Progress is told at a bounded rate, with what is left, and the last one always."""
+
+from arttrace.commands.progress import Progress, duration
+
+
+def test_progress_has_a_rate_and_the_time_that_is_left() -> None:
+    told: list[str] = []
+    now = 0.0
+    progress = Progress(100, "steps", told.append, every_s=5.0, clock=lambda: now)
+    for done in range(1, 101):
+        now = done * 2.0
+        progress(done, "; loss 1")
+    assert told[0] == "3 of 100 steps, 2.0 s each, 3 min 14 s left; loss 1"
+    assert told[-1] == "100 of 100 steps, 2.0 s each; loss 1"
+    assert len(told) == 34, "not more than one in five seconds"
+
+
+def test_fast_work_says_how_many_a_second() -> None:
+    told: list[str] = []
+    now = 0.0
+    progress = Progress(1000, "runs", told.append, every_s=5.0, clock=lambda: now)
+    now = 10.0
+    progress(500)
+    assert told == ["500 of 1000 runs, 50.0 per second, 10 s left"]
+
+
+def test_a_duration_is_told_in_its_largest_units() -> None:
+    assert [duration(seconds) for seconds in (4.4, 75, 7300)] == ["4 s", "1 min 15 s", "2 h 1 min"]

@@ -1,0 +1,148 @@
+"""One policy by several methods: what each consumed, what a fork inherits, and that the weights are carried on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import simulated_agent
+import torch
+from click.testing import CliRunner, Result
+from safetensors.torch import load_file
+from simulated_agent import Run, hexid, message
+from tiny_model import make_base_model
+
+from arttrace.errors import TrainingError
+from arttrace.paths import DataDir
+from arttrace.records.policy import Consumed, PolicyStep
+from arttrace.records.record import Record
+from arttrace.records.reward import Reward
+from arttrace.store import Store
+from trainer.checkpoints import Checkpoints
+from trainer.commands.policies import command as policies
+from trainer.commands.train import command
+from trainer.serving.model import read_model
+
+
+@pytest.fixture(scope="module")
+def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return make_base_model(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataDir:
+    """Two groups of two runs, one right and one wrong, whose tokens the base model could have sampled."""
+
+    def small(item: dict[str, Any]) -> list[int]:
+        return [3 + int(hexid(word, 6), 16) % 300 for word in json.dumps(item, sort_keys=True).split()] + [2]
+
+    monkeypatch.setattr(simulated_agent, "tokens", small)
+    data = DataDir(tmp_path / "data")
+    records: list[Record] = []
+    for scenario in ("pear", "plum"):
+        for n, answer in enumerate(("no idea", f"a {scenario} is 3")):
+            run = Run(f"{scenario}-{n}", scenario=scenario)
+            run.chat("m", [message("user", f"A {scenario}?")], message("assistant", answer), at=1, policy="policy@0")
+            records += [*run.end(), Reward(id=f"r-{run.id}", trajectory_id=run.id, value=float(n))]
+    with Store.open(data, create=True) as store:
+        store.append(records)
+    return data
+
+
+def train(data: DataDir, base_model: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(
+        command, ["--dir", str(data.root), "--base-model", str(base_model), "--lora-rank", "8", *arguments]
+    )
+
+
+def made(result: Result) -> str:
+    assert result.exception is None, result.output
+    return str(json.loads(result.stdout.splitlines()[-1])["version"])
+
+
+def test_the_same_runs_train_a_policy_by_sft_then_dpo_then_grpo(data: DataDir, base_model: Path) -> None:
+    first = train(data, base_model, "--method", "sft", "--json")
+    assert made(first) == "policy@1"
+    assert "1 of 1 optimizer steps" in first.stderr
+    preferred = train(data, base_model, "--method", "dpo", "--json")
+    assert made(preferred) == "policy@2"
+    assert "2 already trained on by sft at policy@1\n" in preferred.stderr
+    reinforced = train(data, base_model, "--json", "--report-to", "tensorboard")
+    assert made(reinforced) == "policy@3"
+    assert "4 already trained on by dpo at policy@2\n" in reinforced.stderr
+
+    checkpoints = Checkpoints(data.policies, "policy")
+    assert [checkpoints.manifest(n).method for n in (1, 2, 3)] == ["sft", "dpo", "grpo"]
+    states = [torch.load(checkpoints.path(n) / "trainer_state.pt", weights_only=True) for n in (1, 2, 3)]
+    assert [state["steps"] for state in states] == [1, 2, 3]
+    assert [next(iter(s["optimizer"]["state"].values()))["step"].item() for s in states] == [1.0, 2.0, 3.0]
+    one, two, three = (load_file(str(checkpoints.path(n) / "adapter_model.safetensors")) for n in (1, 2, 3))
+    for before, after in ((one, two), (two, three)):  # AdamW moves a weight by about the learning rate
+        moved = max(float((after[name] - before[name]).abs().max()) for name in before)
+        assert 0 < moved < 1e-3
+    assert list((checkpoints.directory / "tensorboard" / "policy").iterdir())
+
+
+def test_each_method_has_its_own_account_and_a_fork_inherits_all_of_them(data: DataDir, base_model: Path) -> None:
+    assert made(train(data, base_model, "--method", "sft", "--json", "--report-to", "tensorboard")) == "policy@1"
+    checkpoints = Checkpoints(data.policies, "policy")
+    assert list((checkpoints.directory / "tensorboard" / "policy").iterdir()), "each method reports"
+    left = train(data, base_model, "--method", "sft")
+    assert isinstance(left.exception, TrainingError)
+    assert "--again" in (left.exception.mend or "")
+    assert made(train(data, base_model, "--method", "sft", "--again", "--json")) == "policy@2"
+    assert train(data, base_model, "--again").exit_code == 2, "GRPO takes each run once"
+    assert made(train(data, base_model, "--json")) == "policy@3"
+    none = train(data, base_model)
+    assert isinstance(none.exception, TrainingError)
+    assert "2 already trained on by sft at policy@1 to policy@2\n" in none.stderr
+    assert "4 already trained on by grpo at policy@3\n" in none.stderr
+
+    forked = CliRunner().invoke(policies, ["--dir", str(data.root), "fork", "policy@3", "other"])
+    assert "inherits: 2 trajectories trained on by sft\n" in forked.output
+    assert "inherits: 4 trajectories trained on by grpo\n" in forked.output
+    with Store.open(data) as store:
+        store.append([Checkpoints(data.policies, "other").manifest(3)])
+    of_fork = train(data, base_model, "--policy", "other")
+    assert isinstance(of_fork.exception, TrainingError)
+    assert "4 already trained on by grpo at other@3 (inherited from policy@3)" in of_fork.stderr
+    assert made(train(data, base_model, "--policy", "other", "--method", "dpo", "--json")) == "other@4"
+
+
+def test_versions_of_before_methods_were_kept_count_by_what_their_metrics_tell(data: DataDir) -> None:
+    checkpoints = Checkpoints(data.policies, "policy")
+    old = {1: {"learned_tokens": 5.0, "accuracy": 0.0}, 2: {"learned_tokens": 5.0, "accuracy": 0.7}, 3: {"loss": 0.1}}
+    for step, metrics in old.items():
+        consumed = (Consumed(f"pear-{step % 2}", "r"),)
+        manifest = PolicyStep("policy", step, "", consumed=consumed, metrics=metrics)
+        assert b"method" not in msgspec.json.encode(manifest)
+        checkpoints.write(step, lambda _: None, manifest)
+        with Store.open(data) as store:
+            store.append([manifest])
+    wanted = {"sft": {"pear-1"}, "dpo": {"pear-0"}, "grpo": {"pear-1"}}
+    all_runs = {"pear-0", "pear-1", "plum-0", "plum-1"}
+    with Store.open(data) as store:
+        for method, ids in wanted.items():
+            assert checkpoints.consumed_ids(method) == ids
+            unused = store.summaries(unconsumed_by="policy", method=method)
+            assert {one.id for one in unused} == all_runs - ids
+            assert {one.id for one in store.trajectories(unconsumed_by="policy", method=method)} == all_runs - ids
+
+
+@pytest.mark.parametrize("method", ["sft", "dpo"])
+def test_what_exceeds_the_model_is_told_before_anything_is_loaded(
+    data: DataDir, base_model: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setattr("trainer.offline.train.OfflineLearner", None)
+    short = dataclasses.replace(read_model(base_model), max_positions=8)
+    monkeypatch.setattr("trainer.commands.offline.read_model", lambda _: short)
+    refused = train(data, base_model, "--method", method)
+    assert isinstance(refused.exception, TrainingError)
+    count = 2 if method == "sft" else 4
+    assert f"all {count} conversations are longer than the model's 8 positions" in refused.exception.message
+    assert "longer context" in (refused.exception.mend or "")
