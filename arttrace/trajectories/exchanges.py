@@ -7,12 +7,12 @@ tell apart answers that are the same word for word.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from arttrace.records.call import Call
-from arttrace.records.message import Message, Part, ToolCallPart, ToolResultPart, joined_text
+from arttrace.records.message import Message, ToolCallPart, ToolResultPart, joined_text
 from arttrace.trajectories.values import as_text
 
 
@@ -58,143 +58,134 @@ class Asked:
 
     def place(self, id: str | None) -> int:
         """The position of the tool call that the next result answers."""
-        places = self._places.get(id or "", ())
-        found = next((place for place in places if place not in self._answered), None)
-        if found is None and places:
-            return places[0]
-        if found is None:
+        places = self._places.get(id or "")
+        if places is None:
             while self._next in self._answered:
                 self._next += 1
             found = self._next
+        else:
+            found = next((place for place in places if place not in self._answered), places[0])
         self._answered.add(found)
         return found
 
 
-class _Result(msgspec.Struct, frozen=True, gc=False):
-    seen_ns: int
-    node: int
-    response: str | None
-
-    def first(self, other: _Result | None) -> _Result:
-        """Whichever was seen first."""
-        return other if other is not None and (other.seen_ns, other.node) <= (self.seen_ns, self.node) else self
+_Place = tuple[int, int]
+"""A tool call, by the trie node that asked for it and its position there."""
+_Seen = tuple[int, int, ToolResultPart]
+"""A result: the start of the call whose prompt brought it first, its trie node, and itself."""
 
 
 class ToolTraffic:
-    """What the prompts of an agent told of tool calls: under which ids the answers came back, and the results."""
+    """What the prompts of an agent, read in order of start, told of tool calls: under which ids the answers came back,
+    and the results."""
 
     def __init__(self) -> None:
-        self.answers_to: dict[int, tuple[int, tuple[int, ...]]] = {}
-        """Of each node with tool results: the node that asked, and the positions of the calls they answer."""
+        self._answers_to: dict[int, tuple[int, Sequence[int]]] = {}
         self._sent: dict[int, dict[tuple[str | None, ...], None]] = {}
-        self._seen: dict[int, dict[tuple[str | None, ...], int]] = {}
+        self._results: dict[_Place, dict[str, _Seen]] = {}  # by the id that they came with, "" for none
 
     def sent(self, node: int, calls: Sequence[ToolCallPart]) -> None:
         """An assistant message with tool calls stood in a prompt."""
         self._sent.setdefault(node, {})[tuple([call.id for call in calls])] = None
 
     def answered(
-        self, node: int, asked: int, places: tuple[int, ...], results: Sequence[ToolResultPart], ns: int
+        self, node: int, asked: int, places: Sequence[int], results: Sequence[ToolResultPart], ns: int
     ) -> None:
         """Tool results stood in a prompt."""
-        self.answers_to[node] = (asked, places)
-        self._seen.setdefault(node, {}).setdefault(tuple([result.id for result in results]), ns)
+        self._answers_to[node] = (asked, places)
+        for place, result in zip(places, results, strict=True):
+            found = self._results.get((asked, place))
+            if found is None:
+                found = self._results[asked, place] = {}
+            found.setdefault(result.id or "", (ns, node, result))
+
+    def give_ids(self, message: list[Message]) -> None:
+        """Gives tool results, by node, the ids of the tool calls that they answer."""
+        for node, (asked, places) in self._answers_to.items():
+            calls, item = message[asked].tool_calls, message[node]
+            left = iter(places)
+            parts = [
+                _with_id(part, calls, next(left)) if isinstance(part, ToolResultPart) else part for part in item.parts
+            ]
+            if any(new is not old for new, old in zip(parts, item.parts, strict=True)):
+                message[node] = Message(item.role, tuple(parts), item.name)
 
     def exchanges(
-        self,
-        calls: Sequence[Call],
-        answers: Sequence[tuple[int | None, ...]],
-        message: Sequence[Message],
-        echoes: Mapping[int, int],
+        self, calls: Sequence[Call], answers: Sequence[tuple[int | None, ...]], echoes: Mapping[int, int]
     ) -> list[Exchange]:
         """Every tool call asked for with its result, in the order asked. `echoes` are the answers by the node at which
         they came back without their reasoning."""
-        results = self._results(message, echoes)
-        asked: list[tuple[int, int, int, ToolCallPart, int]] = []
-        asked_at: dict[str, set[int]] = {}
-        twins: dict[tuple[int, int], set[str]] = {}
-        for number, (call, nodes) in enumerate(zip(calls, answers, strict=True)):
-            for choice, answer in zip(call.choices, nodes, strict=True):
-                if answer is None:
-                    continue
-                for position, wanted in enumerate(choice.message.tool_calls):
-                    asked.append((number, choice.index, position, wanted, answer))
-                    twins.setdefault((answer, position), set()).add(wanted.id or "")
-                    if wanted.id:
-                        asked_at.setdefault(wanted.id, set()).add(answer)
-
-        by_id: dict[str, _Result] = {}
-        for found in results.values():
-            for id, result in found.items():
-                by_id[id] = result.first(by_id.get(id))
-        nobodys: dict[tuple[int, int], _Result] = {}  # results under an id that none of the calls there has
-        for place, held in twins.items():
-            for id, result in results.get(place, {}).items():
-                if id not in held:
-                    nobodys[place] = result.first(nobodys.get(place))
-        sent = self._ids_sent(answers, echoes)
+        self._merge(echoes)
+        asked = [
+            (number, choice.index, position, wanted, answer)
+            for number, (call, nodes) in enumerate(zip(calls, answers, strict=True))
+            for choice, answer in zip(call.choices, nodes, strict=True)
+            if answer is not None
+            for position, wanted in enumerate(choice.message.tool_calls)
+        ]
+        others: _Others | None = None
         exchanges: list[Exchange] = []
-        for number, choice_index, position, wanted, node in asked:
-            own = results.get((node, position), {}).get(wanted.id or "") or nobodys.get((node, position))
-            if own is None and wanted.id and len(asked_at[wanted.id]) == 1:  # the answer was edited on its way back
-                own = by_id.get(wanted.id)
-            others = twins[node, position]
-            ids = dict.fromkeys([wanted.id] if wanted.id else ())
-            for came_back in sent.get(node, ()):
-                other = came_back[position]
-                if other and other not in others:
-                    ids[other] = None
-            exchanges.append(
-                Exchange(
-                    number,
-                    node,
-                    wanted,
-                    position,
-                    choice_index,
-                    own.response if own else None,
-                    own.seen_ns if own else None,
-                    tuple(ids),
-                )
-            )
+        for number, choice, position, wanted, node in asked:
+            found = self._results.get((node, position))
+            own = found.get(wanted.id or "") if found else None
+            ids = (wanted.id,) if wanted.id else ()
+            came_back = [other[position] for other in self._sent.get(node, ())]
+            if (own is None and self._results) or came_back.count(wanted.id) < len(came_back):
+                if others is None:
+                    others = _Others(asked, self._results)
+                twins = others.twins[node, position]
+                own = own or others.nobodys(node, position) or others.elsewhere(wanted.id)
+                ids = tuple(dict.fromkeys((*ids, *(id for id in came_back if id and id not in twins))))
+            seen_ns, result = (own[0], own[2].response) if own else (None, None)
+            text = joined_text(result) or as_text(result)
+            exchanges.append(Exchange(number, node, wanted, position, choice, text, seen_ns, ids))
         return exchanges
 
-    def _results(
-        self, message: Sequence[Message], echoes: Mapping[int, int]
-    ) -> dict[tuple[int, int], dict[str, _Result]]:
-        """By the tool call that they answer (node, position) and the id they came with ("" for none), each the first
-        seen."""
-        results: dict[tuple[int, int], dict[str, _Result]] = {}
-        for node, (asked, places) in self.answers_to.items():
-            parts = [part for part in message[node].parts if isinstance(part, ToolResultPart)]
-            for ids, seen_ns in self._seen[node].items():
-                for place, part, id in zip(places, parts, ids, strict=True):
-                    found = results.setdefault((echoes.get(asked, asked), place), {})
-                    result = _Result(seen_ns, node, joined_text(part.response) or as_text(part.response))
-                    found[id or ""] = result.first(found.get(id or ""))
-        return results
-
-    def _ids_sent(
-        self, answers: Sequence[tuple[int | None, ...]], echoes: Mapping[int, int]
-    ) -> dict[int, list[tuple[str | None, ...]]]:
-        sampled = {node for nodes in answers for node in nodes if node is not None}
-        found: dict[int, list[tuple[str | None, ...]]] = {}
-        for node, ids in self._sent.items():
-            answer = echoes.get(node, node)
-            if answer in sampled:
-                found.setdefault(answer, []).extend(ids)
-        return found
+    def _merge(self, echoes: Mapping[int, int]) -> None:
+        for echo, answer in echoes.items():
+            if echo in self._sent:
+                self._sent.setdefault(answer, {}).update(self._sent[echo])
+        for (node, position), found in list(self._results.items()) if echoes else ():
+            if node in echoes:
+                held = self._results.setdefault((echoes[node], position), {})
+                for id, seen in found.items():
+                    held[id] = min(seen, held.get(id, seen), key=lambda one: one[:2])
 
 
-def with_ids_of(message: Message, asked: Message, places: Sequence[int]) -> Message:
-    """Tool results with the ids of the tool calls (of `asked`) that they answer."""
-    calls, left = asked.tool_calls, iter(places)
-    parts: list[Part] = []
-    changed = False
-    for part in message.parts:
-        if isinstance(part, ToolResultPart):
-            place = next(left)
-            id = calls[place].id if place < len(calls) else None
-            if id and part.id != id:
-                part, changed = ToolResultPart(part.response, id), True
-        parts.append(part)
-    return msgspec.structs.replace(message, parts=tuple(parts)) if changed else message
+class _Others:
+    """What is looked at where a result came under another id than its tool call was sampled with."""
+
+    def __init__(
+        self, asked: Iterable[tuple[int, int, int, ToolCallPart, int]], results: Mapping[_Place, dict[str, _Seen]]
+    ) -> None:
+        self._results = results
+        self.twins: dict[_Place, set[str]] = {}
+        """The ids of all tool calls that are the same word for word."""
+        self._asked_at: dict[str, set[int]] = {}
+        for _, _, position, wanted, node in asked:
+            self.twins.setdefault((node, position), set()).add(wanted.id or "")
+            if wanted.id:
+                self._asked_at.setdefault(wanted.id, set()).add(node)
+        self._by_id: dict[str, _Seen] = {}
+        for found in results.values():
+            for id, seen in found.items():
+                self._by_id[id] = min(seen, self._by_id.get(id, seen), key=lambda one: one[:2])
+        self._nobodys: dict[_Place, _Seen | None] = {}
+
+    def nobodys(self, node: int, position: int) -> _Seen | None:
+        """The result there under an id that none of the tool calls there has."""
+        place = node, position
+        if place not in self._nobodys:
+            twins = self.twins[place]
+            found = [seen for id, seen in self._results.get(place, {}).items() if id not in twins]
+            self._nobodys[place] = min(found, key=lambda one: one[:2], default=None)
+        return self._nobodys[place]
+
+    def elsewhere(self, id: str | None) -> _Seen | None:
+        """The result under an id that one answer alone has, which was edited on its way back."""
+        return self._by_id.get(id) if id and len(self._asked_at[id]) == 1 else None
+
+
+def _with_id(part: ToolResultPart, calls: Sequence[ToolCallPart], place: int) -> ToolResultPart:
+    id = calls[place].id if place < len(calls) else None
+    return ToolResultPart(part.response, id) if id and id != part.id else part

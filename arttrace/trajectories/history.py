@@ -14,7 +14,7 @@ import msgspec
 
 from arttrace.records.call import Call
 from arttrace.records.message import Message, ReasoningPart, ToolResultPart
-from arttrace.trajectories.exchanges import Asked, Exchange, ToolTraffic, with_ids_of
+from arttrace.trajectories.exchanges import Asked, Exchange, ToolTraffic
 from arttrace.trajectories.reader import MessageReader
 
 ROOT = 0
@@ -61,7 +61,7 @@ def build_history(calls: Sequence[Call], executions: Mapping[str, str | None], r
     def step(node: int, item: Message, places: Sequence[int] = ()) -> int:
         key = reader.hash(item)
         if places:
-            key = f"{key}@{','.join(map(str, places))}"
+            key = f"{key}@{places[0] if len(places) == 1 else places}"
         found = index.get((node, key))
         if found is None:
             found = index[node, key] = len(parent)
@@ -82,8 +82,10 @@ def build_history(calls: Sequence[Call], executions: Mapping[str, str | None], r
         for item in further:
             if item.role == "assistant":
                 node = step(node, item)
-                asked = Asked(node, item.tool_calls)
-                traffic.sent(node, item.tool_calls)
+                wanted = item.tool_calls
+                asked = Asked(node, wanted)
+                if wanted:
+                    traffic.sent(node, wanted)
             elif results := [part for part in item.parts if isinstance(part, ToolResultPart)]:
                 places = tuple([asked.place(part.id) for part in results])
                 node = step(node, item, places)
@@ -113,9 +115,8 @@ def build_history(calls: Sequence[Call], executions: Mapping[str, str | None], r
     without = {n for n, before in enumerate(continues) if before is not None and nearest[prompts[n]] in echoes}
     for node, item in sampled.items():
         message[node] = item
-    for node, (asked_at, places) in traffic.answers_to.items():
-        message[node] = with_ids_of(message[node], message[asked_at], places)
-    exchanges = traffic.exchanges(calls, answers, message, echoes)
+    traffic.give_ids(message)
+    exchanges = traffic.exchanges(calls, answers, echoes)
     return History(calls, parent, message, keys, prompts, answers, continues, exchanges, without)
 
 

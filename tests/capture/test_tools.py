@@ -23,7 +23,8 @@ from agents import (
 )
 from agents import set_tracing_disabled as disable_agents_tracing
 from agents.mcp import MCPServerStdio
-from langchain_core.tools import InjectedToolArg, ToolException
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import InjectedToolArg, InjectedToolCallId, ToolException
 from langchain_core.tools import tool as langchain_tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
@@ -270,6 +271,49 @@ async def test_agents_of_runs_that_end_early_are_ended(spans: Spans) -> None:
 
 class State(TypedDict):
     said: Annotated[list[str], operator.add]
+
+
+@langchain_tool
+def task(word: str, tool_call_id: Annotated[str, InjectedToolCallId]) -> Any:
+    """Hands a task to a sub-agent, as deepagents does: the state comes back, and what the model sees in it."""
+    others = [ToolMessage("somebody else's", tool_call_id="call_other")]
+    answers = {
+        "one": Command(
+            update={"files": {"a": 1}, "messages": [*others, ToolMessage("done", tool_call_id=tool_call_id)]}
+        ),
+        "pairs": Command(update=[("files", {"a": 1}), ("messages", [ToolMessage("done", tool_call_id=tool_call_id)])]),
+        "list": [Command(goto="last"), ToolMessage("done", tool_call_id=tool_call_id)],
+        "failed": Command(update={"messages": [ToolMessage("no", tool_call_id=tool_call_id, status="error")]}),
+        "nobody": Command(update={"messages": others}),
+    }
+    return answers[word]
+
+
+@pytest.mark.parametrize(
+    ("word", "result", "error"),
+    [("one", "done", None), ("pairs", "done", None), ("list", "done", None), ("failed", "no", "tool_error")],
+)
+async def test_a_command_is_recorded_as_what_the_model_saw(
+    word: str, result: str, error: str | None, spans: Spans
+) -> None:
+    call: Any = {"type": "tool_call", "id": "call_1", "name": "task", "args": {"word": word}}
+    with arttrace.trajectory(name="root"):
+        given = task.invoke(call)
+        again = await task.ainvoke(call)
+    assert type(given) is type(again)
+    recorded = tools(spans)
+    assert len(recorded) == 2
+    for span in recorded:
+        assert json.loads(span.attributes[semconv.TOOL_CALL_RESULT]) == result
+        assert span.attributes.get(semconv.ERROR_TYPE) == error
+
+
+def test_a_command_that_answers_nobody_is_recorded_as_it_is(spans: Spans) -> None:
+    with arttrace.trajectory(name="root"):
+        task.invoke({"type": "tool_call", "id": "call_1", "name": "task", "args": {"word": "nobody"}})
+    [span] = tools(spans)
+    assert "somebody else's" in span.attributes[semconv.TOOL_CALL_RESULT]
+    assert semconv.TOOL_CALL_ID in span.attributes
 
 
 async def test_langgraph_commands_and_interrupts_are_no_errors(spans: Spans) -> None:

@@ -214,3 +214,13 @@ def test_twins_of_which_one_is_never_answered() -> None:
     run.chat("b", start, second, at=2)
     run.chat("c", [*start, second, result("two", "page 2")], message("assistant", "y"), at=20)
     assert [(tool.id, tool.result) for tool in built(run.end()).tool_calls] == [("one", None), ("two", "page 2")]
+
+
+def test_a_second_tool_call_alone_is_answered_behind_an_answer_without_its_reasoning() -> None:
+    run = Run()
+    start = [message("user", "u")]
+    asked = message("assistant", calls=(("one", "a", "{}"), ("two", "b", "{}")))
+    thought = {**asked, "parts": [{"type": "reasoning", "content": "hm"}, *asked["parts"]]}
+    run.chat("a", start, thought, at=1)
+    run.chat("b", renumbered([*start, asked, result("two", "page")]), message("assistant", "y"), at=20)
+    assert [(tool.id, tool.result) for tool in built(run.end()).tool_calls] == [("one", None), ("two", "page")]

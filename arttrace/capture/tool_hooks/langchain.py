@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -29,14 +29,41 @@ def _called(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Called:
     return Called(str(tool.name), given, kwargs.get("tool_call_id"))
 
 
-def _shown(result: Any) -> Shown:
-    is_message = hasattr(result, "tool_call_id") and hasattr(result, "content")
+def _shown(result: Any, call_id: str | None = None) -> Shown:
+    message = _in_command(result, call_id)
+    if message is not None:  # a command to the graph: what it brings the model is shown, and none can be made again
+        return Shown(message.content, getattr(message, "status", "") == "error", None)
+    is_message = _is_message(result)
     value = result.content if is_message else result
     failed = getattr(result, "status", "") == "error"
     artifact = getattr(result, "artifact", None) if is_message else None
-    if not is_json(value) or not is_json(artifact):  # a command to the graph, say
+    if not is_json(value) or not is_json(artifact):  # a command that answers nobody, say
         return Shown(value, failed, None)
     return Shown(value, failed) if artifact is None else Shown(value, failed, {"content": value, "artifact": artifact})
+
+
+def _is_message(value: Any) -> bool:
+    return hasattr(value, "tool_call_id") and hasattr(value, "content")
+
+
+def _in_command(result: Any, call_id: str | None) -> Any:
+    """The message by which LangGraph's `Command`, or a list with one, answers this call; None where there is none."""
+    given = result if isinstance(result, list) else [result]
+    if not any(hasattr(one, "goto") and hasattr(one, "update") for one in given):
+        return None
+    for one in given:
+        for message in (one, *_brought(getattr(one, "update", None))):
+            if _is_message(message) and (call_id is None or message.tool_call_id == call_id):
+                return message
+    return None
+
+
+def _brought(update: Any) -> Iterator[Any]:
+    """Everything in the update of a graph's state: an object of lists, pairs of a name and a list, or a list."""
+    for value in update.values() if isinstance(update, dict) else [update]:
+        for item in value if isinstance(value, list | tuple) else [value]:
+            held = item[1] if isinstance(item, tuple) and len(item) == 2 else item
+            yield from held if isinstance(held, list | tuple) else [held]
 
 
 def _again(format_output: Any, tool: Any, kwargs: dict[str, Any], recorded: RecordedTool) -> Any:
@@ -53,7 +80,7 @@ def _run(run_tool: Callable[..., Any], format_output: Any) -> Callable[..., Any]
         with run:
             answer = run.answer(lambda tool: _again(format_output, self, kwargs, tool))
             result = run_tool(self, *args, **kwargs) if answer is None else answer()
-            run.returned(result, _shown)
+            run.returned(result, lambda given: _shown(given, kwargs.get("tool_call_id")))
         return result
 
     return hooked
@@ -66,7 +93,7 @@ def _arun(run_tool: Callable[..., Any], format_output: Any) -> Callable[..., Any
         with run:
             answer = run.answer(lambda tool: _again(format_output, self, kwargs, tool))
             result = await run_tool(self, *args, **kwargs) if answer is None else answer()
-            run.returned(result, _shown)
+            run.returned(result, lambda given: _shown(given, kwargs.get("tool_call_id")))
         return result
 
     return hooked
