@@ -22,6 +22,7 @@ import msgspec
 
 from arttrace.errors import MayPass, TrainingError
 from arttrace.journal.lock import acquire
+from arttrace.private import make_directory
 from arttrace.records.policy import PolicyStep
 
 _MANIFEST, _PRUNED, _LOCK = "manifest.json", "pruned.json", "train.lock"
@@ -134,7 +135,7 @@ class Checkpoints:
             )
         temporary = self.directory / f".{final.name}.{os.getpid()}.{secrets.token_hex(4)}"
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            make_directory(self.directory)
             self._remove_leftovers()
             temporary.mkdir()
             save(temporary)
@@ -187,7 +188,7 @@ class Checkpoints:
             yield
 
     def _take_lock(self, held: contextlib.ExitStack) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self.directory)
         with contextlib.ExitStack() as opened:
             lock = opened.enter_context((self.directory / _LOCK).open("a+"))
             deadline = time.monotonic() + _LOCK_WITHIN_S

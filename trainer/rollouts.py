@@ -21,6 +21,7 @@ import msgspec
 from arttrace.errors import RolloutError
 from arttrace.exits import how_ended
 from arttrace.paths import DataDir
+from arttrace.private import users_umask
 from arttrace.records.rollout import RolloutJob, RolloutResult, WorkerReady
 
 __all__ = ["RolloutJob", "RolloutResult", "RolloutWorkers"]
@@ -220,6 +221,7 @@ class _WorkerProcess:
                 stdout=subprocess.PIPE,
                 stderr=prints,
                 env=dict(env),
+                umask=users_umask(),
                 start_new_session=True,  # Ctrl-C in the terminal is ours to handle
             )
         assert self._process.stdin is not None

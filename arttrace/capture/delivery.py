@@ -21,6 +21,7 @@ from arttrace.capture.otlp import encode_request, reward_span
 from arttrace.capture.otlp_client import Answer, OtlpClient
 from arttrace.journal import JournalFull, JournalWriter, Segment, list_segments, lock, read_segment
 from arttrace.journal.reader import SEALED_SUFFIX
+from arttrace.private import make_directory
 from arttrace.records.record import Record, encode_record
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
@@ -235,7 +236,7 @@ class ShippingLock:
     @classmethod
     def take(cls, directory: Path) -> ShippingLock | None:
         """The lock, or None when another process has it. Raises OSError when the directory cannot be written."""
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         fd = os.open(directory / "shipper.lock", os.O_RDWR | os.O_CREAT, 0o600)
         if lock.acquire(fd):
             return cls(fd)

@@ -21,6 +21,7 @@ import msgspec
 from arttrace.collector.owner import answering
 from arttrace.errors import StoreInUse
 from arttrace.paths import DataDir
+from arttrace.private import only_for_its_user
 from arttrace.store import Store
 
 _PAUSE_S = 0.25
@@ -42,6 +43,7 @@ def main() -> None:
     """Runs until the end of input."""
     for name in ("SIGINT", "SIGTERM"):  # they are for the collector, which then ends the input
         signal.signal(getattr(signal, name), signal.SIG_IGN)
+    only_for_its_user()
     if hasattr(os, "nice"):
         os.nice(_NICE)
     data = DataDir(Path(sys.argv[1]))

@@ -9,6 +9,7 @@ from importlib.metadata import entry_points, version
 import click
 
 from arttrace.errors import ArttraceError
+from arttrace.private import only_for_its_user
 
 _OWN = {
     "collect": "arttrace.commands.collect",
@@ -68,6 +69,7 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line; our own errors are shown as cause and mend, without a traceback (exit code 1)."""
+    only_for_its_user()
     try:
         cli.main(standalone_mode=False)
     except ArttraceError as error:

@@ -15,6 +15,7 @@ import click
 from arttrace.commands.options import dir_option
 from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir
+from arttrace.private import users_umask
 
 _PYTHON = re.compile(r"(python|pypy)[\d.]*w?(\.exe)?", re.IGNORECASE)
 
@@ -58,6 +59,8 @@ def command(data: DataDir, project: str | None, policy: str | None, program: tup
     sys.stdout.flush()
     sys.stderr.flush()
     if os.name == "posix":
+        if users_umask() >= 0:
+            os.umask(users_umask())
         os.execve(executable, arguments, environment)  # noqa: S606  to run it is what was asked
     raise click.exceptions.Exit(subprocess.call([executable, *arguments[1:]], env=environment))
 

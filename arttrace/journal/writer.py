@@ -14,6 +14,7 @@ from arttrace import native
 from arttrace.journal import lock
 from arttrace.journal.frames import HEADER, encode_frame
 from arttrace.journal.reader import OPEN_SUFFIX, SEALED_SUFFIX
+from arttrace.private import make_directory, tighten
 
 _datasync = getattr(os, "fdatasync", os.fsync)
 
@@ -114,6 +115,7 @@ class JournalWriter:
 
     def _open(self) -> int:
         _make_directory(self.directory)
+        tighten(self.directory)
         name = f"{time.time_ns():020d}-{os.getpid()}-{secrets.token_hex(4)}"
         path = self.directory / f"{name}{OPEN_SUFFIX}"
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
@@ -218,7 +220,7 @@ def _make_directory(directory: Path) -> None:
     if directory.is_dir():
         return
     _make_directory(directory.parent)
-    directory.mkdir(exist_ok=True)
+    make_directory(directory)
     _sync_directory(directory.parent)
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import duckdb
 
 from arttrace.errors import StoreError, StoreInUse
+from arttrace.private import make_directory, tighten_data
 from arttrace.store import links, migrate, schema
-from arttrace.store.file import FILES, connection_to, copy_beside, make, opening
+from arttrace.store.file import FILES, connection_to, copy_beside, for_its_user, make, opening
 
 _LOCK_PATIENCE_S = 2.0
 _HEADERS = 3 * 4096
@@ -23,7 +24,8 @@ def connect(path: Path) -> duckdb.DuckDBPyConnection:
     Raises StoreInUse when another process holds it (after a short wait) and StoreError when the file is no store, or
     when its schema is not known.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
+    tighten_data(path.parent)
     with opening(path):
         return connect_while_opening(path)
 
@@ -39,6 +41,7 @@ def connect_while_opening(path: Path) -> duckdb.DuckDBPyConnection:
             migrate.to_current(connection, found, path)
             connection = _connect(path)
         migrate.renew_views(connection)
+        for_its_user(path)
         return connection
     except BaseException:
         connection.close()

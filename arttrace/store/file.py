@@ -13,6 +13,7 @@ import duckdb
 
 from arttrace.errors import StoreError, StoreInUse
 from arttrace.journal import lock
+from arttrace.private import tighten
 from arttrace.store import schema, views
 
 # The default of 16 MB stalls ingest with a checkpoint every few thousand spans; what waits for one lies in memory.
@@ -62,7 +63,14 @@ def connection_to(path: Path) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(str(path), config=_SETTINGS)
     connection.execute("SET enable_progress_bar = false")  # in `python -c` and notebooks it would go to stdout
     connection.execute("SET GLOBAL TimeZone = 'UTC'")
+    for_its_user(path)
     return connection
+
+
+def for_its_user(path: Path) -> None:
+    """Takes what DuckDB made of a store, as the umask says, from everybody but its user."""
+    for ending in FILES:
+        tighten(path.with_name(path.name + ending))
 
 
 def create(path: Path) -> duckdb.DuckDBPyConnection:
@@ -71,6 +79,7 @@ def create(path: Path) -> duckdb.DuckDBPyConnection:
         leftover.unlink(missing_ok=True)
     connection = connection_to(path)
     make(connection)
+    for_its_user(path)
     return connection
 
 

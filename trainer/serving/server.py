@@ -20,6 +20,7 @@ import uvicorn
 from arttrace.errors import ServingError
 from arttrace.journal.lock import acquire
 from arttrace.paths import DataDir
+from arttrace.private import make_directory, tighten_data
 from trainer.checkpoints import Checkpoints
 from trainer.gateway.app import Gateway
 from trainer.gateway.gate import Gate
@@ -225,7 +226,8 @@ def _say_for(say: Say, name: str, line: str) -> None:
 @contextlib.contextmanager
 def _only_one(data: DataDir) -> Iterator[None]:
     """Hold the directory's serving lock, which the system frees when this process dies."""
-    data.root.mkdir(parents=True, exist_ok=True)
+    make_directory(data.root)
+    tighten_data(data.root)
     with (data.root / "serve.lock").open("w") as lock:
         if not acquire(lock.fileno()):
             running = find_serving(data)

@@ -1,0 +1,76 @@
+"""What is captured is for its user alone: directories 0700 and files 0600, whatever the umask, also those that exist.
+
+On POSIX; elsewhere nothing is changed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+_NAMES = ("spool", "outbox", "journal", "policies", "logs", "owner.json", "serving.json", "serve.lock")
+_BEGINNINGS = ("store.duckdb", ".owner-")
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+_given_umask = -1
+
+
+def only_for_its_user() -> None:
+    """From here on this process, one of our commands, and those that it starts make files for their user alone."""
+    global _given_umask
+    if os.name == "posix":
+        _given_umask = os.umask(_OTHERS)
+
+
+def users_umask() -> int:
+    """The umask for programs of the user's that are started: as it was; -1 (`subprocess` then leaves it) when it is."""
+    return _given_umask
+
+
+def make_directory(path: Path) -> bool:
+    """Makes a directory and those above that are missing, for this user alone. Returns whether it is new."""
+    if path.is_dir():
+        return False
+    make_directory(path.parent)
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:  # another process was faster
+        return False
+    return True
+
+
+def tighten(path: Path) -> None:
+    """Takes a file or directory of this user's from everybody else."""
+    if os.name != "posix":
+        return
+    with contextlib.suppress(OSError):  # gone meanwhile, or a disk without modes
+        found = path.lstat()
+        if found.st_mode & _OTHERS and not stat.S_ISLNK(found.st_mode) and found.st_uid == os.geteuid():
+            path.chmod(stat.S_IMODE(found.st_mode) & ~_OTHERS)
+
+
+def tighten_data(root: Path) -> None:
+    """The same of a data directory, and when it was open to others of all that is in it. One that holds files of other
+    kinds as well, a project's own directory, say, stays as it is; what is ours in it does not."""
+    if os.name != "posix":
+        return
+    with contextlib.suppress(OSError):
+        if not root.stat().st_mode & _OTHERS:
+            return
+        entries = list(root.iterdir())
+        ours = [one for one in entries if one.name in _NAMES or one.name.startswith(_BEGINNINGS)]
+        if root.name == ".arttrace" or len(ours) == len(entries):
+            tighten(root)
+            ours = entries
+        for entry in ours:
+            for path in _below(entry):
+                tighten(path)
+
+
+def _below(path: Path) -> Iterator[Path]:
+    yield path
+    if path.is_dir() and not path.is_symlink():
+        for folder, directories, files in os.walk(path):
+            yield from (Path(folder, name) for name in (*directories, *files))
