@@ -26,6 +26,9 @@ from arttrace.private import make_directory
 from arttrace.records.policy import PolicyStep
 
 _MANIFEST, _PRUNED, _LOCK = "manifest.json", "pruned.json", "train.lock"
+STATE, DROPPED = "trainer_state.pt", "trainer_state.dropped"
+"""What a learner keeps beside the adapter to go on exactly, and the mark of a version that lost it to retention."""
+
 _LOCK_WITHIN_S = 1.0
 _FULL_BELOW = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -172,6 +175,31 @@ class Checkpoints:
                 elif entry.name != _PRUNED:
                     entry.unlink(missing_ok=True)
         return gone
+
+    def drop_states(self, steps: Iterable[int]) -> list[int]:
+        """Remove what is needed to train on exactly from versions and keep their weights; returns those that had it.
+        The newest keeps it."""
+        gone = []
+        for step in sorted(set(self.steps()[:-1]).intersection(steps)):
+            if (state := self.path(step) / STATE).exists():
+                (self.path(step) / DROPPED).touch()
+                _sync(self.path(step))
+                state.unlink(missing_ok=True)
+                gone.append(step)
+        return gone
+
+    def fork_bases(self) -> set[int]:
+        """The versions from which other policies were forked."""
+        bases = set()
+        for folder in self.directory.parent.iterdir() if self.directory.parent.is_dir() else ():
+            if folder == self.directory or not folder.is_dir() or not _NAME.fullmatch(folder.name):
+                continue
+            other = Checkpoints(folder.parent, folder.name)
+            for first in other.all_steps()[:1]:
+                name, _, number = other.manifest(first).forked_from.rpartition("@")
+                if name == self.policy and number.isdecimal():
+                    bases.add(int(number))
+        return bases
 
     @contextlib.contextmanager
     def only_writer(self) -> Iterator[None]:

@@ -40,13 +40,17 @@ Learner = Annotated[LearnerConfig, BeforeValidator(_learner), PlainSerializer(ms
 
 
 class Keep(BaseModel):
-    """Which versions keep their weights: those of the highest reward, the newest, and every so manieth. All 0: all."""
+    """Which versions keep their weights: those of the highest reward, the newest, and every so manieth; all 0: all.
+    `states` is about what is needed to train on exactly, and about no weights."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     best: int = Field(0, ge=0, description="So many of the highest reward.")
     latest: int = Field(0, ge=0, description="So many of the newest.")
     every: int = Field(0, ge=0, description="Those whose number it divides.")
+    states: int = Field(
+        3, ge=0, description="So many of the newest keep their optimizer state, two thirds of a version's size; 0: all."
+    )
 
     @property
     def everything(self) -> bool:
@@ -61,7 +65,10 @@ class DaemonConfig(BaseModel):
 
     policy: str | None = Field(None, description="Name of the policy.")
     base_model: Path | None = Field(None, description="Model directory to train on.")
-    min_groups: int = Field(1, ge=1, description="Groups per step; those that are ready for longest come first.")
+    min_groups: int = Field(4, ge=1, description="Groups per step; those that are ready for longest come first.")
+    max_wait: float = Field(
+        300.0, ge=0, description="Seconds after which a step takes fewer groups, where some are ready."
+    )
     group_size: int = Field(4, ge=2, description="A group is ready when it has so many complete runs.")
     poll: float = Field(2.0, gt=0, description="Seconds between two looks at the store.")
     judge: str | None = Field(
@@ -73,7 +80,12 @@ class DaemonConfig(BaseModel):
     advantages: Scale = Field("none", description="How rewards are scaled within a group.")
     max_staleness: int | None = Field(None, ge=0, description="Leave out runs sampled so many steps before.")
     max_steps: int | None = Field(None, ge=1, description="Stop when the policy is at this version.")
-    max_skips: int = Field(10, ge=1, description="Stop after so many rounds in a row that taught nothing.")
+    max_skips: int = Field(10, ge=1, description="Stop after so many rounds in a row whose numbers were not finite.")
+    solved_pause: float = Field(
+        600.0,
+        ge=0,
+        description="Seconds for which runs of a scenario wait after its rewards were all equal; doubled each time.",
+    )
     keep: Keep = Field(Keep(), description="Which versions keep their weights.")  # type: ignore[call-arg]
     report_to: Annotated[tuple[str, ...], BeforeValidator(names)] = Field(
         (), description="Also send metrics to these: wandb, tensorboard, trackio."

@@ -1,4 +1,4 @@
-"""Pure: which versions of a policy keep their weights."""
+"""Pure: which versions of a policy keep their weights, and which their optimizer state."""
 
 from __future__ import annotations
 
@@ -21,3 +21,10 @@ def to_prune(steps: Sequence[int], rewards: Mapping[int, float], keep: Keep, ser
     if keep.every:
         stay.update(step for step in ordered if step % keep.every == 0)
     return [step for step in ordered if step not in stay]
+
+
+def states_to_drop(steps: Sequence[int], keep: Keep, stay: Collection[int] = ()) -> list[int]:
+    """Of the versions `steps`, those that lose their optimizer state: all but the newest, and those in `stay`."""
+    if not keep.states:
+        return []
+    return [step for step in sorted(steps)[: -max(keep.states, 2)] if step not in stay]

@@ -23,16 +23,18 @@ from arttrace.errors import TrainingError
 from arttrace.paths import DataDir
 from arttrace.rewards.prompt import parse_prompt
 from arttrace.store import Store
-from trainer.checkpoints import Checkpoints
-from trainer.config import DaemonConfig
+from trainer.checkpoints import STATE, Checkpoints
+from trainer.config import DaemonConfig, Keep
 from trainer.daemon.loop import Phase
 from trainer.daemon.machine import Daemon
 from trainer.daemon.patience import stop_on_signals
 from trainer.daemon.prometheus import render, serving_metrics
 from trainer.daemon.scoring import JudgeTerms
-from trainer.daemon.state import DaemonState, Queue, read_state
+from trainer.daemon.state import DaemonState, Queue, read_state, write_state
+from trainer.export import fork
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import NotFinite, Sample, StepMetrics
+from trainer.retention import states_to_drop
 from trainer.serving import GatewayStatus, PublishReport
 from trainer.serving.client import GatewayGone
 from trainer.serving.report import EngineStatus
@@ -104,7 +106,7 @@ class Site:
         self.store.append(recorded_group(key, rewards, at=at))
 
     def daemon(self, judge: JudgeTerms | None = None, **config: Any) -> Daemon:
-        config = {"group_size": 2, "poll": 0.01, **config}
+        config = {"group_size": 2, "min_groups": 1, "poll": 0.01, **config}
         daemon = Daemon(
             DaemonConfig.model_validate(config),
             policy="policy",
@@ -221,14 +223,74 @@ def test_what_was_set_aside_stays_so_over_a_restart(site: Site) -> None:
     assert sorted(site.consumed()) == ["equal-0", "equal-1", "good-0", "good-1"]
 
 
-def test_collapsed_rewards_stop_it_with_a_reason(site: Site) -> None:
+def test_want_of_signal_never_ends_it(site: Site) -> None:
+    for n in range(25):
+        site.group(f"equal{n}", 1.0, 1.0, at=n)
+    daemon = site.run()
+    assert (daemon.state.state, daemon.state.reason, daemon.state.step) == ("stopped", "asked to stop", 0)
+    assert (daemon.state.skips, len(daemon.state.pauses), len(daemon.state.set_aside)) == (25, 25, 50)
+
+
+def test_a_solved_scenario_is_skipped_for_a_while_and_then_looked_at_again(site: Site) -> None:
+    site.group("solved", 1.0, 1.0)
+    site.run()
+    site.stop.clear()
+    site.store.append(recorded_group("solved", (0.0, 1.0, 1.0, 1.0)))  # two that were set aside, two new ones
+    again = site.run()
+    assert (again.state.step, again.state.queue.paused, again.state.queue.ready) == (0, 1, 0)
+    assert "arttrace_train_groups_paused" in render(again.state).decode()
+    [pause] = again.state.pauses
+    assert (pause.key, pause.times) == ("solved", 1)
+    state = msgspec.structs.replace(again.state, pauses=(msgspec.structs.replace(pause, until_ns=1),))
+    write_state(site.checkpoints.directory, state)
+    site.stop.clear()
+    site.run(solved_pause=0.001)
+    state = read_state(site.checkpoints.directory)
+    assert state is not None
+    assert [one.times for one in state.pauses] == [2], "equal again: it waits twice as long"
+
+
+def test_numbers_that_are_never_finite_end_it_with_a_reason(site: Site) -> None:
+    def nan() -> StepMetrics:
+        raise NotFinite("The loss is not a finite number.")
+
+    site.learner.script += [nan] * 4
     for n in range(4):
-        site.group(f"equal{n}", 1.0, 1.0)
-    with pytest.raises(TrainingError, match="3 rounds in a row taught nothing; the last: all rewards") as stopped:
+        site.group(f"g{n}", 0.0, 1.0)
+    with pytest.raises(TrainingError, match="3 rounds in a row had numbers that are not finite") as stopped:
         site.run(max_skips=3)
     state = read_state(site.checkpoints.directory)
     assert state is not None
     assert (state.state, state.reason, state.mend) == ("failed", stopped.value.message, stopped.value.mend)
+
+
+def test_a_step_takes_fewer_groups_when_no_more_come(site: Site) -> None:
+    site.group("only", 0.0, 1.0)
+    site.run(max_steps=1, min_groups=4, max_wait=0.05)
+    assert site.learner.trained == [{"only-0", "only-1"}]
+
+
+def test_old_versions_lose_their_optimizer_state_but_not_what_is_served_or_a_base(site: Site) -> None:
+    def save(directory: Path) -> None:
+        for name in ("adapter_model.safetensors", STATE):
+            (directory / name).write_text("x")
+
+    site.learner.save = save  # type: ignore[method-assign]
+    for n in range(7):
+        site.group(f"g{n}", 0.0, 1.0, at=n * 2000)
+    site.run(max_steps=2)
+    fork(site.checkpoints, 1, Checkpoints(site.data.policies, "other"))
+    site.stop.clear()
+    site.run(max_steps=7)
+
+    def whole() -> list[int]:
+        return [n for n in site.checkpoints.steps() if (site.checkpoints.path(n) / STATE).exists()]
+
+    assert site.checkpoints.steps() == [1, 2, 3, 4, 5, 6, 7]
+    assert whole() == [1, 5, 6, 7], "the base of a fork, and the newest three"
+    assert states_to_drop(site.checkpoints.steps(), Keep(), {2, 4}) == [1, 3]
+    assert states_to_drop(site.checkpoints.steps(), Keep(states=0)) == []
+    assert site.checkpoints.drop_states([6, 7]) == [6], "never the newest"
 
 
 def test_a_loss_that_is_not_finite_costs_its_round_only(site: Site) -> None:

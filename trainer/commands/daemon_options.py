@@ -135,7 +135,10 @@ def run_daemon(data: DataDir, config: DaemonConfig, serving: ServingFile | None,
         )
         if at:
             say(f"metrics: {at}/metrics")
-        say(f"training {policy}: {config.min_groups} groups of {config.group_size} runs or more per step")
+        say(
+            f"training {policy}: {config.min_groups} groups of {config.group_size} runs or more per step, "
+            f"fewer when no more came for {config.max_wait:g} s"
+        )
         daemon.run()
     say(f"stopped: {daemon.state.reason}")
 
@@ -151,7 +154,8 @@ def _kind(field: FieldInfo) -> type:
 
 
 def _help(name: str, field: FieldInfo) -> str:
-    head = "Keep the weights of these versions only: " if name.startswith("keep__") else ""
+    weights = name.startswith("keep__") and name != "keep__states"
+    head = "Keep the weights of these versions only: " if weights else ""
     text = (field.description or "").rstrip(".")
     text = f"{head}{text[0].lower() if head else text[0]}{text[1:]}."
     return text if field.default in (None, (), 0) else f"{text}  [default: {field.default}]"

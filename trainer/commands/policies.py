@@ -14,7 +14,7 @@ from arttrace.commands.options import dir_option, json_option
 from arttrace.errors import ServingError, TrainingError
 from arttrace.paths import DataDir
 from arttrace.records.policy import PolicyStep
-from trainer.checkpoints import Checkpoints
+from trainer.checkpoints import STATE, Checkpoints
 from trainer.config import Keep
 from trainer.export import export_adapter, export_merged, fork
 from trainer.metrics import version_rewards
@@ -105,6 +105,8 @@ def fork_command(data: DataDir, version: str, name: str) -> None:
     with target.only_writer():
         made = fork(Checkpoints(data.policies, found.policy), found.step, target)
     click.echo(f"{version} -> {made.version}; train it with: arttrace train --policy {name}")
+    if not (target.path(made.step) / STATE).exists():
+        click.echo("  the optimizer begins anew: that of this version was given up by retention")
     for use in target.uses():
         click.echo(f"  inherits: {len(use.ids)} trajectories trained on by {use.method}")
 
@@ -122,7 +124,7 @@ def prune(data: DataDir, policy: str, keep_best: int, keep_latest: int, every: i
     The two newest versions and those that are served stay in any case.
     """
     checkpoints = Checkpoints(data.policies, policy)
-    keep = Keep(best=keep_best, latest=keep_latest, every=every)
+    keep = Keep(best=keep_best, latest=keep_latest, every=every, states=0)
     if keep.everything:
         raise click.UsageError("say what to keep: --keep-best, --keep-latest or --every")
     rewards = version_rewards([checkpoints.manifest(n) for n in checkpoints.all_steps()])
@@ -201,8 +203,7 @@ def _weights(data: DataDir, found: PolicyStep) -> Path:
 def _served(data: DataDir, policy: str) -> set[int]:
     """The steps that the gateway holds, none when it does not run."""
     status = _status(data, policy)
-    names = [status.current, *status.requests] if status else []
-    return {int(number) for _, at, number in (name.rpartition("@") for name in names) if at and number.isdecimal()}
+    return status.held if status else set()
 
 
 def _status(data: DataDir, policy: str) -> GatewayStatus | None:

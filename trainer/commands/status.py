@@ -106,6 +106,10 @@ def _lines(state: DaemonState, running: bool, serving: ServingFile | None, now_n
         lines.append(("served", "no: `arttrace serve` does not run for it"))
     queue = state.queue
     lines.append(("groups", f"{queue.ready} ready, {queue.waiting} waiting for more runs"))
+    if state.pauses:
+        at = max(min(one.until_ns for one in state.pauses) - now_ns, 0)
+        shown = f"{len(state.pauses)} whose rewards were all equal, {queue.paused} groups of them wait"
+        lines.append(("scenarios skipped", f"{shown}; the next is looked at again in {_duration(at)}"))
     if queue.left_out:
         lines.append(("runs left out", ", ".join(f"{n} {why}" for why, n in sorted(queue.left_out.items()))))
     if running and state.metrics:

@@ -11,8 +11,9 @@ begins, and its work may be done again:
 - publish and record do nothing when they were done.
 
 A failure that may pass (a gateway that restarts, a judge that is down, a full disk) is waited for. A step whose numbers
-are not finite, or whose rewards are all equal, is skipped. Everything else ends the daemon; the last version goes on
-being served.
+are not finite, or whose rewards are all equal, is skipped; a scenario whose rewards are all equal is skipped for a
+while, longer each time. Want of signal never ends the daemon; numbers that are never finite do, and everything else.
+The last version goes on being served.
 """
 
 from __future__ import annotations
@@ -39,13 +40,15 @@ from trainer.daemon.loop import Clock, Gateway, Loop, NothingToTrain, Phase
 from trainer.daemon.patience import Stopped, Waiting
 from trainer.daemon.queue import Terms, look
 from trainer.daemon.scoring import JudgeTerms, judge
-from trainer.daemon.state import FAILED, STARTING, STOPPED, DaemonState, Plan, read_state, write_state
+from trainer.daemon.state import FAILED, STARTING, STOPPED, DaemonState, Pause, Plan, read_state, write_state
 from trainer.learner.interface import Learner, NotFinite
 from trainer.metrics import group_rewards, version_rewards
 from trainer.reporters import Reporters
-from trainer.retention import to_prune
+from trainer.retention import states_to_drop, to_prune
 
 _SHOWN_GROUPS = 20
+_LONGEST_DOUBLING = 8
+_PAUSES = 1000
 _EQUAL = "all rewards within each group are equal"
 
 
@@ -83,6 +86,7 @@ class Daemon:
         self._checkpoints = Checkpoints(store.data.policies, policy)
         self._patience = Waiting(self._stop, self._trouble)
         self._unjudged: set[str] = set()  # ids of runs that the judge cannot score; asked again by the next start
+        self._not_finite = 0  # rounds in a row
         self._consumed: frozenset[str] = frozenset()  # when it started: what a fork inherited is in no other place
         self._rewards: dict[int, float] = {}
         self._state_lost = False
@@ -157,17 +161,28 @@ class Daemon:
         """Wait until enough groups are ready, and choose those that are ready for longest."""
         self._enter(Phase.WAIT)
         config, step = self._config, self.state.step
-        terms = Terms(self._policy, step, config.group_size, self._judge is None, config.max_staleness)
+        since: float | None = None  # when groups were first ready
         while not self._stop.is_set():
             self._patience(self._store.ingest_spool)
             summaries = self._patience(lambda: self._store.summaries(unconsumed_by=self._policy, method="grpo"))
             taken = self._unjudged | self._consumed | {one.trajectory_id for one in self.state.set_aside}
+            pauses = tuple(one for one in self.state.pauses if one.until_ns > time.time_ns())
+            terms = Terms(
+                self._policy,
+                step,
+                config.group_size,
+                self._judge is None,
+                config.max_staleness,
+                frozenset(one.key for one in pauses),
+            )
             ready, queue = look(summaries, terms, taken)
+            since = (since or time.monotonic()) if ready else None
+            enough = len(ready) >= config.min_groups
             if queue != self.state.queue:
                 self._note(queue=queue)
-            if len(ready) >= config.min_groups:
+            if enough or (since is not None and time.monotonic() - since >= config.max_wait):
                 plan = Plan(step + 1, tuple(ready[: config.min_groups]))
-                self._note(plan=plan, queue=msgspec.structs.replace(queue, ready=len(ready) - config.min_groups))
+                self._note(plan=plan, queue=msgspec.structs.replace(queue, ready=len(ready) - len(plan.groups)))
                 return plan
             self._stop.wait(config.poll)
         raise Stopped
@@ -187,7 +202,15 @@ class Daemon:
             done = self._loop.train(groups, clock, beside=self.state.set_aside, judgements=judgements)
         except (NotFinite, NothingToTrain) as error:
             self._skip(error.message, groups)
+            self._not_finite = self._not_finite + 1 if isinstance(error, NotFinite) else 0
+            if self._not_finite >= self._config.max_skips:
+                raise TrainingError(
+                    f"{self._not_finite} rounds in a row had numbers that are not finite; the last: {error.message}",
+                    "Lower the learning rate, or look at the last rewards. The newest version stays as it is.",
+                ) from error
             return
+        self._pause(groups)
+        self._not_finite = 0
         if done is None:
             self._skip(_EQUAL, groups)
         else:
@@ -223,7 +246,15 @@ class Daemon:
         )
         self._on_step(done)
         self._note(reported=self._reporters.catch_up([done], self.state.reported, self._checkpoints))
-        self._checkpoints.prune(to_prune(self._checkpoints.steps(), self._rewards, self._config.keep))
+        stay = self._served() | self._checkpoints.fork_bases()
+        keep = self._config.keep
+        self._checkpoints.prune(to_prune(self._checkpoints.steps(), self._rewards, keep, stay))
+        self._checkpoints.drop_states(states_to_drop(self._checkpoints.steps(), keep, stay))
+
+    def _served(self) -> set[int]:
+        """The versions that the gateway answers with."""
+        status = self._patience(self._gateway.status) if self._gateway else None
+        return status.held if status else set()
 
     def _skip(self, reason: str, groups: Sequence[Group]) -> None:
         """The round made no version: its runs are not looked at again, and the next manifest names them."""
@@ -237,12 +268,20 @@ class Daemon:
             mend="",
         )
         self._say(f"skipped: {reason}")
-        if skips >= self._config.max_skips:
-            raise TrainingError(
-                f"{skips} rounds in a row taught nothing; the last: {reason}.",
-                "When rewards have collapsed, take harder or easier scenarios or a finer rubric; when numbers are not "
-                "finite, a lower learning rate. The newest version stays as it is.",
-            )
+
+    def _pause(self, groups: Sequence[Group]) -> None:
+        """Skip the scenarios of groups whose rewards are all equal for a while, and the others no more."""
+        before = {one.key: one for one in self.state.pauses}
+        now = time.time_ns()
+        for group in group_rewards(groups):
+            known = before.pop(group.key, None)
+            if group.spread == 0 and self._config.solved_pause:
+                times = min(known.times + 1 if known else 1, _LONGEST_DOUBLING)
+                until = now + int(self._config.solved_pause * 2 ** (times - 1) * 1e9)
+                before[group.key] = Pause(group.key, times, until)
+        latest = sorted(before.values(), key=lambda one: one.until_ns)[-_PAUSES:]
+        if tuple(latest) != self.state.pauses:
+            self._note(pauses=tuple(latest))
 
     def _done(self) -> bool:
         if self._stop.is_set():

@@ -34,6 +34,7 @@ def render(state: DaemonState) -> bytes:
     gauge("in_trouble", "1 while it waits for something that is out of order.", int(bool(state.reason)))
     gauge("groups_ready", "Groups that are ready.", state.queue.ready)
     gauge("groups_waiting", "Groups that wait for more runs.", state.queue.waiting)
+    gauge("groups_paused", "Groups of scenarios that are skipped for a while.", state.queue.paused)
     for reason, count in sorted(state.queue.left_out.items()):
         gauge("runs_left_out", "Runs that do not count.", count, reason=reason)
     gauge("rounds_skipped", "Rounds in a row without a version.", state.skips)

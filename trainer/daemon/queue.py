@@ -21,6 +21,7 @@ class Terms:
     group_size: int
     rewarded: bool
     max_staleness: int | None = None
+    paused: frozenset[str] = frozenset()
 
 
 def look(
@@ -29,7 +30,8 @@ def look(
     """The ready groups, those that are ready for longest first, and the queue as others see it.
 
     `taken` are ids of runs that were dealt with. A group is ready when `group_size` of its runs count, at least one of
-    them with tokens to train on; all its runs that count belong to it.
+    them with tokens to train on; all its runs that count belong to it. One whose key is among `terms.paused` is not
+    ready.
     """
     members: defaultdict[str, list[TrajectorySummary]] = defaultdict(list)
     left_out: Counter[str] = Counter()
@@ -41,17 +43,19 @@ def look(
         else:
             members[one.group].append(one)
     ready: list[tuple[int, PlannedGroup]] = []
-    waiting = 0
+    waiting = paused = 0
     for key, runs in members.items():
         if not any(_trainable(one, terms.policy) for one in runs):
             left_out["no tokens of this policy"] += len(runs)
+        elif key in terms.paused:
+            paused += 1
         elif len(runs) < terms.group_size:
             waiting += 1
         else:
             ended = sorted(one.end_ns for one in runs)[terms.group_size - 1]
             ready.append((ended, PlannedGroup(key, tuple(sorted(one.id for one in runs)))))
     ready.sort(key=lambda found: (found[0], found[1].key))
-    return [group for _, group in ready], Queue(len(ready), waiting, dict(left_out))
+    return [group for _, group in ready], Queue(len(ready), waiting, dict(left_out), paused)
 
 
 def _why_not(one: TrajectorySummary, terms: Terms) -> str:

@@ -41,12 +41,21 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Queue(msgspec.Struct, frozen=True):
-    """What lies before the daemon: groups that are ready, groups that wait for more runs, and runs that do not count,
-    by the reason."""
+    """What lies before the daemon: groups that are ready, groups that wait for more runs, groups of scenarios that are
+    skipped for a while, and runs that do not count, by the reason."""
 
     ready: int = 0
     waiting: int = 0
     left_out: dict[str, int] = {}
+    paused: int = 0
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """The scenario of group `key` taught nothing `times` times in a row: its runs wait until `until_ns`."""
+
+    key: str
+    times: int
+    until_ns: int
 
 
 class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +63,8 @@ class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
 
     `state` is a Phase or one of the states above, entered at `since_ns`. `reason` and `mend` tell why it waits for
     something that is out of order, stopped, or failed. `set_aside` are runs that taught nothing; the next version's
-    manifest names them as consumed. `skips` counts rounds in a row without a version. `served` is the version that
+    manifest names them as consumed. `skips` counts rounds in a row without a version, `pauses` are the scenarios that
+    are skipped for a while. `served` is the version that
     answers, "" when nobody serves. `reported` is by reporter the last step it was told of. `metrics` is
     where Prometheus finds its numbers, "" when nowhere.
     """
@@ -71,6 +81,7 @@ class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan | None = None
     set_aside: tuple[Consumed, ...] = ()
     skips: int = 0
+    pauses: tuple[Pause, ...] = ()
     reason: str = ""
     mend: str = ""
     last: dict[str, float] = {}

@@ -10,11 +10,13 @@ import msgspec
 import torch
 
 from arttrace.errors import TrainingError
+from arttrace.records.policy import PolicyStep
+from trainer.checkpoints import DROPPED, STATE
 from trainer.learner.config import LearnerConfig
 from trainer.learner.policy_model import optimizer_settings, trainable
 from trainer.learner.quiet import quiet
 
-_STATE, _ADAPTER = "trainer_state.pt", "adapter_model.safetensors"
+_ADAPTER = "adapter_model.safetensors"
 
 
 def save_state(
@@ -33,18 +35,25 @@ def save_state(
     }
     if config.device == "cuda":
         state["cuda_rng"] = torch.cuda.get_rng_state()
-    torch.save(state, directory / _STATE)
+    torch.save(state, directory / STATE)
 
 
 def load_state(directory: Path, model: Any, optimizer: torch.optim.Optimizer, config: LearnerConfig) -> int:
     """Go on from what `save_state` wrote; returns the number of steps done.
 
+    A version that lost the optimizer's state to retention gives its weights, and the optimizer begins anew.
+
     Raises TrainingError when it is missing, damaged or of another shape.
     """
     from safetensors.torch import load_file
 
+    dropped = (directory / DROPPED).exists() and not (directory / STATE).exists()
     try:
-        state = torch.load(directory / _STATE, map_location=config.device, weights_only=True)
+        state = (
+            _fresh(directory)
+            if dropped
+            else torch.load(directory / STATE, map_location=config.device, weights_only=True)
+        )
         saved = load_file(str(directory / _ADAPTER), device=config.device)
     except Exception as error:
         raise TrainingError(
@@ -60,6 +69,8 @@ def load_state(directory: Path, model: Any, optimizer: torch.optim.Optimizer, co
     with torch.no_grad():
         for name, parameter in weights.items():
             parameter.copy_(saved[name])
+    if dropped:
+        return int(state["steps"])
     optimizer.load_state_dict(state["optimizer"])
     for group in optimizer.param_groups:  # its moments are loaded; what it does with them is the config's
         group.update(optimizer_settings(config))
@@ -68,6 +79,11 @@ def load_state(directory: Path, model: Any, optimizer: torch.optim.Optimizer, co
         torch.cuda.set_rng_state(state["cuda_rng"].cpu())
     steps: int = state["steps"]
     return steps
+
+
+def _fresh(directory: Path) -> dict[str, Any]:
+    """The number of steps, which the version's manifest tells too: one step makes one version."""
+    return {"steps": msgspec.json.decode((directory / "manifest.json").read_bytes(), type=PolicyStep).step}
 
 
 class Snapshot:

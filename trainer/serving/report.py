@@ -77,3 +77,9 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     gate: GateStatus = GateStatus()
     recording: RecordingStatus | None = None
     sleeps: bool = False
+
+    @property
+    def held(self) -> set[int]:
+        """The steps of the versions that answer, or are loaded."""
+        names = (name.rpartition("@") for name in (self.current, *self.requests))
+        return {int(number) for _, at, number in names if at and number.isdecimal()}

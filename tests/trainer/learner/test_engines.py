@@ -16,8 +16,10 @@ import pytest
 import torch
 
 from arttrace.errors import TrainingError
+from arttrace.records.policy import PolicyStep
 from arttrace.records.sequence import TokenSequence
 from trainer.advantages import group_advantages
+from trainer.checkpoints import STATE, Checkpoints
 from trainer.learner import make_learner
 from trainer.learner.base import BaseLearner
 from trainer.learner.config import LearnerConfig
@@ -72,6 +74,25 @@ def test_two_steps_saved_and_loaded_and_two_more_are_four(
 
     assert second.steps == straight.steps == 4
     assert same(weights(second), weights(straight))
+
+
+def test_a_version_without_its_optimizer_state_gives_its_weights(
+    engine: type[BaseLearner], base_model: Path, tmp_path: Path, make_samples: Callable[[int], list[Sample]]
+) -> None:
+    first = engine(base_model, LOOSE)
+    first.step(make_samples(0))
+    checkpoints = Checkpoints(tmp_path, "p")
+    for step in (7, 8):
+        checkpoints.write(step, first.save, PolicyStep("p", step, ""))
+    assert checkpoints.drop_states([7, 8]) == [7], "the newest keeps it"
+    second = engine(base_model, msgspec.structs.replace(LOOSE, seed=99))
+    second.load(checkpoints.path(7))
+    assert same(weights(second), weights(first))
+    assert (second.steps, second.optimizer.state_dict()["state"]) == (7, {})
+    second.step(make_samples(1))
+    (checkpoints.path(8) / STATE).unlink()  # lost otherwise
+    with pytest.raises(TrainingError, match="cannot be read"):
+        second.load(checkpoints.path(8))
 
 
 def test_saved_adapter_is_what_peft_and_vllm_load(
