@@ -6,6 +6,7 @@ Only one process at a time can own a store. Whoever opens it takes in the spool 
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -37,7 +38,7 @@ from arttrace.store.query import run_query
 from arttrace.store.reading import read_spans
 from arttrace.store.rows import EVALUATE
 from arttrace.store.shared import SharedFile
-from arttrace.store.summary import SUMMARY_VERSION, TrajectorySummary, summarise
+from arttrace.store.summary import SUMMARY_VERSION, InferredTool, TrajectorySummary, inferred_tools, summarise
 from arttrace.trajectories import build_trajectories
 from arttrace.trajectories.rewarded import before_colons
 
@@ -48,6 +49,7 @@ _policy_step = msgspec.json.Decoder(PolicyStep)
 _summary: msgspec.json.Decoder[TrajectorySummary | None] = msgspec.json.Decoder(TrajectorySummary | None)
 
 _OF_RUNS = f"operation IS DISTINCT FROM '{EVALUATE}'"
+_of_tools = re.compile(r"\btool_calls\b", re.IGNORECASE).search
 _ITEMS = "SELECT unnest(?::VARCHAR[])"
 _NAMED_ONE_BY_ONE = 32  # then DuckDB knows beforehand what to look for, and skips the blocks that cannot hold it
 _SPANS_AT_ONCE = 5_000  # of runs that are built: fewer, and the tables are looked through more often
@@ -337,6 +339,8 @@ class Store:
             connection = self._file.opened()
             with self._file.if_possible():
                 place(connection)
+        if _of_tools(query):  # those that no span recorded are known once a trajectory is built
+            self._summaries(self._given())
         with self._file.reading() as connection:
             return run_query(connection, query)
 
@@ -413,10 +417,14 @@ class Store:
         """Summaries made and kept."""
         with self._file.lock:  # so that no span comes between building a summary and keeping it
             made: dict[str, list[TrajectorySummary]] = {id: [] for id in given}
-            for one in map(summarise, self._build(given)):
-                made[next(id for id in (one.id, *before_colons(one.id)) if id in made)].append(one)
+            tools: dict[str, list[InferredTool]] = {}
+            for trajectory in self._build(given):
+                id = next(id for id in (trajectory.id, *before_colons(trajectory.id)) if id in made)
+                made[id].append(summarise(trajectory))
+                if found := inferred_tools(trajectory):
+                    tools.setdefault(id, []).extend(found)
             with self._file.if_possible():
-                self._file.writer.keep_summaries(made)
+                self._file.writer.keep_summaries(made, tools)
         return [one for of_id in made.values() for one in of_id]
 
     @without_collection()

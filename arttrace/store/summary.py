@@ -43,6 +43,27 @@ SUMMARY_VERSION = f"{version('arttrace')} {zlib.crc32(_fields.encode()):08x}"
 """Summaries kept by another version of arttrace are made again: it may have read the spans in another way."""
 
 
+class InferredTool(msgspec.Struct, frozen=True):
+    """A tool call that no span recorded, for the view `tool_calls`."""
+
+    trajectory_id: str
+    name: str
+    id: str
+    arguments: str
+    result: str | None
+    start_ns: int
+    end_ns: int
+
+
+def inferred_tools(trajectory: Trajectory) -> list[InferredTool]:
+    """The tool calls of a trajectory that the messages alone tell of."""
+    return [
+        InferredTool(trajectory.id, one.name, one.id, one.arguments, one.result, one.start_ns, one.end_ns)
+        for one in trajectory.tool_calls
+        if one.inferred
+    ]
+
+
 def summarise(trajectory: Trajectory) -> TrajectorySummary:
     """The summary of a trajectory; its entry is the entry point's name, or the root agent's where it has none."""
     _, report = sequences(trajectory)

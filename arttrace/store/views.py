@@ -140,18 +140,41 @@ _MESSAGES = View(
     )""",
 )
 
+INFERRED_TOOLS: Final = "inferred tools"
+"""The version under which `summaries` keeps the tool calls of a trajectory that no span recorded."""
+
+_INFERRED_TOOL = (
+    '[{"trajectory_id":"VARCHAR","name":"VARCHAR","id":"VARCHAR","arguments":"VARCHAR","result":"VARCHAR",'
+    '"start_ns":"BIGINT","end_ns":"BIGINT"}]'
+)
+
 _TOOL_CALLS = View(
     "tool_calls",
-    "one per recorded tool call",
+    "one per tool call",
     (
         *_WHERE_IT_STANDS,
-        Column("name", "the tool", _attribute("gen_ai.tool.name")),
-        Column("id", "the id the model gave the call", _attribute("gen_ai.tool.call.id")),
-        Column("arguments", "what the tool was called with, as JSON text", _attribute("gen_ai.tool.call.arguments")),
-        Column("result", "what it returned", _attribute("gen_ai.tool.call.result")),
+        Column("name", "the tool", "tool"),
+        Column("id", "the id the model gave the call", "call_id"),
+        Column("arguments", "what the tool was called with, as JSON text"),
+        Column("result", "what it returned"),
         _ERROR,
+        Column(
+            "inferred",
+            "whether no span recorded it, and it was read from the messages: it has no span then, and began and ended "
+            "within the times given",
+        ),
     ),
-    "FROM spans WHERE operation = 'execute_tool'",
+    f"""FROM (
+        SELECT trajectory_id, trace_id, span_id, parent_span_id, start_ns, end_ns,
+            {_attribute("gen_ai.tool.name")} AS tool, {_attribute("gen_ai.tool.call.id")} AS call_id,
+            {_attribute("gen_ai.tool.call.arguments")} AS arguments,
+            {_attribute("gen_ai.tool.call.result")} AS result, error, false AS inferred
+        FROM spans WHERE operation = 'execute_tool'
+        UNION ALL
+        SELECT t.trajectory_id, NULL, NULL, NULL, t.start_ns, t.end_ns, t.name, t.id, t.arguments, t.result, NULL, true
+        FROM (SELECT unnest(TRY(from_json(document, '{_INFERRED_TOOL}'))) AS t
+            FROM summaries WHERE version = '{INFERRED_TOOLS}')
+    )""",  # noqa: S608
 )
 
 _AGENTS = View(

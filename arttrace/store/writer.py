@@ -27,7 +27,8 @@ from arttrace.store import links, placing
 from arttrace.store.parts import Parts, Ready
 from arttrace.store.prefixes import Recent, extension, split
 from arttrace.store.rows import OPERATION, SPAN_ID, SPANS, START, TRAJECTORY_ID, Plain, Row, rows_by_table
-from arttrace.store.summary import SUMMARY_VERSION, TrajectorySummary
+from arttrace.store.summary import SUMMARY_VERSION, InferredTool, TrajectorySummary
+from arttrace.store.views import INFERRED_TOOLS
 from arttrace.trajectories.rewarded import before_colons
 
 _CONSUMPTION = {"policy": "VARCHAR", "step": "BIGINT", "trajectory_id": "VARCHAR", "revision": "VARCHAR"}
@@ -237,11 +238,17 @@ class Writer:
         self._last_id += 1
         return self._last_id
 
-    def keep_summaries(self, summaries: Mapping[str, Sequence[TrajectorySummary]]) -> None:
-        """Keeps summaries just made of what is stored under an id, also that there are none."""
+    def keep_summaries(
+        self, summaries: Mapping[str, Sequence[TrajectorySummary]], tools: Mapping[str, Sequence[InferredTool]]
+    ) -> None:
+        """Keeps summaries just made of what is stored under an id, also that there are none, and the tool calls that
+        no span recorded."""
+        query = "DELETE FROM summaries WHERE version = ? AND trajectory_id IN (SELECT unnest(?::VARCHAR[]))"
+        self._connection.execute(query, [INFERRED_TOOLS, list(summaries)])
         rows = [
             (id, SUMMARY_VERSION, _encode(one).decode()) for id, made in summaries.items() for one in made or (None,)
         ]
+        rows += [(id, INFERRED_TOOLS, _encode(found).decode()) for id, found in tools.items()]
         self._insert("summaries", _SUMMARIES, rows)
 
     # --- everything else -----------------------------------------------------------------------------------

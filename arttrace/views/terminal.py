@@ -234,7 +234,8 @@ class _Walk:
         self._level -= 1
 
     def _tool(self, tool: ToolCall, started: Sequence[Agent], branch: Tree) -> None:
-        label = Text.assemble(("tool ", "yellow"), (one_line(tool.name), "bold"), f"({one_line(tool.arguments, 120)})")
+        kind = ("inferred tool ", "dim yellow") if tool.inferred else ("tool ", "yellow")
+        label = Text.assemble(kind, (one_line(tool.name), "bold"), f"({one_line(tool.arguments, 120)})")
         if tool.error is not None:
             label.append(f" failed: {one_line(tool.error)}", style="red")
         elif tool.result is not None:

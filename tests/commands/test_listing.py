@@ -54,7 +54,9 @@ def test_show_nests_sub_agents_under_the_tool_call_that_started_them(root: Path)
     assert "\x1b" not in output
     lines = output.splitlines()
     assert max(map(len, lines)) <= 100
-    tool = next(i for i, line in enumerate(lines) if line.startswith('├── tool research({"q": "a"}) -> answer a'))
+    tool = next(
+        i for i, line in enumerate(lines) if line.startswith('├── inferred tool research({"q": "a"}) -> answer a')
+    )
     assert lines[tool + 1].startswith("│   └── agent research  (inferred")
     assert lines[tool + 3] == "│       ├── user: a"
     assert any("0.750 ruler (judge): Both questions were answered. [bold]No markup[/bold]" in line for line in lines)

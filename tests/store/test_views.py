@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner
-from simulated_agent import T0, Run, message, research_run
+from simulated_agent import T0, Run, message, research_run, result
 
 from arttrace import semconv
 from arttrace.collector.owner import answering, hold_store
@@ -123,3 +123,22 @@ def test_help_and_docs_tell_every_column() -> None:
             assert f"    {column.name} " in told
             assert column.meaning.split()[0] in told
     assert as_markdown() in DOCS.read_text(encoding="utf-8")
+
+
+def test_tool_calls_that_no_span_recorded_are_there_and_marked(store: Store) -> None:
+    run = Run("run")
+    start = [message("user", "u")]
+    asked = message("assistant", calls=(("one", "look", '{"q": 1}'), ("two", "look", '{"q": 2}')))
+    run.chat("a", start, asked, at=1)
+    run.tool("t", "look", at=7, until=9, TOOL_CALL_ID="one", TOOL_CALL_RESULT="page 1")
+    *spans, end = run.end(at=90)
+    store.append([*spans, end])
+    query = "SELECT trajectory_id, id, name, arguments, result, inferred, span_id IS NULL FROM tool_calls ORDER BY id"
+    recorded = ("run", "one", "look", None, "page 1", False, False)
+    assert store.sql(query)[1] == [recorded, ("run", "two", "look", '{"q": 2}', None, True, True)]
+    again = Run("run")
+    again.chat("b", [*start, asked, result("one", "page 1"), result("two", "page 2")], message("assistant", "x"), at=20)
+    store.append(again.spans)
+    assert store.sql(query)[1] == [recorded, ("run", "two", "look", '{"q": 2}', "page 2", True, True)]
+    assert store.sql(query.replace("tool_calls", '"Tool_Calls"'))[1] == store.sql(query)[1]
+    assert len(store.trajectory("run").tool_calls) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from rich.console import Console
-from simulated_agent import Run, message
+from simulated_agent import Run, message, result
 
 from arttrace.records.span import SpanRow
 from arttrace.trajectories import build_trajectories, sequences
@@ -49,6 +49,21 @@ def test_spans_set_aside_are_told() -> None:
     run.chat("a", [message("user", "u")], message("assistant", "x"), at=1)
     spans = run.end()
     assert "1 set aside" in shown([*spans, msgspec.structs.replace(spans[0], name="chat other")])
+
+
+def test_inferred_tools_and_links_that_are_less_than_sure_are_marked() -> None:
+    run = Run()
+    start = [message("user", "u")]
+    asked = message("assistant", calls=(("1", "look", "{}"), ("2", "research", "{}")))
+    run.chat("a", start, asked, at=1)
+    run.tool("t", "look", at=7, until=9, TOOL_CALL_ID="1", TOOL_CALL_RESULT="page")
+    run.chat("s", [message("user", "sub")], message("assistant", "it is in Oslo"), at=12)
+    answered = [*start, asked, result("1", "page"), result("2", '{"result": "it is in Oslo"}')]
+    run.chat("b", answered, message("assistant", "x"), at=20)
+    text = shown(run.end())
+    assert "── tool look() -> page" in text
+    assert '── inferred tool research({}) -> {"result": "it is in Oslo"}' in text
+    assert "agent research  (inferred: its answer is a part of what research returned, 90% sure)" in text
 
 
 @pytest.mark.parametrize(
