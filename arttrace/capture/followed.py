@@ -23,6 +23,7 @@ CALLS = (semconv.OPERATION_CHAT, "generate_content", semconv.OPERATION_TEXT_COMP
 _SCOPES = (semconv.OPERATION_INVOKE_AGENT, semconv.OPERATION_EXECUTE_TOOL)
 # Some libraries set attributes only after the start: the conventions begin a span's name with its operation.
 _BY_NAME = (*_SCOPES, *CALLS[:2])
+_OLDER_NAMES = {"agent run": semconv.OPERATION_INVOKE_AGENT, "running tool": semconv.OPERATION_EXECUTE_TOOL}
 _OF_AN_AGENT = (semconv.AGENT_ID, semconv.AGENT_DESCRIPTION, semconv.CONVERSATION_ID)
 _ARGUMENTS = (semconv.TOOL_CALL_ARGUMENTS, "gcp.vertex.agent.tool_call_args", "tool_arguments")
 _RESULTS = (semconv.TOOL_CALL_RESULT, "gcp.vertex.agent.tool_response", "tool_response")
@@ -57,13 +58,19 @@ class Followed(Protocol):
 
     scope: Scope
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether what the span would say still matters."""
+
     def end(self, said: Said) -> None: ...
 
 
 def operation_of(name: str, attributes: Mapping[str, Any]) -> str | None:
     """Which operation of the GenAI conventions a span is, of those that are followed."""
     operation = attributes.get(semconv.OPERATION_NAME)
-    if operation is None:
+    if operation is None and name in _OLDER_NAMES:
+        operation = _OLDER_NAMES[name]
+    elif operation is None:
         operation, _, rest = name.partition(" ")
         if operation not in _BY_NAME or rest.startswith("("):  # "execute_tool (merged)"
             return None
@@ -104,6 +111,11 @@ class FollowedScope:
         inner = scope or around
         return None if inner is None else cls(inner, is_tool, scope is not None)
 
+    @property
+    def is_awaited(self) -> bool:
+        """Until it ends."""
+        return True
+
     def end(self, said: Said) -> None:
         """Record what was said, and end the scope where it is this span's own."""
         scope, attributes = self.scope, said.attributes
@@ -141,6 +153,11 @@ class FollowedCall:
         """What of its content is kept."""
         return self.scope.capture_content
 
+    @property
+    def is_awaited(self) -> bool:
+        """Until a call was recorded inside it: nobody needs to write its messages down once more."""
+        return self.scope.calls == self._calls
+
     def so_far(self) -> dict[str, Any]:
         """What is known of it before its end."""
         return {}
@@ -148,7 +165,7 @@ class FollowedCall:
     def end(self, said: Said) -> None:
         """Record the call, unless it was recorded meanwhile or was none."""
         scope, attributes = self.scope, said.attributes
-        if scope.calls != self._calls or semconv.REQUEST_MODEL not in attributes:
+        if not self.is_awaited or semconv.REQUEST_MODEL not in attributes:
             return
         scope.calls += 1
         scope.run.ended_spans += 1

@@ -30,6 +30,7 @@ _HOOKS = (
     ("agents.realtime.session", "tool_hooks.openai_agents:install_tools"),
     ("agents.run_internal.turn_resolution", "tool_hooks.openai_agents:install_handoffs"),
     ("agents.tracing.spans", "tool_hooks.openai_agents:install_agents"),
+    ("pydantic_ai.agent", "tool_hooks.pydantic_ai:install"),
     ("smolagents.tools", "tool_hooks.smolagents:install_tools"),
     ("smolagents.agents", "tool_hooks.smolagents:install_agents"),
     ("subprocess", "processes:install_subprocess"),

@@ -151,7 +151,7 @@ class _Ear(NonRecordingSpan):
         self._failure: str | None = None
 
     def is_recording(self) -> bool:
-        return self._followed is not None
+        return self._followed is not None and self._followed.is_awaited
 
     def set_attribute(self, key: str, value: Any) -> None:
         self._attributes[key] = value

@@ -78,8 +78,8 @@ def tool_calls(
         told.add(same)
         known = next((by_id[agent_id, id] for id in exchange.ids if (agent_id, id) in by_id), None)
         if known is not None:
-            if part.id:  # a framework may run the tool under an id of its own
-                found[known] = msgspec.structs.replace(found[known], id=part.id)
+            # A framework may run the tool under an id of its own.
+            found[known] = _with_what_was_asked(found[known], part.id or found[known].id, part.arguments, exchange)
             continue
         id = exchange.id(calls)
         unclaimed = anonymous.get((agent_id, part.name), [])
@@ -88,7 +88,7 @@ def tool_calls(
         )
         if twin is not None:
             unclaimed.remove(twin)
-            found[twin] = msgspec.structs.replace(found[twin], id=id)
+            found[twin] = _with_what_was_asked(found[twin], id, part.arguments, exchange)
             continue
         asking = calls[exchange.call]
         inferred = ToolCall(
@@ -108,6 +108,12 @@ def tool_calls(
         [call for *_, call in sorted(ordered, key=lambda item: item[:3])],
         {span_id: call.id for span_id, call in found.items()},
     )
+
+
+def _with_what_was_asked(recorded: ToolCall, id: str, arguments: str, exchange: Exchange) -> ToolCall:
+    """The recorded call under its id; what its span does not say (many frameworks keep content out) the messages do."""
+    result = exchange.result if recorded.result is None and recorded.error is None else recorded.result
+    return msgspec.structs.replace(recorded, id=id, arguments=recorded.arguments or arguments, result=result)
 
 
 def _holds(recorded: str, asked: str) -> bool:

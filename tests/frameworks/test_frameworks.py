@@ -56,7 +56,7 @@ class Runs:
             (
                 span.attributes[semconv.TOOL_NAME],
                 span.attributes.get(semconv.TOOL_CALL_ID, ""),
-                span.attributes[semconv.TOOL_CALL_RESULT],
+                span.attributes.get(semconv.TOOL_CALL_RESULT, ""),
             )
             for span in sorted(self.named(semconv.OPERATION_EXECUTE_TOOL), key=lambda span: span.start_ns)
         ]
@@ -232,6 +232,8 @@ def test_pydantic_ai(tmp_path: Path) -> None:
     for call in runs.calls:
         city = texts(call.attributes[semconv.INPUT_MESSAGES])[0]
         executions.setdefault(city, set()).add(call.attributes[semconv.EXECUTION_ID])
+    assert {tool[:2] for tool in runs.tools} >= {("weather", "call_Rome"), ("weather", "call_Athens")}
+    assert set(runs.callers) == {"agent"}
     rome, athens = executions.values()
     assert not rome & athens, "two runs at once are told apart"
 
@@ -268,6 +270,10 @@ def test_autogen(tmp_path: Path) -> None:
     check(runs)
     assert len(runs.calls) == 2
     assert runs.bare[-1].strip() == "It is 12"
+    assert runs.callers == ["surveyor"] * 2
+    assert [(tool.name, tool.result, tool.inferred) for tool in build_trajectories(runs.spans)[0].tool_calls] == [
+        ("area", "12", False)
+    ]
 
 
 def arttrace_run(program: str, server: ScriptedServer, data: Path, **more: str) -> str:

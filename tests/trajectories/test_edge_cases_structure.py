@@ -208,3 +208,15 @@ def test_tool_calls_recorded_and_told_are_not_doubled() -> None:
     run.tool("t", "look", at=5, until=8, TOOL_CALL_ID="c", TOOL_CALL_ARGUMENTS="{}", TOOL_CALL_RESULT='"r"')
     run.chat("m2", [*history, result("c", "r")], message("assistant", "done"), at=10)
     assert [(call.id, call.inferred, call.result) for call in built(run.end()).tool_calls] == [("c", False, "r")]
+
+
+def test_what_a_tool_span_does_not_say_the_messages_do() -> None:
+    """Frameworks keep content out of their spans."""
+    run = Run()
+    history = [message("user", "u")]
+    asked = message("assistant", calls=(("c", "look", '{"at": 1}'),))
+    history.append(run.chat("m1", history, asked, at=1))
+    run.tool("t", "look", at=5, until=8, TOOL_CALL_ID="c")
+    run.chat("m2", [*history, result("c", "r")], message("assistant", "done"), at=10)
+    found = [(call.id, call.inferred, call.arguments, call.result) for call in built(run.end()).tool_calls]
+    assert found == [("c", False, '{"at": 1}', "r")]

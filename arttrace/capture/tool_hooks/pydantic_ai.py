@@ -1,0 +1,49 @@
+"""Has PydanticAI make its spans where nobody asked it to, so that library_spans.py can follow them.
+
+A run that is not instrumented makes none since version 2. Inside a trajectory it is given settings whose provider makes
+spans that go nowhere; settings of the user's, of an agent or of all, are left as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.trace import NoOpTracerProvider
+
+from arttrace.capture import program
+from arttrace.capture.flow import calling_flow
+from arttrace.capture.guard import Guard
+
+_instrumenting = Guard("following the agents of PydanticAI")
+
+
+def install(module: ModuleType) -> None:
+    """Hook `pydantic_ai.agent`."""
+    resolve = getattr(module.Agent, "_resolve_instrumentation_settings", None)
+    if resolve is not None:
+        settings = module.InstrumentationSettings
+        module.Agent._resolve_instrumentation_settings = _resolve(resolve, settings)
+
+
+def _resolve(resolve: Callable[[Any], Any], settings: Callable[..., Any]) -> Callable[[Any], Any]:
+    private: list[Any] = []
+
+    @functools.wraps(resolve)
+    def hooked(self: Any) -> Any:
+        users = resolve(self)
+        if users is not None:
+            return users
+        with _instrumenting:
+            flow = calling_flow()
+            if not flow.muted and (flow.scope or program.scope()) is not None:
+                if not private:
+                    made = settings(tracer_provider=NoOpTracerProvider(), meter_provider=NoOpMeterProvider())
+                    private.append(made)
+                return private[0]
+        return None
+
+    return hooked
