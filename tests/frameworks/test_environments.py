@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 
 HERE = Path(__file__).parent
 TABLE = HERE.parents[1] / "docs" / "frameworks.md"
-spec = importlib.util.spec_from_file_location("environments", HERE / "environments.py")
+spec = importlib.util.spec_from_file_location("framework_environments", HERE / "environments.py")
 assert spec is not None
 assert spec.loader is not None
 environments: Any = importlib.util.module_from_spec(spec)
+sys.modules[spec.name] = environments
 spec.loader.exec_module(environments)
 
 
