@@ -97,6 +97,9 @@ def _protobuf_origin(
     return origin if origin != _USUAL_ORIGIN else None
 
 
+_NO_PARENT = "0" * 16
+
+
 def _protobuf_span(
     span: Span, resource: Attributes, scope_name: str, scope_version: str, origin: OriginRest | None, odd: _Odd
 ) -> SpanRow:
@@ -109,7 +112,7 @@ def _protobuf_span(
     return SpanRow(
         trace_id=span.trace_id.hex(),
         span_id=span.span_id.hex(),
-        parent_span_id=span.parent_span_id.hex() or None,
+        parent_span_id=_parent(span.parent_span_id.hex()),
         name=span.name,
         start_ns=span.start_time_unix_nano,
         end_ns=span.end_time_unix_nano,
@@ -242,6 +245,11 @@ def _json_origin(resource_spans: Any, scope_spans: Any) -> dict[str, Any]:
     }
 
 
+def _parent(id: str) -> str | None:
+    """A span's parent; all zeros is how some exporters say that it has none."""
+    return None if id == _NO_PARENT else id or None
+
+
 def _json_span(span: Any, origin: dict[str, Any]) -> SpanRow:
     status = _object(span, "status")
     if len(_list(span, "attributes")) > MAX_ATTRIBUTES:
@@ -256,7 +264,7 @@ def _json_span(span: Any, origin: dict[str, Any]) -> SpanRow:
     return SpanRow(
         trace_id=_text(span, "traceId").lower(),
         span_id=_text(span, "spanId").lower(),
-        parent_span_id=_text(span, "parentSpanId").lower() or None,
+        parent_span_id=_parent(_text(span, "parentSpanId").lower()),
         name=_text(span, "name"),
         start_ns=int(span.get("startTimeUnixNano", 0)),
         end_ns=int(span.get("endTimeUnixNano", 0)),

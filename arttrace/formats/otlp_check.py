@@ -70,7 +70,7 @@ def _good(span: Span) -> bool:
         and trace_id != _NO_TRACE
         and len(span_id) == 8
         and span_id != _NO_SPAN
-        and (not parent or (len(parent) == 8 and parent != _NO_SPAN))
+        and (not parent or len(parent) == 8)
         and 0 < span.start_time_unix_nano <= _LATEST_NS
         and span.end_time_unix_nano <= _LATEST_NS
         and len(span.attributes) <= MAX_ATTRIBUTES
@@ -84,8 +84,8 @@ def _why(span: Span) -> str:
         return f"{name}: the trace id is not 16 bytes, or all zero"
     if len(span_id) != 8 or span_id == _NO_SPAN:
         return f"{name}: the span id is not 8 bytes, or all zero"
-    if parent and (len(parent) != 8 or parent == _NO_SPAN):
-        return f"{name}: the parent span id is not 8 bytes, or all zero"
+    if parent and len(parent) != 8:
+        return f"{name}: the parent span id is not 8 bytes"
     if len(span.attributes) > MAX_ATTRIBUTES:
         return f"{name}: it has more than {MAX_ATTRIBUTES} attributes"
     if span.ByteSize() > MAX_SPAN_BYTES:

@@ -226,6 +226,23 @@ def test_a_bad_span_is_refused_alone(client: TestClient, sink: Sink) -> None:
     assert (sink.acknowledged, sink.refused) == (2, 5)
 
 
+def test_a_parent_of_all_zeros_is_none(client: TestClient, sink: Sink, data: DataDir) -> None:
+    """Exporters in the wild send it for a root."""
+    message = request(b"\x02" * 8)
+    message.resource_spans[0].scope_spans[0].spans[0].parent_span_id = b"\x00" * 8
+    headers = {"content-type": PROTOBUF}
+    assert client.post("/v1/traces", content=message.SerializeToString(), headers=headers).status_code == 200
+    document = as_json("03" * 8)
+    document["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["parentSpanId"] = "0" * 16
+    assert client.post("/v1/traces", json=document).status_code == 200
+    assert (sink.acknowledged, sink.refused) == (2, 0)
+    sink.close()
+    with Store.open(data) as store:
+        rows = store.sql("SELECT span_id, parent_span_id FROM spans ORDER BY span_id")[1]
+        assert rows == [("02" * 8, None), ("03" * 8, None)]
+        assert [one.incomplete for one in store.summaries()] == [""]
+
+
 def test_broken_text_is_refused_alone(client: TestClient, sink: Sink, data: DataDir) -> None:
     body = request(b"\x02" * 8, b"\x03" * 8, b"\x04" * 8).SerializeToString()
     broken = body.replace(b"chat m", b"ch\xfft m", 1)  # no UTF-8: protobuf does not parse the whole
