@@ -10,6 +10,7 @@ from arttrace.paths import DataDir
 from arttrace.records.trajectory import Trajectory
 from arttrace.rewards.mix import trajectory_reward
 from arttrace.store import TrajectorySummary, open_store
+from arttrace.trajectories.membership import ADVICE_ON_COLLISIONS, has_collisions
 from arttrace.views import terminal
 
 
@@ -35,8 +36,13 @@ def command(group: str | None, limit: int, as_json: bool, data: DataDir) -> None
     prefixes = terminal.short_ids([summary.id for summary in summaries])
     console = terminal.console()
     console.print(terminal.trajectory_table(_row(summary, prefixes[summary.id]) for summary in summaries))
+    if any(has_collisions(summary.incomplete) for summary in summaries):
+        console.print(ADVICE_ON_COLLISIONS, style="yellow")
     if len(summaries) == limit:
         console.print(f"the newest {limit}; more with --limit", style="dim")
+
+
+_HUGE = 1e6  # a reward that would take the other columns' room
 
 
 def _row(summary: TrajectorySummary, prefix: str) -> tuple[str, ...]:
@@ -51,7 +57,7 @@ def _row(summary: TrajectorySummary, prefix: str) -> tuple[str, ...]:
         str(summary.calls),
         f"{summary.trained_tokens}/{summary.captured_tokens}",
         ", ".join(summary.policy_versions) or "-",
-        "-" if reward is None else f"{reward:.3f}",
+        "-" if reward is None else f"{reward:.3f}" if abs(reward) < _HUGE else f"{reward:.3g}",
         "incomplete" if summary.incomplete else "failed" if summary.error else "complete",
     )
 

@@ -35,7 +35,8 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     cut to a bound or masked, so that the call must not be trained on. `altered_sampling` names the request's settings
     beside the temperature under which tokens are sampled from another distribution than the policy's own (top_p, ...).
     `previous_response_id` is the response whose history this call went on with; where that was captured, `messages`
-    hold it. `compacted` is the sender's own word that the history was compacted. A call in progress ends at 0.
+    hold it. `compacted` is the sender's own word that the history was compacted. `collided` tells that its span's id
+    stands for other spans too. A call in progress ends at 0.
     """
 
     span_id: str
@@ -60,5 +61,6 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     error: str | None = None
     interrupted: str | None = None
     truncated: bool = False
+    collided: bool = False
     execution_id: str | None = None
     execution_parent_id: str | None = None

@@ -44,10 +44,9 @@ def above(connection: duckdb.DuckDBPyConnection, traces: Collection[str]) -> set
     return _reached(connection, traces, "trace_id", "linked_trace_id")
 
 
-def beside(connection: duckdb.DuckDBPyConnection, traces: Collection[str], *, linking: bool) -> set[str]:
-    """The traces that link to these (`linking`), or to which these link, one step only."""
-    of, given = ("trace_id", "linked_trace_id") if linking else ("linked_trace_id", "trace_id")
-    query = f"SELECT {of} FROM links WHERE {given} IN (SELECT unnest(?::VARCHAR[]))"  # noqa: S608
+def linking(connection: duckdb.DuckDBPyConnection, traces: Collection[str]) -> set[str]:
+    """The traces that link to these, one step only."""
+    query = "SELECT trace_id FROM links WHERE linked_trace_id IN (SELECT unnest(?::VARCHAR[]))"
     return {trace for (trace,) in connection.execute(query, [list(traces)]).fetchall()}
 
 

@@ -34,7 +34,7 @@ def to_current(old: duckdb.DuckDBPyConnection, version: int, path: Path) -> None
     if version == 1:
         _copy_all(old, path)
     else:
-        placed = (placing.TABLES, placing.FIND) if version == 2 else ("", "")
+        placed = (placing.TABLES, placing.FIND) if version == 2 else ("", placing.AGAIN)
         _replace_views(old, _ARRIVALS.format(now=time.time_ns()) + placed[0], placed[1])
         old.close()
 
@@ -43,7 +43,7 @@ def renew_views(connection: duckdb.DuckDBPyConnection) -> None:
     """Gives a store of this version this version's views."""
     held = connection.execute("SELECT comment FROM duckdb_tables() WHERE table_name = 'arttrace_schema'").fetchall()
     if held != [(views.VIEWS_HASH,)]:
-        _replace_views(connection)
+        _replace_views(connection, fill=placing.AGAIN)
 
 
 def _replace_views(connection: duckdb.DuckDBPyConnection, tables: str = "", fill: str = "") -> None:

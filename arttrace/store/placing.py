@@ -20,9 +20,9 @@ from arttrace.records.span import SpanRow
 from arttrace.store import links
 from arttrace.store.named import normalised
 from arttrace.store.rows import EVALUATE
-from arttrace.trajectories.build import is_of_a_run
+from arttrace.trajectories.membership import is_of_a_run, membership
 from arttrace.trajectories.rewarded import trace_roots
-from arttrace.trajectories.spans import SpanKey, UniqueSpan, parents, trajectory_ids
+from arttrace.trajectories.spans import SpanKey, UniqueSpan
 
 TABLES: Final = """
 CREATE TABLE odd_traces (trace_id VARCHAR NOT NULL, placed BOOLEAN NOT NULL);
@@ -36,6 +36,12 @@ FIND: Final = """INSERT INTO odd_traces
     UNION SELECT trace_id, false FROM links UNION SELECT linked_trace_id, false FROM links"""
 """Marks what a store that was made without these tables holds."""
 
+READING: Final = 2
+"""Counted up when spans are placed by other rules."""
+
+AGAIN: Final = "UPDATE odd_traces SET placed = false;"
+"""Marks all that were placed by other rules."""
+
 _AT_ONCE = 500
 _ITEMS = "SELECT unnest(?::VARCHAR[])"
 _decoder = msgspec.json.Decoder(SpanRow)
@@ -45,7 +51,7 @@ def mark(connection: duckdb.DuckDBPyConnection, traces: Set[str], odd: Set[str])
     """Marks the odd ones of the traces whose spans are about to be stored, and all of them that were marked before."""
     if odd or connection.execute("SELECT 1 FROM odd_traces LIMIT 1").fetchone() is not None:
         if links.any_links(connection):
-            odd = odd | links.beside(connection, traces, linking=True)
+            odd = odd | links.linking(connection, traces)
         query = f"UPDATE odd_traces SET placed = false WHERE placed AND trace_id IN ({_ITEMS})"  # noqa: S608
         connection.execute(query, [list(traces | odd)])
         query = f"INSERT INTO odd_traces SELECT t, false FROM ({_ITEMS} AS t) ANTI JOIN odd_traces ON trace_id = t"  # noqa: S608
@@ -58,11 +64,13 @@ def place(connection: duckdb.DuckDBPyConnection) -> None:
     waiting = [trace for (trace,) in connection.execute(query).fetchall()]
     for start in range(0, len(waiting), _AT_ONCE):
         traces = set(waiting[start : start + _AT_ONCE])
+        needed = traces
         if links.any_links(connection):
-            traces = links.below(connection, links.above(connection, traces))
+            traces = links.below(connection, traces)
+            needed = links.above(connection, traces)
         connection.execute("BEGIN")
         try:
-            _place(connection, traces)
+            _place(connection, traces, needed)
             connection.execute("COMMIT")
         except BaseException:
             with contextlib.suppress(duckdb.Error):  # it would hide the cause
@@ -82,23 +90,24 @@ def found_on(spans: Iterable[SpanRow]) -> dict[str, SpanKey]:
     return spans_of
 
 
-def _place(connection: duckdb.DuckDBPyConnection, traces: Collection[str]) -> None:
+def _place(connection: duckdb.DuckDBPyConnection, traces: Collection[str], needed: Collection[str]) -> None:
+    """Places the spans of these traces, for which those that they link to are needed too."""
     query = f"""SELECT document, trajectory_id FROM span_records
         WHERE trace_id IN ({_ITEMS}) AND operation IS DISTINCT FROM '{EVALUATE}'
         QUALIFY row_number() OVER (
             PARTITION BY trace_id, span_id ORDER BY end_ns > 0 DESC, bytes DESC, content_hash DESC) = 1"""  # noqa: S608
     unique: dict[SpanKey, UniqueSpan] = {}
     stored: dict[SpanKey, str | None] = {}
-    for document, trajectory_id in connection.execute(query, [list(traces)]).fetchall():
+    for document, trajectory_id in connection.execute(query, [list(needed)]).fetchall():
         span = UniqueSpan(normalised(_decoder.decode(document)), "", 0)
         unique[span.key], stored[span.key] = span, trajectory_id
-    above, _ = parents(unique)
-    id_of = {key: id for key, (_, id) in trajectory_ids(unique, above).items()}
+    belonging = membership(unique)
+    above, id_of = belonging.parents, {key: home.id for key, home in belonging.homes.items()}
     of_runs = {key: span.row for key, span in unique.items() if is_of_a_run(span.row)}
     runs = {id_of[key] for key in of_runs}
-    placed = [(*key, id if id in runs else None) for key, id in id_of.items()]
-    rewards = [(key[0], reward, id_of[key]) for reward, key in found_on(of_runs.values()).items()]
-    roots = [one for one in trace_roots(of_runs, above, id_of).items() if one[0] not in runs]
+    placed = [(*key, id if id in runs else None) for key, id in id_of.items() if key[0] in traces]
+    rewards = [(key[0], reward, id_of[key]) for reward, key in found_on(of_runs.values()).items() if key[0] in traces]
+    roots = [one for one in trace_roots(of_runs, above, id_of).items() if one[0] in traces and one[0] not in runs]
     _replace(connection, "placed_spans", traces, [row for row in placed if row[2] != stored[row[:2]]])
     _replace(connection, "placed_rewards", traces, rewards)
     _replace(connection, "trace_roots", traces, roots)

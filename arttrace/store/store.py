@@ -30,7 +30,7 @@ from arttrace.store.ahead import ReadAhead
 from arttrace.store.file import copy_beside
 from arttrace.store.garbage import without_collection
 from arttrace.store.intake import take_in
-from arttrace.store.links import any_links, below, beside
+from arttrace.store.links import above, any_links, below
 from arttrace.store.named import normalised
 from arttrace.store.placing import found_on, place
 from arttrace.store.prune import Pruned, copy_kept, runs, sources, within
@@ -435,7 +435,7 @@ class Store:
         with self._file.reading() as connection:
             traces = self._traces(connection, given)
             if any_links(connection):  # a trace may belong to the run that it links to
-                traces |= beside(connection, traces, linking=False)
+                traces = above(connection, traces)
             stored = self._spans(connection, traces, shared=True)
             query = f"SELECT document FROM reward_records WHERE trajectory_id IN ({_ITEMS})"  # noqa: S608
             named = [*given, *traces]

@@ -35,7 +35,7 @@ class TrajectorySummary(msgspec.Struct, frozen=True):
     incomplete: str
 
 
-_READING = 5
+_READING = 6
 """Counted up when the same spans are read in another way, or summaries are kept otherwise."""
 
 _fields = " ".join((str(_READING), *TrajectorySummary.__struct_fields__))

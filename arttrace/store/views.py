@@ -11,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from arttrace.store import placing
+
 
 class Column(msgspec.Struct, frozen=True):
     """A column; without an expression it is the source's column of that name."""
@@ -323,8 +325,9 @@ DESCRIBED: Final = (
 """In the order in which they are told."""
 
 _STATEMENTS: Final = "\n".join(view.sql() for view in _MADE)
-VIEWS_HASH: Final = hashlib.blake2b(_STATEMENTS.encode(), digest_size=8).hexdigest()
-"""What stands on the table `arttrace_schema` of a store whose views are these; others are replaced at open."""
+VIEWS_HASH: Final = hashlib.blake2b(f"{_STATEMENTS}{placing.READING}".encode(), digest_size=8).hexdigest()
+"""What stands on the table `arttrace_schema` of a store whose views are these and whose spans were placed by these
+rules; others are replaced at open, and placed again."""
 VIEWS: Final = f"{_STATEMENTS}COMMENT ON TABLE arttrace_schema IS '{VIEWS_HASH}';"
 
 

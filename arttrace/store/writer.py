@@ -273,8 +273,7 @@ class Writer:
         if self._connection.execute("SELECT 1 FROM summaries LIMIT 1").fetchone() is None:
             return
         if links.any_links(self._connection):
-            linking = links.beside(self._connection, traces, linking=True)
-            traces = links.above(self._connection, traces) | linking
+            traces = links.above(self._connection, links.below(self._connection, traces))
         query = "SELECT DISTINCT trajectory_id FROM span_records WHERE trace_id IN (SELECT unnest(?::VARCHAR[]))"
         found = self._connection.execute(query, [list(traces)]).fetchall()
         self._outdate(named | {id for (id,) in found if id})

@@ -20,18 +20,11 @@ from arttrace.trajectories.forest import without_cycles
 from arttrace.trajectories.graph import message_graph
 from arttrace.trajectories.history import build_history
 from arttrace.trajectories.labels import labelled
+from arttrace.trajectories.membership import is_of_a_run, membership
 from arttrace.trajectories.reader import MessageReader
 from arttrace.trajectories.returned import Returned
 from arttrace.trajectories.rewarded import by_trajectory
-from arttrace.trajectories.spans import (
-    SpanKey,
-    UniqueSpan,
-    deduplicate,
-    distinct_ids,
-    parents,
-    revision,
-    trajectory_ids,
-)
+from arttrace.trajectories.spans import SpanKey, UniqueSpan, deduplicate, distinct_ids, revision
 from arttrace.trajectories.subagents import Scope, partition
 from arttrace.trajectories.tools import Tooling, recorded_tool_call, tool_calls
 from arttrace.trajectories.tree import AgentTree, agent_tree, is_call, operation
@@ -53,47 +46,40 @@ def build_trajectories(
     root. A trace with neither a trajectory id nor a GenAI operation is nobody's run and is left out.
     """
     unique = deduplicate(spans)
-    above, cut = parents(unique)
-    given_and_own = trajectory_ids(unique, above)
-    id_of = {key: id for key, (_, id) in given_and_own.items()}
+    belonging = membership(unique)
+    homes, above = belonging.homes, belonging.parents
     members: dict[str, list[UniqueSpan]] = {}
-    for key, (given_under, trajectory_id) in given_and_own.items():
-        if ids is None or trajectory_id in ids or given_under in ids:
-            members.setdefault(trajectory_id, []).append(unique[key])
+    for key, home in homes.items():
+        if ids is None or home.id in ids or home.given in ids:
+            members.setdefault(home.id, []).append(unique[key])
     within = {
-        key: None if id_of.get(parent or key) != id_of[key] and parent in unique else parent
-        for key, parent in above.items()
+        key: None if parent in homes and homes[parent].id != homes[key].id else parent for key, parent in above.items()
     }
     of_runs = {key: span.row for key, span in unique.items() if is_of_a_run(span.row)}
-    given = by_trajectory(rewards, rewarded or {}, of_runs, above, id_of)
+    given = by_trajectory(rewards, rewarded or {}, of_runs, above, {key: home.id for key, home in homes.items()})
     built = [
-        _build(id, found, within, cut, given.get(id, ()))
+        _build(id, found, within, belonging.problems.get(id, ()), given.get(id, ()))
         for id, found in members.items()
         if any(is_of_a_run(s.row) for s in found)
     ]
     return sorted(built, key=lambda trajectory: (trajectory.start_ns, trajectory.id))
 
 
-def is_of_a_run(span: SpanRow) -> bool:
-    """Whether a trajectory consists of this span and others; spans without are only between those."""
-    return bool(operation(span)) or semconv.TRAJECTORY_ID in span.attributes
-
-
 def _build(
     trajectory_id: str,
     members: Sequence[UniqueSpan],
     parents: Mapping[SpanKey, SpanKey | None],
-    cut: Collection[SpanKey],
+    problems: Iterable[str],
     rewards: Iterable[Reward],
 ) -> Trajectory:
     spans: Mapping[SpanKey, SpanRow] = {
         span.key: span.row for span in sorted(members, key=lambda span: (span.row.start_ns, span.key))
     }
-    cycles = () if spans.keys().isdisjoint(cut) else ("parents in a cycle",)
     spans, parents = distinct_ids(spans, parents)
     tree = agent_tree(trajectory_id, spans, parents)
     root = tree.root.attributes if tree.root else {}
-    agents, calls, tools, nodes = _agents_and_calls(tree, spans)
+    collided = {span.key for span in members if span.collided is not None}
+    agents, calls, tools, nodes = _agents_and_calls(tree, spans, collided)
     return Trajectory(
         id=trajectory_id,
         revision=revision(members),
@@ -114,13 +100,13 @@ def _build(
         tool_calls=tools,
         nodes=nodes,
         rewards=_latest(rewards),
-        incomplete="; ".join((*cycles, *tree.problems, *_in_progress(spans), *_missing_spans(spans))),
+        incomplete="; ".join((*problems, *tree.problems, *_in_progress(spans), *_missing_spans(spans))),
         conflicts=sum(span.conflicts for span in members),
     )
 
 
 def _agents_and_calls(
-    tree: AgentTree, spans: Mapping[SpanKey, SpanRow]
+    tree: AgentTree, spans: Mapping[SpanKey, SpanRow], collided: Collection[SpanKey]
 ) -> tuple[tuple[Agent, ...], tuple[AgentCall, ...], tuple[ToolCall, ...], tuple[MessageNode, ...]]:
     reader = MessageReader()
     calls: dict[str, list[Call]] = {agent.id: [] for agent in tree.agents}
@@ -133,6 +119,8 @@ def _agents_and_calls(
             executions[flow] = text(span.attributes.get(semconv.EXECUTION_PARENT_ID))
         if is_call(span):
             decoded[key] = decode_call(span, reader)
+            if (key[0], key[1].rpartition(":")[2]) in collided:  # an id may have its trace before it
+                decoded[key] = msgspec.structs.replace(decoded[key], collided=True)
             if reader.instructions(span.attributes.get(semconv.SYSTEM_INSTRUCTIONS)):
                 instructed.add(key)
         elif operation(span) == semconv.OPERATION_EXECUTE_TOOL or (span.span_id in tree.spans_of and span != tree.root):

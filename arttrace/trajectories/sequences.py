@@ -23,6 +23,7 @@ from arttrace.records.trajectory import Trajectory
 
 NO_TOKEN_IDS = "no token ids"
 NO_LOGPROBS = "log-probabilities missing"
+COLLIDED = "other content under its id"
 TRUNCATED = "truncated"
 ERROR = "error"
 IN_PROGRESS = "in progress"
@@ -96,6 +97,8 @@ def _fault(call: Call, choice: Choice | None) -> str | None:
     Engines give the log-probabilities of the policy itself, at temperature 1 and over the whole vocabulary: tokens that
     were sampled otherwise did not come with the log-probabilities under which they were sampled.
     """
+    if call.collided:
+        return COLLIDED
     if call.truncated:
         return TRUNCATED
     if call.error and not call.interrupted:  # unreadable chunks, say: what there is need not be what was sampled

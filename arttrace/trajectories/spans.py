@@ -1,7 +1,5 @@
-"""A heap of spans becomes one set per trajectory: duplicates dropped, each span given to the run it belongs to.
+"""A heap of spans becomes a set: duplicates dropped, each span with a hash of its content.
 
-A span belongs to the trajectory it names; else to that of its nearest ancestor which names one; else to the trace of
-its uppermost ancestor, of which different conversation ids make several trajectories.
 Only the set of spans counts: any order, batching and duplication of them gives the same answer.
 """
 
@@ -17,8 +15,7 @@ import msgspec
 from arttrace import semconv
 from arttrace.records.span import SpanRow
 from arttrace.records.unreadable import UNREADABLE
-from arttrace.trajectories.forest import nearest, tops, without_cycles
-from arttrace.trajectories.shared import SharedTexts, SharedTokens
+from arttrace.trajectories.shared import MessageList, SharedTexts, SharedTokens
 from arttrace.trajectories.values import is_shallow, text
 
 SpanKey = tuple[str, str]
@@ -30,12 +27,14 @@ _encoder = msgspec.json.Encoder(order="sorted")
 class UniqueSpan(msgspec.Struct, frozen=True, gc=False):
     """A span with the hash of its content (32 hex digits) and its length in bytes. Its input is a MessageList,
     its prompt's token ids TokenIds; `conflicts` counts other spans that came under its id, ended like it and with
-    different content."""
+    different content. Where these contradict each other, and so cannot be one span, `collided` are the trajectories
+    that they name."""
 
     row: SpanRow
     content_hash: str
     length: int
     conflicts: int = 0
+    collided: frozenset[str] | None = None
 
     @property
     def key(self) -> SpanKey:
@@ -107,25 +106,24 @@ def _winner(versions: Sequence[UniqueSpan]) -> UniqueSpan:
     if len(versions) == 1:
         return versions[0]
     best = max(versions, key=lambda span: (span.row.end_ns > 0, span.length, span.content_hash))
-    conflicts = sum(span.row.end_ns > 0 for span in versions) - 1
-    return msgspec.structs.replace(best, conflicts=max(0, conflicts))
+    ended = [span.row for span in versions if span.row.end_ns > 0]
+    named = frozenset(id for row in ended if (id := text(row.attributes.get(semconv.TRAJECTORY_ID))))
+    return msgspec.structs.replace(
+        best, conflicts=max(0, len(ended) - 1), collided=named if _contradict(ended) else None
+    )
 
 
-def parents(spans: Mapping[SpanKey, UniqueSpan]) -> tuple[dict[SpanKey, SpanKey | None], set[SpanKey]]:
-    """The key of every span's parent, present or not, None for a span without one; and the spans that lost theirs
-    because it stood below them (see forest.py).
-
-    An agent whose parent is not among the spans stands under the first one of them that it links to.
-    """
-    found: dict[SpanKey, SpanKey | None] = {}
-    for key, span in spans.items():
-        row = span.row
-        parent = (row.trace_id, row.parent_span_id) if row.parent_span_id else None
-        if row.links and parent not in spans and row.attributes.get(semconv.OPERATION_NAME) == _AGENT:
-            linked = [link for one in row.links if (link := (one.trace_id, one.span_id)) in spans and link != key]
-            parent = linked[0] if linked else parent
-        found[key] = parent
-    return without_cycles(found)
+def _contradict(rows: Sequence[SpanRow]) -> bool:
+    """Whether rows under one id cannot be one span, ended: its source says different things of it. That one says more
+    than another, or another source says it otherwise, is no contradiction."""
+    said: dict[tuple[str, str], Any] = {}
+    for row in rows:
+        facts = {"": (row.name, row.start_ns, row.end_ns, row.parent_span_id), **row.attributes}
+        for name, value in facts.items():
+            value = value.digest if isinstance(value, MessageList) else value
+            if said.setdefault((row.scope_name, name), value) != value:
+                return True
+    return False
 
 
 def distinct_ids(
@@ -144,53 +142,6 @@ def distinct_ids(
     rows = {new: msgspec.structs.replace(row, span_id=new[1]) for key, row in spans.items() for new in [renamed(key)]}
     above = {key: parents[key] for key in spans}
     return rows, {renamed(key): renamed(parent) if parent else None for key, parent in above.items()}
-
-
-_AGENT = semconv.OPERATION_INVOKE_AGENT
-
-
-def trajectory_ids(
-    spans: Mapping[SpanKey, UniqueSpan], parents: Mapping[SpanKey, SpanKey | None]
-) -> dict[SpanKey, tuple[str, str]]:
-    """For every span the id that it was given under (the one named, else its trace's), and that of its trajectory:
-    the same, unless different conversations split the trace."""
-    named = _inherited(spans, parents, semconv.TRAJECTORY_ID)
-    traces: dict[str, list[SpanKey]] = {}
-    for key, top in tops(parents).items() if None in named.values() else ():
-        if named[key] is None:
-            traces.setdefault(top[0], []).append(key)
-    ids = {key: (id, id) for key, id in named.items() if id is not None}
-    conversations = _inherited(spans, parents, semconv.CONVERSATION_ID) if traces else {}
-    for trace, members in traces.items():
-        held = {conversations[key] for key in members} - {None}
-        below = _only_below(members, parents, conversations) if len(held) > 1 else {}
-        for key in members:
-            conversation = conversations[key] or below.get(key)
-            ids[key] = (trace, f"{trace}:{conversation}" if len(held) > 1 and conversation else trace)
-    return ids
-
-
-def _inherited(
-    spans: Mapping[SpanKey, UniqueSpan], parents: Mapping[SpanKey, SpanKey | None], attribute: str
-) -> dict[SpanKey, str | None]:
-    """A text attribute of every span or of its nearest ancestor that has it."""
-    own = {key: value for key, span in spans.items() if (value := text(span.row.attributes.get(attribute)))}
-    return nearest(parents, own)
-
-
-def _only_below(
-    members: Iterable[SpanKey], parents: Mapping[SpanKey, SpanKey | None], conversations: Mapping[SpanKey, str | None]
-) -> dict[SpanKey, str]:
-    """The conversation of spans that stand above just one."""
-    below: dict[SpanKey, set[str]] = {}
-    for key in members:
-        conversation, above = conversations[key], parents[key]
-        while conversation and above is not None:
-            if conversation in below.setdefault(above, set()):
-                break
-            below[above].add(conversation)
-            above = parents.get(above)
-    return {key: next(iter(found)) for key, found in below.items() if len(found) == 1}
 
 
 def revision(spans: Iterable[UniqueSpan]) -> str:

@@ -20,6 +20,7 @@ from arttrace.records.message import Message, OtherPart, Part, ReasoningPart, Te
 from arttrace.records.reward import Reward
 from arttrace.records.sequence import TokenReport, TokenSequence
 from arttrace.records.trajectory import Agent, AgentCall, MessageNode, Relation, ToolCall, Trajectory
+from arttrace.trajectories.membership import ADVICE_ON_COLLISIONS, has_collisions
 from arttrace.trajectories.values import from_json
 
 _PIPE_WIDTH = 100
@@ -141,6 +142,8 @@ def _facts(
         fact("conflicts", f"{trajectory.conflicts} set aside: other content under the id of a span")
     if trajectory.incomplete:
         fact("status", Text(f"incomplete: {trajectory.incomplete}", style="yellow"))
+        if has_collisions(trajectory.incomplete):
+            fact("", ADVICE_ON_COLLISIONS)
     else:
         fact("status", Text("complete", style="green"))
     return table

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 from simulated_agent import research_run
@@ -38,6 +39,18 @@ def test_ls_fits_a_page_and_says_what_matters(root: Path) -> None:
     assert broken.split()[-3:] == ["policy@1", "-", "incomplete"]
     assert "s1" in whole
     assert "agent:run" in whole
+
+
+def test_span_ids_that_stand_for_several_spans_are_told_with_their_cause(tmp_path: Path) -> None:
+    spans = research_run("run")
+    again = [msgspec.structs.replace(span, start_ns=span.start_ns + 1) for span in spans]
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append([*spans, *again])
+    listed = run(tmp_path, "ls").output
+    assert "incomplete" in listed
+    assert "a program that seeds `random`" in listed
+    shown = " ".join(run(tmp_path, "show", "run").output.split())
+    assert "incomplete: ids of 8 spans stand for several spans Span ids that repeat come from" in shown
 
 
 def test_ls_json_and_filters(root: Path) -> None:

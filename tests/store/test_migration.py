@@ -14,7 +14,7 @@ from simulated_agent import research_run
 from units import agree, caller, linked, sessions
 
 from arttrace.paths import DataDir
-from arttrace.records.span import SpanEvent
+from arttrace.records.span import SpanEvent, SpanLink, SpanRow
 from arttrace.store import Store, migrate
 from arttrace.store.parts import Parts, Ready
 from arttrace.store.schema import VERSION
@@ -135,6 +135,20 @@ def test_views_are_replaced_only_when_they_are_others(tmp_path: Path, monkeypatc
     Store.open(data, create=True).close()
     monkeypatch.setattr(migrate, "_replace_views", lambda *_: pytest.fail("they are the same"))
     Store.open(data).close()
+
+
+def test_spans_placed_by_other_rules_are_placed_again(tmp_path: Path) -> None:
+    data = DataDir(tmp_path / "data")
+    agent = {"gen_ai.operation.name": "invoke_agent"}
+    main = SpanRow("a" * 32, "1" * 16, "main", 1, 9, attributes=agent)
+    other = SpanRow("b" * 32, "2" * 16, "other", 2, 3, attributes=agent, links=[SpanLink("a" * 32, "1" * 16)])
+    with Store.open(data, create=True) as store:
+        store.append([main, other])
+        assert store.sql("SELECT id FROM trajectories")[1] == [("a" * 32,)]
+    with duckdb.connect(str(data.store)) as connection:
+        connection.execute("DELETE FROM placed_spans; COMMENT ON TABLE arttrace_schema IS 'other rules'")
+    with Store.open(data) as store:
+        assert store.sql("SELECT id FROM trajectories")[1] == [("a" * 32,)]
 
 
 def test_a_change_of_views_that_dies_leaves_the_store_as_it_was(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
