@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+import msgspec
 
 from arttrace.records.group import Group
 from arttrace.records.message import canonical_json
 from arttrace.records.trajectory import Trajectory
+
+REPLAY_OF = "replay_of"
+"""Under this name the metadata of a replayed run has the recorded run's id."""
 
 _READABLE = 60
 _REDACTED = re.compile(r"\[redacted, \d+ characters\]")
@@ -55,7 +60,13 @@ def _without_addresses(value: Any) -> Any:
 
 
 def group_key(trajectory: Trajectory) -> str:
-    """The key of a trajectory's group; a run that says nothing of itself is a group of its own, named by its id."""
+    """The key of a trajectory's group: the one that a later grouping gave it, else its own."""
+    return trajectory.regrouped or own_key(trajectory)
+
+
+def own_key(trajectory: Trajectory) -> str:
+    """The key that a trajectory has by itself; one that says nothing of itself is a group of its own, named by its
+    id."""
     key = key_of(
         group=trajectory.group,
         scenario=trajectory.scenario,
@@ -75,3 +86,82 @@ def group_trajectories(trajectories: Iterable[Trajectory]) -> list[Group]:
         Group(key, tuple(sorted(found, key=lambda trajectory: (trajectory.start_ns, trajectory.id))))
         for key, found in sorted(members.items())
     ]
+
+
+# --- by another criterion ------------------------------------------------------------------------------------
+
+BY = ("entry", "input", "argument.NAME", "metadata.NAME")
+"""What runs can be grouped by: the entry point with its arguments, what the user said first, an argument's value, a
+value of the metadata."""
+
+
+def keys_by(by: str, runs: Sequence[Trajectory]) -> dict[str, str | None]:
+    """The group key of each run (by id) by another criterion; None for a run that says nothing of it.
+
+    "entry" joins runs of one function that older versions recorded under the path or the module that loaded it, and
+    replays that were kept apart from the recorded run; a group or scenario that the user named stays. Raises
+    ValueError for a criterion that is none of `BY`.
+    """
+    kind, _, name = by.partition(".")
+    if by == "input":
+        return {run.id: _shown(_first_input(run)) for run in runs}
+    if kind in ("argument", "metadata") and name:
+        values = {run.id: run.arguments if kind == "argument" else run.metadata for run in runs}
+        return {id: _shown(_value_at(value, name)) for id, value in values.items()}
+    if by != "entry":
+        raise ValueError(f"{by!r} is none of {', '.join(BY)}")
+    names = {run.entry_name for run in runs if run.entry_name}
+    own = {run.id: _key_by_entry(run, names) for run in runs}
+    for run in runs:
+        original = run.metadata.get(REPLAY_OF)
+        if original in own:
+            own[run.id] = own[original]
+    return own
+
+
+def _key_by_entry(run: Trajectory, names: Iterable[str]) -> str | None:
+    group = None if REPLAY_OF in run.metadata else run.group
+    return key_of(
+        group=group,
+        scenario=run.scenario,
+        entry=run.entry,
+        entry_name=run.entry_name or _name_of_source(run.entry, names),
+        arguments=run.arguments,
+    )
+
+
+def _name_of_source(entry: str, names: Iterable[str]) -> str:
+    """The name of an entry point of which only the source was recorded: the longest known name that it ends with, else
+    its file's name."""
+    path, colon, function = entry.rpartition(":") if ":" in entry.rpartition("/")[2] else (entry, "", "")
+    if not colon and not path.endswith(".py"):
+        return entry
+    source = path.removesuffix(".py").strip("/").replace("/", ".")
+    known = [name for name in names if name.partition(":")[1:] == (colon, function)]
+    fitting = [name for name in known if f".{source}".endswith(f".{name.partition(':')[0]}")]
+    if not path.endswith(".py"):
+        fitting += [name for name in known if f".{name.partition(':')[0]}".endswith(f".{source}")]
+    own = source.rpartition(".")[2] if path.endswith(".py") else source
+    return max(fitting, key=len, default=f"{own}{colon}{function}")
+
+
+def _first_input(run: Trajectory) -> Any:
+    messages = run.calls[0].call.messages if run.calls else ()
+    return next((m.text or msgspec.to_builtins(m.parts) for m in messages if m.role == "user"), None)
+
+
+def _value_at(value: Any, name: str) -> Any:
+    while isinstance(value, dict) and name not in value and "." in name:
+        first, _, name = name.partition(".")
+        value = value.get(first)
+    return value.get(name) if isinstance(value, dict) else None
+
+
+def _shown(value: Any) -> str | None:
+    """A value as a key: text as it is, else JSON; of a long one the beginning and a hash."""
+    if value is None or value == "" or _is_redacted(value):
+        return None
+    text = value if isinstance(value, str) else canonical_json(_without_addresses(value)).decode()
+    if len(text) <= _READABLE:
+        return text
+    return f"{text[: _READABLE - 20]}... #{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"

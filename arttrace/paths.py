@@ -1,10 +1,17 @@
-"""Where things lie: one data directory, `.arttrace` in the working directory unless ARTTRACE_DIR says otherwise."""
+"""Where things lie: one data directory, `.arttrace` in the working directory unless ARTTRACE_DIR says otherwise.
+
+A directory above that `arttrace init` was run in is taken in place of the working directory, as git does.
+"""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
+
+_NAME = ".arttrace"
+_PIN = "root"
+"""The file by which `arttrace init` marks a data directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +22,29 @@ class DataDir:
 
     @classmethod
     def resolve(cls, given: str | Path | None = None) -> DataDir:
-        """The directory that was given, else `$ARTTRACE_DIR`, else `./.arttrace`, made absolute."""
-        return cls(Path(given or os.environ.get("ARTTRACE_DIR") or ".arttrace").expanduser().absolute())
+        """The directory that was given, else `$ARTTRACE_DIR`, else the nearest one at or above the working directory
+        that `arttrace init` made, else `./.arttrace`; made absolute."""
+        said = given or os.environ.get("ARTTRACE_DIR")
+        if said:
+            return cls(Path(said).expanduser().absolute())
+        here = Path.cwd()
+        pinned = (data for folder in (here, *here.parents) if (data := cls(folder / _NAME)).is_pinned)
+        return next(pinned, cls(here / _NAME))
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether `arttrace init` made it the data directory of all that runs below."""
+        return _exists(self.root / _PIN)
+
+    def above(self) -> Path | None:
+        """Where this is a `.arttrace` that does not exist yet: the nearest one in a directory above, if there is one.
+        It may be the one that is meant."""
+        if self.root.name != _NAME or _exists(self.root):
+            return None
+        for folder in self.root.parent.parents:
+            if _exists(folder / _NAME / "spool") or _exists(folder / _NAME / "store.duckdb"):
+                return folder / _NAME
+        return None
 
     @property
     def spool(self) -> Path:
@@ -52,3 +80,25 @@ class DataDir:
     def serving(self) -> Path:
         """A JSON file that says where the gateway of this directory listens, while it runs."""
         return self.root / "serving.json"
+
+
+def pin(data: DataDir) -> None:
+    """Make a data directory, private to its user and ignored by git, that is found from every directory below."""
+    data.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (data.root / ".gitignore").write_text("*\n")
+    (data.root / _PIN).write_text("The data directory of all that runs below. Made by `arttrace init`.\n")
+
+
+def beside_another(data: DataDir, above: Path) -> str:
+    """What is said before a data directory is made below one that exists."""
+    return (
+        f"the data directory is {data.root}, which does not exist yet; {above} does. To use that one, run "
+        f"`arttrace init` in {above.parent}, or set ARTTRACE_DIR."
+    )
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a folder above that this user may not look into
+        return False

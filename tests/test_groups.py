@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import pytest
 from simulated_agent import Run, research_run
 
-from arttrace.groups import group_key, group_trajectories
+from arttrace.groups import group_key, group_trajectories, keys_by
 from arttrace.records.trajectory import Trajectory
 from arttrace.trajectories import build_trajectories
 
@@ -33,3 +34,40 @@ def test_incomplete_runs_without_root_are_groups_of_their_own() -> None:
     spans = research_run("a", "s")[:-1] + research_run("b", "s")[:-1]
     assert [group.key for group in group_trajectories(build_trajectories(spans))] == ["a", "b"]
     assert group_trajectories(build_trajectories(Run("a").end()))[0].key == "agent:run null"
+
+
+def _run(id: str, **fields: object) -> Trajectory:
+    return Trajectory(id=id, revision="r", **fields)  # type: ignore[arg-type]
+
+
+def test_by_entry_joins_what_was_recorded_under_several_names() -> None:
+    why = {"question": "why?"}
+    runs = [
+        _run("a", entry="/A/shop/agent.py:answer", arguments=why),
+        _run("b", entry="/B/deep/shop/agent.py:answer", arguments=why),
+        _run("c", entry="agent:answer", arguments=why),
+        _run("d", entry="shop.agent:answer", entry_name="shop.agent:answer", arguments=why),
+        _run("e", group="/A/shop/agent.py:answer {} (replay)", entry="agent:answer", metadata={"replay_of": "a"}),
+        _run("f", entry="/A/shop/agent.py:other", arguments=why),
+        _run("g", entry="/A/shop/agent.py:answer", arguments=why, group="mine"),
+        _run("h", entry="/A/shop/agent.py:answer", arguments={"question": "how?"}),
+    ]
+    keys = keys_by("entry", runs)
+    assert {keys[id] for id in "abcde"} == {'shop.agent:answer {"question":"why?"}'}
+    assert (keys["f"], keys["g"]) == ('agent:other {"question":"why?"}', "mine")
+    assert keys["h"] == 'shop.agent:answer {"question":"how?"}'
+
+
+def test_by_a_value_of_metadata_or_arguments() -> None:
+    runs = [
+        _run("a", metadata={"task": {"id": 7}}, arguments={"city": "Oslo"}),
+        _run("b", metadata={"task.id": "7"}, arguments={"city": "Oslo", "days": 3}),
+        _run("c", arguments=["Oslo"]),
+        _run("d", metadata={"task": {"id": "x" * 500}}, arguments={"city": "[redacted, 4 characters]"}),
+    ]
+    by_task = keys_by("metadata.task.id", runs)
+    assert (by_task["a"], by_task["b"], by_task["c"]) == ("7", "7", None)
+    assert len(by_task["d"] or "") < 80
+    assert keys_by("argument.city", runs) == {"a": "Oslo", "b": "Oslo", "c": None, "d": None}
+    with pytest.raises(ValueError, match="none of entry, input"):
+        keys_by("metadata.", runs)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from arttrace import native
 from arttrace.capture.config import Settings
-from arttrace.capture.guard import Guard
+from arttrace.capture.guard import Guard, logger
+from arttrace.paths import beside_another
 
 if TYPE_CHECKING:
     from arttrace.capture.recorder import Counts, Recorder
@@ -40,6 +41,8 @@ def configure(settings: Settings | None = None, *, renew: bool = False) -> Recor
         from arttrace.capture.recorder import Recorder  # on first use: importing arttrace stays quick
 
         settings = settings or Settings.resolve()
+        if not settings.disabled and (above := settings.data.above()) is not None:
+            logger.warning("arttrace: %s", beside_another(settings.data, above))
         if _recorder is not None:
             if _recorder.settings == settings:
                 return _recorder

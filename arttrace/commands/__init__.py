@@ -5,60 +5,103 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from importlib.metadata import entry_points, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
 
 import click
 
+from arttrace.commands.options import options_from_the_front
 from arttrace.errors import ArttraceError
 from arttrace.private import only_for_its_user
 
-_OWN = {
-    "collect": "arttrace.commands.collect",
-    "export": "arttrace.commands.export",
-    "import": "arttrace.commands.import_",
-    "judge-check": "arttrace.commands.judge_check",
-    "ls": "arttrace.commands.ls",
-    "prune": "arttrace.commands.prune",
-    "run": "arttrace.commands.run",
-    "score": "arttrace.commands.score",
-    "ship": "arttrace.commands.ship",
-    "show": "arttrace.commands.show",
-    "sql": "arttrace.commands.sql",
-}
+_ENTRY_POINTS = "arttrace.commands"
+_PACKAGE_OF_EXTRA = {"store": "duckdb", "judge": "litellm", "trainer": "torch"}
 
-_EXTRA_OF_MODULE = {
-    "duckdb": "store",
-    "pyarrow": "store",
-    "rich": "store",
-    "starlette": "store",
-    "uvicorn": "store",
-    "litellm": "judge",
-    "torch": "trainer",
+
+class _Command(NamedTuple):
+    module: str
+    """"" where an entry point names it: arttrace never imports the trainer."""
+    help: str
+    extra: str = ""
+    """What has to be installed beside the bare package: `pip install 'arttrace[EXTRA]'`."""
+
+
+_COMMANDS = {
+    "collect": _Command("arttrace.commands.collect", "Receive spans of any OpenTelemetry SDK.", "store"),
+    "demo": _Command("", "Watch the whole loop on this machine.", "trainer"),
+    "export": _Command("arttrace.commands.export", "Write stored spans as OTLP.", "store"),
+    "group": _Command("arttrace.commands.group", "Group stored runs by another criterion than their own.", "store"),
+    "import": _Command("arttrace.commands.import_", "Take in traces of other systems from files.", "store"),
+    "init": _Command("arttrace.commands.init", "Make this directory the project's root for captured data."),
+    "judge-check": _Command("arttrace.commands.judge_check", "Compare a judge's scores with true rewards.", "judge"),
+    "ls": _Command("arttrace.commands.ls", "List captured runs, the newest first.", "store"),
+    "policies": _Command("", "List, compare, export, fork and prune versions.", "trainer"),
+    "prune": _Command("arttrace.commands.prune", "Take old runs out of the store, and their space back.", "store"),
+    "rollout": _Command("", "Run recorded inputs again under the current policy.", "trainer"),
+    "run": _Command("arttrace.commands.run", "Run a program and capture what its agents do."),
+    "score": _Command("arttrace.commands.score", "Let a judge model score groups of runs.", "judge"),
+    "serve": _Command("", "Serve a model and its policy's newest version.", "trainer"),
+    "ship": _Command("arttrace.commands.ship", "Deliver what captured processes left to a collector."),
+    "show": _Command("arttrace.commands.show", "Show one run as a tree of agents, messages and tools.", "store"),
+    "sql": _Command("arttrace.commands.sql", "Query the store with SQL.", "store"),
+    "status": _Command("", "Show what the training daemon does.", "trainer"),
+    "train": _Command("", "Train the policy on captured runs: GRPO, SFT or DPO.", "trainer"),
 }
 
 
 class _LazyGroup(click.Group):
     """Names come from the table above and from the entry points `arttrace.commands` of installed packages."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, options_from_the_front(args))
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*_OWN, *(point.name for point in entry_points(group="arttrace.commands"))})
+        return sorted({*_COMMANDS, *(point.name for point in entry_points(group=_ENTRY_POINTS))})
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, one.help + (f" [{one.extra}]" * _is_missing(one.extra))) for name, one in _COMMANDS.items()]
+        rows += [(name, "") for name in self.list_commands(ctx) if name not in _COMMANDS]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+        if any(map(_is_missing, (one.extra for one in _COMMANDS.values()))):
+            formatter.write_paragraph()
+            formatter.write_text("A command with a word in brackets needs more: pip install 'arttrace[WORD]'.")
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        known = _COMMANDS.get(cmd_name, _Command("", ""))
         try:
-            if cmd_name in _OWN:
-                command: click.Command = import_module(_OWN[cmd_name]).command
+            if known.module:
+                command: click.Command = import_module(known.module).command
                 return command
-            for point in entry_points(group="arttrace.commands", name=cmd_name):
+            for point in entry_points(group=_ENTRY_POINTS, name=cmd_name):
+                if cmd_name in _COMMANDS:
+                    _check_trainer()
                 loaded: click.Command = point.load()
                 return loaded
         except ModuleNotFoundError as error:
-            extra = _EXTRA_OF_MODULE.get(error.name or "")
-            if extra is None:
+            if not known.extra or (error.name or "").partition(".")[0] in ("arttrace", "trainer"):
                 raise
             raise click.ClickException(
-                f"`arttrace {cmd_name}` needs the package {error.name}, which is not installed.\n"
-                f"Install it with: pip install 'arttrace[{extra}]'"
+                f"`arttrace {cmd_name}` needs the package {error.name}: pip install 'arttrace[{known.extra}]'"
             ) from None
         return None
+
+
+def _is_missing(extra: str) -> bool:
+    return bool(extra) and find_spec(_PACKAGE_OF_EXTRA[extra]) is None
+
+
+def _check_trainer() -> None:
+    """Raises when Python finds another `trainer` than the one that came with arttrace."""
+    own = Path(__file__).parents[2] / "trainer" / "__init__.py"
+    spec = find_spec("trainer")
+    found = spec.origin or next(iter(spec.submodule_search_locations or ()), None) if spec is not None else None
+    if found is not None and own.is_file() and Path(found).resolve() != own.resolve():
+        raise click.ClickException(
+            f"Python finds {found} as the module `trainer`, in place of arttrace's own {own}.\n"
+            "Take its folder off PYTHONPATH, or rename it."
+        )
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

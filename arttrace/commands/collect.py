@@ -10,7 +10,7 @@ from arttrace.commands.options import api_key_file_option, dir_option
 from arttrace.paths import DataDir
 
 
-@click.command("collect", short_help="Receive spans of any OpenTelemetry SDK.")
+@click.command("collect")
 @click.option("--port", type=click.IntRange(0, 65535), default=4318, show_default=True, help="0 takes a free port.")
 @click.option("--host", default=HOST, show_default=True, help="Listen on this address; any but loopback needs a key.")
 @click.option("--grpc-port", type=click.IntRange(0, 65535), help="Receive OTLP/gRPC there too; mostly 4317.")

@@ -23,7 +23,7 @@ _FORMS: dict[str, Callable[[list[SpanRow]], bytes]] = {
 }
 
 
-@click.command("export", short_help="Write stored spans as OTLP.")
+@click.command("export")
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("--format", "form", type=click.Choice(list(_FORMS)), default="otlp-json", show_default=True)
 @click.option("--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="A file.  [default: print]")

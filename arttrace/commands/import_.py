@@ -19,7 +19,7 @@ from arttrace.store import open_store
 _AT_ONCE = 20_000
 
 
-@click.command("import", short_help="Take in traces of other systems from files.")
+@click.command("import")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--name", metavar="NAME", help="Names the source of conversations.  [default: the file's name]")
 @json_option

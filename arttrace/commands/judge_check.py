@@ -17,7 +17,7 @@ from arttrace.paths import DataDir
 from arttrace.rewards.check import JudgeCheck, check_judge
 
 
-@click.command("judge-check", short_help="Compare a judge's scores with true rewards.")
+@click.command("judge-check")
 @judge_option
 @judge_base_url_option
 @rubric_option

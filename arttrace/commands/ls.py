@@ -2,40 +2,98 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import click
 import msgspec
 
 from arttrace.commands.options import dir_option, json_option
 from arttrace.paths import DataDir
-from arttrace.records.trajectory import Trajectory
 from arttrace.rewards.mix import trajectory_reward
 from arttrace.store import TrajectorySummary, open_store
 from arttrace.trajectories.membership import ADVICE_ON_COLLISIONS, has_collisions
-from arttrace.views import terminal
+from arttrace.views import filters, terminal
+from arttrace.views.filters import RunFilter, chosen, comparison, moment, runs_with
+
+
+def _checked(check: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
+    def callback(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                check(value)
+            except ValueError as error:
+                raise click.BadParameter(str(error)) from error
+        return value
+
+    return callback
 
 
 @click.command("ls")
-@click.option("--group", metavar="KEY", help="Only trajectories of this group (an explicit group or a scenario).")
+@click.option("--entry", metavar="NAME", help="Only runs of this entry point.")
+@click.option("--group", metavar="KEY", help="Only runs of this group: its key, or what the column shows of it.")
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only runs with this tag; several: with all of them.")
+@click.option("--policy", metavar="NAME[@N]", help="Only runs that this policy, or this version of it, answered in.")
+@click.option("--status", type=click.Choice(["complete", "incomplete", "failed"]), help="Only runs of this status.")
+@click.option("--errors", is_flag=True, help="Only runs that failed or are incomplete.")
+@click.option("--reward", metavar="'<0.5'", callback=_checked(comparison), help="Only runs with such a reward.")
+@click.option("--since", metavar="2h|DATE", callback=_checked(moment), help="Only runs that started since.")
+@click.option("--search", metavar="TEXT", help="Only runs with this text in their messages, tool calls or arguments.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most this many.")
+@click.option("--wide", is_flag=True, help="Show tags and metadata too, and nothing shortened.")
 @json_option
 @dir_option
-def command(group: str | None, limit: int, as_json: bool, data: DataDir) -> None:
-    """List captured trajectories, the newest first.
+def command(
+    entry: str | None,
+    group: str | None,
+    tags: tuple[str, ...],
+    policy: str | None,
+    status: str | None,
+    errors: bool,
+    reward: str | None,
+    since: str | None,
+    search: str | None,
+    limit: int,
+    wide: bool,
+    as_json: bool,
+    data: DataDir,
+) -> None:
+    """List captured trajectories, the newest first; of several filters all must hold.
 
     The column "tokens" reads trained/captured: how many of the sampled tokens a policy can be trained on.
     `arttrace show ID` shows one of them.
     """
+    wanted = RunFilter(
+        entry=entry,
+        group=group,
+        tags=tags,
+        policy=policy,
+        status=("failed", "incomplete") if errors else (status,) if status else (),
+        reward=reward,
+        since_ns=None if since is None else moment(since),
+    )
     with open_store(data) as store:
-        summaries = store.summaries(limit=limit, group=group)
+        if wanted or search:
+            ids = runs_with(store, search) if search else None
+            summaries = chosen(store.summaries(since_ns=wanted.since_ns), wanted, ids, limit)
+        else:
+            summaries = store.summaries(limit=limit)
     if as_json:
-        click.echo(msgspec.json.encode([{**msgspec.to_builtins(s), "reward": _reward(s)} for s in summaries]))
+        click.echo(msgspec.json.encode([{**msgspec.to_builtins(s), "reward": trajectory_reward(s)} for s in summaries]))
         return
     if not summaries:
-        click.echo(f"no trajectories in group {group!r}" if group else "no trajectories yet")
+        only_group = group is not None and wanted == RunFilter(group=group) and not search
+        click.echo(
+            f"no trajectories in group {group!r}" if only_group
+            else "no trajectory matches" if wanted or search
+            else "no trajectories yet"
+        )  # fmt: skip
         return
     prefixes = terminal.short_ids([summary.id for summary in summaries])
     console = terminal.console()
-    console.print(terminal.trajectory_table(_row(summary, prefixes[summary.id]) for summary in summaries))
+    if wide:
+        console.width = max(console.width, 10_000)
+    rows = (_row(summary, prefixes[summary.id], wide) for summary in summaries)
+    console.print(terminal.trajectory_table(rows, wide=wide))
     if any(has_collisions(summary.incomplete) for summary in summaries):
         console.print(ADVICE_ON_COLLISIONS, style="yellow")
     if len(summaries) == limit:
@@ -45,9 +103,10 @@ def command(group: str | None, limit: int, as_json: bool, data: DataDir) -> None
 _HUGE = 1e6  # a reward that would take the other columns' room
 
 
-def _row(summary: TrajectorySummary, prefix: str) -> tuple[str, ...]:
-    reward = _reward(summary)
+def _row(summary: TrajectorySummary, prefix: str, wide: bool) -> tuple[str, ...]:
+    reward = trajectory_reward(summary)
     group = "" if summary.group == summary.id else terminal.group_name(summary.group, summary.entry)
+    metadata = msgspec.json.encode(summary.metadata).decode() if summary.metadata else ""
     return (
         prefix,
         terminal.entry_name(summary.entry),
@@ -58,9 +117,6 @@ def _row(summary: TrajectorySummary, prefix: str) -> tuple[str, ...]:
         f"{summary.trained_tokens}/{summary.captured_tokens}",
         ", ".join(summary.policy_versions) or "-",
         "-" if reward is None else f"{reward:.3f}" if abs(reward) < _HUGE else f"{reward:.3g}",
-        "incomplete" if summary.incomplete else "failed" if summary.error else "complete",
+        filters.status(summary),
+        *((", ".join(summary.tags), metadata) if wide else ()),
     )
-
-
-def _reward(summary: TrajectorySummary) -> float | None:
-    return trajectory_reward(Trajectory(id=summary.id, revision=summary.revision, rewards=summary.rewards))

@@ -10,13 +10,16 @@ from typing import Any
 import click
 
 from arttrace.errors import ArttraceError
-from arttrace.paths import DataDir
+from arttrace.paths import DataDir, beside_another
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def _resolve(_ctx: click.Context, _param: click.Parameter, value: str | None) -> DataDir:
-    return DataDir.resolve(value)
+    data = DataDir.resolve(value)
+    if value is None and "ARTTRACE_DIR" not in os.environ and (above := data.above()) is not None:
+        click.echo(f"note: {beside_another(data, above)}", err=True)
+    return data
 
 
 dir_option: _Decorator = click.option(
@@ -24,7 +27,8 @@ dir_option: _Decorator = click.option(
     "data",
     type=click.Path(file_okay=False),
     callback=_resolve,
-    help="Data directory (spool, store, policies).  [default: $ARTTRACE_DIR or ./.arttrace]",
+    help="Data directory (spool, store, policies).  [default: $ARTTRACE_DIR, else what `arttrace init` made here or"
+    " above, else ./.arttrace]",
 )
 
 
@@ -49,5 +53,45 @@ api_key_file_option: _Decorator = click.option(
     help="Clients must send the key in this file.  [default: $ARTTRACE_API_KEY, else none is asked for]",
 )
 """The key is in a file: a command line can be read by every user of the machine."""
+
+_SHARED = {"--dir": 1, "--json": 0}
+"""Options that may stand on either side of a subcommand, with the number of their values."""
+
+
+def options_from_the_front(args: list[str]) -> list[str]:
+    """Shared options before the name of a subcommand stand behind it."""
+    length = _leading(args)
+    return [*args[length : length + 1], *args[:length], *args[length + 1 :]] if length < len(args) else args
+
+
+def options_to_the_front(args: list[str]) -> list[str]:
+    """Shared options behind the name of a subcommand stand before it; what follows `--` stays."""
+    before, after = args, list[str]()
+    if "--" in args:
+        before, after = args[: args.index("--")], args[args.index("--") :]
+    front: list[str] = []
+    rest: list[str] = []
+    while before:
+        length = _leading(before) or 0
+        front += before[:length]
+        rest += before[length : length + 1]
+        before = before[length + 1 :]
+    return [*front, *rest, *after]
+
+
+def _leading(args: list[str]) -> int:
+    """How many arguments at the beginning are shared options and their values."""
+    at = 0
+    while at < len(args) and (name := args[at].partition("=")[0]) in _SHARED:
+        at += 1 + (_SHARED[name] if "=" not in args[at] else 0)
+    return min(at, len(args))
+
+
+class SharedOptionsGroup(click.Group):
+    """A subcommand with subcommands of its own: `--dir` and `--json` may stand behind their names too."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, options_to_the_front(args))
+
 
 json_option: _Decorator = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")

@@ -35,7 +35,7 @@ def _size(_context: click.Context, _option: click.Parameter, value: str | None) 
     return int(float(found[1]) * _SIZES[found[2]])
 
 
-@click.command("prune", short_help="Take old runs out of the store and give their space back.")
+@click.command("prune")
 @click.option("--older-than", "age_ns", metavar="AGE", callback=_age, help="Runs that are older: 30d, 12h.")
 @click.option("--max-size", "max_bytes", metavar="SIZE", callback=_size, help="The oldest until the file fits: 10GB.")
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")

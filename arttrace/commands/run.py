@@ -23,7 +23,6 @@ _PYTHON = re.compile(r"(python|pypy)[\d.]*w?(\.exe)?", re.IGNORECASE)
 @click.command(
     "run",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-    short_help="Run a program and capture what its agents do.",
 )
 @dir_option
 @click.option("--project", help="The project's name.  [default: $ARTTRACE_PROJECT or default]")

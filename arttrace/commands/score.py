@@ -40,7 +40,7 @@ class _Plan(msgspec.Struct, frozen=True):
     incomplete: int
 
 
-@click.command(short_help="Let a judge model score groups of runs.")
+@click.command()
 @judge_option
 @judge_base_url_option
 @rubric_option

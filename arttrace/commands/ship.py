@@ -18,7 +18,7 @@ _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 30.0
 
 
-@click.command("ship", short_help="Deliver what captured processes left to a collector.")
+@click.command("ship")
 @click.option("--endpoint", help="Base URL of the collector.  [default: $ARTTRACE_ENDPOINT]")
 @dir_option
 def command(endpoint: str | None, data: DataDir) -> None:

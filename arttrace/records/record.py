@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from arttrace.records.grouping import Grouping
 from arttrace.records.policy import PolicyStep
 from arttrace.records.reward import Judgement, Reward
 from arttrace.records.span import SpanRow
 
-Record = SpanRow | Reward | Judgement | PolicyStep
+Record = SpanRow | Reward | Judgement | PolicyStep | Grouping
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)

@@ -98,6 +98,7 @@ class Trajectory(msgspec.Struct, frozen=True):
 
     `revision` is a hash of the spans it was built from: the same spans in any order give the same revision.
     `entry` loads the entry point again; `entry_name` is its name within its project, "" where it was not recorded.
+    `group` is what the program said; `regrouped` the key that a grouping gave later, which counts then.
     `incomplete` says why it is not whole, or is empty. `conflicts` counts spans set aside because another one with the
     same id and other content won. `calls`, `agents` and `tool_calls` are in order of start time
     (ties by id); agents[0] is the root.
@@ -110,6 +111,7 @@ class Trajectory(msgspec.Struct, frozen=True):
     entry_name: str = ""
     scenario: str | None = None
     group: str | None = None
+    regrouped: str | None = None
     tags: tuple[str, ...] = ()
     metadata: dict[str, Any] = {}
     arguments: Any = None

@@ -10,6 +10,7 @@ import msgspec
 
 from arttrace import groups, semconv
 from arttrace.formats.evaluations import is_reward_span
+from arttrace.records.grouping import Grouping
 from arttrace.records.policy import PolicyStep
 from arttrace.records.record import encode_record
 from arttrace.records.reward import Judgement, Reward
@@ -91,10 +92,11 @@ JUDGEMENTS = _table(
 POLICY_STEPS = _table(
     "policy_step_records", policy="VARCHAR", step="BIGINT", adapter="VARCHAR", base_model="VARCHAR", time_ns="BIGINT"
 )
+GROUPINGS = _table("grouping_records", id="VARCHAR", by="VARCHAR", time_ns="BIGINT")
 
 Row = tuple[Any, ...]
 
-Plain = Reward | Judgement | PolicyStep
+Plain = Reward | Judgement | PolicyStep | Grouping
 """A record that is a row as it is: any but a span."""
 
 EVALUATE = "evaluate"
@@ -139,6 +141,8 @@ def _row(record: Plain) -> tuple[Table, Row]:
             )
         case PolicyStep():
             return POLICY_STEPS, (record.policy, record.step, record.adapter, record.base_model, record.time_ns)
+        case Grouping():
+            return GROUPINGS, (record.id, record.by, record.time_ns)
 
 
 def span_columns(span: SpanRow, named: Attributes) -> Row:

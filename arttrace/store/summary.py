@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from importlib.metadata import version
+from typing import Any
 
 import msgspec
 
@@ -21,6 +22,8 @@ class TrajectorySummary(msgspec.Struct, frozen=True):
     revision: str
     entry: str
     group: str
+    tags: tuple[str, ...]
+    metadata: dict[str, Any]
     start_ns: int
     end_ns: int
     agents: int
@@ -72,6 +75,8 @@ def summarise(trajectory: Trajectory) -> TrajectorySummary:
         revision=trajectory.revision,
         entry=trajectory.entry_name or trajectory.entry or trajectory.agents[0].name,
         group=group_key(trajectory),
+        tags=trajectory.tags,
+        metadata=trajectory.metadata,
         start_ns=trajectory.start_ns,
         end_ns=trajectory.end_ns,
         agents=len(trajectory.agents),

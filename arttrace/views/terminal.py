@@ -83,10 +83,11 @@ LIST_COLUMNS = ("id", "entry", "group", "age", "agents", "calls", "tokens", "pol
 _STATUS_STYLES = {"complete": "green", "incomplete": "yellow", "failed": "red"}
 
 
-def trajectory_table(rows: Iterable[Sequence[str]]) -> Table:
-    """A table with LIST_COLUMNS; tokens read trained/captured. Entry and group give way where it is narrow."""
+def trajectory_table(rows: Iterable[Sequence[str]], *, wide: bool = False) -> Table:
+    """A table with LIST_COLUMNS, and tags and metadata where it is wide; tokens read trained/captured. Entry and group
+    give way where it is narrow."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for name in LIST_COLUMNS:
+    for name in (*LIST_COLUMNS, *(("tags", "metadata") if wide else ())):
         # Columns that may wrap are narrowed first; their cells are cropped instead.
         table.add_column(
             name,
@@ -95,7 +96,8 @@ def trajectory_table(rows: Iterable[Sequence[str]]) -> Table:
         )
     for row in rows:
         cells = [_cropped(Text(one_line(cell))) for cell in row]
-        cells[-1].stylize(_STATUS_STYLES.get(row[-1], ""))
+        status = LIST_COLUMNS.index("status")
+        cells[status].stylize(_STATUS_STYLES.get(row[status], ""))
         table.add_row(*cells)
     return table
 
@@ -120,7 +122,7 @@ def _facts(
     fact("trajectory", f"{trajectory.id}  (revision {trajectory.revision})")
     source = trajectory.entry or trajectory.agents[0].name
     name = trajectory.entry_name or source
-    fact("entry", one_line(name if name == source else f"{name}  ({source})"))
+    fact("entry", one_line(name if name == source else f"{name} ({source})"))
     if trajectory.arguments not in (None, {}):
         fact("arguments", one_line(_json(trajectory.arguments)))
     if trajectory.result is not None:
@@ -128,6 +130,12 @@ def _facts(
     for name, value in (("scenario", trajectory.scenario), ("group", trajectory.group)):
         if value:
             fact(name, one_line(value))
+    if trajectory.regrouped:
+        fact("group", f"{one_line(trajectory.regrouped)} (by `arttrace group`)")
+    if trajectory.tags:
+        fact("tags", one_line(", ".join(trajectory.tags)))
+    if trajectory.metadata:
+        fact("metadata", one_line(_json(trajectory.metadata)))
     started = datetime.fromtimestamp(trajectory.start_ns / 1e9).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     fact("when", f"{started}, {(trajectory.end_ns - trajectory.start_ns) / 1e9:.2f} s")
     fact("policy", ", ".join(trajectory.policy_versions) or "no policy version recorded")

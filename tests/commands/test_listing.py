@@ -1,17 +1,21 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
-from simulated_agent import research_run
+from msgspec.structs import replace
+from simulated_agent import T0, Run, message, research_run
 
 from arttrace.commands import cli
 from arttrace.errors import StoreError
 from arttrace.paths import DataDir
 from arttrace.records.reward import Reward
+from arttrace.records.span import SpanRow
 from arttrace.store import Store
 
 
@@ -60,6 +64,72 @@ def test_ls_json_and_filters(root: Path) -> None:
     assert [item["id"] for item in json.loads(run(root, "ls", "--json", "--group", "s1").output)] == ["first-run"]
     assert len(json.loads(run(root, "ls", "--json", "--limit", "1").output)) == 1
     assert "no trajectories in group 'nope'" in run(root, "ls", "--group", "nope").output
+
+
+@pytest.fixture
+def several(tmp_path: Path) -> Path:
+    def run(id: str, question: str, hours_ago: float, policy: str, **root: Any) -> list[SpanRow]:
+        at = int((time.time_ns() - T0) / 1e3 - hours_ago * 3.6e9)
+        made = Run(id)
+        made.entry = "/A/shop/agent.py:answer"
+        asked = [message("user", question)]
+        made.chat("m", asked, message("assistant", f"answer to {question}"), at=at + 1, policy=policy)
+        arguments = json.dumps({"question": question})
+        [*calls, root_span] = made.end(
+            at=at + 10, ENTRY_NAME="shop.agent:answer", ENTRY_ARGUMENTS=arguments, **{"SCENARIO": None, **root}
+        )
+        return [*calls, replace(root_span, start_ns=T0 + at * 1000, status_code=2 * ("ERROR_TYPE" in root))]
+
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(run("aa", "why?", 2, "policy@1", TAGS=["vip", "eu"], METADATA='{"task": 7}'))
+        store.append(run("bb", "how?", 0, "policy@2", TAGS=["eu"]))
+        store.append(run("cc", 'say "ä"', 0, "other@2", ERROR_TYPE="ValueError"))
+        store.append(research_run("dd", "s2")[:-1])
+        store.append([Reward(id="r", trajectory_id="aa", value=0.25), Reward(id="q", trajectory_id="bb", value=1)])
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (["--entry", "agent:answer"], "aabbcc"),
+        (["--entry", "shop.agent:answer", "--tag", "eu"], "aabb"),
+        (["--tag", "eu", "--tag", "vip"], "aa"),
+        (["--group", "why?"], "aa"),
+        (["--group", 'shop.agent:answer {"question":"why?"}'], "aa"),
+        (["--group", "wh…"], "aa"),
+        (["--policy", "policy"], "aabbdd"),
+        (["--policy", "policy@2"], "bb"),
+        (["--status", "incomplete"], "dd"),
+        (["--errors"], "ccdd"),
+        (["--reward", "<0.5"], "aa"),
+        (["--reward", ">= 0.25"], "aabb"),
+        (["--reward", "1"], "bb"),
+        (["--since", "1h"], "bbcc"),
+        (["--since", "2000-01-01", "--tag", "vip"], "aa"),
+        (["--search", "ANSWER TO WHY"], "aa"),
+        (["--search", 'say "Ä"'], "cc"),
+        (["--search", "it's 100%"], ""),
+    ],
+)
+def test_ls_shows_what_was_asked_for(several: Path, options: list[str], found: str) -> None:
+    listed = json.loads(run(several, "ls", "--json", *options).output)
+    assert "".join(sorted(one["id"] for one in listed)) == found
+
+
+def test_ls_says_that_nothing_matches_and_what_it_does_not_understand(several: Path) -> None:
+    assert run(several, "ls", "--tag", "nope").output == "no trajectory matches\n"
+    assert "no comparison such as '<0.5'" in run(several, "ls", "--reward", "good").output
+    assert "no age such as 2h or 7d" in run(several, "ls", "--since", "soon").output
+
+
+def test_tags_and_metadata_are_shown(several: Path) -> None:
+    [line] = [line for line in run(several, "ls", "--wide").output.splitlines() if line.startswith("aa")]
+    assert line.split()[-3:] == ["vip,", "eu", '{"task":7}']
+    shown = run(several, "show", "aa").output
+    assert "tags        vip, eu" in shown
+    assert 'metadata    {"task":7}' in shown
+    assert "entry       shop.agent:answer (/A/shop/agent.py:answer)" in shown
 
 
 def test_show_nests_sub_agents_under_the_tool_call_that_started_them(root: Path) -> None:

@@ -11,7 +11,7 @@ import click
 from arttrace.paths import DataDir
 
 
-@click.command(short_help="Watch the whole loop on this machine.")
+@click.command()
 @click.option("--seed", default=1, show_default=True, help="Seed of the base model, the scenarios and the sampling.")
 @click.option("--steps", type=click.IntRange(min=1), help="Optimisation steps.  [default: as many as the task needs]")
 @click.option(

@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from arttrace.commands.options import dir_option, json_option
+from arttrace.commands.options import SharedOptionsGroup, dir_option, json_option
 from arttrace.errors import ServingError, TrainingError
 from arttrace.paths import DataDir
 from arttrace.records.policy import PolicyStep
@@ -35,7 +35,7 @@ class _Line(msgspec.Struct, frozen=True):
     adapter: str
 
 
-@click.group(invoke_without_command=True, short_help="List, compare, export, fork and prune versions.")
+@click.group(cls=SharedOptionsGroup, invoke_without_command=True)
 @click.pass_context
 @dir_option
 @json_option

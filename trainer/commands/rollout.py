@@ -16,12 +16,13 @@ import msgspec
 
 from arttrace.commands.options import dir_option, json_option
 from arttrace.errors import ArttraceError, RolloutError
+from arttrace.groups import REPLAY_OF
 from arttrace.paths import DataDir
 from arttrace.records.rollout import RolloutJob, RolloutResult
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import AnyStore, open_store
-from trainer.replay import REPLAY_OF, OnMissing, Plan, Scenario, plan_replay, same_entry
+from trainer.replay import OnMissing, Plan, Scenario, plan_replay, same_entry
 from trainer.replay_report import Outcome, Report, report_of
 from trainer.rollouts import RolloutWorkers
 from trainer.serving import GatewayClient, find_serving
@@ -29,7 +30,7 @@ from trainer.serving import GatewayClient, find_serving
 _LOOKED_AT = 1000
 
 
-@click.command(short_help="Run recorded inputs again under the current policy.")
+@click.command()
 @dir_option
 @click.option("--entry", metavar="MODULE:FUNCTION", help="What to run.  [default: the recorded entry point]")
 @click.option("--trajectory", "ids", multiple=True, metavar="ID", help="This recorded run. May be given several times.")

@@ -10,7 +10,7 @@ from arttrace.commands.options import api_key_file_option, dir_option, json_opti
 from arttrace.paths import DataDir
 
 
-@click.command(short_help="Serve a model and its policy's newest version.")
+@click.command()
 @click.option(
     "--base-model",
     required=True,

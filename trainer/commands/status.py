@@ -26,7 +26,7 @@ _EVERY_S = 0.5
 _SHOWN = ("reward_mean", "reward_spread", "loss", "grad_norm", "entropy", "kl", "clip_fraction", "staleness_mean")
 
 
-@click.command(short_help="Show what the training daemon does.")
+@click.command()
 @dir_option
 @click.option("--policy", help="Only this policy.")
 @click.option("--watch", is_flag=True, help="Keep showing it, until Ctrl-C.")

@@ -24,7 +24,7 @@ from trainer.learner import LearnerConfig
 from trainer.serving import GatewayClient, find_serving
 
 
-@click.command(short_help="Train the policy on captured runs: GRPO, fine-tuning or DPO.")
+@click.command()
 @dir_option
 @click.option(
     "--method",

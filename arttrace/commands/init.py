@@ -1,0 +1,23 @@
+"""`arttrace init`: the data directory of a project, found from every directory below."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from arttrace.paths import DataDir, pin
+
+
+@click.command("init")
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path), default=".")
+def command(directory: Path) -> None:
+    """Make DIRECTORY (here by default) the root of a project.
+
+    Captured programs and commands that are started anywhere below it then use its `.arttrace`, unless --dir or
+    $ARTTRACE_DIR says otherwise. It ignores itself in git.
+    """
+    data = DataDir(directory.absolute() / ".arttrace")
+    known = data.is_pinned
+    pin(data)
+    click.echo(f"{data.root} is {'the data directory' if known else 'now the data directory'} of all that runs below.")

@@ -1,0 +1,164 @@
+"""The command line as a whole: what is listed, where options may stand, what is said where a package is missing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from simulated_agent import research_run
+
+from arttrace.commands import cli
+from arttrace.commands.options import options_from_the_front, options_to_the_front
+from arttrace.paths import DataDir
+from arttrace.store import Store
+
+_LIGHT = textwrap.dedent(
+    """
+    import sys
+    from importlib.abc import MetaPathFinder
+
+    class NotInstalled(MetaPathFinder):
+        def find_spec(self, name, path=None, target=None):
+            if name.partition(".")[0] in {"duckdb", "pyarrow", "rich", "starlette", "uvicorn", "litellm", "torch",
+                                          "transformers", "trl", "peft", "unsloth", "aiohttp", "numpy"}:
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    sys.meta_path.insert(0, NotInstalled())
+    import importlib.util
+    find = importlib.util.find_spec
+    def find_spec(name, package=None):
+        try:
+            return find(name, package)
+        except ModuleNotFoundError:
+            return None
+    importlib.util.find_spec = find_spec
+    from arttrace.commands import main
+    main()
+    """
+)
+
+
+def _light(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A command where only the bare package is installed."""
+    command = [sys.executable, "-c", _LIGHT, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=100, check=False)
+
+
+def test_every_command_is_listed_with_a_word_on_what_it_does() -> None:
+    shown = CliRunner().invoke(cli, ["--help"]).output
+    context = cli.make_context("arttrace", ["ls"])
+    listed = cli.list_commands(context)
+    assert {"ls", "train", "init", "group"} <= set(listed)
+    for name in listed:
+        [line] = [line for line in shown.splitlines() if line.startswith(f"  {name} ")]
+        assert len(line.split()) > 2
+        assert cli.get_command(context, name) is not None
+
+
+def test_the_light_install_captures_lists_all_commands_and_names_the_extra(tmp_path: Path) -> None:
+    shown = _light("--help", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    lines = {line.split()[0]: line for line in shown.stdout.splitlines() if line.startswith("  ")}
+    assert [lines[name].split()[-1] for name in ("ls", "score", "train")] == ["[store]", "[judge]", "[trainer]"]
+    assert "[" not in lines["run"]
+    assert "pip install 'arttrace[WORD]'" in shown.stdout
+    missing = _light("ls", cwd=tmp_path)
+    assert missing.returncode == 1
+    assert missing.stderr == "Error: `arttrace ls` needs the package duckdb: pip install 'arttrace[store]'\n"
+    (tmp_path / "agent.py").write_text(
+        "import arttrace\n@arttrace.trajectory\ndef answer(q): return q\nprint(answer('why?'))\n"
+    )
+    ran = _light("run", "--", sys.executable, "agent.py", cwd=tmp_path)
+    assert (ran.returncode, ran.stdout) == (0, "why?\n"), ran.stderr
+    with Store.open(DataDir(tmp_path / ".arttrace")) as store:
+        assert [one.entry for one in store.summaries()] == ["agent:answer"]
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (["--dir", "d", "ls"], ["ls", "--dir", "d"]),
+        (["--json", "--dir=d", "ls", "--limit", "2"], ["ls", "--json", "--dir=d", "--limit", "2"]),
+        (["ls", "--dir", "d"], ["ls", "--dir", "d"]),
+        (["--help"], ["--help"]),
+        (["--dir"], ["--dir"]),
+        ([], []),
+    ],
+)
+def test_shared_options_may_stand_before_a_command(given: list[str], meant: list[str]) -> None:
+    assert options_from_the_front(given) == meant
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (["compare", "a", "b", "--dir", "d"], ["--dir", "d", "compare", "a", "b"]),
+        (["--json", "compare", "a", "--dir=d", "--", "--json"], ["--json", "--dir=d", "compare", "a", "--", "--json"]),
+        (["prune"], ["prune"]),
+    ],
+)
+def test_shared_options_may_stand_behind_a_command_of_a_command(given: list[str], meant: list[str]) -> None:
+    assert options_to_the_front(given) == meant
+
+
+def test_options_on_either_side_do_the_same(tmp_path: Path) -> None:
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(research_run("a", "s"))
+    outputs = {
+        CliRunner().invoke(cli, arguments).output
+        for arguments in (["--dir", str(tmp_path), "--json", "ls"], ["ls", "--json", "--dir", str(tmp_path)])
+    }
+    assert len(outputs) == 1
+    assert '"id":"a"' in outputs.pop()
+    refused = CliRunner().invoke(cli, ["--json", "collect"])
+    assert refused.exit_code == 2
+    assert "No such option" in refused.output
+
+
+def test_a_trainer_of_the_users_is_named_not_run(tmp_path: Path) -> None:
+    (tmp_path / "trainer.py").write_text("raise SystemExit('the wrong trainer')")
+    code = "from arttrace.commands import main; main()"
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-c", code, "status"]
+    ran = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert ran.returncode == 1
+    assert f"Python finds {tmp_path / 'trainer.py'} as the module `trainer`" in ran.stderr
+
+
+def test_a_pinned_directory_is_found_from_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ARTTRACE_DIR", raising=False)
+    below = tmp_path / "app" / "jobs"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    assert DataDir.resolve().root == below / ".arttrace"
+    monkeypatch.chdir(tmp_path)
+    assert "now the data directory" in CliRunner().invoke(cli, ["init"]).output
+    assert "is the data directory" in CliRunner().invoke(cli, ["init"]).output
+    monkeypatch.chdir(below)
+    assert DataDir.resolve().root == tmp_path / ".arttrace"
+    assert DataDir.resolve("other").root == below / "other"
+    assert (tmp_path / ".arttrace").stat().st_mode & 0o077 == 0
+
+
+def test_a_second_data_directory_below_another_is_announced(tmp_path: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "ARTTRACE_DIR"}
+    (tmp_path / "agent.py").write_text("import arttrace\n@arttrace.trajectory\ndef answer(): ...\nanswer()\n")
+    below = tmp_path / "below"
+    below.mkdir()
+
+    def run(folder: Path, *command: str) -> str:
+        ran = subprocess.run(
+            [sys.executable, *command], env=env, cwd=folder, capture_output=True, text=True, timeout=100, check=True
+        )
+        return ran.stderr
+
+    assert run(tmp_path, str(tmp_path / "agent.py")) == ""
+    said = run(below, str(tmp_path / "agent.py"))
+    assert f"{below / '.arttrace'}, which does not exist yet; {tmp_path / '.arttrace'} does" in said
+    assert "arttrace init" in said
+    assert run(below, str(tmp_path / "agent.py")) == ""
