@@ -111,11 +111,13 @@ def _show(by: str | None, before: Mapping[str, str], after: Mapping[str, str], w
         f"{len(after)} runs {verb} in {len({*after.values()})} groups{'' if by is None else f' by {by}'}; "
         f"{len({*before.values()})} before."
     )
-    for key, runs, earlier in changed[:_SHOWN]:
+    joined = sorted((one for one in changed if len(one[2]) > 1), key=lambda one: (-len(one[2]), -one[1], one[0]))
+    for key, runs, earlier in joined[:_SHOWN]:
         names = ", ".join(_short(name) for name in earlier[:4]) + (", ..." if len(earlier) > 4 else "")
-        click.echo(f"  {_short(key)}: {runs} runs, of {len(earlier)} groups: {names}")
-    if len(changed) > _SHOWN:
-        click.echo(f"  and {len(changed) - _SHOWN} more groups (--json lists all)")
+        click.echo(f"  {_short(key)}: {runs} runs, joined from {len(earlier)} groups: {names}")
+    if rest := len(changed) - len(joined[:_SHOWN]):
+        noun = "group has" if rest == 1 else "groups have"
+        click.echo(f"  {rest} {'more ' if joined else ''}{noun} another key (--json lists all).")
     if without:
         click.echo(f"  {without} runs say nothing of {by} and keep their group.")
     if by is not None and changed and not dry_run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -64,25 +64,23 @@ def options_from_the_front(args: list[str]) -> list[str]:
     return [*args[length : length + 1], *args[:length], *args[length + 1 :]] if length < len(args) else args
 
 
-def options_to_the_front(args: list[str]) -> list[str]:
-    """Shared options behind the name of a subcommand stand before it; what follows `--` stays."""
-    before, after = args, list[str]()
-    if "--" in args:
-        before, after = args[: args.index("--")], args[args.index("--") :]
+def options_to_the_front(args: list[str], stay: Collection[str] = ()) -> list[str]:
+    """Shared options behind the name of a subcommand stand before it, but for those in `stay` and what follows `--`."""
+    before, after = (args[: args.index("--")], args[args.index("--") :]) if "--" in args else (args, [])
     front: list[str] = []
     rest: list[str] = []
     while before:
-        length = _leading(before) or 0
+        length = _leading(before, stay)
         front += before[:length]
         rest += before[length : length + 1]
         before = before[length + 1 :]
     return [*front, *rest, *after]
 
 
-def _leading(args: list[str]) -> int:
+def _leading(args: list[str], stay: Collection[str] = ()) -> int:
     """How many arguments at the beginning are shared options and their values."""
     at = 0
-    while at < len(args) and (name := args[at].partition("=")[0]) in _SHARED:
+    while at < len(args) and (name := args[at].partition("=")[0]) in _SHARED and name not in stay:
         at += 1 + (_SHARED[name] if "=" not in args[at] else 0)
     return min(at, len(args))
 
@@ -91,7 +89,9 @@ class SharedOptionsGroup(click.Group):
     """A subcommand with subcommands of its own: `--dir` and `--json` may stand behind their names too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, options_to_the_front(args))
+        command = next((found for arg in args if (found := self.get_command(ctx, arg)) is not None), None)
+        own = {name for param in command.params for name in param.opts} if command is not None else set()
+        return super().parse_args(ctx, options_to_the_front(args, own))
 
 
 json_option: _Decorator = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")

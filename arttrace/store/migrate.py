@@ -35,7 +35,7 @@ def to_current(old: duckdb.DuckDBPyConnection, version: int, path: Path) -> None
         _copy_all(old, path)
     else:
         placed = (placing.TABLES, placing.FIND) if version == 2 else ("", placing.AGAIN)
-        _replace_views(old, _ARRIVALS.format(now=time.time_ns()) + placed[0], placed[1])
+        _replace_views(old, _ARRIVALS.format(now=time.time_ns()) + schema.REGROUPED + placed[0], placed[1])
         old.close()
 
 

@@ -16,6 +16,9 @@ import pyarrow as pa
 from arttrace import semconv
 from arttrace.store.file import create
 
+_WHOLE = ("grouping_records", "judgement_records", "policy_step_records", "consumption", "ingested_segments")
+"""Tables that are kept as they are."""
+
 _AHEAD_NS = 86_400_000_000_000  # a clock may be so far ahead of the store's; beyond it, a span's time means nothing
 
 
@@ -166,7 +169,10 @@ def copy_kept(connection: duckdb.DuckDBPyConnection, target: Path, kept: Sequenc
         connection.execute(
             "INSERT INTO kept.summaries SELECT * FROM summaries WHERE trajectory_id IN (SELECT id FROM _trajectories)"
         )
-        for table in ("judgement_records", "policy_step_records", "consumption", "ingested_segments"):
+        connection.execute(
+            "INSERT INTO kept.regrouped SELECT * FROM regrouped WHERE trajectory_id IN (SELECT id FROM _trajectories)"
+        )
+        for table in _WHOLE:
             connection.execute(f"INSERT INTO kept.{table} SELECT * FROM {table} ORDER BY rowid")  # noqa: S608
         connection.execute(
             """INSERT INTO kept.odd_traces SELECT trace_id, false FROM odd_traces

@@ -92,7 +92,7 @@ JUDGEMENTS = _table(
 POLICY_STEPS = _table(
     "policy_step_records", policy="VARCHAR", step="BIGINT", adapter="VARCHAR", base_model="VARCHAR", time_ns="BIGINT"
 )
-GROUPINGS = _table("grouping_records", id="VARCHAR", by="VARCHAR", time_ns="BIGINT")
+GROUPINGS = _table("grouping_records", id="VARCHAR", criterion="VARCHAR", time_ns="BIGINT")
 
 Row = tuple[Any, ...]
 

@@ -15,6 +15,16 @@ from arttrace.store import links, placing
 
 VERSION: Final = 4
 
+REGROUPED: Final = """
+CREATE TABLE grouping_records (
+    id VARCHAR NOT NULL, criterion VARCHAR NOT NULL, time_ns BIGINT NOT NULL, content_hash VARCHAR NOT NULL,
+    document VARCHAR NOT NULL
+);
+CREATE TABLE regrouped (            -- the keys of grouping_records, NULL for a run's own; of several the last counts
+    trajectory_id VARCHAR NOT NULL, key VARCHAR, time_ns BIGINT NOT NULL, grouping_id VARCHAR NOT NULL
+);
+"""
+
 TABLES: Final = f"""
 {links.TABLE};
 {placing.TABLES}CREATE TABLE arttrace_schema (version INTEGER NOT NULL);
@@ -56,6 +66,7 @@ CREATE TABLE policy_step_records (
 CREATE TABLE consumption (          -- what policy steps were trained on; can be rebuilt from policy_step_records
     policy VARCHAR NOT NULL, step BIGINT NOT NULL, trajectory_id VARCHAR NOT NULL, revision VARCHAR NOT NULL
 );
+{REGROUPED}
 CREATE TABLE ingested_segments (    -- how far each journal segment was taken in, written with its records
     name VARCHAR NOT NULL, "offset" BIGINT NOT NULL
 );

@@ -15,6 +15,7 @@ from typing import Any
 
 import duckdb
 import msgspec
+from msgspec.structs import replace
 
 from arttrace.errors import StoreError, StoreFull
 from arttrace.formats.evaluations import is_reward_span
@@ -39,6 +40,7 @@ from arttrace.store.reading import read_spans
 from arttrace.store.rows import EVALUATE
 from arttrace.store.shared import SharedFile
 from arttrace.store.summary import SUMMARY_VERSION, InferredTool, TrajectorySummary, inferred_tools, summarise
+from arttrace.store.views import REGROUPED
 from arttrace.trajectories import build_trajectories
 from arttrace.trajectories.rewarded import before_colons
 
@@ -357,21 +359,29 @@ class Store:
         newest last: trajectories, but for traces that hold several of them, or are a part of another one."""
         query = f"SELECT trajectory_id FROM span_records WHERE trajectory_id IS NOT NULL AND {_OF_RUNS}"  # noqa: S608
         values: list[Any] = []
-        conditions: list[tuple[str, Any]] = []
+        conditions: list[tuple[str, list[Any]]] = []
         if used is not None:
             query += f" AND trajectory_id NOT IN ({used[0]})"
             values += used[1]
         if groups is not None:  # a run that says nothing of itself is a group named by its id
             keys = [*groups, *(part for key in groups for part in before_colons(key))]
-            conditions.append(("list_contains(?, coalesce(any_value(group_key), trajectory_id))", keys))
+            joined = self._column(f"SELECT trajectory_id FROM ({REGROUPED}) WHERE key IN ({_ITEMS})", [list(groups)])  # noqa: S608
+            ids = [part for id in joined for part in (id, *before_colons(id))]
+            conditions.append(
+                (
+                    "list_contains(?, CASE WHEN list_contains(?, trajectory_id) THEN ?"
+                    " ELSE coalesce(any_value(group_key), trajectory_id) END)",
+                    [keys, ids, keys[0]],
+                )
+            )
         if entry is not None:
-            conditions.append(("any_value(entry) = ?", entry))
+            conditions.append(("any_value(entry) = ?", [entry]))
         if since_ns is not None:
-            conditions.append(("max(start_ns) >= ?", since_ns))
+            conditions.append(("max(start_ns) >= ?", [since_ns]))
         query += " GROUP BY trajectory_id"
         if conditions:
             query += " HAVING " + " AND ".join(condition for condition, _ in conditions)
-            values.extend(value for _, value in conditions)
+            values.extend(value for _, several in conditions for value in several)
         query += " ORDER BY min(start_ns) DESC, trajectory_id DESC"
         if limit is not None:
             query += " LIMIT ?"
@@ -441,8 +451,10 @@ class Store:
             named = [*given, *traces]
             rows = connection.execute(f"{query} OR split_part(trajectory_id, ':', 1) IN ({_ITEMS})", [named, named])
             rewards = [_reward.decode(document) for (document,) in rows.fetchall()]
+            regrouped = dict(connection.execute(f"{REGROUPED} AND key IS NOT NULL").fetchall())
         spans = [span for span in stored if not is_reward_span(span)]
-        return build_trajectories(map(normalised, spans), rewards, ids=frozenset(given), rewarded=found_on(spans))
+        built = build_trajectories(map(normalised, spans), rewards, ids=frozenset(given), rewarded=found_on(spans))
+        return [replace(one, regrouped=regrouped[one.id]) if one.id in regrouped else one for one in built]
 
     @staticmethod
     def _traces(connection: duckdb.DuckDBPyConnection, given: Sequence[str]) -> set[str]:

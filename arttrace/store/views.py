@@ -220,6 +220,11 @@ _REWARDS = View(
     LEFT JOIN trace_roots t ON t.trace_id = r.trace""",
 )
 
+REGROUPED: Final = """SELECT trajectory_id, key FROM regrouped
+    QUALIFY row_number() OVER (PARTITION BY trajectory_id ORDER BY time_ns DESC, grouping_id DESC) = 1"""
+"""The keys that runs have by a grouping; NULL where it was taken back."""
+
+_GROUP = "coalesce(any_value(g.key), any_value(s.group_key))"
 _TRAJECTORIES = View(
     "trajectories",
     "one per run",
@@ -228,7 +233,7 @@ _TRAJECTORIES = View(
         Column("project", "the project of its entry", "any_value(s.project)"),
         Column("entry", "the entry that was run, module:function or a name", "any_value(s.entry)"),
         Column("scenario", "the task that was attempted", "any_value(s.scenario)"),
-        Column("group", "the group it is compared in; NULL where nothing says one", "any_value(s.group_key)"),
+        Column("group", "the group it is compared in; NULL where nothing says one", _GROUP),
         Column("started", "when its first span began", _time("min(s.start_ns)")),
         Column("seconds", "from then to the end of its last span", "(max(s.end_ns)::HUGEINT - min(s.start_ns)) / 1e9"),
         Column("arrived", "when its last span came into the store", "max(s.arrived)"),
@@ -260,6 +265,7 @@ _TRAJECTORIES = View(
         FROM (SELECT trajectory_id, name, sum(value) AS value FROM rewards WHERE agent_id IS NULL GROUP BY ALL)
         GROUP BY trajectory_id
     ) r USING (trajectory_id)
+    LEFT JOIN ({REGROUPED}) g USING (trajectory_id)
     GROUP BY s.trajectory_id""",  # noqa: S608
 )
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from arttrace import semconv
 from arttrace.formats.evaluations import rewards_of
+from arttrace.records.grouping import Grouping
 from arttrace.records.policy import PolicyStep
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
@@ -32,6 +33,7 @@ from arttrace.store.views import INFERRED_TOOLS
 from arttrace.trajectories.rewarded import before_colons
 
 _CONSUMPTION = {"policy": "VARCHAR", "step": "BIGINT", "trajectory_id": "VARCHAR", "revision": "VARCHAR"}
+_REGROUPED = {"trajectory_id": "VARCHAR", "key": "VARCHAR", "time_ns": "BIGINT", "grouping_id": "VARCHAR"}
 _LINKS = {"trace_id": "VARCHAR", "linked_trace_id": "VARCHAR"}
 _SEGMENTS = {"name": "VARCHAR", '"offset"': "BIGINT"}
 _TEXTS = {"id": "BIGINT", "hash": "BLOB", "text": "VARCHAR"}
@@ -264,6 +266,10 @@ class Writer:
             steps = [record for _, record in fresh if isinstance(record, PolicyStep)]
             consumed = [(s.policy, s.step, item.trajectory_id, item.revision) for s in steps for item in s.consumed]
             self._insert("consumption", _CONSUMPTION, consumed)
+            groupings = [record for _, record in fresh if isinstance(record, Grouping)]
+            regrouped = [(id, key, one.time_ns, one.id) for one in groupings for id, key in one.keys.items()]
+            self._insert("regrouped", _REGROUPED, regrouped)
+            self._outdate({part for id, *_ in regrouped for part in (id, *before_colons(id))})
             self._outdate_rewarded({record.trajectory_id for _, record in fresh if isinstance(record, Reward)})
             new += sum(1 for _, record in fresh if not (isinstance(record, Reward) and record.id in derived))
         return new

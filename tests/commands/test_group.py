@@ -1,0 +1,89 @@
+"""`arttrace group`: stored runs by another criterion, everywhere the same, and back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from simulated_agent import Run, message
+
+from arttrace.commands import cli
+from arttrace.paths import DataDir
+from arttrace.records.span import SpanRow
+from arttrace.store import Store
+
+
+def _run(id: str, entry: str, question: str, **root: Any) -> list[SpanRow]:
+    made = Run(id)
+    made.entry = entry
+    made.chat("m", [message("user", question)], message("assistant", "because"), at=1)
+    return made.end(ENTRY_ARGUMENTS=json.dumps({"question": question}), **{"SCENARIO": None, **root})
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(_run("a", "/A/agent.py:answer", "why?", METADATA='{"task": "t1"}'))
+        store.append(_run("b", "/B/agent.py:answer", "why?", METADATA='{"task": "t2"}'))
+        store.append(_run("c", "agent:answer", "why?", ENTRY_NAME="agent:answer", METADATA='{"task": "t1"}'))
+        store.append(_run("d", "agent:answer", "how?", ENTRY_NAME="agent:answer"))
+    return tmp_path
+
+
+def _command(root: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(cli, [*arguments, "--dir", str(root)], catch_exceptions=False)
+
+
+def _groups(root: Path) -> dict[str, str]:
+    """The runs' groups, as every way of asking shows them."""
+    listed = {one["id"]: one["group"] for one in json.loads(_command(root, "ls", "--json").output)}
+    with Store.open(DataDir(root)) as store:
+        asked = 'SELECT id, coalesce("group", id) FROM trajectories'
+        assert dict(store.sql(asked)[1]) == listed
+        for key in set(listed.values()):
+            found = {id for id, group in listed.items() if group == key}
+            assert {one.id for one in store.trajectories(group=key)} == found
+            assert {one.id for one in store.summaries(group=key)} == found
+    return listed
+
+
+def test_what_was_recorded_under_several_paths_is_joined_and_parted_again(root: Path) -> None:
+    before = _groups(root)
+    assert len(set(before.values())) == 4
+    planned = _command(root, "group", "--by", "entry", "--dry-run").output
+    assert "4 runs would be in 2 groups by entry; 4 before." in planned
+    assert _groups(root) == before
+    said = _command(root, "group", "--by", "entry").output
+    assert "4 runs are in 2 groups by entry; 4 before." in said
+    assert 'agent:answer {"question":"why?"}: 3 runs, joined from 3 groups: ' in said
+    assert "arttrace group --undo" in said
+    why = before["c"]
+    assert _groups(root) == {**dict.fromkeys("abc", why), "d": before["d"]}
+    assert f"{why} (by `arttrace group`)" in _command(root, "show", "a").output
+    _command(root, "group", "--undo")
+    assert _groups(root) == before
+
+
+def test_the_last_grouping_counts_and_runs_without_a_value_stay(root: Path) -> None:
+    before = _groups(root)
+    _command(root, "group", "--by", "entry")
+    said = json.loads(_command(root, "group", "--by", "metadata.task", "--json").output)
+    assert (said["runs"], said["groups_before"], said["groups"], said["without_key"]) == (4, 2, 3, 1)
+    assert _groups(root) == {"a": "t1", "b": "t2", "c": "t1", "d": before["d"]}
+    _command(root, "group", "--by", "input", "--entry", "agent:answer")
+    assert _groups(root) == {"a": "t1", "b": "t2", "c": "why?", "d": "how?"}
+
+
+def test_pruning_keeps_the_groups_of_what_stays(root: Path) -> None:
+    _command(root, "group", "--by", "metadata.task")
+    with Store.open(DataDir(root)) as store:
+        store.prune(before_ns=0)
+    assert _groups(root)["a"] == "t1"
+
+
+def test_a_criterion_that_is_none_is_refused(root: Path) -> None:
+    assert "none of entry, input" in _command(root, "group", "--by", "colour").output
+    assert "say what to group by" in _command(root, "group").output
