@@ -6,10 +6,8 @@ The commands are the same that a person types, so whatever a loop did can be see
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,26 +17,18 @@ import msgspec
 
 from arttrace.capture.api import init
 from arttrace.capture.runtime import recorder
-from arttrace.errors import ServingError, TrainingError
+from arttrace.errors import ServingError
 from arttrace.exits import how_ended
+from arttrace.loop.child import Child
 from arttrace.loop.gather import TrajectoryGroup
 from arttrace.loop.model import TrainableModel, api_key
+from arttrace.loop.trainer_process import TrainedStep, TrainerProcess
 from arttrace.records.reward import Judgement
 from arttrace.rewards import DEFAULT_RUBRIC, score_groups, to_store
 from arttrace.rewards.judge import DEFAULT_JUDGE
 from arttrace.store import open_store
 
 _COMMAND = (sys.executable, "-c", "from arttrace.commands import main; main()")
-_STOP_S = 30.0
-_TOLD_BYTES = 4000
-
-
-class TrainedStep(msgspec.Struct, frozen=True):
-    """One optimisation step: the version it made, its adapter's directory, and its numbers (seconds end in `_s`)."""
-
-    version: str
-    adapter: str
-    metrics: dict[str, float] = {}
 
 
 class _Served(msgspec.Struct, frozen=True):
@@ -60,7 +50,8 @@ class LocalBackend:
             init(dir=dir)
         self.data = recorder().settings.data
         self._command: tuple[str, ...] = _COMMAND
-        self._server: _Child | None = None
+        self._server: Child | None = None
+        self._trainers: dict[str, TrainerProcess] = {}
 
     async def __aenter__(self) -> LocalBackend:
         return self
@@ -115,21 +106,35 @@ class LocalBackend:
                 raise result
         return judged
 
-    async def train(self, model: TrainableModel, *, steps: int = 1) -> list[TrainedStep]:
-        """Train on every scored group that the policy has not been trained on, in `steps` steps at most.
+    async def train(
+        self,
+        model: TrainableModel,
+        groups: Sequence[TrajectoryGroup] | None = None,
+        *,
+        steps: int = 1,
+        **settings: Any,
+    ) -> list[TrainedStep]:
+        """One step on exactly these gathered groups; without any, on every scored group that the policy has not been
+        trained on, in `steps` steps at most.
 
-        Each step's version is served when this returns. Raises TrainingError with what the command said when it fails.
+        `settings` are the options of `arttrace train` by their names: `learning_rate=1e-4`, `loss="dapo"`,
+        `advantages="std"`, `method="dpo"`. The trainer is started by the first call and stays up until `close`. Each
+        step's version is served when this returns; the list is empty when all rewards within each group are equal.
+
+        Raises TrainingError when the step went wrong, a run was trained on already, or the trainer died.
         """
-        arguments = ("train", "--steps", str(steps), "--policy", model.name, "--base-model", str(model.base_model))
-        async with await _Child.start(*self._command, *arguments, "--dir", str(self.data.root), "--json") as child:
-            lines = [line async for line in child.lines()]
-            code = await child.wait()
-        if code != 0:
-            raise TrainingError(f"`arttrace train` failed ({how_ended(code)}): {child.told()}")
-        return [msgspec.json.decode(line, type=TrainedStep) for line in lines]
+        trainer = self._trainers.get(model.name)
+        if trainer is None:
+            arguments = ("train", "--orders", "--policy", model.name, "--base-model", str(model.base_model))
+            trainer = TrainerProcess((*self._command, *arguments, "--dir", str(self.data.root)))
+            self._trainers[model.name] = trainer
+        ordered = None if groups is None else [one.group for one in groups]
+        return await trainer.train(ordered, {"steps": steps, **settings})
 
     async def close(self) -> None:
-        """Stop the gateway, if this backend started it."""
+        """Stop the trainers, after a running step, and the gateway, if this backend started it."""
+        while self._trainers:
+            await self._trainers.popitem()[1].stop()
         if self._server is not None:
             await self._server.stop()
             self._server = None
@@ -154,7 +159,7 @@ class LocalBackend:
         return served if answer.status_code == httpx.codes.OK else None
 
     async def _start(self, model: TrainableModel) -> _Served:
-        self._server = await _Child.start(
+        self._server = await Child.start(
             *self._command,
             *("serve", "--base-model", str(model.base_model), "--policy", model.name, "--port", "0"),
             *("--dir", str(self.data.root), "--json"),
@@ -174,76 +179,3 @@ class LocalBackend:
 
 def _serves(served: _Served, model: TrainableModel) -> bool:
     return served.policy == model.name and Path(served.base_model).absolute() == Path(model.base_model).absolute()
-
-
-class _Child:
-    """A command that runs beside the loop: its stdout line by line, of its stderr the end."""
-
-    def __init__(
-        self, process: asyncio.subprocess.Process, out: asyncio.StreamReader, err: asyncio.StreamReader
-    ) -> None:
-        self._process = process
-        self._out = out
-        self._end = b""
-        self._listening = asyncio.create_task(self._listen(err))
-        self._draining: asyncio.Task[None] | None = None
-
-    @classmethod
-    async def start(cls, *command: str) -> _Child:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
-        assert process.stdout is not None
-        assert process.stderr is not None
-        return cls(process, process.stdout, process.stderr)
-
-    async def __aenter__(self) -> _Child:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
-
-    async def _listen(self, err: asyncio.StreamReader) -> None:
-        while chunk := await err.read(4096):
-            self._end = (self._end + chunk)[-_TOLD_BYTES:]
-
-    async def lines(self) -> AsyncIterator[bytes]:
-        """The lines of stdout until it is closed."""
-        async for line in self._out:
-            yield line
-
-    def drain(self) -> None:
-        """Read the rest of stdout and forget it, so that the command never waits for a reader."""
-
-        async def forget() -> None:
-            while await self._out.read(4096):
-                pass
-
-        self._draining = asyncio.create_task(forget())
-
-    async def wait(self) -> int:
-        """The exit code, with all of stderr read."""
-        await self._listening
-        return await self._process.wait()
-
-    def told(self) -> str:
-        """The end of stderr."""
-        return self._end.decode(errors="replace").strip() or "it said nothing"
-
-    async def stop(self) -> None:
-        """End the process: asked first, killed after half a minute."""
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.terminate()
-            try:
-                await asyncio.wait_for(self._process.wait(), _STOP_S)
-            except TimeoutError:
-                self._process.kill()
-                await self._process.wait()
-        for task in (self._listening, self._draining):
-            if task is not None:
-                task.cancel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ parser.add_argument("command")
 for name in ("--base-model", "--policy", "--port", "--dir", "--steps"):
     parser.add_argument(name)
 parser.add_argument("--json", action="store_true")
+parser.add_argument("--orders", action="store_true")
 given = parser.parse_args()
 
 def serve():
@@ -53,15 +55,24 @@ def serve():
     path.unlink()
 
 def train():
+    print(json.dumps({"id": 0}), flush=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        print("working" * 30_000, file=sys.stderr)
+        print(json.dumps({"id": order["id"], **answer(order)}), flush=True)
+
+def answer(order):
     from arttrace.paths import DataDir
     from arttrace.store import Store
     with Store.open(DataDir(Path(given.dir))) as store:
         rewarded = [one for one in store.trajectories(unconsumed_by=given.policy) if one.rewards]
-    print("working" * 30_000, file=sys.stderr)
+    if order["settings"].get("loss") == "death":
+        os.kill(os.getpid(), signal.SIGKILL)
     if not rewarded:
-        sys.exit("error: no group has rewards")
-    for step in range(1, int(given.steps) + 1):
-        print(json.dumps({"version": f"{given.policy}@{step}", "adapter": "x", "metrics": {"runs": len(rewarded)}}))
+        return {"error": "no group has rewards", "mend": "Score them."}
+    metrics = {"runs": len(rewarded), "pid": os.getpid()}
+    steps = [f"{given.policy}@{step}" for step in range(1, order["settings"]["steps"] + 1)]
+    return {"steps": [{"version": version, "adapter": "x", "metrics": metrics} for version in steps]}
 
 {"serve": serve, "train": train}[given.command]()
 """
@@ -99,12 +110,18 @@ def test_the_loop_as_a_program_writes_it(backend: LocalBackend, model: Trainable
             [judgement] = await backend.judge([group, alone], "openai/stand-in", {"api_base": judge_server.url})
             assert sorted(judgement.scores.values()) == [0.0, 1.0]
             steps = await backend.train(model, steps=2)
-            assert [(step.version, step.metrics) for step in steps] == [
-                ("policy@1", {"runs": 2}),
-                ("policy@2", {"runs": 2}),
-            ]
+            assert [(step.version, step.metrics["runs"]) for step in steps] == [("policy@1", 2), ("policy@2", 2)]
+            [again] = await backend.train(model, [group], learning_rate=1e-3)
+            assert again.metrics["pid"] == steps[0].metrics["pid"], "one trainer for all steps"
+            with pytest.raises(TrainingError, match="signal SIGKILL"):
+                await backend.train(model, loss="death")
+            [other] = await backend.train(model)
+            assert other.metrics["pid"] != again.metrics["pid"], "another one after its death"
+            pid = int(other.metrics["pid"])
             assert backend.data.serving.exists()
         assert not backend.data.serving.exists(), "the gateway that the backend started is stopped"
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
     asyncio.run(loop())
 
@@ -147,7 +164,7 @@ def test_what_a_failed_command_said_is_told(backend: LocalBackend, model: Traina
             with pytest.raises(ServingError, match=r"(?s)exit code 1.*no g\+\+ here"):
                 await backend.register(TrainableModel("broken", model.base_model))
             await gather_trajectories([rollout("6"), rollout("9")])
-            with pytest.raises(TrainingError, match=r"(?s)exit code 1.*no group has rewards"):
+            with pytest.raises(TrainingError, match=r"(?s)no group has rewards.*Score them"):
                 await backend.train(model)
 
     asyncio.run(loop())

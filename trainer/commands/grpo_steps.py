@@ -89,7 +89,7 @@ def train_grpo(
         step = checkpoints.latest() or 0
         return make_batch(groups, policy=checkpoints.policy, scale=scale, step=step, max_staleness=max_staleness)
 
-    first = _build(store, shares[0]) if shares else []
+    first = build(store, shares[0]) if shares else []
     batch = batch_of(first)
     require_trainable(batch if shares else Batch(left_out=choice.left_out))  # before the imports that take seconds
     base_model = require_base_model(base_model)
@@ -97,7 +97,7 @@ def train_grpo(
     if gateway:
         gateway.status()
     if not teaches(batch.samples, learner) and not any(
-        teaches(batch_of(_build(store, share)).samples, learner) for share in shares[1:]
+        teaches(batch_of(build(store, share)).samples, learner) for share in shares[1:]
     ):
         print_skip(as_json)
         return
@@ -126,7 +126,7 @@ def train_grpo(
             if stop.is_set():
                 click.echo(f"stopped after {number} of {len(shares)} steps; the other runs are as they were", err=True)
                 sys.exit(_INTERRUPTED)
-            done = loop.train(_build(store, share) if number else first)
+            done = loop.train(build(store, share) if number else first)
             if done is None:
                 print_skip(as_json)
             else:
@@ -152,7 +152,7 @@ def print_plan(
     tell_uses(checkpoints)
     choice = choose_groups(store, checkpoints, max_staleness)
     batch = make_batch(
-        _build(store, choice.groups),
+        build(store, choice.groups),
         policy=checkpoints.policy,
         scale=scale,
         step=checkpoints.latest() or 0,
@@ -189,6 +189,7 @@ def print_plan(
         click.echo(f"  quarantined: {count} calls ({reason})")
 
 
-def _build(store: AnyStore, chosen: Sequence[Chosen]) -> list[Group]:
+def build(store: AnyStore, chosen: Sequence[Chosen]) -> list[Group]:
+    """The runs of the chosen groups."""
     ids = [id for group in chosen for id in group.ids]
     return group_trajectories(store.trajectories(ids=ids)) if ids else []

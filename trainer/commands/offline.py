@@ -50,7 +50,7 @@ def run_offline(
     """Make one version, or tell of what it would be made. Raises TrainingError."""
     base_model = require_base_model(base_model)
     tell_uses(checkpoints)
-    plan = _plan(_groups(store, checkpoints, terms), base_model, terms)
+    plan = plan_offline(store, checkpoints, base_model, terms)
     if dry_run:
         _print_plan(checkpoints, plan, as_json)
         return
@@ -86,7 +86,15 @@ def _groups(store: AnyStore, checkpoints: Checkpoints, terms: OfflineTerms) -> l
     return group_trajectories([one for one in found if one.id not in consumed])
 
 
-def _plan(groups: Sequence[Group], base_model: Path, terms: OfflineTerms) -> OfflinePlan:
+def plan_offline(
+    store: AnyStore,
+    checkpoints: Checkpoints,
+    base_model: Path,
+    terms: OfflineTerms,
+    groups: Sequence[Group] | None = None,
+) -> OfflinePlan:
+    """What would be trained on: of these groups, or of all runs that the method was not given yet."""
+    groups = _groups(store, checkpoints, terms) if groups is None else groups
     tokenizer = load_tokenizer(base_model)
     positions = read_model(base_model).max_positions
     if terms.method == "sft":

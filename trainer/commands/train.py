@@ -17,7 +17,8 @@ from trainer.commands.daemon_options import DaemonFlags, daemon_options, run_dae
 from trainer.commands.grpo_steps import print_plan, train_grpo
 from trainer.commands.learner_options import learner_options
 from trainer.commands.offline import OfflineTerms, run_offline
-from trainer.commands.training import require_served
+from trainer.commands.orders import take_orders
+from trainer.commands.training import require_base_model, require_served
 from trainer.config import print_config
 from trainer.daemon import finish_open_step
 from trainer.learner import LearnerConfig
@@ -62,6 +63,7 @@ from trainer.serving import GatewayClient, find_serving
 @click.option("--again", is_flag=True, help="Take runs too that the method was given before (sft, dpo).")
 @learner_options
 @daemon_options
+@click.option("--orders", is_flag=True, hidden=True, help="Stay up and train on order; see trainer.commands.orders.")
 @click.option("--dry-run", is_flag=True, help="Say what would be trained, what not, and why; change nothing.")
 @json_option
 def command(
@@ -78,6 +80,7 @@ def command(
     again: bool,
     learner: LearnerConfig,
     daemon: DaemonFlags,
+    orders: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -105,6 +108,9 @@ def command(
         return
     policy = policy or (serving.policy if serving else "policy")
     base_model = base_model or (Path(serving.base_model) if serving else None)
+    if orders:
+        take_orders(data, policy, require_base_model(base_model))
+        return
     checkpoints = Checkpoints(data.policies, policy)
     if again and method == "grpo":
         raise click.UsageError("GRPO takes each run once: --again is for sft and dpo")

@@ -1,0 +1,74 @@
+"""TrainerProcess: `arttrace train --orders` as a child, which keeps the learner in memory between steps.
+
+Orders and answers are lines of JSON; trainer/commands/orders.py is the other side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from arttrace.errors import TrainingError
+from arttrace.exits import how_ended
+from arttrace.loop.child import Child
+from arttrace.records.group import Group
+
+
+class TrainedStep(msgspec.Struct, frozen=True):
+    """One optimisation step: the version it made, its adapter's directory, and its numbers (seconds end in `_s`)."""
+
+    version: str
+    adapter: str
+    metrics: dict[str, float] = {}
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    id: int
+    steps: list[TrainedStep] = []
+    error: str = ""
+    mend: str | None = None
+
+
+class TrainerProcess:
+    """Started by the first order, and again by the next one after it died. One order at a time."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+        self._child: Child | None = None
+        self._orders = 0
+        self._busy = asyncio.Lock()
+
+    async def train(self, groups: Sequence[Group] | None, settings: Mapping[str, Any]) -> list[TrainedStep]:
+        """Order a step on these groups, or steps on what waits. Raises TrainingError."""
+        async with self._busy:
+            self._orders += 1
+            order: dict[str, Any] = {"id": self._orders, "settings": dict(settings)}
+            if groups is not None:
+                order["groups"] = [{"key": one.key, "ids": [run.id for run in one.trajectories]} for one in groups]
+            child = self._child = self._child or await Child.start(*self._command)
+            await child.tell(msgspec.json.encode(order))
+            answer = await self._answer(child)
+        if answer.error:
+            raise TrainingError(answer.error, answer.mend)
+        return answer.steps
+
+    async def stop(self) -> None:
+        """End it after the running step."""
+        child, self._child = self._child, None
+        if child is not None:
+            await child.stop()
+
+    async def _answer(self, child: Child) -> _Answer:
+        """The answer to the newest order; those to orders whose caller was cancelled are passed over."""
+        while line := await child.line():
+            answer = msgspec.json.decode(line, type=_Answer)
+            if answer.id == self._orders:
+                return answer
+        self._child = None
+        code = await child.wait()
+        told = child.told()
+        await child.stop()
+        raise TrainingError(f"the trainer ended ({how_ended(code)}): {told}")

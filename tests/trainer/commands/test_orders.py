@@ -1,0 +1,182 @@
+"""A trainer that stays up: it trains on exactly the groups ordered, as ordered, until its parent ends."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from recorded_runs import recorded_group
+from tiny_model import make_base_model
+
+from arttrace.errors import TrainingError
+from arttrace.groups import group_trajectories
+from arttrace.loop.trainer_process import TrainerProcess
+from arttrace.paths import DataDir
+from arttrace.records.group import Group
+from arttrace.store import Store, open_store
+from trainer.checkpoints import Checkpoints
+from trainer.commands import orders
+from trainer.commands.orders import Order, OrderedGroup, Trainer, parse_settings
+from trainer.commands.train import command as train
+from trainer.config import DaemonConfig
+from trainer.learner import LearnerConfig
+
+LOOSE: dict[str, Any] = {"lora_rank": 8, "max_logprob_difference": 1e9}
+
+
+@pytest.fixture(scope="module")
+def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return make_base_model(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDir:
+    data = DataDir(tmp_path / "data")
+    with Store.open(data, create=True) as store:
+        store.append([record for key in "abcd" for record in recorded_group(key, (0.0, 1.0, 0.5))])
+    return data
+
+
+def command(data: DataDir, base_model: Path) -> list[str]:
+    program = "from arttrace.commands import main; main()"
+    given = ["train", "--orders", "--policy", "policy", "--base-model", str(base_model), "--dir", str(data.root)]
+    return [sys.executable, "-c", program, *given]
+
+
+def consumed(data: DataDir, step: int) -> list[str]:
+    return sorted(one.trajectory_id for one in Checkpoints(data.policies, "policy").manifest(step).consumed)
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def until(condition: Any, seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_steps_on_exactly_the_groups_that_are_given_by_one_process(data: DataDir, base_model: Path) -> None:
+    checkpoints = Checkpoints(data.policies, "policy")
+    with Store.open(data) as store:
+        groups = {group.key: group for group in group_trajectories(store.trajectories())}
+    part = Group("b", groups["b"].trajectories[:2])
+
+    async def loop() -> int:
+        trainer = TrainerProcess(command(data, base_model))
+        [first] = await trainer.train([groups["a"], part], LOOSE)
+        pid = checkpoints.writer()
+        assert pid is not None
+        assert first.version == "policy@1"
+        assert consumed(data, 1) == ["a-0", "a-1", "a-2", "b-0", "b-1"]
+        with pytest.raises(TrainingError, match="3 of the 3 runs were trained on by grpo already"):
+            await trainer.train([groups["a"]], LOOSE)
+        with pytest.raises(TrainingError, match=r"(?s)settings.*learning_rat"):
+            await trainer.train([groups["c"]], {"learning_rat": 1e-3})
+        with open_store(data) as store:  # as the loop does between steps
+            assert len(store.summaries(unconsumed_by="policy", method="grpo")) == 7
+        [second] = await trainer.train([groups["c"]], {**LOOSE, "learning_rate": 1e-3, "loss": "dapo"})
+        assert (second.version, checkpoints.writer()) == ("policy@2", pid)
+        rest = await trainer.train(None, {**LOOSE, "steps": 5})
+        assert [one.version for one in rest] == ["policy@3"], "the third run of b is alone now"
+        assert consumed(data, 3) == ["d-0", "d-1", "d-2"]
+        await trainer.stop()
+        return pid
+
+    pid = asyncio.run(loop())
+    assert gone(pid)
+    assert checkpoints.writer() is None
+
+
+ABANDONED = """
+import asyncio, os, signal, sys
+from arttrace.loop.trainer_process import TrainerProcess
+
+async def loop():
+    trainer = TrainerProcess(sys.argv[1:])
+    ordered = asyncio.create_task(trainer.train(None, {"steps": 1, "max_logprob_difference": 1e9}))
+    print(await asyncio.wait_for(ordered, 300), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(loop())
+"""
+
+
+def test_it_ends_when_the_process_that_orders_is_killed(data: DataDir, base_model: Path) -> None:
+    checkpoints = Checkpoints(data.policies, "policy")
+    parent = subprocess.Popen(
+        [sys.executable, "-c", ABANDONED, *command(data, base_model)], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    assert "policy@1" in parent.stdout.readline()
+    assert parent.wait(60) == -signal.SIGKILL
+    until(lambda: checkpoints.writer() is None)
+    assert checkpoints.steps() == [1]
+
+
+class Learners:
+    """Counts how often a model is loaded."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made = 0
+        make = orders.make_learner
+
+        def counted(base_model: Path, config: LearnerConfig) -> Any:
+            self.made += 1
+            return make(base_model, config)
+
+        monkeypatch.setattr(orders, "make_learner", counted)
+
+
+def test_the_model_is_loaded_once_for_all_that_one_learner_can_do(
+    data: DataDir, base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learners = Learners(monkeypatch)
+    checkpoints = Checkpoints(data.policies, "policy")
+    with Store.open(data) as store:
+        trainer = Trainer(data, store, checkpoints, base_model)
+
+        def order(key: str, **settings: Any) -> Any:
+            given = OrderedGroup(key, tuple(f"{key}-{n}" for n in range(3)))
+            answer = trainer.fill(Order(1, {**LOOSE, **settings}, (given,)))
+            assert not answer.error, answer.error
+            return answer
+
+        order("a")
+        order("b", learning_rate=1e-3, epochs=2, loss="grpo", advantages="std")
+        assert learners.made == 1
+        by_sft = order("a", method="sft", report_to="tensorboard")
+        assert by_sft.steps[0]["version"] == "policy@3"
+        assert order("c").steps[0]["version"] == "policy@4"
+        assert learners.made == 1, "what SFT made was loaded into it"
+        state = torch.load(checkpoints.path(4) / "trainer_state.pt", weights_only=True)
+        assert state["steps"] == 4
+        order("d", gradient_checkpointing=True)
+        assert learners.made == 2
+        trainer.close()
+    assert list((checkpoints.directory / "tensorboard" / "policy").iterdir())
+
+
+def test_every_setting_of_the_command_is_known() -> None:
+    elsewhere = {"dir", "policy", "base_model", "dry_run", "as_json", "orders", "help"}  # the backend's, or no setting
+    daemons = {"daemon", "config_file", "print_config"}
+    of_daemon = set(DaemonConfig.model_fields) - {"report_to", "advantages", "max_staleness"}
+    known = set(orders.Settings.__struct_fields__) | set(LearnerConfig.__struct_fields__)
+    names = {parameter.name or "" for parameter in train.params}
+    names = {name for name in names if not name.startswith("keep__")}
+    assert names - elsewhere - daemons - of_daemon - {"data"} <= known
+    with pytest.raises(TrainingError, match="no method 'ppo'"):
+        parse_settings({"method": "ppo"})
