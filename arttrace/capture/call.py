@@ -25,7 +25,7 @@ from arttrace.capture.flow import Execution, calling_flow, claim_execution
 from arttrace.capture.recorder import Recorder
 from arttrace.capture.scope import Scope, describe_error, execution_attributes, run_attributes
 from arttrace.capture.span import OpenSpan, users_span
-from arttrace.content import MAX_CONTENT_BYTES, ContentMode, secrets
+from arttrace.content import MAX_CONTENT_BYTES, ContentMode, Hidden, secrets
 from arttrace.wire import Ending, Exchange, decode, operation_of
 from arttrace.wire.span import named_trajectory, read_json
 
@@ -190,6 +190,11 @@ class ModelCall:
     def capture_content(self) -> ContentMode:
         """What of its content is kept."""
         return self._recorder.rules.mode if self._scope is None else self._scope.capture_content
+
+    @property
+    def hidden(self) -> Hidden | None:
+        """What was taken out of its run."""
+        return None if self._scope is None else self._scope.run.hidden
 
     def sending(self, body: bytes, url: Any, headers: Mapping[str, str]) -> None:
         """An HTTP request goes out: the first attempt, or a retry."""

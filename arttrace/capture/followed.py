@@ -16,7 +16,7 @@ from arttrace.capture.scope import MAX_ERROR_TEXT, Scope, execution_attributes, 
 from arttrace.capture.span import OpenSpan
 from arttrace.capture.tool_hooks.runs import is_this_agent
 from arttrace.capture.values import json_text, safe_text
-from arttrace.content import MAX_CONTENT_BYTES, ContentMode
+from arttrace.content import MAX_CONTENT_BYTES, ContentMode, Hidden
 
 CALLS = (semconv.OPERATION_CHAT, "generate_content", semconv.OPERATION_TEXT_COMPLETION)
 """The operations that are model calls."""
@@ -157,6 +157,11 @@ class FollowedCall:
     def is_awaited(self) -> bool:
         """Until a call was recorded inside it: nobody needs to write its messages down once more."""
         return self.scope.calls == self._calls
+
+    @property
+    def hidden(self) -> Hidden:
+        """What was taken out of its run."""
+        return self.scope.run.hidden
 
     def so_far(self) -> dict[str, Any]:
         """What is known of it before its end."""

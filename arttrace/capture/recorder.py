@@ -20,7 +20,7 @@ from arttrace.capture.config import MAX_SPOOL_BYTES, MAX_WAITING_BYTES, Settings
 from arttrace.capture.guard import Guard, failed, failures, logger, raise_background_failure
 from arttrace.capture.rows import encoded, span_row
 from arttrace.capture.span import OpenSpan
-from arttrace.content import ContentMode, ContentRules
+from arttrace.content import ContentMode, ContentRules, Hidden
 from arttrace.journal import JournalWriter
 from arttrace.records.record import Record
 
@@ -54,6 +54,9 @@ class Opened(Protocol):
 
     @property
     def capture_content(self) -> ContentMode: ...
+
+    @property
+    def hidden(self) -> Hidden | None: ...
 
     def so_far(self) -> Mapping[str, Any]: ...
 
@@ -94,9 +97,9 @@ class Recorder:
         """End the span of a call or scope and append to the spool what of it may be written; a job's to do. `failure`
         is (error type, message)."""
         span, mode = what.span, what.capture_content
-        if failure is not None:
-            failure = failure[0], self.rules.error(failure[1], mode)
-        span.attributes, span.end_ns, span.failure = self.rules.attributes(attributes, mode), end_ns, failure
+        said = "" if failure is None else failure[1]
+        span.attributes, said = self.rules.span(attributes, said, mode, what.hidden)
+        span.end_ns, span.failure = end_ns, None if failure is None else (failure[0], said)
         self._open.pop(id(what), None)
         self.append(span_row(span, self._resource))
 

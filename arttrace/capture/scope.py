@@ -23,7 +23,7 @@ from arttrace.capture.ids import random_hex
 from arttrace.capture.runtime import recorder
 from arttrace.capture.span import OpenSpan, users_span
 from arttrace.capture.values import described, json_object, json_text, safe_text
-from arttrace.content import MAX_CONTENT_BYTES, ContentMode, stricter
+from arttrace.content import MAX_CONTENT_BYTES, ContentMode, Hidden, stricter
 from arttrace.records.reward import Reward
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Run(msgspec.Struct, eq=False):
     tags: list[str] = []
     metadata: dict[str, msgspec.Raw] = {}
     metadata_was_cut: bool = False
+    hidden: Hidden = msgspec.field(default_factory=Hidden)
     ended_spans: int = 0
     tools: RecordedTools | None = None
     """In a rollout, what its tools are answered with instead of being run."""
@@ -159,6 +160,11 @@ class Scope:
     def context(self) -> SpanContext:
         """The ids of its span."""
         return self.span.context
+
+    @property
+    def hidden(self) -> Hidden:
+        """What masks and the search for secrets took out of the run."""
+        return self.run.hidden
 
     @property
     def root(self) -> Scope:

@@ -8,6 +8,7 @@ whole.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ import msgspec
 
 from arttrace import semconv
 from arttrace.content import secrets
+from arttrace.content.hidden import Hidden
 from arttrace.content.modes import MAX_CONTENT_BYTES, ContentMode, Mask
 from arttrace.content.redaction import redacted, redacted_text
 from arttrace.records.span import SpanRow
@@ -36,6 +38,7 @@ KINDS = {
 """The attributes that hold content, with the `kind` that a mask is told."""
 
 _OF_A_CALL = (semconv.INPUT_MESSAGES, semconv.OUTPUT_MESSAGES, semconv.SYSTEM_INSTRUCTIONS, semconv.TOOL_DEFINITIONS)
+_MESSAGES = {KINDS[name] for name in _OF_A_CALL}
 _TOKENS = (semconv.PROMPT_TOKEN_IDS, semconv.TOKEN_IDS, semconv.LOGPROBS)
 
 
@@ -57,13 +60,18 @@ class ContentRules:
 
     def row(self, row: SpanRow, mode: ContentMode | None = None) -> SpanRow:
         """A span as it may be written."""
-        attributes = self.attributes(row.attributes, mode)
-        message = self.error(row.status_message, mode)
+        attributes, message = self.span(row.attributes, row.status_message, mode)
         return msgspec.structs.replace(row, attributes=attributes, status_message=message)
 
-    def attributes(self, attributes: Mapping[str, Any], mode: ContentMode | None = None) -> dict[str, Any]:
-        """The attributes of a span as they may be written."""
-        mode = mode or self.mode
+    def span(
+        self, attributes: Mapping[str, Any], error: str, mode: ContentMode | None = None, hidden: Hidden | None = None
+    ) -> tuple[dict[str, Any], str]:
+        """The attributes of a span and the message of its error as they may be written.
+
+        `hidden` is what was taken out of the run's earlier spans, and then of this one too: an error that is raised
+        through all of them is recorded in each.
+        """
+        mode, hidden = mode or self.mode, hidden or Hidden()
         kept = dict(attributes)
         masked: list[str] = []
         for name, kind in KINDS.items():
@@ -71,7 +79,7 @@ class ContentRules:
             if value is None:
                 continue
             text = value if isinstance(value, str) else _encoded(value)
-            allowed = self._allowed(text, kind, "full" if name == semconv.METADATA else mode)
+            allowed = self._allowed(text, kind, "full" if name == semconv.METADATA else mode, hidden, bool(error))
             if allowed is None:
                 del kept[name]
             elif allowed != text:
@@ -84,11 +92,10 @@ class ContentRules:
                 masked.append(name)
         if masked:
             kept[semconv.MASKED] = masked
-        return kept
+        return kept, self._error(error, mode, hidden)
 
-    def error(self, message: str, mode: ContentMode | None = None) -> str:
-        """The message of an error as it may be written: servers quote the prompt in it, and sometimes the key."""
-        mode = mode or self.mode
+    def _error(self, message: str, mode: ContentMode, hidden: Hidden) -> str:
+        """The message of an error: servers quote the prompt in it, and sometimes the key."""
         if not message or mode == "off":
             return ""
         if mode == "redacted":
@@ -96,31 +103,37 @@ class ContentRules:
         try:
             if self.mask is not None:
                 message = str(self.mask(message, kind="error"))
-            return secrets.scrubbed(message)
+            return hidden.without(secrets.scrubbed(message))
         except BaseException as error:  # noqa: BLE001  a mask is the user's and may raise anything
             self._failed(error)
             return ""
 
     def note(self, text: str) -> str:
         """A text that is given to a run from outside, as metadata is: kept in every mode, masked, without secrets."""
-        allowed = self._allowed(_encoded(text), "metadata", "full")
+        allowed = self._allowed(_encoded(text), "metadata", "full", Hidden(), False)
         noted = "" if allowed is None else msgspec.json.decode(allowed)
         return noted if isinstance(noted, str) else _encoded(noted)
 
-    def _allowed(self, text: str, kind: str, mode: ContentMode) -> str | None:
+    def _allowed(self, text: str, kind: str, mode: ContentMode, hidden: Hidden, has_error: bool) -> str | None:
         """The JSON text of one attribute as it may be written, or None where it may not."""
         if mode == "off":
             return None
+        learns = mode == "full" and (has_error or kind not in _MESSAGES)  # a history costs, and no other span quotes it
         try:
             if mode == "redacted":
                 return _encoded(redacted(msgspec.json.decode(text), kind))
-            if self.mask is not None:
-                text = _masked(text, kind, self.mask)
-            is_message = kind not in ("arguments", "result", "metadata")
-            return secrets.without_known(text) if is_message else secrets.scrubbed(text)
+            masked = text if self.mask is None else _masked(text, kind, self.mask)
+            allowed = secrets.without_known(masked) if kind in _MESSAGES else _searched(masked, hidden)
         except BaseException as error:  # noqa: BLE001  a mask is the user's and may raise anything
             self._failed(error)
+            if learns:
+                hidden.learn(text, None)
             return None
+        if learns and masked != text:
+            hidden.learn(text, masked)
+        if learns and allowed != masked:
+            hidden.learn(masked, allowed, secret=True)
+        return allowed
 
     def _failed(self, error: BaseException) -> None:
         place = error.__traceback__
@@ -130,6 +143,16 @@ class ContentRules:
         where = "" if code is None or place is None else f" at {Path(code.co_filename).name}:{place.tb_lineno}"
         said = f": {error}" if isinstance(error, _Unusable) else ""
         self.mask_failed(MaskFailed(f"{type(error).__qualname__}{where}{said}"))
+
+
+def _searched(text: str, hidden: Hidden) -> str:
+    """JSON text that is no message, without secrets."""
+    if secrets.may_name_one(text) or hidden.has_secret_in(text):
+        with contextlib.suppress(msgspec.DecodeError):
+            value = msgspec.json.decode(text)
+            searched = hidden.without_secrets(secrets.without_named(value))
+            text = text if searched == value else _encoded(searched)
+    return secrets.scrubbed(text)
 
 
 class _Unusable(Exception):

@@ -1,7 +1,7 @@
 """Takes secrets out of what is recorded: keys that this process was seen to send, and what is written like one.
 
-A key that went out in a header is replaced wherever it turns up. By its form or its name (`api_key`, `Bearer ...`,
-`?token=...`) a secret is found in errors, arguments, results and metadata; messages are not searched that way, as a
+A key that went out in a header is replaced wherever it turns up. By its form or its name (`api_key`, `token`,
+`Bearer ...`) a secret is found in errors, arguments, results and metadata; messages are not searched that way, as a
 policy is trained on their exact text.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 SECRET = "[secret]"
 _HEADERS = ("authorization", "proxy-authorization", "api-key", "x-api-key", "cookie")
@@ -18,22 +19,39 @@ _MAX_KNOWN = 64
 
 _known: dict[str, None] = {}
 
-_NAME = (
-    r"(?:[\w.-]*[_.-])?(?:api[_-]?key|authorization|password|passwd|secret(?:[_-]?key)?|(?:access|private)[_-]?key"
-    r"|(?:access|refresh|auth|bearer|id|session)[_-]?token|credentials?|cookie)"
+# Tokens that are none of a key's kind: of a text, of a page.
+_NO_SECRETS = (
+    "eos", "bos", "pad", "unk", "sep", "cls", "mask", "special", "stop", "start", "end", "image", "first", "last",
+    "per", "next", "page", "previous", "continuation", "sync", "cancellation",
+)  # fmt: skip
+_NO_SECRET = "".join(rf"(?<!{word}token)(?<!{word}[_-]token)" for word in _NO_SECRETS)
+# The ends of names. A pattern that began with the rest of the name would look for it at every word of a long text.
+_WORDS = (
+    r"(?:api[_-]?key|authorization|pass(?:word|wd|phrase|code)|pwd|secret(?:[_-]?key)?|jwt|credential|cookie"
+    r"|(?:access|private|signing|encryption)[_-]?key|(?:access|refresh|auth|bearer|id|session)[_-]?token)s?"
 )
+_TOKEN = rf"token{_NO_SECRET}"
+_NAME = rf"(?:{_WORDS}|{_TOKEN})"
 _KEYS = r"(?:sk|pk|rk|gsk|xai|hf|gh[opsu]|glpat|xox[abprs])[-_](?=[\w-]*\d)[\w-]{12,}"
-_PATTERNS = (
+_UNQUOTED = r"[^\s,;\"'\[\]{}]"
+_IN_A_NAME = ("key", "authorization", "pass", "pwd", "secret", "jwt", "credential", "cookie", "token")
+_OF_NAMES = (
     # "api_key": "...", in JSON, in JSON inside JSON and in a repr
-    (rf"((\\*[\"']){_NAME}\2\s*:\s*\2)(?!\[secret\])(?:.+?)(?<!\\)(\2)", rf"\1{SECRET}\3"),
+    (rf"({_NAME}(\\*[\"'])\s*:\s*\2)(?!\[secret\])(?:.{{1,100000}}?)(?<!\\)(\2)", rf"\1{SECRET}\3"),
+    (rf"({_WORDS}(\\*[\"'])\s*:\s*)-?\d[\d.]*", rf"\1\2{SECRET}\2"),
     # --api-key ..., --api-key=..., ["--api-key", "..."], api_key=...
-    (rf"(--?{_NAME}(?:\"\s*,\s*\"|=|\s+))(?!\[secret\])[^\s\"]+", rf"\1{SECRET}"),
-    (rf"\b({_NAME}\s*[:=]\s*(?:bearer\s+|basic\s+)?)(?!\[secret\])[^\s,;\"'\[\]{{}}]{{8,}}", rf"\1{SECRET}"),
-    (rf"([?&](?:{_NAME}|key|token|sig|signature|code)=)[^&\s\"'<>]+", rf"\1{SECRET}"),
-    (r"(://)[^/\s:@\"']+:[^/\s@\"']+@", rf"\1{SECRET}@"),
+    (rf"((?<![\w-])--?[\w.-]{{0,40}}?{_NAME}(?:\"\s*,\s*\"|=|\s+))(?!\[secret\])[^\s\"]+", rf"\1{SECRET}"),
+    (rf"({_WORDS}\s*[:=]\s*(?:bearer\s+|basic\s+)?)(?!\[secret\]){_UNQUOTED}{{8,}}", rf"\1{SECRET}"),
+    (rf"({_TOKEN}\s*[:=]\s*)(?!\[secret\])(?={_UNQUOTED}*\d){_UNQUOTED}{{8,}}", rf"\1{SECRET}"),
+)
+_OF_FORM = (
+    (rf"([?&](?:[\w.-]{{0,40}}?{_NAME}|key|sig|signature|code)=)[^&\s\"'<>]+", rf"\1{SECRET}"),
+    (r"(://)[^/\s:@\"']{1,1000}:[^/\s@\"']{1,1000}@", rf"\1{SECRET}@"),
     (r"(\bbearer\s+)(?=\S*\d)[\w.~+/=-]{8,}", rf"\1{SECRET}"),
     (rf"\b(?:{_KEYS}|AKIA[A-Z0-9]{{16}}|AIza[\w-]{{30,}}|eyJ[\w-]{{8,}}\.[\w-]{{8,}}\.[\w-]*)", SECRET),
 )
+_is_word = re.compile(rf"{_WORDS}\Z", re.IGNORECASE).search
+_is_token = re.compile(rf"{_TOKEN}\Z", re.IGNORECASE).search
 
 
 def remember_headers(headers: Mapping[str, str]) -> None:
@@ -63,9 +81,41 @@ def without_known(text: str, *, is_content: bool = True) -> str:
 def scrubbed(text: str) -> str:
     """`text` without the keys that went out, and without what is named or written like a secret."""
     text = without_known(text, is_content=False)
-    for pattern, replacement in _PATTERNS:
+    for pattern, replacement in (*_OF_FORM, *_OF_NAMES) if may_name_one(text) else _OF_FORM:
         text = re.sub(pattern, replacement, text, flags=re.IGNORECASE | re.DOTALL)  # re keeps them compiled
     return text
+
+
+def may_name_one(text: str) -> bool:
+    """Whether a text may have a name in it that secrets have: most have none, and are not searched for any."""
+    lowered = text.lower()
+    return any(word in lowered for word in _IN_A_NAME)
+
+
+def without_named(value: Any) -> Any:
+    """A JSON value without those that are named like secrets, be they texts, numbers or whole objects."""
+    if isinstance(value, list):
+        return [without_named(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {key: _hidden(item) if _is_named(key, item) else without_named(item) for key, item in value.items()}
+    for said in ("name", "key", "header"):  # {"name": "X-Auth-Token", "value": "..."}
+        name, item = value.get(said), value.get("value")
+        if isinstance(name, str) and item is not None and _is_named(name, item):
+            kept["value"] = _hidden(item)
+    return kept
+
+
+def _is_named(name: str, value: Any) -> bool:
+    return bool(_is_word(name) or (isinstance(value, (str, dict)) and _is_token(name)))
+
+
+def _hidden(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _hidden(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_hidden(item) for item in value]
+    return value if value is None or value == "" or isinstance(value, bool) else SECRET
 
 
 def _may_be_a_word(secret: str) -> bool:

@@ -307,11 +307,97 @@ def test_no_key_that_was_sent_reaches_the_spool(
         ("the bearer of good-news, sk-words-without-digits", "the bearer of good-news, sk-words-without-digits"),
         ("see https://host:8000/a@b", "see https://host:8000/a@b"),
         ("the password is required", "the password is required"),
+        ("login failed: token=abcdefgh12 rejected", "login failed: token=[secret] rejected"),
+        ("Unexpected token: functionName", "Unexpected token: functionName"),
+        ('{"body":"{\\"github_token\\":\\"abc\\"}"}', '{"body":"{\\"github_token\\":\\"[secret]\\"}"}'),
+        ('{"body":"{\\"password\\":4711}"}', '{"body":"{\\"password\\":\\"[secret]\\"}"}'),
+        ("run --token abc", "run --token [secret]"),
+        ('{"next_page_token":"abc","eosToken":"</s>"}', '{"next_page_token":"abc","eosToken":"</s>"}'),
     ],
 )  # fmt: skip
 def test_secrets_by_name_and_form(text: str, expected: str) -> None:
     assert secrets.scrubbed(text) == expected
     assert secrets.scrubbed(expected) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ({"token": "abc", "n": 1}, {"token": "[secret]", "n": 1}),
+        ({"githubToken": "abc", "X-Auth-Token": "d"}, {"githubToken": "[secret]", "X-Auth-Token": "[secret]"}),
+        ({"password": 4711, "has_password": True}, {"password": "[secret]", "has_password": True}),
+        ({"api_keys": ["a", ["b"]]}, {"api_keys": ["[secret]", ["[secret]"]]}),
+        ({"credentials": {"user": "u", "pass": ""}}, {"credentials": {"user": "[secret]", "pass": ""}}),
+        ({"headers": [{"name": "x-api-key", "value": "a"}]}, {"headers": [{"name": "x-api-key", "value": "[secret]"}]}),
+        ({"key": "password", "value": 12}, {"key": "password", "value": "[secret]"}),
+        *(
+            (value, value)
+            for value in (
+                {"token": 17, "tokens": ["a"], "max_tokens": 5, "next_page_token": "abc", "token_type": "bearer"},
+                {"eos_token": "</s>", "pageToken": "p", "secretary": "Ann", "fields": ["password", "name"]},
+            )
+        ),
+    ],
+)
+def test_secrets_by_name_in_structures(value: Any, expected: Any) -> None:
+    assert secrets.without_named(value) == expected
+
+
+def test_the_search_for_secrets_is_no_work_without_end() -> None:
+    for text in ("a." * 500_000, "a-" * 500_000, "token_" * 100_000, "\\" * 50_000):
+        assert secrets.scrubbed(text) == text
+
+
+def test_what_was_taken_out_of_a_run_is_in_none_of_its_errors(spans: Spans, tmp_path: Path) -> None:
+    """A tool that quotes its arguments: in its result, in what it raises, and in what its callers raise on."""
+
+    @arttrace.tool
+    def look_up(token: str, name: str) -> str:
+        return f"{name} has {token}"
+
+    @arttrace.tool
+    def log_in(password: str, pin: int, name: str, note: str) -> None:
+        raise PermissionError(f"{name} ({note[-4:]}): password {password!r} and pin {pin} are wrong")
+
+    @arttrace.trajectory
+    def agent() -> None:
+        look_up("geheim", "Ann")
+        log_in("hunter2", 4711, "Ann", "daughter of Bert")
+
+    with pytest.raises(PermissionError, match="hunter2"):
+        agent()
+    rows = by_name(spans())
+    looked = rows["execute_tool look_up"].attributes
+    assert looked[semconv.TOOL_CALL_ARGUMENTS] == '{"token":"[secret]","name":"Ann"}'
+    assert looked[semconv.TOOL_CALL_RESULT] == '"Ann has [secret]"'
+    for name in ("execute_tool log_in", "invoke_agent agent"):
+        assert rows[name].status_message == "Ann (Bert): password '[secret]' and pin 4711 are wrong"
+
+    def mask(value: Any, *, kind: str) -> Any:
+        if kind == "arguments" and "pin" in value:
+            return {**value, "pin": None, "name": value["name"][:1], "note": "... of ..."}
+        return value
+
+    init(tmp_path, mask=mask)
+    with pytest.raises(PermissionError, match="hunter2"):
+        agent()
+    rows = by_name(spans())
+    assert rows["execute_tool look_up"].attributes[semconv.TOOL_CALL_RESULT] == '"Ann has [secret]"'
+    for name in ("execute_tool log_in", "invoke_agent agent"):
+        assert rows[name].status_message == "[secret] ([secret]): password '[secret]' and pin [secret] are wrong"
+
+
+def test_a_refusal_that_quotes_what_was_masked_does_not_tell_it(
+    server: ChatServer, spans: Spans, tmp_path: Path
+) -> None:
+    def mask(value: Any, *, kind: str) -> Any:
+        return json.loads(json.dumps(value).replace(PRIVATE, "...")) if kind == "input_messages" else value
+
+    init(tmp_path, mask=mask)
+    server.failures.append((400, json.dumps({"error": {"message": f"not allowed: {PRIVATE!r}"}}).encode()))
+    with arttrace.trajectory(name="agent"), client_of(server) as client, pytest.raises(openai.BadRequestError):
+        client.chat.completions.create(model="m", messages=[{"role": "user", "content": f"Say that {PRIVATE}!"}])
+    assert "not allowed: '[secret]'" in by_name(spans())["chat m"].status_message
 
 
 def test_a_short_key_is_no_secret_word_of_the_prompt() -> None:
