@@ -24,6 +24,7 @@ from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
 from arttrace.rewards import judgement_key, score_groups, to_store
 from arttrace.store import AnyStore
+from arttrace.views.filters import group_keys
 
 _NO_GROUP_MEND = (
     "A group comes about when an entry point runs more than once on the same scenario: give runs the same `scenario` "
@@ -44,7 +45,7 @@ class _Plan(msgspec.Struct, frozen=True):
 @judge_option
 @judge_base_url_option
 @rubric_option
-@click.option("--group", metavar="KEY", help="Score this group only.")
+@click.option("--group", metavar="KEY", help="Score this group only: its key, or what `ls` shows.")
 @click.option(
     "--votes",
     type=click.IntRange(1, 15),
@@ -108,7 +109,7 @@ def command(
 
 
 def _plan(store: AnyStore, judge: str, rubric: str, key: str | None, votes: int) -> _Plan:
-    trajectories = store.trajectories(groups=None if key is None else [key])
+    trajectories = store.trajectories(groups=None if key is None else group_keys(store, key))
     complete = [trajectory for trajectory in trajectories if not trajectory.incomplete]
     groups = group_trajectories(complete)
     several = [group for group in groups if len(group.trajectories) > 1]

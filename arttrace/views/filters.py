@@ -67,6 +67,13 @@ def is_group(text: str, run: TrajectorySummary) -> bool:
     return text in (run.group, shown) or (len(text) > 1 and text.endswith("…") and shown.startswith(text[:-1]))
 
 
+def group_keys(store: AnyStore, text: str) -> list[str]:
+    """The keys of the groups that `text` names, by their key or by what `ls` shows of it; `text` itself where there is
+    none."""
+    keys = {run.group for run in store.summaries() if is_group(text, run)}
+    return [text] if text in keys else sorted(keys) or [text]
+
+
 def comparison(text: str) -> tuple[str, float]:
     """The sign and the number of `<0.5`, `>=1` or `0.5`. Raises ValueError for any other text."""
     found = re.fullmatch(r"\s*(<=|>=|<|>|==?)?\s*([-+]?\d*\.?\d+(?:e[-+]?\d+)?)\s*", text)

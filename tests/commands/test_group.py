@@ -14,6 +14,7 @@ from arttrace.commands import cli
 from arttrace.paths import DataDir
 from arttrace.records.span import SpanRow
 from arttrace.store import Store
+from arttrace.views.filters import group_keys
 
 
 def _run(id: str, entry: str, question: str, **root: Any) -> list[SpanRow]:
@@ -34,7 +35,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def _command(root: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(cli, [*arguments, "--dir", str(root)], catch_exceptions=False)
+    return CliRunner().invoke(cli, [*arguments, "--dir", str(root)])
 
 
 def _groups(root: Path) -> dict[str, str]:
@@ -87,3 +88,12 @@ def test_pruning_keeps_the_groups_of_what_stays(root: Path) -> None:
 def test_a_criterion_that_is_none_is_refused(root: Path) -> None:
     assert "none of entry, input" in _command(root, "group", "--by", "colour").output
     assert "say what to group by" in _command(root, "group").output
+
+
+def test_a_group_is_named_by_what_ls_shows_of_it(root: Path) -> None:
+    with Store.open(DataDir(root)) as store:
+        assert group_keys(store, "how?") == ['agent:answer {"question":"how?"}']
+        assert len(group_keys(store, "why?")) == 3
+        assert group_keys(store, "nobody") == ["nobody"]
+    said = _command(root, "score", "--judge", "openai/any", "--group", "why?", "--dry-run")
+    assert "There is nothing to compare: of 3 trajectories in group 'why?', 3 are complete" in str(said.exception)

@@ -22,6 +22,7 @@ from arttrace.records.rollout import RolloutJob, RolloutResult
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import AnyStore, open_store
+from arttrace.views.filters import group_keys
 from trainer.replay import OnMissing, Plan, Scenario, plan_replay, same_entry
 from trainer.replay_report import Outcome, Report, report_of
 from trainer.rollouts import RolloutWorkers
@@ -34,7 +35,7 @@ _LOOKED_AT = 1000
 @dir_option
 @click.option("--entry", metavar="MODULE:FUNCTION", help="What to run.  [default: the recorded entry point]")
 @click.option("--trajectory", "ids", multiple=True, metavar="ID", help="This recorded run. May be given several times.")
-@click.option("--group", metavar="KEY", help="The recorded runs of this group.")
+@click.option("--group", metavar="KEY", help="The recorded runs of this group, as `ls` shows it.")
 @click.option("--scenario", metavar="NAME", help="The recorded runs of this scenario.")
 @click.option("--from-store", is_flag=True, help="The newest recorded runs: what is done where nothing is named.")
 @click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="At most so many inputs.")
@@ -144,7 +145,7 @@ def _recorded(
     if ids:
         found = [store.trajectory(id) for id in ids]
     elif group is not None:
-        found = store.trajectories(group=group)[::-1]
+        found = store.trajectories(groups=group_keys(store, group))[::-1]
     else:
         newest = store.summaries(limit=_LOOKED_AT)
         ids = [one.id for one in newest if entry is None or same_entry(one.entry, entry)]
