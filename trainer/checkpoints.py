@@ -25,7 +25,7 @@ from arttrace.journal.lock import acquire
 from arttrace.private import make_directory
 from arttrace.records.policy import PolicyStep
 
-_MANIFEST, _PRUNED, _LOCK = "manifest.json", "pruned.json", "train.lock"
+_MANIFEST, _PRUNED, _LOCK, _ROLLBACK = "manifest.json", "pruned.json", "train.lock", "rollback.json"
 STATE, DROPPED = "trainer_state.pt", "trainer_state.dropped"
 """What a learner keeps beside the adapter to go on exactly, and the mark of a version that lost it to retention."""
 
@@ -47,6 +47,13 @@ class Use:
     step: int
     ids: frozenset[str]
     inherited_from: str = ""
+
+
+class _Rollback(msgspec.Struct, frozen=True):
+    """`newest` was the newest version when `step` was chosen over it."""
+
+    step: int
+    newest: int
 
 
 class Checkpoints:
@@ -88,6 +95,30 @@ class Checkpoints:
         """The newest whole version's step, None when there is none."""
         steps = self.steps()
         return steps[-1] if steps else None
+
+    def served(self) -> int | None:
+        """The version that serving begins with: the one rolled back to, until a newer one is made; else the newest.
+
+        0 is the base model, None that there is no version.
+        """
+        newest = self.latest()
+        try:
+            back = msgspec.json.decode((self.directory / _ROLLBACK).read_bytes(), type=_Rollback)
+        except (OSError, msgspec.DecodeError):
+            return newest
+        there = back.step == 0 or back.step in self.steps()
+        return back.step if there and back.newest == newest else newest
+
+    def roll_back(self, step: int) -> None:
+        """Let serving begin with version `step` (0: the base model) until a version is made that is newer than all."""
+        newest = self.latest()
+        if newest is None or (step and step not in self.steps()):
+            raise TrainingError(
+                f"There is no version {self.policy}@{step} to serve.", "`arttrace policies` lists those with weights."
+            )
+        temporary = self.directory / f"{_ROLLBACK}.{os.getpid()}.tmp"
+        temporary.write_bytes(msgspec.json.encode(_Rollback(step, newest)))
+        temporary.replace(self.directory / _ROLLBACK)
 
     def manifest(self, step: int) -> PolicyStep:
         """What version `step` says about itself, also when it was pruned. Raises TrainingError when it is missing or
@@ -159,11 +190,12 @@ class Checkpoints:
         return final
 
     def prune(self, steps: Iterable[int]) -> list[int]:
-        """Remove the weights of versions and keep their manifests; returns those that were there. The newest stays.
+        """Remove the weights of versions and keep their manifests; returns those that were there. The newest stays, and
+        the one that was rolled back to.
 
         A kill half-way leaves a version that is pruned already in everybody's eyes; the next call removes the rest.
         """
-        there = set(self.steps()[:-1])
+        there = set(self.steps()[:-1]) - {self.served()}
         gone = sorted(there.intersection(steps))
         for step in gone:
             (self.path(step) / _MANIFEST).rename(self.path(step) / _PRUNED)

@@ -46,9 +46,9 @@ class Site:
     def publish(self, step: int) -> float:
         return self.serving.client().publish(step, self.adapters[step]).max_logprob_change
 
-    def chat(self, model: str = "policy:latest", **more: Any) -> httpx.Response:
+    def chat(self, model: str = "policy:latest", *, timeout: float = 60, **more: Any) -> httpx.Response:
         body = {"model": model, "messages": MESSAGES, "max_tokens": 8, **more}
-        return httpx.post(f"{self.serving.url}/v1/chat/completions", json=body, timeout=60)
+        return httpx.post(f"{self.serving.url}/v1/chat/completions", json=body, timeout=timeout)
 
 
 @pytest.fixture(scope="module")
@@ -290,21 +290,22 @@ async def test_swaps_under_load_fail_no_request_and_mix_no_policies(site: Site) 
 def test_a_killed_vllm_comes_back_with_the_current_version(site: Site) -> None:
     client = site.serving.client()
     current = client.status().current
-    os.killpg(_engine_group(site.serving), signal.SIGKILL)
-    deadline = time.monotonic() + 20
-    while (answer := site.chat()).status_code == 200 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert answer.status_code == 503
-    assert int(answer.headers["retry-after"]) > 0
-    # A request finds the engine lost a moment before the supervisor, which looks several times a second, does.
-    deadline = time.monotonic() + 60
-    while (state := client.status().engine.state) != "restarting" and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert state == "restarting"
-    deadline = time.monotonic() + 300
-    while (answer := site.chat()).status_code == 503 and time.monotonic() < deadline:
-        time.sleep(0.5)
-    assert (answer.status_code, _policy_of(answer)) == (200, current)
+    with ThreadPoolExecutor(2) as agents:
+        taken = agents.submit(site.chat, max_tokens=400, ignore_eos=True)
+        deadline = time.monotonic() + 60
+        while not client.status().engine.requests and time.monotonic() < deadline:
+            time.sleep(0.02)
+        os.killpg(_engine_group(site.serving), signal.SIGKILL)
+        answer = taken.result()  # it may have been executed: it is not sent again
+        assert (answer.status_code, int(answer.headers["retry-after"]) > 0) == (503, True)
+        # Those that come now are held until the engine is back.
+        held = agents.submit(site.chat, timeout=300)
+        deadline = time.monotonic() + 60
+        while (state := client.status().engine.state) != "restarting" and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert state == "restarting"
+        answer = held.result()
+        assert (answer.status_code, _policy_of(answer)) == (200, current)
     assert client.status().engine.restarts == 1
     step = client.status().step + 1
     assert site.publish(step) > 0

@@ -1,4 +1,4 @@
-"""`arttrace policies`: list, compare, export, fork and prune the versions of policies."""
+"""`arttrace policies`: list, compare, export, fork, roll back and prune the versions of policies."""
 
 from __future__ import annotations
 
@@ -111,6 +111,39 @@ def fork_command(data: DataDir, version: str, name: str) -> None:
         click.echo(f"  inherits: {len(use.ids)} trajectories trained on by {use.method}")
 
 
+@command.command("rollback")
+@click.argument("version")
+@click.pass_obj
+def rollback(data: DataDir, version: str) -> None:
+    """Serve VERSION in place of the newest, at once and after a restart. NAME@0 is the base model.
+
+    The next version that is made takes its place: to train on from VERSION itself, fork it. NAME@N of the newest
+    version undoes a rollback.
+    """
+    name, step = _parsed(version)
+    checkpoints = Checkpoints(data.policies, name)
+    if step:
+        _weights(data, _find(data, version))
+    serving = find_serving(data)
+    if serving is None or serving.policy != name:
+        checkpoints.roll_back(step)
+        click.echo(f"{version} is what `arttrace serve --policy {name}` will begin with")
+    else:
+        client = GatewayClient(serving.url)
+        try:
+            report = client.publish(step, checkpoints.path(step))
+        finally:
+            client.close()
+        checkpoints.roll_back(step)
+        click.echo(f"{report.previous} -> {report.version} at {serving.url}/v1")
+    if (writer := checkpoints.writer()) is not None:
+        click.echo(
+            f"note: process {writer} trains {name} and will publish its next version over it; stop it first, or fork "
+            f"{version} and train that",
+            err=True,
+        )
+
+
 @command.command("prune")
 @click.argument("policy", default="policy")
 @click.option("--keep-best", default=1, show_default=True, type=click.IntRange(0), help="So many of highest reward.")
@@ -121,14 +154,15 @@ def fork_command(data: DataDir, version: str, name: str) -> None:
 def prune(data: DataDir, policy: str, keep_best: int, keep_latest: int, every: int, dry_run: bool) -> None:
     """Remove the weights of old versions of POLICY. What they consumed stays known, and so do their metrics.
 
-    The two newest versions and those that are served stay in any case.
+    The two newest versions, those that are served and the one that was rolled back to stay in any case.
     """
     checkpoints = Checkpoints(data.policies, policy)
     keep = Keep(best=keep_best, latest=keep_latest, every=every, states=0)
     if keep.everything:
         raise click.UsageError("say what to keep: --keep-best, --keep-latest or --every")
     rewards = version_rewards([checkpoints.manifest(n) for n in checkpoints.all_steps()])
-    gone = to_prune(checkpoints.steps(), rewards, keep, _served(data, policy))
+    served = _served(data, policy) | {step for step in [checkpoints.served()] if step is not None}
+    gone = to_prune(checkpoints.steps(), rewards, keep, served)
     if not dry_run:
         gone = checkpoints.prune(gone)
     names = ", ".join(f"{policy}@{step}" for step in gone) or "none"
@@ -185,10 +219,15 @@ def _number(value: float | None) -> str:
 
 def _find(data: DataDir, version: str) -> PolicyStep:
     """The manifest of NAME@N. Raises TrainingError when there is none."""
+    name, step = _parsed(version)
+    return Checkpoints(data.policies, name).manifest(step)
+
+
+def _parsed(version: str) -> tuple[str, int]:
     name, at, number = version.rpartition("@")
     if not at or not number.isdecimal():
         raise TrainingError(f"{version!r} names no version.", "Write NAME@N; `arttrace policies` lists them.")
-    return Checkpoints(data.policies, name).manifest(int(number))
+    return name, int(number)
 
 
 def _weights(data: DataDir, found: PolicyStep) -> Path:

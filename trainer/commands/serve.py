@@ -18,6 +18,11 @@ from arttrace.paths import DataDir
     help="Directory of the base model, as save_pretrained writes it.",
 )
 @click.option("--policy", default="policy", show_default=True, help="Name of the policy, the model that is trained.")
+@click.option(
+    "--version",
+    type=click.IntRange(0),
+    help="Serve this version, 0 for the base model.  [default: the newest, or the one rolled back to]",
+)
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 takes any free port.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Any but the loopback needs a key.")
 @api_key_file_option
@@ -60,6 +65,7 @@ from arttrace.paths import DataDir
 def command(
     base_model: Path,
     policy: str,
+    version: int | None,
     port: int,
     host: str,
     api_key: str | None,
@@ -131,6 +137,7 @@ def command(
             max_requests=max_requests,
             trajectory_idle_s=trajectory_idle_seconds,
             record_traceparent=record_traceparent,
+            version=version,
         ),
         say=lambda line: click.echo(line, err=True),
         ready=ready,

@@ -222,7 +222,7 @@ def finish_open_step(
     if gateway is None:
         return
     served = patience(gateway.status)
-    if served is not None and served.step != step:
+    if served is not None and served.step != step and checkpoints.served() == step:
         patience(lambda: gateway.publish(step, checkpoints.path(step)))
 
 

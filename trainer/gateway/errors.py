@@ -34,6 +34,10 @@ class Refusal(Exception):
         return Response(self.body(), self.status, headers, "application/json")
 
 
-def engine_down(detail: str) -> Refusal:
+class EngineDown(Refusal):
     """503: the engine does not answer now, and the client should try again soon."""
-    return Refusal(503, "engine_unavailable", f"the serving engine does not answer: {detail}", retry_s=2)
+
+
+def engine_down(detail: str) -> EngineDown:
+    """The refusal with its reason."""
+    return EngineDown(503, "engine_unavailable", f"the serving engine does not answer: {detail}", retry_s=2)

@@ -34,13 +34,22 @@ class Gate:
     """Counts the requests that are inside, and those of them that wait, or have passed on to an engine.
 
     At most `max_requests` are inside at once, and they and their answers hold at most `max_held_bytes`. While it is
-    paused, requests wait up to `max_wait_s` seconds, or are refused where `refusing`.
+    paused, requests wait up to `max_wait_s` seconds, or are refused where `refusing`. While no engine is ready, those
+    that no engine has seen are held for `max_hold_s` seconds from when they came.
     """
 
-    def __init__(self, *, max_requests: int = 1024, max_held_bytes: int = 1 << 30, max_wait_s: float = 600.0) -> None:
+    def __init__(
+        self,
+        *,
+        max_requests: int = 1024,
+        max_held_bytes: int = 1 << 30,
+        max_wait_s: float = 600.0,
+        max_hold_s: float = 300.0,
+    ) -> None:
         self.max_requests = max_requests
         self.max_held_bytes = max_held_bytes
         self.max_wait_s = max_wait_s
+        self.max_hold_s = max_hold_s
         self.inside = 0
         self.waiting = 0
         self.passed = 0
@@ -97,16 +106,20 @@ class Gate:
         """Wait while it is paused. Raises Refusal (503) instead when it refuses, or when the wait is over."""
         while self.paused:
             if not self.refusing:
-                self.waiting += 1
-                try:
+                with self.holding(), suppress(TimeoutError):
                     async with asyncio.timeout(self.max_wait_s):
                         await self._opened.wait()
                         continue
-                except TimeoutError:
-                    pass
-                finally:
-                    self.waiting -= 1
             raise Refusal(503, "paused", "the gateway is paused", retry_s=_RETRY_S)
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """A request waits."""
+        self.waiting += 1
+        try:
+            yield
+        finally:
+            self.waiting -= 1
 
     @contextmanager
     def passing(self) -> Iterator[None]:

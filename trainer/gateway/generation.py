@@ -11,11 +11,10 @@ from starlette.types import Receive, Scope, Send
 from arttrace.semconv import POLICY_VERSION_HEADER
 from arttrace.wire import Api, Ending
 from trainer.gateway.connections import Answer, BrokenOff, NotConnected
-from trainer.gateway.errors import Refusal, engine_down
+from trainer.gateway.errors import EngineDown, Refusal, engine_down
 from trainer.gateway.gate import MAX_BODY_BYTES, Place
 from trainer.gateway.identity import Owner, owner_of
 from trainer.gateway.policies import Version
-from trainer.gateway.pool import Replica
 from trainer.gateway.recording import RecordedCall
 from trainer.gateway.requests import read_request
 
@@ -82,18 +81,26 @@ class Generation:
     async def _answer(self, body: bytes, owner: Owner | None, place: Place, send: Send) -> Ending:
         gateway = self._gateway
         trajectory = None if owner is None else owner.trajectory or owner.trace_id
-        tried: list[Replica] = []
         request = read_request(body, self._api)
-        await gateway.gate.opened()
+        until = asyncio.get_running_loop().time() + gateway.gate.max_hold_s
         while True:
+            await gateway.gate.opened()
             # Nothing is awaited from here until the version and the replica know of the request.
             version = gateway.policies.resolve(request.model)
-            replica, upstream = gateway.pool.pick(version, trajectory, tried)
+            try:
+                replica, upstream = gateway.pool.pick(version, trajectory)
+            except EngineDown:
+                # No engine has seen anything of the request: it may wait for one that is being restarted.
+                if gateway.pool.ready():
+                    raise
+                with gateway.gate.holding():
+                    if await gateway.pool.one_ready(until):
+                        continue
+                raise gateway.pool.down() from None
             with gateway.gate.passing(), version.answering(), replica.answering():
                 try:
                     answer = await upstream.forward(self._path, request.for_engine(version))
                 except NotConnected:  # it has seen nothing of the request, so that another may answer
-                    tried.append(replica)
                     replica.lose()
                     continue
                 with answer:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import count
 
-from trainer.gateway.errors import engine_down
+from trainer.gateway.errors import EngineDown, engine_down
 from trainer.gateway.policies import Version
 from trainer.gateway.upstream import Upstream
 
@@ -26,12 +27,23 @@ class Replica:
     def __init__(self, name: str = "engine") -> None:
         self.name = name
         self.upstream: Upstream | None = None
-        self.state = "starting"
+        self._state = "starting"
+        self.on_change: Callable[[], None] = lambda: None
         self.restarts = 0
         self.requests = 0
         self.loaded: set[str] = set()
         self.digests: dict[str, str] = {}
         self.probes: dict[str, tuple[float, ...]] = {}
+
+    @property
+    def state(self) -> str:
+        """One of the words above."""
+        return self._state
+
+    @state.setter
+    def state(self, state: str) -> None:
+        self._state = state
+        self.on_change()
 
     @property
     def ready(self) -> bool:
@@ -80,22 +92,39 @@ class Pool:
         self.replicas = list(replicas)
         self._homes: OrderedDict[str, Replica] = OrderedDict()
         self._turns = count()
+        self._news = asyncio.Event()
+        for replica in self.replicas:
+            replica.on_change = self._tell
 
     def ready(self) -> list[Replica]:
         """Those that requests may reach."""
         return [replica for replica in self.replicas if replica.ready]
 
-    def pick(
-        self, version: Version, trajectory: str | None = None, without: Collection[Replica] = ()
-    ) -> tuple[Replica, Upstream]:
+    async def one_ready(self, until: float) -> bool:
+        """Wait while no engine is ready and one may still become so; False when none was by then (event loop time)."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                while not self.ready() and any(replica.state != "failed" for replica in self.replicas):
+                    await self._news.wait()
+        return bool(self.ready())
+
+    def down(self) -> EngineDown:
+        """The refusal that says in what state each engine is."""
+        states = ", ".join(replica.state for replica in self.replicas)
+        return engine_down(f"it is {states}" if len(self.replicas) == 1 else f"the engines are {states}")
+
+    def _tell(self) -> None:
+        told, self._news = self._news, asyncio.Event()
+        told.set()
+
+    def pick(self, version: Version, trajectory: str | None = None) -> tuple[Replica, Upstream]:
         """The trajectory's replica, else the one with the fewest requests, in turns where several have as few.
 
-        Raises Refusal (503) when none that holds the version is ready, those in `without` left out.
+        Raises EngineDown when none that holds the version is ready.
         """
-        able = [replica for replica in self.ready() if replica.holds(version) and replica not in without]
+        able = [replica for replica in self.ready() if replica.holds(version)]
         if not able:
-            states = ", ".join(replica.state for replica in self.replicas)
-            raise engine_down(f"it is {states}" if len(self.replicas) == 1 else f"the engines are {states}")
+            raise self.down()
         home = None if trajectory is None else self._homes.get(trajectory)
         if home is None or home not in able:
             turn = next(self._turns)

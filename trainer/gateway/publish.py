@@ -105,7 +105,7 @@ class Publisher:
         # Publishing and adopting take turns: an engine that joined between the loading of a version and the switch
         # to it would be asked for what it does not hold.
         self._lock = asyncio.Lock()
-        self._drains: set[asyncio.Task[None]] = set()
+        self._drains: dict[str, asyncio.Task[None]] = {}
 
     async def adopt(self, replica: Replica, upstream: Upstream) -> None:
         """Bring an engine to the state of the policies, and let requests reach it."""
@@ -134,7 +134,7 @@ class Publisher:
         """Nothing is being published or unloaded meanwhile."""
         async with self._lock:
             if self._drains:
-                await asyncio.wait(set(self._drains))  # who gives up waiting does not end them
+                await asyncio.wait(set(self._drains.values()))  # who gives up waiting does not end them
             yield
 
     async def verify(self, replica: Replica) -> None:
@@ -149,7 +149,8 @@ class Publisher:
             require_same(version, now, before, replica.probes[base.name])
 
     async def publish(self, step: int, path: Path) -> PublishReport:
-        """Serve the adapter in `path` as version `step`. On ServingError the version before goes on being served.
+        """Serve the adapter in `path` as version `step`, which may be older than the one served now; 0 is the base
+        model, without an adapter. On ServingError the version before goes on being served.
 
         Raises Refusal (503) when no engine is ready.
         """
@@ -160,13 +161,20 @@ class Publisher:
         began = time.perf_counter()
         previous = self._policies.current
         name = self._policies.version_name(step)
-        if step < 1:
+        if step < 0:
             raise ServingError("versions are counted from 1; version 0 is the base model")
-        adapter = await asyncio.to_thread(read_adapter, path)
+        adapter = await asyncio.to_thread(read_adapter, path) if step else Adapter(path, "")
+        if (draining := self._drains.get(name)) is not None and self._policies.get(name) is None:
+            await asyncio.wait((draining,))  # it is being unloaded
         if (served := self._policies.get(name)) is not None:
-            if served is previous and served.digest == adapter.digest:
-                return PublishReport(name, name, 0.0, time.perf_counter() - began, already_served=True)
-            raise ServingError(f"{name} is already served", "Publish under a number that was not served before.")
+            if served.digest != adapter.digest:
+                raise ServingError(f"{name} is already served", "Publish under a number that was not served before.")
+            if served is not previous:  # it answers requests still, or is the base model
+                if draining is not None:
+                    draining.cancel()
+                self._switch(served)
+            took = time.perf_counter() - began
+            return PublishReport(name, previous.name, 0.0, took, already_served=True)
         replicas = self._pool.ready()
         if not replicas:
             raise engine_down("no version can be published")
@@ -187,9 +195,7 @@ class Publisher:
         if failures and (len(failures) == len(replicas) or not all(isinstance(each, EngineGone) for each in failures)):
             await asyncio.gather(*(self._unload(replica, version) for replica in replicas))
             raise next((each for each in failures if not isinstance(each, EngineGone)), failures[0])
-        self._policies.switch(version)
-        if previous.path is not None:
-            self._drain(previous)
+        self._switch(version)
         brought = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
         return PublishReport(
             name,
@@ -199,6 +205,12 @@ class Publisher:
             max(each.load_seconds for each in brought),
             adapter.digest == previous.digest,
         )
+
+    def _switch(self, version: Version) -> None:
+        """Make a loaded version what the aliases mean; the one before is unloaded when it is idle."""
+        previous = self._policies.switch(version)
+        if previous.path is not None:
+            self._drain(previous)
 
     async def _bring(self, replica: Replica, version: Version, previous: Version) -> _Brought:
         """Load a version on one engine, and make sure that it changes what the engine answers."""
@@ -256,9 +268,13 @@ class Publisher:
             holding = [replica for replica in self._pool.replicas if version.name in replica.loaded]
             await asyncio.gather(*(self._unload(replica, version) for replica in holding))
 
-        task = asyncio.create_task(unload_when_idle())
-        self._drains.add(task)
-        task.add_done_callback(self._drains.discard)
+        task = self._drains[version.name] = asyncio.create_task(unload_when_idle())
+
+        def done(task: asyncio.Task[None]) -> None:
+            if self._drains.get(version.name) is task:
+                del self._drains[version.name]
+
+        task.add_done_callback(done)
 
 
 class _Brought(NamedTuple):

@@ -43,6 +43,7 @@ _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 class ServeOptions:
     """What `arttrace serve` was asked for.
 
+    `version` is the one to begin with (0: the base model), None the newest, or the one that was rolled back to.
     `vllm_urls` name engines that are already there instead of `replicas` new ones. Trajectories that are recorded here
     end by themselves after `trajectory_idle_s` quiet seconds, or never when it is None.
     """
@@ -58,6 +59,7 @@ class ServeOptions:
     max_requests: int = 1024
     trajectory_idle_s: float | None = None
     record_traceparent: bool = False
+    version: int | None = None
 
 
 def serve(options: ServeOptions, *, say: Say, ready: Callable[[ServingFile, Policies], None]) -> None:
@@ -125,7 +127,7 @@ class _Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop.set)
-        self._load_newest_version()
+        self._take_up_version()
         work = asyncio.create_task(self._serve())
         stopped = asyncio.create_task(self._stop.wait())
         try:
@@ -147,13 +149,24 @@ class _Server:
             await asyncio.gather(*(supervisor.stop() for supervisor in self._supervisors))
             await asyncio.to_thread(self._recorder.close)
 
-    def _load_newest_version(self) -> None:
+    def _take_up_version(self) -> None:
         checkpoints = Checkpoints(self._options.data.policies, self._options.policy)
-        step = checkpoints.latest()
+        newest, asked = checkpoints.latest(), self._options.version
+        step = checkpoints.served() if asked is None else asked
+        if asked and asked not in checkpoints.steps():
+            raise ServingError(
+                f"there is no version {self._policies.version_name(asked)} to serve",
+                "`arttrace policies` lists those with weights.",
+            )
         if step:
             name, path = self._policies.version_name(step), checkpoints.path(step)
             self._policies.switch(Version(step, name, name, path, read_adapter(path).digest))
-            self._say(f"newest version: {name}")
+        if newest is not None and step is not None:
+            name = self._policies.version_name(step)
+            why = "newest version" if step == newest else "version asked for" if asked is not None else "rolled back to"
+            self._say(
+                f"{why}: {name}" + ("" if step == newest else f" (newest: {self._policies.version_name(newest)})")
+            )
 
     async def _serve(self) -> None:
         await self._bring_up_engines()

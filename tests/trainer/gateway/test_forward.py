@@ -9,12 +9,14 @@ import pytest
 from gateway_site import Site
 from hypothesis import given
 from hypothesis import strategies as st
-from stand_in_engine import write_adapter
+from stand_in_engine import StandInEngine, write_adapter
 
 from trainer.gateway import generation
 from trainer.gateway.errors import Refusal
 from trainer.gateway.policies import Policies
 from trainer.gateway.requests import read_request
+from trainer.gateway.upstream import Upstream
+from trainer.serving.engine import EngineAddress
 
 Json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -176,15 +178,64 @@ async def test_a_request_that_may_have_been_executed_is_never_sent_again(site: S
     assert (await site.chat()).status_code == 200
 
 
-async def test_without_an_engine_the_answer_is_503(site: Site) -> None:
-    site.gateway.pool.replicas[0].lose()
+@pytest.mark.parametrize("state", ["lost", "failed"])
+async def test_without_an_engine_the_answer_is_503(site: Site, state: str) -> None:
+    site.gateway.pool.replicas[0].state = state
+    if state == "lost":
+        site.gateway.gate.max_hold_s = 0.01  # one that has failed for good is not waited for
     assert (await site.chat()).status_code == 503
     assert (await site.http.get("/health")).status_code == 503
     adapter = write_adapter(site.directory / "a", b"w1")
     assert (await site.publish(1, adapter)).status_code == 503
 
 
+async def test_requests_that_no_engine_has_seen_are_held_until_one_is_back(site: Site) -> None:
+    """One that an engine took and did not answer is not among them: it may have been executed."""
+    [replica] = site.gateway.pool.replicas
+    await site.publish(1, write_adapter(site.directory / "1", b"w1"))
+    site.engine.held = True
+    taken = asyncio.create_task(site.chat())
+    async with asyncio.timeout(20):
+        while not site.engine.generations:
+            await asyncio.sleep(0.005)
+        first, upstream = site.engine, replica.upstream
+        await first.__aexit__()  # it dies
+        assert (await taken).status_code == 503
+        held = [asyncio.create_task(site.chat()) for _ in range(3)]
+        leaving = asyncio.create_task(site.chat())
+        while site.gateway.gate.waiting < 4:
+            await asyncio.sleep(0.005)
+        assert replica.state == "lost"
+        leaving.cancel()
+        while site.gateway.gate.waiting > 3:
+            await asyncio.sleep(0.005)
+        async with StandInEngine() as another:
+            replica.state = "restarting"
+            replica.renew()
+            fresh = Upstream(EngineAddress(another.url))
+            await site.gateway.publisher.adopt(replica, fresh)
+            answers = await asyncio.gather(*held)
+            assert {(answer.status_code, answer.json()["model"]) for answer in answers} == {(200, "policy@1")}
+            assert (len(another.generations), len(first.generations)) == (3, 1)
+            await fresh.close()
+    assert upstream is not None
+    await upstream.close()
+
+
+async def test_held_requests_are_refused_when_the_engine_has_failed_for_good(site: Site) -> None:
+    [replica] = site.gateway.pool.replicas
+    replica.state = "restarting"
+    held = asyncio.create_task(site.chat())
+    async with asyncio.timeout(20):
+        while not site.gateway.gate.waiting:
+            await asyncio.sleep(0.005)
+        replica.state = "failed"
+        answer = await held
+    assert (answer.status_code, "it is failed" in answer.text) == (503, True)
+
+
 async def test_an_engine_that_is_not_there_gives_503(site: Site) -> None:
+    site.gateway.gate.max_hold_s = 0.01
     await site.engine.__aexit__()
     assert (await site.chat()).status_code == 503
 

@@ -106,6 +106,40 @@ async def test_publishing_again_what_is_served_changes_nothing(site: Site) -> No
     assert site.engine.log == [("load", "policy@1")]
 
 
+async def test_an_older_version_is_served_again(site: Site) -> None:
+    paths = {step: write_adapter(site.directory / f"{step}", b"w%d" % step) for step in (1, 2)}
+    for step in (1, 2):
+        assert (await site.publish(step, paths[step])).status_code == 200
+    await site.until_unloaded("policy@1")
+    back = (await site.publish(1, paths[1])).json()
+    assert (back["version"], back["previous"], back["max_logprob_change"] > 0) == ("policy@1", "policy@2", True)
+    assert (await site.chat()).json()["model"] == "policy@1"
+    await site.until_unloaded("policy@2")
+    base = (await site.publish(0, site.directory)).json()
+    assert (base["version"], (await site.chat()).json()["model"]) == ("policy@0", "base")
+    await site.until_unloaded("policy@1")
+    assert (await site.publish(2, paths[2])).json()["previous"] == "policy@0"
+
+
+async def test_a_version_that_still_answers_requests_is_served_again_and_stays(site: Site) -> None:
+    paths = {step: write_adapter(site.directory / f"{step}", b"w%d" % step) for step in (1, 2)}
+    await site.publish(1, paths[1])
+    site.engine.held = True
+    under_way = asyncio.create_task(site.chat())
+    async with asyncio.timeout(20):
+        while not site.engine.generations:
+            await asyncio.sleep(0.005)
+        await site.publish(2, paths[2])
+        assert (await site.publish(1, paths[1])).json()["already_served"]
+        site.engine.held = False
+        site.engine.release.set()
+        assert (await under_way).json()["model"] == "policy@1"
+        await site.until_unloaded("policy@2")
+        assert (await site.chat()).json()["model"] == "policy@1"
+        assert (await site.publish(2, paths[2])).status_code == 200
+        await site.until_unloaded("policy@1")
+
+
 async def test_a_name_is_never_given_to_other_weights(site: Site) -> None:
     await site.publish(1, write_adapter(site.directory / "a", b"w1"))
     other = write_adapter(site.directory / "other", b"w9")
@@ -123,7 +157,7 @@ async def test_a_version_that_cannot_be_loaded_leaves_the_old_one_serving(site: 
     assert "--max-lora-rank" in refused.json()["error"]["mend"]
     missing = await site.publish(2, site.directory / "nowhere")
     assert "is no adapter" in missing.json()["error"]["message"]
-    assert (await site.publish(0, site.directory / "a")).status_code == 409
+    assert (await site.publish(-1, site.directory / "a")).status_code == 409
     assert (await site.chat()).headers["x-arttrace-policy-version"] == "policy@1"
     assert (await site.publish(2, write_adapter(site.directory / "c", b"w2"))).status_code == 200
 

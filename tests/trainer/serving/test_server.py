@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,6 +19,8 @@ from stand_in_engine import StandInEngine, engine_in_a_thread, write_adapter
 
 from arttrace.errors import ServingError
 from arttrace.paths import DataDir
+from arttrace.records.policy import PolicyStep
+from trainer.checkpoints import Checkpoints
 from trainer.serving import GatewayClient, Serving, find_serving, start_serving
 
 
@@ -82,6 +85,52 @@ def test_a_killed_server_is_no_obstacle_and_the_newest_version_comes_back(
         assert find_serving(data) is None
     with start_serving(data, base_model, options=options) as again:
         assert again.client().status().current == "policy@2"
+
+
+def test_an_older_version_is_served_again_at_once_and_after_a_restart(
+    tmp_path: Path, base_model: Path, engine: StandInEngine
+) -> None:
+    data = DataDir(tmp_path / "data")
+
+    def make(step: int) -> None:
+        manifest = PolicyStep(policy="policy", step=step, adapter="", base_model=str(base_model), time_ns=step)
+        weights = write_adapter(tmp_path / f"w{step}", b"w%d" % step)
+        Checkpoints(data.policies, "policy").write(
+            step, lambda directory: shutil.copytree(weights, directory, dirs_exist_ok=True) and None, manifest
+        )
+
+    for step in (1, 2, 3):
+        make(step)
+    options = ["--vllm-url", engine.url]
+    with start_serving(data, base_model, options=options) as serving:
+        assert serving.client().status().current == "policy@3"
+        told = arttrace("policies", "--dir", str(data.root), "rollback", "policy@1")
+        assert (told.returncode, f"policy@3 -> policy@1 at {serving.url}/v1" in told.stdout) == (0, True), told.stderr
+        assert serving.client().status().current == "policy@1"
+        answer = httpx.post(f"{serving.url}/v1/chat/completions", json={"model": "policy:latest", "messages": []})
+        assert answer.headers["x-arttrace-policy-version"] == "policy@1"
+        missing = arttrace("policies", "--dir", str(data.root), "rollback", "policy@9")
+        assert (missing.returncode, "no version policy@9" in missing.stderr) == (1, True)
+    with start_serving(data, base_model, options=options) as serving:
+        assert serving.client().status().current == "policy@1"
+        assert (
+            "rolled back to: policy@1 (newest: policy@3)" in Path(serving.record.log).with_name("serve.log").read_text()
+        )
+    with start_serving(data, base_model, options=[*options, "--version", "2"]) as serving:
+        assert serving.client().status().current == "policy@2"
+    with start_serving(data, base_model, options=[*options, "--version", "0"]) as serving:
+        assert serving.client().status().current == "policy@0"
+    with pytest.raises(ServingError, match="no version policy@9"):
+        start_serving(data, base_model, options=[*options, "--version", "9"])
+    told = arttrace("policies", "--dir", str(data.root), "rollback", "policy@0")
+    assert "will begin with" in told.stdout
+    pruned = arttrace("policies", "--dir", str(data.root), "prune", "policy", "--keep-best", "0", "--keep-latest", "1")
+    assert "pruned: policy@1" in pruned.stdout
+    with start_serving(data, base_model, options=options) as serving:
+        assert serving.client().status().current == "policy@0"
+    make(4)  # a newer version takes its place
+    with start_serving(data, base_model, options=options) as serving:
+        assert serving.client().status().current == "policy@4"
 
 
 def test_ctrl_c_ends_it_cleanly(served: Serving, tmp_path: Path) -> None:
