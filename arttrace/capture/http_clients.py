@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import wrapt
 
+from arttrace.capture import routing
 from arttrace.capture.call import Attempt, ModelCall, UnrecordedCall
 from arttrace.capture.guard import Guard
 from arttrace.capture.http_hook import Tap, begin_plain_call, current_call, not_answered, raised, returned
@@ -37,6 +38,8 @@ def _requests_send(send: Callable[..., Any]) -> Callable[..., Any]:
         if call is None:
             return send(self, request, **kwargs)
         current_call.set(call)
+        if isinstance(call, ModelCall):
+            request = _send_requests(call, self, request, kwargs)
         try:
             response = send(self, request, **kwargs)
         except BaseException as error:
@@ -64,14 +67,43 @@ def _begin_requests(session: Any, request: Any) -> ModelCall | UnrecordedCall | 
         return None
     with _beginning:
         url = urlsplit(request.url or "")
-        call = begin_plain_call(session, request.method or "", url.path, url.hostname)
-        if isinstance(call, ModelCall):
-            with _sending:
-                body = request.body
-                body = body.encode() if isinstance(body, str) else body
-                call.sending(body if isinstance(body, bytes) else b"", request.url, request.headers)
-        return call
+        return begin_plain_call(session, request.method or "", url.path, url.hostname)
     return None
+
+
+def _send_requests(call: ModelCall, session: Any, request: Any, options: dict[str, Any]) -> Any:
+    """The request that goes out, maybe another than the user's own."""
+    with _sending:
+        body = request.body.encode() if isinstance(request.body, str) else request.body or b""
+        if routing.active():
+            made = routing.rewrite(request.url, body if isinstance(body, bytes) else None, client="requests")
+            if made is not None:
+                request, body = _rewritten_request(session, request, made, options), made.body
+                call.routed_from = made.model
+        call.sending(body if isinstance(body, bytes) else b"", request.url, request.headers)
+    return request
+
+
+def _rewritten_request(session: Any, request: Any, made: routing.Rewrite, options: dict[str, Any]) -> Any:
+    """A copy of a prepared request; a routed one goes out with nothing that was meant for the other server."""
+    rewritten = request.copy()
+    rewritten.url, rewritten.body = made.url, made.body
+    given = [(_bytes(name), _bytes(value)) for name, value in request.headers.items()]
+    rewritten.headers.clear()
+    for name, value in made.headers(given, urlsplit(made.url).netloc.rpartition("@")[2].encode()):
+        rewritten.headers[name.decode("latin-1")] = value.decode("latin-1")
+    if made.route is not None:
+        rewritten._cookies = type(request._cookies)() if request._cookies is not None else None
+        # Which proxy leads there is another question than for the address that was asked.
+        options.update(
+            session.merge_environment_settings(made.url, {}, options.get("stream"), options.get("verify"), None)
+        )
+        options["cert"] = None
+    return rewritten
+
+
+def _bytes(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode("latin-1", "replace")
 
 
 class _TappedRaw(wrapt.ObjectProxy):  # type: ignore[type-arg]
@@ -151,8 +183,11 @@ _readers: dict[int, Tap] = {}
 
 def install_aiohttp(module: ModuleType) -> None:
     """Hook `aiohttp.ClientSession._request`, and what it sends and reads by."""
-    request, send = module.ClientSession._request, module.ClientRequest.send  # both are there, or nothing is hooked
-    module.ClientSession._request = _aiohttp_request(request, _tapped_reader(module.StreamReader))
+    # All are there, or nothing is hooked.
+    session, send = module.ClientSession, module.ClientRequest.send
+    request, prepare = session._request, session._prepare_headers
+    session._request = _aiohttp_request(request, _tapped_reader(module.StreamReader))
+    session._prepare_headers = _aiohttp_headers(prepare)
     module.ClientRequest.send = _aiohttp_send(send)
 
 
@@ -163,6 +198,8 @@ def _aiohttp_request(request: Callable[..., Any], tapped: type[Any]) -> Callable
         if call is None:
             return await request(self, method, str_or_url, **kwargs)
         current_call.set(call)
+        if isinstance(call, ModelCall):
+            str_or_url, kwargs = _rewritten_arguments(call, self, str_or_url, kwargs)
         try:
             response = await request(self, method, str_or_url, **kwargs)
         except BaseException as error:
@@ -188,6 +225,82 @@ def _begin_aiohttp(session: Any, method: str, str_or_url: Any) -> ModelCall | Un
         url = urlsplit(str(str_or_url))
         return begin_plain_call(session, method, url.path, url.hostname)
     return None
+
+
+class _Whole:
+    """Headers to which the session's own are not added."""
+
+    def __init__(self, headers: Any) -> None:
+        self.headers = headers
+
+
+def _aiohttp_headers(prepare: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(prepare)
+    def hooked(self: Any, headers: Any) -> Any:
+        return headers.headers if isinstance(headers, _Whole) else prepare(self, headers)
+
+    return hooked
+
+
+_OF_THE_SERVER = (
+    "params", "cookies", "auth", "proxy", "proxy_auth", "proxy_headers", "ssl", "verify_ssl", "fingerprint",
+    "ssl_context", "server_hostname",
+)  # fmt: skip
+"""Arguments of an aiohttp request that are for the server it was meant for."""
+
+
+def _rewritten_arguments(
+    call: ModelCall, session: Any, str_or_url: Any, kwargs: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """The address and the arguments by which an aiohttp request goes out, maybe others than the user's own."""
+    with _sending:
+        if not routing.active():
+            return str_or_url, kwargs
+        url = session._build_url(str_or_url)
+        if kwargs.get("params"):
+            url = url.update_query(kwargs["params"])
+        body, content_type = _aiohttp_body(session, kwargs)
+        made = routing.rewrite(str(url), body, client="aiohttp")
+        if made is None:
+            return str_or_url, kwargs
+        target = url if made.route is None else type(url)(made.url)
+        headers = session._prepare_headers(kwargs.get("headers"))
+        if content_type is not None:
+            headers.setdefault("Content-Type", content_type)
+        given = [(_bytes(name), _bytes(value)) for name, value in headers.items()]
+        rewritten = kwargs | {"json": None, "data": made.body}
+        if made.route is not None:
+            if session.auth is not None or session._build_url(target) != target:
+                routing.not_reached(
+                    "a call by an aiohttp session with an `auth` of its own", "give the key in a header"
+                )
+                return str_or_url, kwargs
+            rewritten = {name: value for name, value in rewritten.items() if name not in _OF_THE_SERVER}
+            call.routed_from = made.model
+        elif kwargs.get("params"):
+            rewritten["params"] = None
+        headers.clear()
+        for name, value in made.headers(given, target.authority.rpartition("@")[2].encode()):
+            headers.add(name.decode("latin-1"), value.decode("latin-1"))
+        return target, rewritten | {"headers": _Whole(headers)}
+    return str_or_url, kwargs
+
+
+def _aiohttp_body(session: Any, kwargs: dict[str, Any]) -> tuple[bytes | None, str | None]:
+    """The body that aiohttp would send, None where that is not known before, and its content type."""
+    data, document = kwargs.get("data"), kwargs.get("json")
+    if kwargs.get("compress") or kwargs.get("chunked") or (data is not None and document is not None):
+        return None, None
+    if document is not None:
+        as_bytes = getattr(session, "_json_serialize_bytes", None)
+        body = as_bytes(document) if as_bytes is not None else session.json_serialize(document).encode()
+        return body, "application/json"
+    if isinstance(data, (bytes, bytearray)):
+        return bytes(data), "application/octet-stream"
+    if isinstance(data, str):
+        return data.encode(), "text/plain; charset=utf-8"
+    value = getattr(data, "_value", None)  # of a payload
+    return (value, getattr(data, "content_type", None)) if isinstance(value, bytes) else (None, None)
 
 
 def _aiohttp_send(send: Callable[..., Any]) -> Callable[..., Any]:

@@ -45,7 +45,10 @@ def begin_plain_call(http_client: Any, method: str, path: str, host: str | None)
         if current_call.get() is not None or method.upper() != "POST" or api_of(path) is None:
             return None
         provider = "azure.ai.openai" if (host or "").endswith(".azure.com") else "openai"
-        return begin_call(http_client, path=path, provider=provider, plain=True)
+        call = begin_call(http_client, path=path, provider=provider, plain=True)
+        if call is None:
+            routing.plain_call_passed(http_client)
+        return call
     return None
 
 

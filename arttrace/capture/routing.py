@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
+from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
@@ -79,6 +81,7 @@ class Routing:
 
 _routes: list[Route] = []
 _from_environment: tuple[str, list[Route]] = ("", [])
+_told: set[str] = set()
 
 
 def route(
@@ -125,6 +128,94 @@ def parse_routes(text: str) -> list[Route]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """What goes out in place of a request: the address, the body and, where `route` is one, other credentials.
+
+    `model` is the one that the program asked for, None where only token ids are asked for in addition.
+    """
+
+    url: str
+    body: bytes
+    route: Route | None = None
+    model: str | None = None
+
+    def headers(self, given: Iterable[tuple[bytes, bytes]], host: bytes) -> list[tuple[bytes, bytes]]:
+        """The headers in their order, with the length of this body and, by a route, its key and `host`."""
+        headers: list[tuple[bytes, bytes]] = []
+        routed = self.route is not None
+        secret = None if self.route is None else self.route.api_key
+        key = None if secret is None else (b"Authorization", f"Bearer {secret}".encode())
+        for name, value in given:
+            lower = name.lower()
+            if routed and lower in _PRIVATE_HEADERS:
+                if lower in _KEY_HEADERS and key is not None and key not in headers:
+                    headers.append(key)
+            elif routed and lower == b"host":
+                headers.append((name, host))
+            elif lower == b"content-length":
+                headers.append((name, str(len(self.body)).encode()))
+            else:
+                headers.append((name, value))
+        if key is not None and key not in headers:
+            headers.append(key)
+        return headers
+
+
+def active() -> bool:
+    """Whether any call may have to be rewritten."""
+    settings = runtime.recorder().settings
+    return bool(settings.route or settings.trainable or _routes or current_flow().routes)
+
+
+def rewrite(url: str, body: bytes | None, *, client: str) -> Rewrite | None:
+    """What goes out in place of a POST of `body` to `url`, None where it goes out as it is.
+
+    `body` is None where it cannot be read before it is sent; that such a call of `client` is not routed is said once.
+    """
+    settings = runtime.recorder().settings
+    parts = urlsplit(url)
+    endpoint = next((path for path in _ENDPOINTS if parts.path.endswith(path)), None)
+    if endpoint is None:
+        return None
+    routes = [*_environment_routes(settings.route), *_routes, *current_flow().routes]
+    asked = any(url.startswith(base.rstrip("/") + "/") for base in settings.trainable)
+    if body is None:
+        if routes or asked:
+            not_reached(
+                f"a call by {client} whose body cannot be read before it is sent", "send the body as bytes or JSON"
+            )
+        return None
+    if routes:
+        model, agent = read_model(body) or "", _agent()
+        chosen = next((route for route in reversed(routes) if route.takes(model, agent)), None)
+        if chosen is not None:
+            target = chosen.base_url + endpoint + _query(parts.query)
+            return Rewrite(target, _asking(with_model(body, chosen.to), endpoint), chosen, model)
+    if asked:
+        asking = _asking(body, endpoint)
+        return None if asking == body else Rewrite(url, asking)
+    return None
+
+
+def not_reached(what: str, remedy: str) -> None:
+    """Say once, for each kind of call, that routes and requests for token ids do not reach it."""
+    if what not in _told:
+        _told.add(what)
+        logger.warning("arttrace: %s is neither routed nor asked for token ids; %s", what, remedy)
+
+
+def plain_call_passed(http_client: Any) -> None:
+    """An HTTP client makes a model call that is not captured: say so where it might have been one to route."""
+    flow = current_flow()
+    settings = (runtime.recorder() if flow.scope is None else flow.scope.recorder).settings
+    if not (settings.disabled or settings.capture_http or flow.muted) and active():
+        library = type(http_client).__module__.partition(".")[0]
+        not_reached(
+            f"a model call by {library} alone", "set ARTTRACE_CAPTURE_HTTP=1 to capture and route those as well"
+        )
+
+
 def apply(request: Any, options: dict[str, Any]) -> tuple[Any, str | None]:
     """The request that goes out instead, and the model that the program asked for where a route changed it.
 
@@ -133,25 +224,21 @@ def apply(request: Any, options: dict[str, Any]) -> tuple[Any, str | None]:
         options: The keyword arguments of `send`; a routed call is sent without the HTTP client's own `auth`.
     """
     try:
-        settings, own = runtime.recorder().settings, current_flow().routes
-        if not (settings.route or settings.trainable or _routes or own):
+        if not active():
             return request, None
-        routes = [*_environment_routes(settings.route), *_routes, *own]
-        endpoint = next((path for path in _ENDPOINTS if request.url.path.endswith(path)), None)
-        if endpoint is None:
+        read = getattr(request, "_content", None) is not None  # else its content is a stream
+        made = rewrite(
+            str(request.url), request.content if read else None, client=type(request).__module__.split(".")[0]
+        )
+        if made is None:
             return request, None
-        body: bytes = request.content
-        if routes:
-            model, agent = read_model(body) or "", _agent()
-            chosen = next((route for route in reversed(routes) if route.takes(model, agent)), None)
-            if chosen is not None:
-                url = chosen.base_url + endpoint + _query(request.url)
-                routed = _rebuilt(request, url, _asking(with_model(body, chosen.to), endpoint), chosen)
-                options["auth"] = None
-                return routed, model
-        if any(str(request.url).startswith(base.rstrip("/") + "/") for base in settings.trainable):
-            asking = _asking(body, endpoint)
-            return (request if asking == body else _rebuilt(request, request.url, asking)), None
+        kind = type(request)
+        url = request.url if made.route is None else type(request.url)(made.url)
+        headers = made.headers(request.headers.raw, url.netloc)
+        rebuilt = kind(request.method, url, headers=headers, content=made.body, extensions=request.extensions)
+        if made.route is not None:
+            options["auth"] = None
+        return rebuilt, made.model
     except Exception as error:  # noqa: BLE001  the first rule
         _routing.caught(error)
     return request, None
@@ -165,35 +252,15 @@ def _agent() -> str | None:
     return None if scope is None else scope.name
 
 
-def _query(url: Any) -> str:
+def _query(query: str) -> str:
     """The query of a call's address, without Azure's."""
-    kept = [item for item in url.query.decode("ascii").split("&") if item and not item.startswith("api-version=")]
+    kept = [item for item in query.split("&") if item and not item.startswith("api-version=")]
     return "?" + "&".join(kept) if kept else ""
 
 
 def _asking(body: bytes, endpoint: str) -> bytes:
     """The body asking for what training needs, in the APIs that give it."""
     return with_fields(body, _WISHES.get(endpoint, {}))
-
-
-def _rebuilt(request: Any, url: Any, body: bytes, route: Route | None = None) -> Any:
-    """The request with another address, body and, by a route, credentials; its headers in their order."""
-    headers: list[tuple[bytes, bytes]] = []
-    key = None if route is None or route.api_key is None else (b"Authorization", f"Bearer {route.api_key}".encode())
-    for name, value in request.headers.raw:
-        lower = name.lower()
-        if route is not None and lower in _PRIVATE_HEADERS:
-            if lower in _KEY_HEADERS and key is not None and key not in headers:
-                headers.append(key)
-        elif route is not None and lower == b"host":
-            headers.append((name, type(request.url)(url).netloc))
-        elif lower == b"content-length":
-            headers.append((name, str(len(body)).encode()))
-        else:
-            headers.append((name, value))
-    if key is not None and key not in headers:
-        headers.append(key)
-    return type(request)(request.method, url, headers=headers, content=body, extensions=request.extensions)
 
 
 def _environment_routes(text: str) -> list[Route]:
