@@ -59,6 +59,8 @@ OPENAI_API_TYPE: Final = "openai.api.type"
 
 OPERATION_CHAT: Final = "chat"
 OPERATION_TEXT_COMPLETION: Final = "text_completion"
+OPERATION_GENERATE_CONTENT: Final = "generate_content"
+CALL_OPERATIONS: Final = (OPERATION_CHAT, OPERATION_TEXT_COMPLETION, OPERATION_GENERATE_CONTENT)  # model calls
 OPERATION_EMBEDDINGS: Final = "embeddings"
 OPERATION_INVOKE_AGENT: Final = "invoke_agent"
 OPERATION_EXECUTE_TOOL: Final = "execute_tool"

@@ -24,7 +24,7 @@ from arttrace.records.trajectory import Trajectory
 
 OnMissing = Literal["live", "error"]
 
-_MODEL_CALLS = (semconv.OPERATION_CHAT, semconv.OPERATION_TEXT_COMPLETION)
+_MODEL_CALLS = semconv.CALL_OPERATIONS
 
 
 @dataclass(frozen=True, slots=True)

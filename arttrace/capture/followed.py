@@ -18,7 +18,7 @@ from arttrace.capture.tool_hooks.runs import is_this_agent
 from arttrace.capture.values import json_text, safe_text
 from arttrace.content import MAX_CONTENT_BYTES, ContentMode, Hidden
 
-CALLS = (semconv.OPERATION_CHAT, "generate_content", semconv.OPERATION_TEXT_COMPLETION)
+CALLS = (semconv.OPERATION_CHAT, semconv.OPERATION_GENERATE_CONTENT, semconv.OPERATION_TEXT_COMPLETION)
 """The operations that are model calls."""
 _SCOPES = (semconv.OPERATION_INVOKE_AGENT, semconv.OPERATION_EXECUTE_TOOL)
 # Some libraries set attributes only after the start: the conventions begin a span's name with its operation.

@@ -15,6 +15,9 @@ from arttrace.paths import DataDir
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.store import open_store
+from arttrace.store.named import normalised
+from arttrace.trajectories.unread import unread_calls
+from arttrace.views.terminal import unread_lines
 
 _AT_ONCE = 20_000
 
@@ -68,6 +71,7 @@ def _report(file: Path, imported: Imported) -> dict[str, Any]:
         "traces": len({span.trace_id for span in spans}),
         "spans": len(spans),
         "rewards": sum(1 for record in imported.records if isinstance(record, Reward)),
+        "unread": unread_calls(map(normalised, spans)),
         "refused": imported.refused,
         "reasons": imported.reasons,
     }
@@ -78,5 +82,7 @@ def _show(report: dict[str, Any]) -> None:
     click.echo(
         f"{report['file']}: {kinds}: {report['traces']} traces, {report['spans']} spans, {report['rewards']} rewards"
     )
+    for line in unread_lines(report["unread"]):
+        click.secho(f"  {line}", fg="yellow", err=True)
     if report["refused"]:
         click.secho(f"  {report['refused']} refused: {'; '.join(report['reasons'])}", fg="yellow", err=True)

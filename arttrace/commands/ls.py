@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import click
@@ -33,7 +34,9 @@ def _checked(check: Callable[[str], object]) -> Callable[[click.Context, click.P
 @click.option("--group", metavar="KEY", help="Only runs of this group: its key, or what the column shows of it.")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only runs with this tag; several: with all of them.")
 @click.option("--policy", metavar="NAME[@N]", help="Only runs that this policy, or this version of it, answered in.")
-@click.option("--status", type=click.Choice(["complete", "incomplete", "failed"]), help="Only runs of this status.")
+@click.option(
+    "--status", type=click.Choice(["complete", "unread", "incomplete", "failed"]), help="Only runs of this status."
+)
 @click.option("--errors", is_flag=True, help="Only runs that failed or are incomplete.")
 @click.option("--reward", metavar="'<0.5'", callback=_checked(comparison), help="Only runs with such a reward.")
 @click.option("--since", metavar="2h|DATE", callback=_checked(moment), help="Only runs that started since.")
@@ -59,7 +62,8 @@ def command(
 ) -> None:
     """List captured trajectories, the newest first; of several filters all must hold.
 
-    The column "tokens" reads trained/captured: how many of the sampled tokens a policy can be trained on.
+    The status "unread" is of a run with calls that yield no message: below the list stands what they are. The column
+    "tokens" reads trained/captured: how many of the sampled tokens a policy can be trained on.
     `arttrace show ID` shows one of them.
     """
     wanted = RunFilter(
@@ -96,6 +100,11 @@ def command(
     console.print(terminal.trajectory_table(rows, wide=wide))
     if any(has_collisions(summary.incomplete) for summary in summaries):
         console.print(ADVICE_ON_COLLISIONS, style="yellow")
+    unread = Counter[str]()
+    for summary in summaries:
+        unread.update(summary.unread)
+    for line in terminal.unread_lines(unread):
+        console.print(line, style="yellow", markup=False)
     if len(summaries) == limit:
         console.print(f"the newest {limit}; more with --limit", style="dim")
 

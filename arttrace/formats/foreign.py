@@ -1,8 +1,8 @@
 """Spans of other SDKs under the names of the conventions, from which trajectories are built. Pure.
 
 Understood: older and newest OpenTelemetry GenAI names (`gen_ai.prompt.N...`, `gen_ai.system`, message events),
-OpenInference, OpenLLMetry's `traceloop.*` and Langfuse's OpenTelemetry attributes. The stored span stays as it came;
-what it does not say is left out, never invented.
+OpenInference, OpenLLMetry's `traceloop.*`, Vercel's `ai.*`, Strands' events and Langfuse's OpenTelemetry attributes.
+The stored span stays as it came; what it does not say is left out, never invented.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from arttrace import semconv
-from arttrace.formats import langfuse
+from arttrace.formats import langfuse, strands, vercel
 from arttrace.formats.messages import answers, inputs, keywords, settings, text_of, tools
 from arttrace.records.span import Attributes, SpanRow
 from arttrace.trajectories.values import from_json, text
@@ -44,7 +44,9 @@ _OPENINFERENCE = {
     "llm.token_count.completion_details.reasoning": semconv.USAGE_REASONING_OUTPUT_TOKENS,
     "session.id": semconv.CONVERSATION_ID,
 }
-_FOREIGN = frozenset({_OPENINFERENCE_KIND, _TRACELOOP_KIND, langfuse.TYPE, "llm.request.type", *_RENAMED})
+_FOREIGN = frozenset(
+    {_OPENINFERENCE_KIND, _TRACELOOP_KIND, langfuse.TYPE, vercel.OPERATION, "llm.request.type", *_RENAMED}
+)
 _KINDS = {
     "LLM": semconv.OPERATION_CHAT,
     "generation": semconv.OPERATION_CHAT,
@@ -63,8 +65,11 @@ def normalise(span: SpanRow) -> SpanRow:
     if semconv.TRAJECTORY_ID in attributes and semconv.OPERATION_NAME in attributes:
         return span  # our own
     found = _renamed(span)
-    if attributes.get(semconv.OPERATION_NAME, found.get(semconv.OPERATION_NAME)) == semconv.OPERATION_CHAT:
+    operation = attributes.get(semconv.OPERATION_NAME, found.get(semconv.OPERATION_NAME))
+    if operation in semconv.CALL_OPERATIONS:
         _messages(span, found)
+    elif operation == semconv.OPERATION_EXECUTE_TOOL and span.events:
+        found = {**strands.tool(span), **found}
     added = {name: value for name, value in found.items() if value is not None and name not in attributes}
     added.update(_mended(attributes))
     return msgspec.structs.replace(span, attributes={**attributes, **added}) if added else span
@@ -91,6 +96,8 @@ def _renamed(span: SpanRow) -> Attributes:
         found = langfuse.attributes(span)
     elif _TRACELOOP_KIND in attributes:
         found = _traceloop(attributes)
+    elif vercel.OPERATION in attributes:
+        found = vercel.attributes(attributes)
     elif kind := _KINDS.get(text(attributes.get("llm.request.type")) or ""):
         found = {semconv.OPERATION_NAME: kind}
     for old, new in _RENAMED.items():
@@ -114,6 +121,8 @@ def _mended(attributes: Attributes) -> Attributes:
 def _messages(span: SpanRow, found: Attributes) -> None:
     """Numbered attributes and message events as message lists, where no list is given."""
     attributes = span.attributes
+    if span.events:
+        found.update((name, value) for name, value in strands.details(span).items() if name not in found)
     if semconv.INPUT_MESSAGES not in attributes and semconv.INPUT_MESSAGES not in found:
         prompt = numbered(attributes, "gen_ai.prompt") or _event_messages(span, _INPUT_EVENTS)
         if prompt:
@@ -149,9 +158,11 @@ def _event_messages(span: SpanRow, names: Iterable[str]) -> list[dict[str, Any]]
         elif isinstance(inner, str):
             message.setdefault("content", inner)
         message.setdefault("role", event.name.split(".")[1] if event.name != "gen_ai.choice" else "assistant")
+        if isinstance(inner, list):
+            message["content"] = inner
         if message["role"] == "tool":
             message.setdefault("tool_call_id", message.get("id"))
-        messages.append(message)
+        messages += strands.of_blocks(message) or [message]
     return messages
 
 

@@ -75,7 +75,8 @@ def canonical_json(value: Any) -> bytes:
 
 
 def joined_text(value: Any) -> str | None:
-    """The text of a list of text parts, as OpenAI's APIs and the conventions write them; None for anything else."""
+    """The text of a list of text parts, as OpenAI's APIs, the conventions and Bedrock write them; None for anything
+    else."""
     if not isinstance(value, list) or not value:
         return None
     texts = [_text_of(part) for part in value]
@@ -83,7 +84,9 @@ def joined_text(value: Any) -> str | None:
 
 
 def _text_of(part: Any) -> str | None:
-    if not isinstance(part, dict) or part.get("type") not in ("text", "input_text", "output_text"):
+    if not isinstance(part, dict):
+        return None
+    if part.get("type") not in ("text", "input_text", "output_text") and part.keys() != {"text"}:
         return None
     text = part.get("text", part.get("content"))
     return text if isinstance(text, str) else None

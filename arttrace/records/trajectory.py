@@ -100,8 +100,8 @@ class Trajectory(msgspec.Struct, frozen=True):
     `entry` loads the entry point again; `entry_name` is its name within its project, "" where it was not recorded.
     `group` is what the program said; `regrouped` the key that a grouping gave later, which counts then.
     `incomplete` says why it is not whole, or is empty. `conflicts` counts spans set aside because another one with the
-    same id and other content won. `calls`, `agents` and `tool_calls` are in order of start time
-    (ties by id); agents[0] is the root.
+    same id and other content won. `unread` counts calls that yield no message, by scope, operation and attributes.
+    `calls`, `agents` and `tool_calls` are in order of start time (ties by id); agents[0] is the root.
     """
 
     id: str
@@ -126,6 +126,7 @@ class Trajectory(msgspec.Struct, frozen=True):
     rewards: tuple[Reward, ...] = ()
     incomplete: str = ""
     conflicts: int = 0
+    unread: dict[str, int] = {}
 
     @property
     def policy_versions(self) -> tuple[str, ...]:

@@ -186,7 +186,7 @@ def _of_call(get: Callable[[str], Any]) -> Row:
     )
 
 
-_CALLS = (semconv.OPERATION_CHAT, semconv.OPERATION_TEXT_COMPLETION)
+_CALLS = semconv.CALL_OPERATIONS
 _NO_CALL: Row = (None,) * 4
 
 

@@ -16,7 +16,7 @@ from arttrace.trajectories import sequences
 
 class TrajectorySummary(msgspec.Struct, frozen=True):
     """What a list shows of a trajectory. Token counts as in TokenReport; `error` is the run's own, `incomplete` why
-    the trajectory is not whole, "" when it is."""
+    the trajectory is not whole, "" when it is, `unread` the calls that yield no message."""
 
     id: str
     revision: str
@@ -36,9 +36,10 @@ class TrajectorySummary(msgspec.Struct, frozen=True):
     rewards: tuple[Reward, ...]
     error: str | None
     incomplete: str
+    unread: dict[str, int] = {}
 
 
-_READING = 6
+_READING = 7
 """Counted up when the same spans are read in another way, or summaries are kept otherwise."""
 
 _fields = " ".join((str(_READING), *TrajectorySummary.__struct_fields__))
@@ -89,4 +90,5 @@ def summarise(trajectory: Trajectory) -> TrajectorySummary:
         rewards=trajectory.rewards,
         error=trajectory.error,
         incomplete=trajectory.incomplete,
+        unread=trajectory.unread,
     )

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from arttrace import semconv
 from arttrace.store import placing
 
 
@@ -46,7 +47,7 @@ def _attribute(name: str, *, operator: str = "->>", of: str = "") -> str:
 
 
 _SECONDS = "({0}end_ns::HUGEINT - {0}start_ns) / 1e9"
-_IS_CALL = "operation IN ('chat', 'text_completion')"
+_IS_CALL = f"operation IN {semconv.CALL_OPERATIONS}"
 _OWN_TAGS = f"TRY_CAST({_attribute('arttrace.tags', operator='->')} AS VARCHAR[])"
 _OWN_METADATA = f"TRY_CAST({_attribute('arttrace.metadata')} AS JSON)"
 

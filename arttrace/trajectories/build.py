@@ -28,6 +28,7 @@ from arttrace.trajectories.spans import SpanKey, UniqueSpan, deduplicate, distin
 from arttrace.trajectories.subagents import Scope, partition
 from arttrace.trajectories.tools import Tooling, recorded_tool_call, tool_calls
 from arttrace.trajectories.tree import AgentTree, agent_tree, is_call, operation
+from arttrace.trajectories.unread import counted, unread
 from arttrace.trajectories.values import as_text, from_json, text
 
 
@@ -80,6 +81,7 @@ def _build(
     root = tree.root.attributes if tree.root else {}
     collided = {span.key for span in members if span.collided is not None}
     agents, calls, tools, nodes = _agents_and_calls(tree, spans, collided)
+    read = {(placed.call.trace_id, placed.call.span_id): placed.call for placed in calls}
     return Trajectory(
         id=trajectory_id,
         revision=revision(members),
@@ -102,6 +104,7 @@ def _build(
         rewards=_latest(rewards),
         incomplete="; ".join((*problems, *tree.problems, *_in_progress(spans), *_missing_spans(spans))),
         conflicts=sum(span.conflicts for span in members),
+        unread=counted(unread(span, read.get(key)) for key, span in spans.items()),
     )
 
 

@@ -178,18 +178,41 @@ def _lenient_message(value: Any) -> Message:
     name = value.get("name")
     return Message(
         role=str(value.get("role", "")),
-        parts=tuple(_lenient_part(part) for part in parts) if isinstance(parts, list) else (),
+        parts=tuple(_lenient_part(part) for part in parts) if isinstance(parts, list) else tuple(_of_content(value)),
         name=name if isinstance(name, str) else None,
     )
+
+
+def _of_content(message: dict[str, Any]) -> Iterator[Part]:
+    """A message in OpenAI's form, which some SDKs put in the place of one with parts."""
+    content, calls = message.get("content"), message.get("tool_calls")
+    if message.get("role") == "tool":
+        id = message.get("tool_call_id", message.get("id"))
+        yield ToolResultPart(response=content, id=id if isinstance(id, str) else None)
+        return
+    for kind in ("reasoning_content", "reasoning"):
+        if isinstance(reasoning := message.get(kind), str) and reasoning:
+            yield ReasoningPart(reasoning)
+            break
+    if isinstance(content, str):
+        yield TextPart(content)
+    elif isinstance(content, list):
+        for item in content:
+            yield TextPart(item) if isinstance(item, str) else _lenient_part(item)
+    elif content is not None:
+        yield OtherPart({"type": "content", "content": content})
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function", call) if isinstance(call, dict) else None
+        yield _lenient_part({**call, **function, "type": "tool_call"} if isinstance(function, dict) else call)
 
 
 def _lenient_part(part: Any) -> Part:
     if not isinstance(part, dict):
         return OtherPart({"value": part})
-    content, id = part.get("content"), part.get("id")
+    content, id = part.get("content", part.get("text")), part.get("id")
     id = id if isinstance(id, str) else None
     match part.get("type"):
-        case "text" if isinstance(content, str) or content is None:
+        case "text" | "input_text" | "output_text" if isinstance(content, str) or content is None:
             return TextPart(content or "")
         case "reasoning" if isinstance(content, str) or content is None:
             return ReasoningPart(content or "")

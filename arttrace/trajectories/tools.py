@@ -9,6 +9,7 @@ import msgspec
 
 from arttrace import semconv
 from arttrace.records.call import Call
+from arttrace.records.message import joined_text
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import ToolCall
 from arttrace.trajectories.decode import span_error
@@ -32,8 +33,9 @@ def recorded_tool_call(span: SpanRow, agent_id: str) -> ToolCall:
 
 
 def _result(value: Any) -> str | None:
-    """A result as a model would read it: a JSON text that holds a string is that string."""
+    """A result as a model would read it: a JSON text that holds a string, or text in parts, is that text."""
     decoded = from_json(value)
+    decoded = decoded if (joined := joined_text(decoded)) is None else joined
     return decoded if isinstance(decoded, str) else as_text(value)
 
 

@@ -37,7 +37,7 @@ def operation(span: SpanRow) -> str:
 
 def is_call(span: SpanRow) -> bool:
     """Whether a span is a model call that a trajectory consists of."""
-    return operation(span) in (semconv.OPERATION_CHAT, semconv.OPERATION_TEXT_COMPLETION)
+    return operation(span) in semconv.CALL_OPERATIONS
 
 
 def agent_tree(

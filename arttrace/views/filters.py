@@ -23,9 +23,9 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     """What a run must be to be shown; all that is given must hold.
 
     `entry` is the entry point's name, whole or as `ls` shows it; `group` a group's key or what `ls` shows of it;
-    `policy` a policy or one version of it (`policy@3`); `status` some of "complete", "incomplete" and "failed";
-    `reward` a number or a comparison such as `<0.5`; `since_ns` nanoseconds since 1970. Raises ValueError for a reward
-    that is no comparison.
+    `policy` a policy or one version of it (`policy@3`); `status` some of "complete", "unread", "incomplete" and
+    "failed"; `reward` a number or a comparison such as `<0.5`; `since_ns` nanoseconds since 1970. Raises ValueError
+    for a reward that is no comparison.
     """
 
     entry: str | None = None
@@ -58,7 +58,9 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 def status(run: TrajectorySummary) -> str:
     """What `ls` shows as a run's status."""
-    return "incomplete" if run.incomplete else "failed" if run.error else "complete"
+    if run.incomplete:
+        return "incomplete"
+    return "failed" if run.error else "unread" if run.unread else "complete"
 
 
 def is_group(text: str, run: TrajectorySummary) -> bool:

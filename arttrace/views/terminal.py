@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -80,7 +80,7 @@ def group_name(key: str, entry: str) -> str:
 
 
 LIST_COLUMNS = ("id", "entry", "group", "age", "agents", "calls", "tokens", "policy", "reward", "status")
-_STATUS_STYLES = {"complete": "green", "incomplete": "yellow", "failed": "red"}
+_STATUS_STYLES = {"complete": "green", "unread": "yellow", "incomplete": "yellow", "failed": "red"}
 
 
 def trajectory_table(rows: Iterable[Sequence[str]], *, wide: bool = False) -> Table:
@@ -148,6 +148,8 @@ def _facts(
         fact("error", Text(one_line(trajectory.error), style="red"))
     if trajectory.conflicts:
         fact("conflicts", f"{trajectory.conflicts} set aside: other content under the id of a span")
+    for line in unread_lines(trajectory.unread):
+        fact("unread", Text(line, style="yellow"))
     if trajectory.incomplete:
         fact("status", Text(f"incomplete: {trajectory.incomplete}", style="yellow"))
         if has_collisions(trajectory.incomplete):
@@ -155,6 +157,14 @@ def _facts(
     else:
         fact("status", Text("complete", style="green"))
     return table
+
+
+def unread_lines(unread: Mapping[str, int]) -> list[str]:
+    """Calls that yield no message, a line per kind, named by scope, operation and attributes."""
+    return [
+        f"{count} call{'' if count == 1 else 's'} without a message: {one_line(name)}"
+        for name, count in sorted(unread.items(), key=lambda item: (-item[1], item[0]))
+    ]
 
 
 def _tokens(sequences: Sequence[TokenSequence], report: TokenReport) -> str:

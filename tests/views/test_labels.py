@@ -61,7 +61,7 @@ def test_inferred_tools_and_links_that_are_less_than_sure_are_marked() -> None:
     answered = [*start, asked, result("1", "page"), result("2", '{"result": "it is in Oslo"}')]
     run.chat("b", answered, message("assistant", "x"), at=20)
     text = shown(run.end())
-    assert "── tool look() -> page" in text
+    assert "── tool look({}) -> page" in text
     assert '── inferred tool research({}) -> {"result": "it is in Oslo"}' in text
     assert "agent research  (inferred: its answer is a part of what research returned, 90% sure)" in text
 

@@ -1,0 +1,318 @@
+"""Spans as Strands Agents 1.62, Vercel's AI SDK 6, google-genai's instrumentation 1.3b0 and exporters that write
+`content` in place of `parts` send them give the messages and tools that the model saw."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from arttrace.commands import cli
+from arttrace.paths import DataDir
+from arttrace.records.message import Message, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from arttrace.records.record import encode_record
+from arttrace.records.span import Attributes, SpanEvent, SpanRow
+from arttrace.records.trajectory import Trajectory
+from arttrace.store import Store
+from arttrace.trajectories.unread import counted
+
+TRACE = "1" * 32
+DETAILS = "gen_ai.client.inference.operation.details"
+
+
+def span(id: str, name: str, attributes: Attributes, *events: tuple[str, Attributes], scope: str = "") -> SpanRow:
+    start = int(id, 16) * 10
+    return SpanRow(
+        TRACE,
+        id * 16,
+        name,
+        start,
+        start + 5,
+        "a" * 16 if id != "a" else None,
+        attributes=attributes,
+        events=[SpanEvent(name, start, attributes) for name, attributes in events],
+        scope_name=scope,
+    )
+
+
+def build(directory: Path, *spans: SpanRow) -> Trajectory:
+    with Store.open(DataDir(directory), create=True) as store:
+        store.append(spans)
+        [trajectory] = store.trajectories()
+        assert store.sql("SELECT count(*) FROM calls")[1] == [(len(trajectory.calls),)]
+    return trajectory
+
+
+WHOLE = (
+    Message("system", (TextPart("Be kind."),)),
+    Message("user", (TextPart("Weather in Oslo?"),)),
+    Message("assistant", (TextPart("Let me look."), ToolCallPart("weather", '{"city":"Oslo"}', "t1"))),
+    Message("tool", (ToolResultPart("rain", "t1"),)),
+)
+ANSWER = Message("assistant", (TextPart("It rains."),))
+
+
+def check(trajectory: Trajectory, *, tool_role: str = "tool") -> None:
+    [placed] = trajectory.calls
+    expected = [*WHOLE[:3], Message(tool_role, WHOLE[3].parts)]
+    assert list(placed.call.messages) == expected
+    assert [choice.message for choice in placed.call.choices] == [ANSWER]
+    assert placed.call.choices[0].finish_reason in ("end_turn", "stop")
+    assert trajectory.unread == {}
+
+
+def blocks(*items: dict[str, Any]) -> str:
+    return json.dumps(items, ensure_ascii=False)
+
+
+ASKED: dict[str, Any] = {"toolUse": {"name": "weather", "toolUseId": "t1", "input": {"city": "Oslo"}}}
+GIVEN: dict[str, Any] = {"toolResult": {"toolUseId": "t1", "status": "success", "content": [{"text": "rain"}]}}
+
+
+def test_strands_older_events(tmp_path: Path) -> None:
+    common: Attributes = {"gen_ai.system": "strands-agents", "gen_ai.event.start_time": "2026-11-01T00:00:00+00:00"}
+    call = span(
+        "c",
+        "chat",
+        {**common, "gen_ai.operation.name": "chat", "gen_ai.request.model": "m"},
+        ("gen_ai.system.message", {"content": blocks({"text": "Be kind."})}),
+        ("gen_ai.user.message", {"content": blocks({"text": "Weather in Oslo?"})}),
+        ("gen_ai.assistant.message", {"content": blocks({"text": "Let me look."}, ASKED)}),
+        ("gen_ai.tool.message", {"content": blocks(GIVEN)}),
+        ("gen_ai.choice", {"finish_reason": "end_turn", "message": blocks({"text": "It rains."})}),
+        scope="strands.telemetry.tracer",
+    )
+    tool = span(
+        "b",
+        "execute_tool weather",
+        {
+            **common,
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": "weather",
+            "gen_ai.tool.call.id": "t1",
+        },
+        ("gen_ai.tool.message", {"role": "tool", "content": '{"city": "Oslo"}', "id": "t1"}),
+        ("gen_ai.choice", {"message": blocks({"text": "rain"}), "id": "t1"}),
+    )
+    agent = span("a", "invoke_agent A", {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "A"})
+    trajectory = build(tmp_path, agent, tool, call)
+    check(trajectory)
+    [found] = trajectory.tool_calls
+    assert (found.id, found.arguments, found.result, found.inferred) == ("t1", '{"city": "Oslo"}', "rain", False)
+
+
+def test_strands_newest_events(tmp_path: Path) -> None:
+    text = [{"type": "text", "content": "Be kind."}]
+    asked = {"type": "tool_call", "name": "weather", "id": "t1", "arguments": {"city": "Oslo"}}
+    given = {"type": "tool_call_response", "id": "t1", "response": [{"text": "rain"}]}
+    history = [
+        {"role": "user", "parts": [{"type": "text", "content": "Weather in Oslo?"}]},
+        {"role": "assistant", "parts": [{"type": "text", "content": "Let me look."}, asked]},
+        {"role": "user", "parts": [given]},
+    ]
+    answer = [{"role": "assistant", "parts": [{"type": "text", "content": "It rains."}], "finish_reason": "end_turn"}]
+    call = span(
+        "c",
+        "chat",
+        {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "strands-agents"},
+        (DETAILS, {"gen_ai.system_instructions": json.dumps(text)}),
+        (DETAILS, {"gen_ai.input.messages": json.dumps(history)}),
+        (DETAILS, {"gen_ai.output.messages": json.dumps(answer)}),
+    )
+    tool = span(
+        "b",
+        "execute_tool weather",
+        {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "weather", "gen_ai.tool.call.id": "t1"},
+        (DETAILS, {"gen_ai.input.messages": json.dumps([{"role": "tool", "parts": [asked]}])}),
+        (DETAILS, {"gen_ai.output.messages": json.dumps([{"role": "tool", "parts": [given]}])}),
+    )
+    agent = span("a", "invoke_agent A", {"gen_ai.operation.name": "invoke_agent"})
+    trajectory = build(tmp_path, agent, tool, call)
+    [placed] = trajectory.calls
+    *_, last = placed.call.messages
+    assert (last.role, last.parts) == ("user", (ToolResultPart([{"text": "rain"}], "t1"),))
+    assert list(placed.call.messages[:3]) == list(WHOLE[:3])
+    assert [choice.message for choice in placed.call.choices] == [ANSWER]
+    [found] = trajectory.tool_calls
+    assert (found.arguments, found.result) == ('{"city":"Oslo"}', "rain")
+
+
+def vercel_call(**changed: Any) -> Attributes:
+    prompt = [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": [{"type": "text", "text": "Weather in Oslo?"}]},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "text", "text": "Let me look."},
+                {"type": "tool-call", "toolCallId": "t1", "toolName": "weather", "input": {"city": "Oslo"}},
+            ],
+        },
+        {
+            "role": "tool",
+            "content": [
+                {
+                    "type": "tool-result",
+                    "toolCallId": "t1",
+                    "toolName": "weather",
+                    "output": {"type": "text", "value": "rain"},
+                }
+            ],
+        },
+    ]
+    tool = {"type": "function", "name": "weather", "description": "d", "inputSchema": {"type": "object"}}
+    return {
+        "operation.name": "ai.generateText.doGenerate",
+        "ai.operationId": "ai.generateText.doGenerate",
+        "ai.model.provider": "openai.chat",
+        "ai.model.id": "gpt-4o",
+        "ai.prompt.messages": json.dumps(prompt),
+        "ai.prompt.tools": [json.dumps(tool)],
+        "gen_ai.system": "openai.chat",
+        "gen_ai.request.model": "gpt-4o",
+        "gen_ai.request.temperature": 0.5,
+        "ai.response.finishReason": "stop",
+        "ai.response.text": "It rains.",
+        "ai.response.id": "r1",
+        "ai.response.model": "gpt-4o-2026",
+        "ai.usage.inputTokens": 7,
+        "gen_ai.usage.output_tokens": 3,
+        **changed,
+    }
+
+
+def test_vercel(tmp_path: Path) -> None:
+    agent = span(
+        "a",
+        "ai.generateText",
+        {
+            "ai.operationId": "ai.generateText",
+            "operation.name": "ai.generateText helper",
+            "ai.telemetry.functionId": "helper",
+            "ai.telemetry.metadata.user": "u1",
+            "ai.prompt": '{"prompt":"Weather in Oslo?"}',
+            "ai.response.text": "It rains.",
+        },
+        scope="ai",
+    )
+    tool = span(
+        "b",
+        "ai.toolCall",
+        {
+            "ai.operationId": "ai.toolCall",
+            "ai.toolCall.name": "weather",
+            "ai.toolCall.id": "t1",
+            "ai.toolCall.args": '{"city":"Oslo"}',
+            "ai.toolCall.result": '"rain"',
+        },
+        scope="ai",
+    )
+    trajectory = build(tmp_path, agent, tool, span("c", "ai.generateText.doGenerate", vercel_call(), scope="ai"))
+    check(trajectory)
+    call = trajectory.calls[0].call
+    assert (call.request_model, call.response_model, call.temperature) == ("gpt-4o", "gpt-4o-2026", 0.5)
+    assert (call.input_tokens, call.output_tokens) == (7, 3)
+    assert call.tools[0]["function"] == {"name": "weather", "description": "d", "parameters": {"type": "object"}}
+    assert (trajectory.agents[0].name, trajectory.result) == ("helper", "It rains.")
+    assert trajectory.metadata == {"user": "u1"}
+    [found] = trajectory.tool_calls
+    assert (found.id, found.arguments, found.result, found.inferred) == ("t1", '{"city":"Oslo"}', "rain", False)
+
+
+def test_vercel_tool_calls_and_reasoning_of_an_answer(tmp_path: Path) -> None:
+    asked = [{"toolCallId": "t1", "toolName": "weather", "args": {"city": "Oslo"}}]  # as older versions say it
+    attributes = vercel_call(**{"ai.response.toolCalls": json.dumps(asked), "ai.response.reasoning": "hm"})
+    del attributes["ai.response.text"]
+    [placed] = build(tmp_path, span("c", "ai.streamText.doStream", attributes)).calls
+    assert placed.call.choices[0].message == Message(
+        "assistant", (ReasoningPart("hm"), ToolCallPart("weather", '{"city":"Oslo"}', "t1"))
+    )
+
+
+def test_generate_content_is_a_call(tmp_path: Path) -> None:
+    given = [
+        {"role": "user", "parts": [{"type": "text", "content": "Weather in Oslo?"}]},
+        {
+            "role": "assistant",
+            "parts": [
+                {"type": "text", "content": "Let me look."},
+                {"type": "tool_call", "name": "weather", "id": "t1", "arguments": {"city": "Oslo"}},
+            ],
+        },
+        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "t1", "response": "rain"}]},
+    ]
+    answer = [{"role": "assistant", "parts": [{"type": "text", "content": "It rains."}], "finish_reason": "stop"}]
+    attributes: Attributes = {
+        "gen_ai.operation.name": "generate_content",
+        "gen_ai.provider.name": "gcp.gemini",
+        "gen_ai.request.model": "gemini-3",
+        "gen_ai.system_instructions": '[{"type":"text","content":"Be kind."}]',
+        "gen_ai.input.messages": json.dumps(given),
+        "gen_ai.output.messages": json.dumps(answer),
+    }
+    check(build(tmp_path, span("c", "generate_content gemini-3", attributes)))
+
+
+@pytest.mark.parametrize("as_text", [True, False])
+def test_content_in_place_of_parts(as_text: bool, tmp_path: Path) -> None:
+    function = {"name": "weather", "arguments": '{"city":"Oslo"}'}
+    given: Any = [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": [{"type": "text", "text": "Weather in Oslo?"}]},
+        {
+            "role": "assistant",
+            "content": "Let me look.",
+            "tool_calls": [{"id": "t1", "type": "function", "function": function}],
+        },
+        {"role": "tool", "tool_call_id": "t1", "content": "rain"},
+    ]
+    answer: Any = [{"role": "assistant", "content": "It rains.", "finish_reason": "stop"}]
+    attributes: Attributes = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.input.messages": json.dumps(given) if as_text else given,
+        "gen_ai.output.messages": json.dumps(answer) if as_text else answer,
+    }
+    check(build(tmp_path, span("c", "chat m", attributes)))
+
+
+def test_calls_without_a_message_are_counted_and_named(tmp_path: Path) -> None:
+    """As OpenTelemetry's instrumentation of openai sends them where messages go into logs, and a span that says a model
+    and no operation."""
+    spans = [
+        span("a", "invoke_agent A", {"gen_ai.operation.name": "invoke_agent"}),
+        span("b", "chat m", {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}, scope="otel.openai"),
+        span("c", "chat m", {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}, scope="otel.openai"),
+        span("d", "call_llm", {"gen_ai.request.model": "m", "llm_request.7.text": "{}"}, scope="gcp.vertex.agent"),
+        span("e", "execute_tool t", {"gen_ai.operation.name": "execute_tool", "gen_ai.request.model": "m"}),
+    ]
+    named = {
+        "otel.openai, chat: gen_ai.operation.name, gen_ai.request.model": 2,
+        "gcp.vertex.agent, no operation: gen_ai.request.model, llm_request.N.text": 1,
+    }
+    trajectory = build(tmp_path / "store", *spans)
+    assert trajectory.unread == named
+    file = tmp_path / "spans.jsonl"
+    file.write_bytes(b"\n".join(map(encode_record, spans)))
+    data = str(tmp_path / "imported")
+    imported = CliRunner().invoke(cli, ["import", str(file), "--dir", data], catch_exceptions=False)
+    listed = CliRunner().invoke(cli, ["ls", "--dir", data], catch_exceptions=False)
+    shown = CliRunner().invoke(cli, ["show", TRACE, "--dir", data], catch_exceptions=False)
+    for output in (imported.output, listed.output, shown.output):
+        told = " ".join(output.split())
+        assert "2 calls without a message: otel.openai, chat: gen_ai.operation.name, gen_ai.request.model" in told
+        assert "1 call without a message: gcp.vertex.agent, no operation" in told
+    assert " unread" in listed.output
+    assert "complete" not in listed.output
+
+
+def test_a_run_whose_calls_are_read_tells_nothing(tmp_path: Path) -> None:
+    trajectory = build(tmp_path, span("c", "chat", vercel_call()))
+    assert trajectory.unread == {}
+
+
+def test_kinds_without_a_message_are_bounded() -> None:
+    found = counted([f"kind {n}" for n in range(100)])
+    assert (len(found), sum(found.values()), found["others"]) == (9, 100, 92)
