@@ -15,8 +15,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from arttrace.collector.owner import hold_store
-from arttrace.commands.judge_options import judge_base_url_option, judge_option, judge_params, rubric_option
+from arttrace.commands.judge_options import judge_base_url_option, judge_params, rubric_option
 from arttrace.commands.options import dir_option, json_option
+from arttrace.commands.score_code import load_rewarder, score_by_function
 from arttrace.errors import JudgeError, StoreError
 from arttrace.groups import group_trajectories
 from arttrace.paths import DataDir
@@ -42,9 +43,11 @@ class _Plan(msgspec.Struct, frozen=True):
 
 
 @click.command()
-@judge_option
+@click.option("--judge", metavar="MODEL", help="Judge model by its litellm name, such as openai/o3.")
 @judge_base_url_option
 @rubric_option
+@click.option("--reward", metavar="MODULE:FUNCTION", help="Reward runs by this function of a trajectory instead.")
+@click.option("--reward-version", metavar="TEXT", help="Version of the function.  [default: a hash of its source]")
 @click.option("--group", metavar="KEY", help="Score this group only: its key, or what `ls` shows.")
 @click.option(
     "--votes",
@@ -57,21 +60,35 @@ class _Plan(msgspec.Struct, frozen=True):
 @dir_option
 @json_option
 def command(
-    judge: str,
+    judge: str | None,
     judge_base_url: str | None,
     rubric: str,
+    reward: str | None,
+    reward_version: str | None,
     group: str | None,
     votes: int,
     dry_run: bool,
     data: DataDir,
     as_json: bool,
 ) -> None:
-    """Let a judge model score every group of runs (RULER).
+    """Let a judge model score every group of runs (RULER), or a function of yours reward every run.
 
     The runs of one scenario are shown to the judge together, and it scores them against each other, in 0..1. Each
     group is stored as soon as it is scored, and is not paid for twice: stop the command, start it again, and it goes on
     with the groups that are left. Rewards that your code gave stay as they are.
+
+    With --reward, `def function(trajectory) -> float | None` is called once for each complete run, and again when its
+    source, --reward-version or the run has changed: its reward then takes the place of its earlier one. It is added to
+    what the run was rewarded with otherwise. None gives no reward.
     """
+    if (judge is None) == (reward is None):
+        raise click.UsageError("give either --judge MODEL or --reward MODULE:FUNCTION")
+    if reward is not None:
+        rewarder = load_rewarder(reward, reward_version)
+        with hold_store(data) as store:
+            score_by_function(store, rewarder, group, dry_run=dry_run, as_json=as_json)
+        return
+    assert judge is not None
     params = judge_params(judge, judge_base_url)
     with hold_store(data) as store:
         plan = _plan(store, judge, rubric, group, votes)

@@ -11,7 +11,8 @@ class Reward(msgspec.Struct, frozen=True, tag="reward", omit_defaults=True):
     """One number given to a trajectory, or to one agent of it.
 
     `source` is "code" for a reward from the user's code or "judge" for a judge's score; `id` makes it idempotent:
-    the same id twice is one reward, the later `time_ns` wins.
+    the same id twice is one reward, the later `time_ns` wins. `version` is that of the function which gave it to a
+    stored run, and the run's revision.
     """
 
     id: str
@@ -23,6 +24,7 @@ class Reward(msgspec.Struct, frozen=True, tag="reward", omit_defaults=True):
     explanation: str = ""
     judgement_id: str | None = None
     time_ns: Int64 = 0
+    version: str = ""
 
 
 class Judgement(msgspec.Struct, frozen=True, tag="judgement", omit_defaults=True):

@@ -1,0 +1,124 @@
+"""`arttrace score --reward` on a real store: each run once per version of the function, nothing lost to an error."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from simulated_agent import Run, message
+
+from arttrace.commands.score import command
+from arttrace.errors import ArttraceError
+from arttrace.paths import DataDir
+from arttrace.records.record import Record
+from arttrace.records.reward import Reward
+from arttrace.rewards import trajectory_reward
+from arttrace.store import Store
+
+EXACT = """
+calls = []
+
+def exact(run):
+    print("looking at", run.id)
+    calls.append(run.id)
+    return float("6" in run.nodes[-1].message.text)
+"""
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDir:
+    """Three complete runs, the last rewarded in code with 0.25, and one that is still going."""
+    data = DataDir(tmp_path / "data")
+    records: list[Record] = [Reward(id="own", trajectory_id="run-2", value=0.25)]
+    for n, answer in enumerate(("6", "9", "6")):
+        run = Run(f"run-{n}", scenario="pears")
+        run.chat("m", [message("user", "?")], message("assistant", answer), at=n)
+        records += run.end()
+    half = Run("half", scenario="pears")
+    half.chat("m", [message("user", "?")], message("assistant", "6"), at=9)
+    records += half.end()[:1]
+    with Store.open(data, create=True) as store:
+        store.append(records)
+    return data
+
+
+@pytest.fixture
+def rewards(tmp_path: Path) -> Path:
+    path = tmp_path / "rewards.py"
+    path.write_text(EXACT)
+    return path
+
+
+def score(data: DataDir, rewards: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(command, ["--dir", str(data.root), "--reward", f"{rewards}:exact", *arguments])
+
+
+def now(result: Result) -> tuple[int, int]:
+    assert result.exception is None, result.output
+    document = json.loads(result.stdout)
+    return document["rewarded_now"], document["rewarded_before"]
+
+
+def given(data: DataDir) -> dict[str, float | None]:
+    with Store.open(data) as store:
+        return {run.id: trajectory_reward(run) for run in store.trajectories() if not run.incomplete}
+
+
+def test_each_run_is_rewarded_once_per_version_of_the_function(data: DataDir, rewards: Path) -> None:
+    planned = score(data, rewards, "--dry-run")
+    assert planned.stdout.startswith("3 runs would be rewarded by rewards.py:exact (version ")
+    assert given(data) == {"run-0": None, "run-1": None, "run-2": 0.25}
+    first = score(data, rewards)
+    assert first.stdout.startswith("3 runs rewarded by rewards.py:exact (version ")
+    assert "mean 0.667, 0.00 to 1.00; 0 before; 1 incomplete runs left out." in first.stdout
+    assert "3 of 3 runs" in first.stderr
+    assert "looking at run-0" in first.stderr, "what it prints is not in the way of ours"
+    assert given(data) == {"run-0": 1.0, "run-1": 0.0, "run-2": 1.25}
+    assert now(score(data, rewards, "--json")) == (0, 3)
+
+    rewards.write_text(EXACT.replace("return float(", "return 2 * float("))
+    assert now(score(data, rewards, "--json")) == (3, 0)
+    assert given(data) == {"run-0": 2.0, "run-1": 0.0, "run-2": 2.25}, "the later version's takes the place"
+    assert now(score(data, rewards, "--json", "--reward-version", "2")) == (3, 0)
+    rewards.write_text(EXACT)
+    assert now(score(data, rewards, "--json", "--reward-version", "2")) == (0, 3), "the version given is what counts"
+
+    with Store.open(data) as store:
+        late = Run("run-3", scenario="plums")
+        late.chat("m", [message("user", "?")], message("assistant", "6"), at=1)
+        store.append(late.end())
+    assert now(score(data, rewards, "--json", "--reward-version", "2", "--group", "plums")) == (1, 0)
+
+
+def test_a_run_that_cannot_be_rewarded_is_told_and_the_others_are_stored(data: DataDir, rewards: Path) -> None:
+    rewards.write_text(
+        "def exact(run):\n    return {'run-0': None, 'run-1': 1.0, 'run-2': float('nan')}[run.id]\n", encoding="utf-8"
+    )
+    failed = score(data, rewards)
+    assert isinstance(failed.exception, ArttraceError)
+    assert "1 of 3 runs could not be rewarded; ValueError: nan" in failed.exception.message
+    assert "1 given none" in failed.stdout
+    assert given(data) == {"run-0": None, "run-1": 1.0, "run-2": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("def other(run): ...\n", "has no attribute 'exact'"),
+        ("import nowhere_at_all\n", "No module named"),
+        ("async def exact(run): ...\n", "coroutine function"),
+        ("exact = max\n", "--reward-version"),
+    ],
+)
+def test_a_function_that_cannot_be_used_is_named(data: DataDir, rewards: Path, source: str, said: str) -> None:
+    rewards.write_text(source)
+    refused = score(data, rewards)
+    assert isinstance(refused.exception, ArttraceError)
+    assert said in str(refused.exception)
+
+
+def test_either_a_judge_or_a_function(data: DataDir, rewards: Path) -> None:
+    assert score(data, rewards, "--judge", "openai/o3").exit_code == 2
+    assert CliRunner().invoke(command, ["--dir", str(data.root)]).exit_code == 2
