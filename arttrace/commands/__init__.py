@@ -6,12 +6,12 @@ import sys
 from importlib import import_module
 from importlib.metadata import entry_points, version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import NamedTuple
 
 import click
 
 from arttrace.commands.options import options_from_the_front
+from arttrace.commands.shadowed import foreign_trainer
 from arttrace.errors import ArttraceError
 from arttrace.private import only_for_its_user
 
@@ -30,6 +30,7 @@ class _Command(NamedTuple):
 _COMMANDS = {
     "collect": _Command("arttrace.commands.collect", "Receive spans of any OpenTelemetry SDK.", "store"),
     "demo": _Command("", "Watch the whole loop on this machine.", "trainer"),
+    "doctor": _Command("arttrace.commands.doctor", "Check the installation, the data directory and the servers."),
     "export": _Command("arttrace.commands.export", "Write stored spans as OTLP.", "store"),
     "group": _Command("arttrace.commands.group", "Group stored runs by another criterion than their own.", "store"),
     "import": _Command("arttrace.commands.import_", "Take in traces of other systems from files.", "store"),
@@ -94,12 +95,9 @@ def _is_missing(extra: str) -> bool:
 
 def _check_trainer() -> None:
     """Raises when Python finds another `trainer` than the one that came with arttrace."""
-    own = Path(__file__).parents[2] / "trainer" / "__init__.py"
-    spec = find_spec("trainer")
-    found = spec.origin or next(iter(spec.submodule_search_locations or ()), None) if spec is not None else None
-    if found is not None and own.is_file() and Path(found).resolve() != own.resolve():
+    if other := foreign_trainer():
         raise click.ClickException(
-            f"Python finds {found} as the module `trainer`, in place of arttrace's own {own}.\n"
+            f"Python finds {other} as the module `trainer`, in place of arttrace's own.\n"
             "Take its folder off PYTHONPATH, or rename it."
         )
 

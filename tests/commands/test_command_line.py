@@ -70,6 +70,8 @@ def test_the_light_install_captures_lists_all_commands_and_names_the_extra(tmp_p
     missing = _light("ls", cwd=tmp_path)
     assert missing.returncode == 1
     assert missing.stderr == "Error: `arttrace ls` needs the package duckdb: pip install 'arttrace[store]'\n"
+    looked = _light("doctor", cwd=tmp_path)
+    assert looked.returncode == 0, looked.stdout + looked.stderr
     (tmp_path / "agent.py").write_text(
         "import arttrace\n@arttrace.trajectory\ndef answer(q): return q\nprint(answer('why?'))\n"
     )

@@ -1,0 +1,178 @@
+"""`arttrace doctor`: whether the installation, the data directory and the servers in use are in order."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+import click
+import httpx
+import msgspec
+from packaging.requirements import Requirement
+
+from arttrace.commands.options import dir_option, json_option
+from arttrace.commands.shadowed import foreign_trainer
+from arttrace.errors import ArttraceError
+from arttrace.paths import DataDir, beside_another
+
+_LOW_DISK = 1 << 30
+_TIMEOUT_S = 5.0
+_COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that was looked at; `hint` says what to do where it is not in order."""
+
+    name: str
+    state: Literal["ok", "warning", "error"]
+    found: str
+    hint: str = ""
+
+
+@click.command("doctor")
+@json_option
+@dir_option
+def command(as_json: bool, data: DataDir) -> None:
+    """Check this installation: packages and their versions, the data directory, the store, and the servers that the
+    environment names. Exit code 1 when something does not work.
+    """
+    checks = [check for look in _LOOKS for check in look(data)]
+    if as_json:
+        click.echo(msgspec.json.encode(checks))
+    else:
+        width = max(len(check.name) for check in checks)
+        for check in checks:
+            state = click.style(f"{check.state:7}", fg=_COLOURS[check.state])
+            click.echo(f"{state}  {check.name:{width}}  {check.found}")
+            if check.hint:
+                click.echo(f"{'':{width + 11}}{check.hint}")
+    if any(check.state == "error" for check in checks):
+        raise SystemExit(1)
+
+
+def _packages(_data: DataDir) -> Iterator[Check]:
+    yield Check("python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    needed = [Requirement(text) for text in importlib.metadata.requires("arttrace") or ()]
+    extras = [name for name, package in _MAIN_PACKAGE.items() if find_spec(package) is not None]
+    wrong = [found for one in needed if (found := _not_met(one, extras))]
+    installed = f"arttrace {importlib.metadata.version('arttrace')}" + (f" with {', '.join(extras)}" if extras else "")
+    if wrong:
+        hint = "Install them with: pip install 'arttrace" + (f"[{','.join(extras)}]" if extras else "") + "'"
+        yield Check("packages", "error", f"{installed}; {'; '.join(wrong)}", hint)
+    else:
+        yield Check("packages", "ok", installed)
+    if other := foreign_trainer():
+        hint = "Take its folder off PYTHONPATH, or rename it: `arttrace train` and others cannot run."
+        yield Check("trainer", "error", f"Python finds {other} as the module `trainer`", hint)
+
+
+_MAIN_PACKAGE = {"store": "duckdb", "grpc": "grpc", "judge": "litellm", "trainer": "torch"}
+
+
+def _not_met(one: Requirement, extras: list[str]) -> str:
+    if one.marker is not None and not any(one.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+        return ""
+    try:
+        version = importlib.metadata.version(one.name)
+    except importlib.metadata.PackageNotFoundError:
+        return f"{one.name} is not installed"
+    if one.specifier.contains(version, prereleases=True):
+        return ""
+    return f"{one.name} {version} is not {one.specifier}"
+
+
+def _clients(_data: DataDir) -> Iterator[Check]:
+    try:
+        version = importlib.metadata.version("openai")
+    except importlib.metadata.PackageNotFoundError:
+        yield Check("openai", "warning", "not installed", "Only calls of the openai client are captured by themselves.")
+        return
+    known = version.partition(".")[0] in ("2", "3")
+    hint = "" if known else "Versions 2 and 3 are supported."
+    yield Check("openai", "ok" if known else "error", version, hint)
+
+
+def _directory(data: DataDir) -> Iterator[Check]:
+    name = "data directory"
+    if (above := data.above()) is not None:
+        yield Check(name, "warning", str(data.root), beside_another(data, above))
+        return
+    if not data.root.exists():
+        yield Check(name, "ok", f"{data.root} (made by the first run)")
+        return
+    if not os.access(data.root, os.W_OK | os.X_OK):
+        yield Check(
+            name, "error", f"{data.root} cannot be written", "Give it to this user, or choose another with --dir."
+        )
+        return
+    free = shutil.disk_usage(data.root).free
+    waiting = _size(data.spool)
+    found = f"{data.root}, {free / 1e9:.0f} GB free" + (f", {waiting / 1e6:.1f} MB in the spool" if waiting else "")
+    if free < _LOW_DISK:
+        yield Check(name, "warning", found, "Records are refused on a full disk: make room, or `arttrace prune`.")
+    elif data.root.stat().st_mode & 0o077:
+        yield Check(name, "warning", found, f"Other users can read it: chmod -R go= {data.root}")
+    else:
+        yield Check(name, "ok", found)
+    if left := _size(data.outbox):
+        hint = "`arttrace ship` delivers it, with ARTTRACE_ENDPOINT set."
+        yield Check("outbox", "warning", f"{left / 1e6:.1f} MB not delivered to a collector", hint)
+
+
+def _size(folder: Path) -> int:
+    try:
+        return sum(file.stat().st_size for file in folder.iterdir() if file.suffix == ".seg")
+    except OSError:
+        return 0
+
+
+def _store(data: DataDir) -> Iterator[Check]:
+    if find_spec("duckdb") is None or not data.store.exists():
+        return
+    from arttrace.store import open_store
+
+    try:
+        with open_store(data) as store:
+            [(runs,)] = store.sql("SELECT count(*) FROM trajectories")[1]
+    except ArttraceError as error:
+        yield Check("store", "error", error.message, error.mend or "")
+        return
+    yield Check("store", "ok", f"{runs} runs, {data.store.stat().st_size / 1e6:.1f} MB")
+
+
+def _servers(data: DataDir) -> Iterator[Check]:
+    key = os.environ.get("ARTTRACE_API_KEY")
+    if endpoint := os.environ.get("ARTTRACE_ENDPOINT"):
+        url = f"{endpoint.rstrip('/')}/health"
+        yield _asked("collector", url, key, "Start it with `arttrace collect`, or unset ARTTRACE_ENDPOINT.")
+    if data.serving.exists():
+        try:
+            url = str(msgspec.json.decode(data.serving.read_bytes(), type=dict[str, object]).get("url"))
+        except (OSError, msgspec.DecodeError):
+            url = str(data.serving)
+        yield _asked("policy server", f"{url}/v1/models", key, "Start it again: arttrace serve --base-model DIR")
+    if base := os.environ.get("OPENAI_BASE_URL"):
+        own = os.environ.get("OPENAI_API_KEY")
+        yield _asked("model server", f"{base.rstrip('/')}/models", own, "Check OPENAI_BASE_URL and OPENAI_API_KEY.")
+
+
+def _asked(name: str, url: str, key: str | None, hint: str) -> Check:
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    try:
+        status = httpx.get(url, headers=headers, timeout=_TIMEOUT_S).status_code
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        return Check(name, "error", f"{url} does not answer ({type(error).__name__})", hint)
+    if status in (401, 403):
+        return Check(name, "error", f"{url} refuses the key ({status})", hint)
+    if status >= 400:
+        return Check(name, "warning", f"{url} answers {status}", hint)
+    return Check(name, "ok", url)
+
+
+_LOOKS: tuple[Callable[[DataDir], Iterator[Check]], ...] = (_packages, _clients, _directory, _store, _servers)

@@ -1,0 +1,108 @@
+"""`arttrace doctor`: what is in order is said, and what is not with its cause, a remedy and exit code 1."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from click.testing import CliRunner
+from simulated_agent import research_run
+
+from arttrace.commands import cli
+from arttrace.paths import DataDir
+from arttrace.store import Store
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ARTTRACE_ENDPOINT", "ARTTRACE_DIR", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def _doctor(root: Path, code: int = 0) -> dict[str, dict[str, str]]:
+    done = CliRunner().invoke(cli, ["doctor", "--json", "--dir", str(root)])
+    assert done.exit_code == code, done.output
+    return {check["name"]: check for check in json.loads(done.stdout)}
+
+
+def test_all_is_in_order(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    assert {check["state"] for check in _doctor(root).values()} == {"ok"}
+    with Store.open(DataDir(root), create=True) as store:
+        store.append(research_run("a"))
+    root.chmod(0o700)
+    found = _doctor(root)
+    assert {check["state"] for check in found.values()} == {"ok"}
+    assert found["store"]["found"].startswith("1 runs")
+    shown = CliRunner().invoke(cli, ["doctor", "--dir", str(root)]).stdout.splitlines()
+    assert shown[0].split()[:3] == ["ok", "python", sys.version.split()[0]]
+
+
+def test_a_package_that_is_missing_or_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name == "rich":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return {"wrapt": "1.2", "openai": "1.99.0"}.get(name) or installed(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    found = _doctor(tmp_path / "data", code=1)
+    assert "wrapt 1.2 is not >=1.17; rich is not installed" in found["packages"]["found"]
+    assert "pip install 'arttrace[store," in found["packages"]["hint"]
+    assert found["openai"]["state"] == "error"
+
+
+def test_another_trainer_and_a_directory_that_others_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arttrace.commands.doctor.foreign_trainer", lambda: "/home/me/trainer.py")
+    root = tmp_path / "data"
+    root.mkdir()
+    root.chmod(0o755)
+    found = _doctor(root, code=1)
+    assert "/home/me/trainer.py" in found["trainer"]["found"]
+    assert found["data directory"]["state"] == "warning"
+    assert found["data directory"]["hint"] == f"Other users can read it: chmod -R go= {root}"
+
+
+def test_a_damaged_store(tmp_path: Path) -> None:
+    DataDir(tmp_path).store.write_bytes(b"no database at all" * 1000)
+    found = _doctor(tmp_path, code=1)
+    assert found["store"]["state"] == "error"
+    assert found["store"]["hint"]
+
+
+class _Server(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        known = self.headers.get("authorization") == "Bearer right"
+        self.send_response(200 if known else 401)
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: object) -> None: ...
+
+
+def test_servers_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "data"
+    root.mkdir(mode=0o700)
+    (root / "serving.json").write_text('{"url": "http://127.0.0.1:9"}')
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Server)
+    Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    monkeypatch.setenv("ARTTRACE_ENDPOINT", url)
+    monkeypatch.setenv("ARTTRACE_API_KEY", "wrong")
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{url}/v1")
+    monkeypatch.setenv("OPENAI_API_KEY", "right")
+    try:
+        found = _doctor(root, code=1)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert found["model server"]["state"] == "ok"
+    assert found["collector"]["state"] == found["policy server"]["state"] == "error"
+    assert "refuses the key (401)" in found["collector"]["found"]
+    assert "does not answer (ConnectError)" in found["policy server"]["found"]
+    assert "wrong" not in json.dumps(found)
