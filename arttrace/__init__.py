@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         reward,
         run_entry,
         shutdown,
+        uninstrument,
         update,
     )
     from arttrace.capture.decorators import agent, tool, trajectory
@@ -32,6 +33,7 @@ __all__ = [
     "shutdown",
     "tool",
     "trajectory",
+    "uninstrument",
     "update",
 ]
 

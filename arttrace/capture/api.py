@@ -68,7 +68,7 @@ def init(
             api_key=api_key,
         )
         runtime.configure(settings, renew=True)
-        hooks.install()
+        hooks.install(again=True)
 
 
 def current_trajectory() -> Scope | None:
@@ -129,10 +129,26 @@ def shutdown(timeout: float | None = None) -> bool:
     """Flush, close the spool's segment so that the store may take it away, and, with an endpoint, deliver it.
 
     False when that took longer than `timeout` seconds: what was not delivered stays on the disk, and the next process
-    or `arttrace ship` delivers it. Capture goes on if it is used again.
+    or `arttrace ship` delivers it. The hooks stay, and what is called afterwards is recorded in a further segment;
+    `uninstrument` ends that as well.
     """
     with _guard:
         return runtime.shutdown(timeout) if runtime.started() else True
+    return False
+
+
+def uninstrument(timeout: float | None = None) -> bool:
+    """Take arttrace out of this process: for tests, notebooks, and applications that others embed.
+
+    What is open is ended and delivered as by `shutdown`, whose answer is returned. Then every module is what it was
+    before arttrace was imported, no thread of arttrace is left, and decorated functions run as if they were not.
+    Nothing is recorded any more, until `arttrace.init` puts all of it back. What another library has wrapped around a
+    hook stays in its hands, and is passed through.
+    """
+    with _guard:
+        hooks.uninstall()
+        program.end()
+        return runtime.stop(timeout)
     return False
 
 

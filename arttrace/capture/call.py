@@ -60,16 +60,24 @@ class UnrecordedCall:
 UNRECORDED = UnrecordedCall()
 
 
-def begin_call(http_client: Any, *, path: str, provider: str, plain: bool = False) -> ModelCall | UnrecordedCall | None:
+def is_suppressed() -> bool:
+    """Whether OpenTelemetry's instrumentation is switched off here: a judge's calls, say, are no agent's."""
+    return bool(get_value("suppress_instrumentation"))
+
+
+def begin_call(
+    http_client: Any, *, path: str, provider: str, plain: bool = False, heeded: bool = True
+) -> ModelCall | UnrecordedCall | None:
     """The call that the caller's flow makes now, or None when capture is off here.
 
     `http_client` is the one that will send it, `path` that of its URL or the end of it. `plain` says that no model
-    client is known to make the call, only an HTTP client: recorded where the settings say so.
+    client is known to make the call, only an HTTP client: recorded where the settings say so. `heeded`: nothing is
+    recorded where instrumentation is suppressed.
     """
     flow = calling_flow()
     recorder = runtime.recorder() if flow.scope is None else flow.scope.recorder
     settings = recorder.settings
-    muted = flow.muted or get_value("suppress_instrumentation")  # a judge's calls are no agent's
+    muted = flow.muted or (heeded and is_suppressed())
     if muted or settings.disabled or (plain and not settings.capture_http):
         return None
     scope = flow.scope or program.scope()

@@ -10,7 +10,7 @@ from types import ModuleType
 import wrapt
 
 from arttrace import native
-from arttrace.capture import runtime, threads
+from arttrace.capture import patches, runtime, threads
 from arttrace.capture.guard import Guard
 
 _HOOKS = (
@@ -41,23 +41,44 @@ _HOOKS = (
 """Which module's import brings which hook of ours: `file:function`."""
 
 _installing = Guard("installing a hook")
+_undoing = Guard("taking the hooks out")
 _lock = native.Lock()
 _installed = False
+_registered = False
+_removed = False
 
 
-def install() -> None:
-    """Install once; further calls do nothing."""
-    global _installed
-    if _installed:
+def install(*, again: bool = False) -> None:
+    """Install once; further calls do nothing. After `uninstall` only with `again`."""
+    global _installed, _registered, _removed
+    if _installed or (_removed and not again):
         return
     with _lock:
         first, _installed = not _installed, True
+        known, _registered, _removed = _registered, True, False
     if first:
         with _installing:
             threads.install()
             runtime.before_exit.insert(0, _close_open_calls)
             for name, hook in _HOOKS:
-                wrapt.register_post_import_hook(_guarded(_named(hook)), name)
+                if not known:
+                    wrapt.register_post_import_hook(_guarded(_named(hook)), name)
+                elif name in sys.modules:  # who waits for the others' import does so still
+                    _guarded(_named(hook))(sys.modules[name])
+
+
+def uninstall() -> None:
+    """End what is open, and make every module what it would be without arttrace."""
+    global _installed, _removed
+    with _lock:
+        was, _installed, _removed = _installed, False, True
+    if was:
+        for finish in runtime.before_exit.copy():
+            with _undoing:
+                finish()
+        runtime.before_exit.remove(_close_open_calls)
+        with _undoing:
+            patches.undo()
 
 
 def _named(hook: str) -> Callable[[ModuleType], None]:
@@ -77,7 +98,8 @@ def _close_open_calls() -> None:
 
 def _guarded(hook: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
     def run(module: ModuleType) -> None:
-        with _installing:
-            hook(module)
+        if _installed:
+            with _installing:
+                hook(module)
 
     return run

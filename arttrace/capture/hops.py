@@ -20,6 +20,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from arttrace.capture.flow import calling_flow
 from arttrace.capture.guard import Guard
+from arttrace.capture.patches import patch
 from arttrace.capture.propagation import BAGGAGE, carried_by
 
 _telling = Guard("telling a server its trajectory")
@@ -28,8 +29,8 @@ _propagators = (TraceContextTextMapPropagator(), W3CBaggagePropagator())
 
 def install(module: ModuleType) -> None:
     """Hook where httpx or httpx2 sends one request: below redirects, which may lead to another host."""
-    module.Client._send_single_request = _sync_send(module.Client._send_single_request)
-    module.AsyncClient._send_single_request = _async_send(module.AsyncClient._send_single_request)
+    patch(module.Client, "_send_single_request", _sync_send)
+    patch(module.AsyncClient, "_send_single_request", _async_send)
 
 
 def _sync_send(send: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,6 +18,7 @@ from arttrace.capture import routing
 from arttrace.capture.call import Attempt, ModelCall, UnrecordedCall
 from arttrace.capture.guard import Guard
 from arttrace.capture.http_hook import Tap, begin_plain_call, current_call, not_answered, raised, returned
+from arttrace.capture.patches import patch
 
 _sending = Guard("reading a request")
 _answering = Guard("reading a response")
@@ -28,7 +29,7 @@ _beginning = Guard("beginning a call of an HTTP client")
 # --- requests ------------------------------------------------------------------------------------------------------
 def install_requests(module: ModuleType) -> None:
     """Hook `requests.Session.send`."""
-    module.Session.send = _requests_send(module.Session.send)
+    patch(module.Session, "send", _requests_send)
 
 
 def _requests_send(send: Callable[..., Any]) -> Callable[..., Any]:
@@ -183,12 +184,13 @@ _readers: dict[int, Tap] = {}
 
 def install_aiohttp(module: ModuleType) -> None:
     """Hook `aiohttp.ClientSession._request`, and what it sends and reads by."""
-    # All are there, or nothing is hooked.
-    session, send = module.ClientSession, module.ClientRequest.send
-    request, prepare = session._request, session._prepare_headers
-    session._request = _aiohttp_request(request, _tapped_reader(module.StreamReader))
-    session._prepare_headers = _aiohttp_headers(prepare)
-    module.ClientRequest.send = _aiohttp_send(send)
+    session, request, tapped = module.ClientSession, module.ClientRequest, _tapped_reader(module.StreamReader)
+    assert hasattr(session, "_request")  # all are there, or nothing is hooked
+    assert hasattr(session, "_prepare_headers")
+    assert hasattr(request, "send")
+    patch(session, "_request", lambda made: _aiohttp_request(made, tapped))
+    patch(session, "_prepare_headers", _aiohttp_headers)
+    patch(request, "send", _aiohttp_send)
 
 
 def _aiohttp_request(request: Callable[..., Any], tapped: type[Any]) -> Callable[..., Any]:

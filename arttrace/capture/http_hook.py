@@ -20,6 +20,7 @@ from typing import Any
 from arttrace.capture import routing
 from arttrace.capture.call import Attempt, ModelCall, UnrecordedCall, begin_call
 from arttrace.capture.guard import Guard
+from arttrace.capture.patches import patch
 from arttrace.wire import Ending, api_of
 
 current_call: ContextVar[ModelCall | UnrecordedCall | None] = ContextVar("arttrace_call", default=None)
@@ -35,19 +36,28 @@ _ending = Guard("ending a call of an HTTP client")
 def install(module: ModuleType) -> None:
     """Hook `Client.send` and `AsyncClient.send` of httpx or httpx2."""
     sync_tap, async_tap = _taps(module)
-    module.Client.send = _sync_send(module.Client.send, sync_tap)
-    module.AsyncClient.send = _async_send(module.AsyncClient.send, async_tap)
+    patch(module.Client, "send", lambda send: _sync_send(send, sync_tap))
+    patch(module.AsyncClient, "send", lambda send: _async_send(send, async_tap))
 
 
-def begin_plain_call(http_client: Any, method: str, path: str, host: str | None) -> ModelCall | UnrecordedCall | None:
-    """The call that an HTTP client makes of itself by this request, when it is one to a model API."""
+def begin_plain_call(
+    http_client: Any, method: str, path: str, host: str | None, request: Any = None
+) -> ModelCall | UnrecordedCall | None:
+    """The call that an HTTP client makes of itself by this request, when it is one to a model API.
+
+    One of a model client that has gone past its hook is one too, whatever the settings say of HTTP clients.
+    """
     with _beginning:
         if current_call.get() is not None or method.upper() != "POST" or api_of(path) is None:
             return None
+        hook = sys.modules.get("arttrace.capture.openai_hook")
+        client = None if hook is None or request is None else hook.client_of(request)
         provider = "azure.ai.openai" if (host or "").endswith(".azure.com") else "openai"
-        call = begin_call(http_client, path=path, provider=provider, plain=True)
+        call = begin_call(http_client, path=path, provider=provider, plain=client is None)
         if call is None:
             routing.plain_call_passed(http_client)
+        elif hook is not None and client is not None:
+            hook.note_passed_by(client)
         return call
     return None
 
@@ -58,7 +68,7 @@ def _call_of(client: Any, request: Any) -> tuple[ModelCall | None, ModelCall | U
     if call is not None:
         return (call if isinstance(call, ModelCall) and call.http_client is client else None), None
     url = request.url
-    own = begin_plain_call(client, request.method, url.path, url.host)
+    own = begin_plain_call(client, request.method, url.path, url.host, request)
     return (own if isinstance(own, ModelCall) else None), own
 
 

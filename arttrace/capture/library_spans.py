@@ -24,6 +24,7 @@ from arttrace.capture import flow as flows
 from arttrace.capture.flow import current_flow, set_flow
 from arttrace.capture.followed import CALLS, Followed, FollowedCall, FollowedScope, Said, operation_of
 from arttrace.capture.guard import Guard
+from arttrace.capture.patches import patch
 from arttrace.capture.scope import Scope
 
 _SCOPE = "_arttrace_scope"
@@ -37,13 +38,13 @@ _ending = Guard("ending a library's span")
 
 def install_api(module: ModuleType) -> None:
     """Hook `opentelemetry.trace`: the tracer of a program without a provider."""
-    module.NoOpTracer.start_span = _start(module.NoOpTracer.start_span)
+    patch(module.NoOpTracer, "start_span", _start)
 
 
 def install_sdk(module: ModuleType) -> None:
     """Hook `opentelemetry.sdk.trace`."""
-    module.Tracer.start_span = _start(module.Tracer.start_span)
-    module.Span.end = _end(module.Span.end)
+    patch(module.Tracer, "start_span", _start)
+    patch(module.Span, "end", _end)
 
 
 def innermost(own: Scope | None) -> Scope | None:

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from arttrace.capture.flow import OUTSIDE, calling_flow, current_flow, set_flow
 from arttrace.capture.guard import Guard
+from arttrace.capture.patches import patch
 from arttrace.capture.places import place_of
 from arttrace.capture.propagation import VARIABLE, Carried, carried_by, parse
 from arttrace.capture.threads import in_flow
@@ -31,24 +32,24 @@ _ENV = 10  # the place of `env` among the positional arguments of Popen
 
 def install_subprocess(module: ModuleType) -> None:
     """Hook `subprocess.Popen`, which asyncio's subprocesses are started with as well."""
-    module.Popen.__init__ = _popen(module.Popen.__init__)
+    patch(module.Popen, "__init__", _popen)
 
 
 def install_process(module: ModuleType) -> None:
     """Hook `multiprocessing.process.BaseProcess.start`."""
-    module.BaseProcess.start = _start(module.BaseProcess.start)
+    patch(module.BaseProcess, "start", _start)
 
 
 def install_executor(module: ModuleType) -> None:
     """Hook `ProcessPoolExecutor.submit` of `concurrent.futures.process`."""
-    module.ProcessPoolExecutor.submit = _submit(module.ProcessPoolExecutor.submit)
+    patch(module.ProcessPoolExecutor, "submit", _submit)
 
 
 def install_pool(module: ModuleType) -> None:
     """Hook `multiprocessing.pool.Pool`: its beginning, and every way to give it a job."""
-    module.Pool.__init__ = _outside(module.Pool.__init__)
+    patch(module.Pool, "__init__", _outside)
     for name in ("apply_async", "_map_async", "imap", "imap_unordered"):
-        setattr(module.Pool, name, _pooled(getattr(module.Pool, name), module.ThreadPool))
+        patch(module.Pool, name, lambda method: _pooled(method, module.ThreadPool))
 
 
 def _popen(init: Callable[..., None]) -> Callable[..., None]:

@@ -98,6 +98,14 @@ def _finish() -> None:
             _scope.close(getattr(sys, "last_value", None))
 
 
+def end() -> None:
+    """End the program's trajectory before the program: what is recorded later is in another."""
+    global _scope
+    with _lock:
+        _finish()
+        _scope = None
+
+
 def _after_fork_in_child() -> None:
     global _lock, _scope
     _lock, _scope = native.Lock(), None

@@ -257,6 +257,14 @@ class Recorder:
         if self._shipper is not None:
             self._shipper.stop()
 
+    def stop(self) -> None:
+        """End its threads after what they have been given. A later `submit` starts another."""
+        if self._worker is not None:
+            self.submit(_end_of_work)
+            self._hurry.set()
+        if self._shipper is not None:
+            self._shipper.stop()
+
     def _start_worker_state(self) -> None:
         self._jobs: native.SimpleQueue[tuple[Job, int]] = native.SimpleQueue()
         self._turn: list[bytes] = []
@@ -301,6 +309,8 @@ class Recorder:
         self._gather()
         while True:
             job, weight = self._next_job(sync_at)
+            if job is _end_of_work:
+                return
             if job is not None:
                 self._run(job, weight)
                 if time.monotonic() >= self._turn_ends:
@@ -375,6 +385,10 @@ class Recorder:
         self.recorded = self.refused = self._refused_in_a_row = 0
         if self._shipper is not None:
             self._shipper.after_fork_in_child()
+
+
+def _end_of_work() -> None:
+    """A job after which the worker ends."""
 
 
 def _nothing() -> None:

@@ -6,6 +6,7 @@ import atexit
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from arttrace import native
@@ -48,7 +49,8 @@ def configure(settings: Settings | None = None, *, renew: bool = False) -> Recor
                 return _recorder
             _recorder.retire()
             _replaced.append(_recorder)
-        else:
+        atexit.unregister(_at_exit)
+        if not settings.disabled:
             atexit.register(_at_exit)
         _recorder = Recorder(settings)
         return _recorder
@@ -64,6 +66,15 @@ def shutdown(timeout_s: float | None) -> bool:
     end = None if timeout_s is None else time.monotonic() + timeout_s
     closed = recorder().close(timeout_s)
     return recorder().deliver(None if end is None else max(0.0, end - time.monotonic())) and closed
+
+
+def stop(timeout_s: float | None) -> bool:
+    """Deliver as `shutdown` does, end every thread, and record nothing until `configure` is given settings."""
+    delivered = shutdown(timeout_s) if _recorder is not None else True
+    configure(replace(_recorder.settings if _recorder is not None else Settings.resolve(), disabled=True), renew=True)
+    for each in _all():
+        each.stop()
+    return delivered
 
 
 def counts() -> Counts:

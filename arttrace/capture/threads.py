@@ -14,14 +14,15 @@ from typing import Any
 
 from arttrace.capture.flow import EMPTY_FLOW, OUTSIDE, Flow, calling_flow, current_flow, set_flow
 from arttrace.capture.guard import Guard
+from arttrace.capture.patches import patch
 
 _carrying = Guard("carrying the flow into a thread")
 
 
 def install() -> None:
     """Hook `Thread.start` and `ThreadPoolExecutor.submit`."""
-    threading.Thread.start = _start(threading.Thread.start)  # type: ignore[method-assign, assignment]
-    ThreadPoolExecutor.submit = _submit(ThreadPoolExecutor.submit)  # type: ignore[method-assign]
+    patch(threading.Thread, "start", _start)
+    patch(ThreadPoolExecutor, "submit", _submit)
 
 
 def _start(start: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+from arttrace.capture.patches import patch
 from arttrace.capture.tool_hooks.runs import Called, Shown, ToolRun
 from arttrace.capture.values import is_json
 from arttrace.records.rollout import RecordedTool
@@ -17,8 +18,8 @@ _CONTROL_FLOW = ("GraphBubbleUp",)  # LangGraph's, when the tool waits for a per
 def install(module: ModuleType) -> None:
     """Hook `langchain_core.tools.base`."""
     format_output = getattr(module, "_format_output", None)
-    module.BaseTool.run = _run(module.BaseTool.run, format_output)
-    module.BaseTool.arun = _arun(module.BaseTool.arun, format_output)
+    patch(module.BaseTool, "run", lambda run: _run(run, format_output))
+    patch(module.BaseTool, "arun", lambda arun: _arun(arun, format_output))
 
 
 def _called(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Called:

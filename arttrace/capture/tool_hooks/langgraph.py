@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from arttrace.capture.patches import patch
 from arttrace.capture.tool_hooks.runs import AgentRun
 
 _CONTROL_FLOW = ("GraphBubbleUp",)  # an interrupt, or a command for the graph above
@@ -15,10 +16,10 @@ _CONTROL_FLOW = ("GraphBubbleUp",)  # an interrupt, or a command for the graph a
 
 def install(module: ModuleType) -> None:
     """Hook the module that defines `Pregel`, the class of every compiled graph."""
-    module.Pregel.invoke = _invoke(module.Pregel.invoke)
-    module.Pregel.ainvoke = _ainvoke(module.Pregel.ainvoke)
-    module.Pregel.stream = _stream(module.Pregel.stream)
-    module.Pregel.astream = _astream(module.Pregel.astream)
+    patch(module.Pregel, "invoke", _invoke)
+    patch(module.Pregel, "ainvoke", _ainvoke)
+    patch(module.Pregel, "stream", _stream)
+    patch(module.Pregel, "astream", _astream)
 
 
 def _name(graph: Any) -> str:

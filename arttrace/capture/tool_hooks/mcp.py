@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from arttrace.capture.patches import patch
 from arttrace.capture.tool_hooks.runs import Called, Shown, ToolRun
 from arttrace.records.rollout import RecordedTool
 
@@ -15,7 +16,8 @@ _SHOWN_FIELDS = {"content", "isError", "resultType"}
 
 def install(module: ModuleType) -> None:
     """Hook `mcp.client.session`."""
-    module.ClientSession.call_tool = _call_tool(module.ClientSession.call_tool, module.types.CallToolResult)
+    result_type = module.types.CallToolResult
+    patch(module.ClientSession, "call_tool", lambda call_tool: _call_tool(call_tool, result_type))
 
 
 def _call_tool(call_tool: Callable[..., Any], result_type: Any) -> Callable[..., Any]:

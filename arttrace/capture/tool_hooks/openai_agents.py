@@ -18,6 +18,7 @@ import msgspec
 
 from arttrace.capture.flow import Flow
 from arttrace.capture.guard import Guard
+from arttrace.capture.patches import patch
 from arttrace.capture.scope import Scope
 from arttrace.capture.tool_hooks.runs import Called, Shown, ToolRun, open_agent
 from arttrace.capture.values import is_json
@@ -34,22 +35,21 @@ _running: dict[int, tuple[Any, Scope, Flow]] = {}
 def install_tools(module: ModuleType) -> None:
     """Hook a module of `agents` that invokes function tools, by the name it knows the invoker under."""
     for name in _INVOKERS:
-        invoke = getattr(module, name, None)
-        if invoke is not None:
-            setattr(module, name, _invoke(invoke))
+        if hasattr(module, name):
+            patch(module, name, _invoke)
             return
 
 
 def install_handoffs(module: ModuleType) -> None:
     """Hook `agents.run_internal.turn_resolution`, which carries out the handoffs of a turn."""
-    module.execute_handoffs = _hand_off(module.execute_handoffs)  # type: ignore[attr-defined]
+    patch(module, "execute_handoffs", _hand_off)
 
 
 def install_agents(module: ModuleType) -> None:
     """Hook `agents.tracing.spans`: both kinds of span, that of a disabled tracing too."""
     for kind in (module.SpanImpl, module.NoOpSpan):
-        kind.start = _start(kind.start)
-        kind.finish = _finish(kind.finish)
+        patch(kind, "start", _start)
+        patch(kind, "finish", _finish)
 
 
 def _invoke(invoke: Callable[..., Any]) -> Callable[..., Any]:

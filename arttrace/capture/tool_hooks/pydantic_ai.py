@@ -17,16 +17,16 @@ from opentelemetry.trace import NoOpTracerProvider
 from arttrace.capture import program
 from arttrace.capture.flow import calling_flow
 from arttrace.capture.guard import Guard
+from arttrace.capture.patches import patch
 
 _instrumenting = Guard("following the agents of PydanticAI")
 
 
 def install(module: ModuleType) -> None:
     """Hook `pydantic_ai.agent`."""
-    resolve = getattr(module.Agent, "_resolve_instrumentation_settings", None)
-    if resolve is not None:
-        settings = module.InstrumentationSettings
-        module.Agent._resolve_instrumentation_settings = _resolve(resolve, settings)
+    name, settings = "_resolve_instrumentation_settings", module.InstrumentationSettings
+    if hasattr(module.Agent, name):
+        patch(module.Agent, name, lambda resolve: _resolve(resolve, settings))
 
 
 def _resolve(resolve: Callable[[Any], Any], settings: Callable[..., Any]) -> Callable[[Any], Any]:

@@ -10,18 +10,19 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from arttrace.capture.patches import patch
 from arttrace.capture.tool_hooks.runs import AgentRun, Called, Shown, ToolRun
 from arttrace.capture.values import is_json
 
 
 def install_tools(module: ModuleType) -> None:
     """Hook `smolagents.tools`."""
-    module.Tool.__call__ = _tool(module.Tool.__call__)
+    patch(module.Tool, "__call__", _tool)
 
 
 def install_agents(module: ModuleType) -> None:
     """Hook `smolagents.agents`."""
-    module.MultiStepAgent.__call__ = _tool(_in_agent(module.MultiStepAgent.__call__))
+    patch(module.MultiStepAgent, "__call__", lambda call: _tool(_in_agent(call)))
 
 
 def _called(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Called:
