@@ -21,14 +21,17 @@ class Answer(msgspec.Struct, frozen=True):
     status: int
     kind: str
     body: bytes
+    close: bool = False
+    """Whether the connection ends with it."""
 
 
 class Refused(Exception):
     """A request that is answered with an error status."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, *, close: bool = False) -> None:
         super().__init__(message)
         self.status = status
+        self.close = close
 
 
 def partial_success(refused: int, reason: str) -> bytes:
@@ -48,9 +51,9 @@ def success(kind: str, refused: int, reason: str) -> Answer:
     return Answer(200, JSON, msgspec.json.encode({"partialSuccess": partial} if refused else {}))
 
 
-def failure(kind: str, status: int, message: str) -> Answer:
+def failure(kind: str, status: int, message: str, *, close: bool = False) -> Answer:
     """An error with a google.rpc.Status body, of which the specification asks for field 2, `message`."""
     if kind == PROTOBUF:
         text = message.encode()[:_MESSAGE_BYTES].decode(errors="ignore").encode()
-        return Answer(status, PROTOBUF, b"\x12" + encode_varint(len(text)) + text)
-    return Answer(status, JSON, msgspec.json.encode({"message": message}))
+        return Answer(status, PROTOBUF, b"\x12" + encode_varint(len(text)) + text, close)
+    return Answer(status, JSON, msgspec.json.encode({"message": message}), close)

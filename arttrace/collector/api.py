@@ -14,11 +14,13 @@ from typing import Any
 import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from arttrace.collector.answers import JSON, Refused
+from arttrace.collector.asking import Turns
+from arttrace.collector.patience import Body
 from arttrace.errors import StoreError
 from arttrace.paths import DataDir
 from arttrace.records.checked import checked
@@ -50,6 +52,13 @@ def create_api(data: DataDir, owned: OwnedStore) -> Starlette:
             raise _NotOwned
         return found
 
+    turns = Turns()
+
+    async def answered(request: Request, operation: Operation, arguments: msgspec.Struct) -> Response:
+        accept, own = request.headers.get("accept", ""), store()
+        is_query = operation.name == "sql"
+        return await turns.answer(request, lambda: _run(accept, operation, arguments, own), is_query=is_query)
+
     async def owner(request: Request) -> Response:
         store()
         return _plain(request, {"directory": str(data.root), "pid": os.getpid()})
@@ -61,14 +70,14 @@ def create_api(data: DataDir, owned: OwnedStore) -> Starlette:
     def endpoint(operation: Operation) -> Callable[[Request], Any]:
         async def run(request: Request) -> Response:
             arguments = await _arguments(request, operation)
-            return await run_in_threadpool(_run, request.headers.get("accept", ""), operation, arguments, store())
+            return await answered(request, operation, arguments)
 
         return run
 
     async def one(request: Request) -> Response:
         operation = OPERATIONS["trajectory"]
         arguments = operation.arguments(id_or_prefix=request.path_params["id"])
-        return await run_in_threadpool(_run, request.headers.get("accept", ""), operation, arguments, store())
+        return await answered(request, operation, arguments)
 
     return Starlette(
         routes=[
@@ -78,7 +87,7 @@ def create_api(data: DataDir, owned: OwnedStore) -> Starlette:
             *(Route(f"/api/{name}", endpoint(found), methods=["GET", "POST"]) for name, found in OPERATIONS.items()),
         ],
         exception_handlers={
-            Refused: lambda _, error: _failure(error.status, Failure(str(error))),
+            Refused: lambda _, error: _failure(error.status, Failure(str(error)), close=error.close),
             StoreError: lambda _, error: _failure(409, Failure(error.message, error.mend)),
             _NotOwned: lambda *_: _failure(503, Failure("this process does not own the store now")),
             404: lambda *_: _failure(404, Failure("there is no such address here")),
@@ -154,8 +163,14 @@ def _from_query(request: Request, operation: Operation) -> msgspec.Struct:
 
 async def _body(request: Request) -> bytes:
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
+    coming = Body(request.receive)
+    more = True
+    while more:
+        message = await coming.next()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
         if len(body) > MAX_BODY_BYTES:
             raise Refused(413, f"the body is over {MAX_BODY_BYTES} bytes: send it in parts")
     return bytes(body)
@@ -175,5 +190,6 @@ def _plain(request: Request, value: dict[str, Any]) -> Response:
     return Response(msgspec.json.encode(value), media_type=JSON)
 
 
-def _failure(status: int, failure: Failure) -> Response:
-    return Response(msgspec.json.encode(failure), status, media_type=JSON)
+def _failure(status: int, failure: Failure, *, close: bool = False) -> Response:
+    headers = {"connection": "close"} if close else None
+    return Response(msgspec.json.encode(failure), status, headers, media_type=JSON)

@@ -14,6 +14,7 @@ from arttrace.collector.bodies import MAX_BODY_BYTES, Budget
 from arttrace.collector.front import OwnerApp
 from arttrace.collector.guard import Guard, Headers
 from arttrace.collector.loader import Loader
+from arttrace.collector.patience import Body
 from arttrace.collector.sink import Sink
 from arttrace.collector.traces import Traces, failed
 
@@ -68,8 +69,9 @@ class CollectorApp(OwnerApp):
         try:
             body = b""
             chunks: list[bytes] = []
+            coming = Body(receive)
             while True:
-                message = await receive()
+                message = await coming.next()
                 if message["type"] == "http.disconnect":
                     return failure(kind, 400, "the request was not sent to its end")
                 chunk = message.get("body", b"")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
 import httpx
 import msgspec
 
-from arttrace.collector.answers import JSON
+from arttrace.collector.answers import JSON, Refused
 from arttrace.collector.asgi import Receive, Scope, Send
+from arttrace.collector.patience import Body
 from arttrace.paths import DataDir
 from arttrace.store.remote import Failure, read_owner
 
@@ -33,16 +38,23 @@ class Forward:
             self._client = httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False, verify=False)  # noqa: S501 - plain HTTP
         given = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         headers = {name: given[name] for name in _HEADERS if name in given}
+        try:
+            body = await _body(receive)
+        except Refused as refused:
+            await _fail(send, refused.status, str(refused))
+            return
         request = self._client.build_request(
             scope["method"],
             f"{owner.url}{scope['path']}?{scope['query_string'].decode('latin-1')}".rstrip("?"),
             headers={**headers, "authorization": f"Bearer {owner.token}"},
-            content=await _body(receive),
+            content=body,
         )
         try:
-            answer = await self._client.send(request, stream=True)
+            answer = await _unless_gone(self._client.send(request, stream=True), receive)
         except httpx.TransportError:
             await _fail(send, 503, "the owner of the store does not answer at the moment: ask again")
+            return
+        if answer is None:
             return
         try:
             kind = answer.headers.get("content-type", JSON).encode("latin-1")
@@ -56,10 +68,27 @@ class Forward:
             await answer.aclose()
 
 
+async def _unless_gone(asking: Coroutine[Any, Any, httpx.Response], receive: Receive) -> httpx.Response | None:
+    """The answer. None when whoever asked leaves before it is there: the owner is then left, too, and stops."""
+    answer, gone = asyncio.create_task(asking), asyncio.create_task(_disconnected(receive))
+    try:
+        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+        return answer.result() if answer.done() else None
+    finally:
+        gone.cancel()
+        answer.cancel()
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 async def _body(receive: Receive) -> bytes:
     body = bytearray()
+    coming = Body(receive)
     while True:
-        message = await receive()
+        message = await coming.next()
         body += message.get("body", b"")  # the owner bounds it again, and says so
         if not message.get("more_body") or len(body) > 128 << 20:
             return bytes(body)

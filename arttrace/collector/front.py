@@ -26,7 +26,7 @@ class OwnerApp:
             self._guard.check(scope["path"], headers)
             answer = await self.answer(scope, headers, receive)
         except Refused as refused:
-            answer = failure(JSON, refused.status, str(refused))
+            answer = failure(JSON, refused.status, str(refused), close=refused.close)
         if answer is None:
             await self._api(scope, receive, send)
         else:
@@ -48,6 +48,8 @@ async def send_answer(send: Send, answer: Answer) -> None:
         (b"content-length", str(len(answer.body)).encode()),
         (b"x-arttrace-collector", b"1"),
     ]
+    if answer.close:
+        headers.append((b"connection", b"close"))
     if answer.status == 503:
         headers.append((b"retry-after", str(RETRY_AFTER_S).encode()))
     elif answer.status == 401:

@@ -16,6 +16,7 @@ from arttrace.collector.api import create_api
 from arttrace.collector.asgi import App
 from arttrace.collector.front import OwnerApp
 from arttrace.collector.guard import Guard
+from arttrace.collector.patience import BoundedProtocol
 from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir
 from arttrace.store import AnyStore, Store, open_store
@@ -70,6 +71,7 @@ def http_server(app: App) -> uvicorn.Server:
         access_log=False,
         lifespan="off",
         ws="none",
+        http=BoundedProtocol,
         interface="asgi3",
         timeout_graceful_shutdown=5,
     )

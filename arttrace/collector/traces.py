@@ -61,7 +61,7 @@ def failed(kind: str, error: Exception) -> Answer:
     """The answer that tells what went wrong: 400 is for good, 503 asks to send it again."""
     match error:
         case Refused():
-            return failure(kind, error.status, str(error))
+            return failure(kind, error.status, str(error), close=error.close)
         case MalformedRequest():
             return failure(kind, 400, str(error))
         case TooManySpans():

@@ -17,7 +17,7 @@ from arttrace.private import tighten
 from arttrace.store import schema, views
 
 # The default of 16 MB stalls ingest with a checkpoint every few thousand spans; what waits for one lies in memory.
-_SETTINGS: dict[str, Any] = {"checkpoint_threshold": "64MB"}
+_SETTINGS: dict[str, Any] = {"checkpoint_threshold": "64MB", "memory_limit": "25%"}
 FILES = ("", ".wal", ".wal.checkpoint", ".wal.recovery")
 """What DuckDB makes of a store, by what is added to its name."""
 _OPENING_PATIENCE_S = 30.0

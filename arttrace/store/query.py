@@ -17,7 +17,10 @@ import duckdb
 import msgspec
 
 from arttrace.errors import StoreError
+from arttrace.store import stopping
 
+MAX_ANSWER_BYTES = 512 << 20
+_ROWS_AT_ONCE = 10_000
 _READING = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 _reads = re.compile(
     r"range|generate_series|unnest|repeat|json_each|json_tree|glob|(duckdb|pragma|read)_\w+", re.IGNORECASE | re.ASCII
@@ -46,7 +49,7 @@ def run_query(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[list[s
             "Queries read the store only. Give other files to a DuckDB of your own, with what `arttrace sql --json` "
             "prints.",
         ) from error
-    except duckdb.FatalException:
+    except (duckdb.FatalException, duckdb.InterruptException):
         raise
     except duckdb.Error as error:
         raise StoreError(f"the query failed: {error}") from error
@@ -104,8 +107,36 @@ def _columns_and_rows(connection: duckdb.DuckDBPyConnection, query: str) -> tupl
         names = ", ".join(f"c{at}" for at in range(len(types)))
         query = f"SELECT {casts} FROM (\n{query.strip().rstrip(';')}\n) AS q({names})"  # noqa: S608
         _check(connection, query)
-    rows = connection.execute(query).fetchall()
+    rows = _bounded(connection.execute(query))
     return columns, [_in_utc(row, zoned) for row in rows] if zoned else rows
+
+
+def _bounded(result: duckdb.DuckDBPyConnection) -> list[tuple[Any, ...]]:
+    """The rows. Raises StoreError when they take more memory than an answer may."""
+    rows: list[tuple[Any, ...]] = []
+    size = 0
+    while some := result.fetchmany(_ROWS_AT_ONCE):
+        stopping.check()
+        size += sum(map(_size, some))
+        if size > MAX_ANSWER_BYTES:
+            raise StoreError(
+                f"the answer is over {MAX_ANSWER_BYTES >> 20} MiB, after {len(rows)} rows",
+                "Ask for less: name columns, add WHERE or LIMIT, or let the query add up.",
+            )
+        rows += some
+    return rows
+
+
+def _size(value: Any) -> int:
+    """About as many bytes as it takes."""
+    match value:
+        case str() | bytes():
+            return 60 + len(value)
+        case list() | tuple():
+            return 60 + sum(map(_size, value))
+        case dict():
+            return 240 + sum(map(_size, value.values()))
+    return 40
 
 
 def _in_utc(row: tuple[Any, ...], zoned: Sequence[int]) -> tuple[Any, ...]:

@@ -15,6 +15,7 @@ from arttrace.errors import StoreError, StoreFull
 from arttrace.store.database import connect, connect_while_opening
 from arttrace.store.file import opening, replace
 from arttrace.store.interrupting import ctrl_c_as_usual
+from arttrace.store.stopping import stoppable
 from arttrace.store.writer import Writer
 
 _log = logging.getLogger("arttrace")
@@ -74,7 +75,7 @@ class SharedFile:
             connection = self.opened().cursor()
             self.readers += 1
         try:
-            with ctrl_c_as_usual():
+            with ctrl_c_as_usual(), stoppable(connection):
                 yield connection
         except duckdb.Error as error:
             self.note(error)

@@ -1,0 +1,75 @@
+"""Readers of the store that are stopped from outside: whoever asked has left, or it took too long."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import threading
+from collections.abc import Iterator
+
+import duckdb
+
+from arttrace.errors import StoreError
+
+_current: contextvars.ContextVar[Stop | None] = contextvars.ContextVar("arttrace_stop", default=None)
+
+
+class Stopped(StoreError):
+    """What was asked was not answered to its end."""
+
+
+class Stop:
+    """Stops what is read in the contexts in which it is `current`. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._why: StoreError | None = None
+        self._lock = threading.Lock()
+        self._connections: set[duckdb.DuckDBPyConnection] = set()
+
+    def __call__(self, why: str, mend: str | None = None) -> None:
+        """Stops it. What begins at this very moment may not notice: call it again while it goes on."""
+        with self._lock:
+            self._why = Stopped(why, mend)
+            for connection in self._connections:
+                connection.interrupt()
+
+    def check(self) -> None:
+        """Raises Stopped after it was called."""
+        if self._why is not None:
+            raise self._why
+
+    @contextlib.contextmanager
+    def current(self) -> Iterator[None]:
+        """What this thread or task reads now may be stopped."""
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
+    @contextlib.contextmanager
+    def _over(self, connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+        self.check()
+        with self._lock:
+            self._connections.add(connection)
+        try:
+            yield
+        except (duckdb.InterruptException, RuntimeError):
+            self.check()
+            raise
+        finally:
+            with self._lock:
+                self._connections.discard(connection)
+
+
+def stoppable(connection: duckdb.DuckDBPyConnection) -> contextlib.AbstractContextManager[None]:
+    """What runs on a connection meanwhile can be stopped by the current Stop, if there is one. Raises Stopped."""
+    stop = _current.get()
+    return contextlib.nullcontext() if stop is None else stop._over(connection)
+
+
+def check() -> None:
+    """Raises Stopped when the current Stop was called."""
+    stop = _current.get()
+    if stop is not None:
+        stop.check()

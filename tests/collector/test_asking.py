@@ -1,0 +1,269 @@
+"""Whoever asks the store, or sends to the collector, cannot keep the others from it: not by asking too much, not by
+leaving, not by sending half a request."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from simulated_agent import research_run
+
+from arttrace.collector import asking, patience
+from arttrace.collector.app import CollectorApp
+from arttrace.collector.asgi import App
+from arttrace.collector.forward import Forward
+from arttrace.collector.guard import Guard
+from arttrace.collector.owner import HOST, hold_store, http_server, listen, url_of
+from arttrace.collector.sink import Sink
+from arttrace.errors import StoreError
+from arttrace.paths import DataDir
+from arttrace.store import Store, open_store, query
+from arttrace.store.remote import read_owner
+
+ENDLESS = "SELECT count(*) FROM range(1000000) a, range(1000000) b, range(1000) c"
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 120
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDir:
+    return DataDir(tmp_path / "data")
+
+
+@pytest.fixture
+def owned(data: DataDir) -> Iterator[Store]:
+    with hold_store(data, create=True) as store:
+        assert isinstance(store, Store)
+        store.append(research_run("a"))
+        yield store
+
+
+@contextlib.contextmanager
+def served(app: App) -> Iterator[str]:
+    listener = listen(HOST, 0)
+    server = http_server(app)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        yield url_of(listener)
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+def ask_and_stay(url: str, token: str, sql: str) -> socket.socket:
+    """A connection on which a query was sent, and no answer awaited."""
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    body = json.dumps({"query": sql}).encode()
+    connection = socket.create_connection((host, int(port)))
+    connection.sendall(
+        f"POST /api/sql HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        f"authorization: Bearer {token}\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
+    return connection
+
+
+@pytest.mark.parametrize("forwarded", [False, True])
+@pytest.mark.parametrize("sql", [ENDLESS, "SELECT pg_sleep(100000)", "SELECT * FROM range(10000000000)"])
+def test_a_query_ends_when_its_caller_leaves(owned: Store, data: DataDir, sql: str, forwarded: bool) -> None:
+    owner = read_owner(data)
+    assert owner is not None
+    front = served(CollectorApp(Sink(data), Forward(data), Guard(owner.token)))
+    with front if forwarded else contextlib.nullcontext(owner.url) as url:
+        callers = [ask_and_stay(url, owner.token, sql) for _ in range(asking.QUERIES)]
+        assert eventually(lambda: owned._file.readers == asking.QUERIES)
+        for caller in callers:
+            caller.close()
+        assert eventually(lambda: owned._file.readers == 0)
+        with open_store(data) as store:
+            assert store.sql("SELECT count(*) FROM spans")[1] == [(8,)]
+
+
+def test_many_queries_keep_nobody_else_from_the_store(owned: Store, data: DataDir) -> None:
+    owner = read_owner(data)
+    assert owner is not None
+    callers = [ask_and_stay(owner.url, owner.token, "SELECT pg_sleep(100000)") for _ in range(60)]
+    assert eventually(lambda: owned._file.readers == asking.QUERIES)
+    with open_store(data) as store:
+        assert [one.id for one in store.summaries()] == ["a"]
+        store.append(research_run("b"))
+        assert len(store.trajectories()) == 2
+    assert owned._file.readers == asking.QUERIES
+    for caller in callers:
+        caller.close()
+    assert eventually(lambda: owned._file.readers == 0)
+
+
+def test_a_query_has_so_long(owned: Store, data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "QUERY_S", 0.3)
+    with open_store(data) as store, pytest.raises(StoreError, match="took longer than 0.3 seconds"):
+        store.sql(ENDLESS)
+    assert owned._file.readers == 0
+
+
+def test_one_waits_for_its_turn_so_long(owned: Store, data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "WAIT_S", 0.3)
+    owner = read_owner(data)
+    assert owner is not None
+    callers = [ask_and_stay(owner.url, owner.token, "SELECT pg_sleep(100000)") for _ in range(asking.QUERIES)]
+    assert eventually(lambda: owned._file.readers == asking.QUERIES)
+    answer = httpx.post(
+        f"{owner.url}/api/sql",
+        json={"query": "SELECT 1"},
+        headers={"authorization": f"Bearer {owner.token}"},
+        timeout=60,
+    )
+    assert (answer.status_code, "ask again" in answer.json()["message"]) == (503, True)
+    for caller in callers:
+        caller.close()
+
+
+def test_an_answer_is_so_large(owned: Store, data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query, "MAX_ANSWER_BYTES", 4 << 20)
+    with open_store(data) as store:
+        with pytest.raises(StoreError, match="the answer is over 4 MiB"):
+            store.sql("SELECT * FROM range(10000000000)")
+        with pytest.raises(StoreError, match="the answer is over 4 MiB"):
+            store.sql("SELECT repeat('x', 1000) FROM range(100000)")
+        assert len(store.sql("SELECT * FROM range(10000)")[1]) == 10_000
+
+
+def test_a_query_has_so_much_memory(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store.open(data, create=True) as store:
+        [(limit,)] = store.sql("SELECT current_setting('memory_limit')")[1]
+        with monkeypatch.context() as patch:
+            patch.setattr("arttrace.store.file._SETTINGS", {})
+            with Store.open(DataDir(data.root / "other"), create=True) as usual:
+                assert limit != usual.sql("SELECT current_setting('memory_limit')")[1][0][0]
+    monkeypatch.setattr("arttrace.store.file._SETTINGS", {"memory_limit": "100MB"})
+    with Store.open(data) as store:
+        with pytest.raises(StoreError, match="Out of Memory"):
+            store.sql("SELECT len(list(range)) FROM range(100000000)")
+        store.append(research_run("b"))
+        assert [one.id for one in store.trajectories()] == ["b"]
+
+
+# --- half a request -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def collector(data: DataDir) -> Iterator[tuple[CollectorApp, str]]:
+    app = CollectorApp(Sink(data), Forward(data), Guard("token"), in_flight_bytes=100_000)
+    with served(app) as url:
+        yield app, url
+
+
+def connect(url: str, sent: bytes) -> socket.socket:
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    connection = socket.create_connection((host, int(port)), timeout=120)
+    connection.sendall(sent)
+    return connection
+
+
+HALF_A_BODY = (
+    b"POST /v1/traces HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-protobuf\r\ncontent-length: 90000\r\n\r\n"
+    + bytes(20_000)
+)
+
+
+def test_a_stalled_upload_gives_its_place_back(
+    collector: tuple[CollectorApp, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, url = collector
+    monkeypatch.setattr(patience, "BODY_S", 1.0)
+    stalled = [connect(url, HALF_A_BODY) for _ in range(5)]
+    assert eventually(lambda: app.budget.used == 100_000)
+    answers = [b"".join(iter(lambda: one.recv(65536), b"")) for one in stalled]  # the connections end
+    assert all(answer.startswith(b"HTTP/1.1 408 ") for answer in answers)
+    assert app.budget.used == 0
+    assert httpx.post(f"{url}/v1/traces", json={}).status_code == 200
+
+
+def test_a_body_that_trickles_is_one_that_stalls(
+    collector: tuple[CollectorApp, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, url = collector
+    monkeypatch.setattr(patience, "BODY_S", 1.0)
+    with connect(url, HALF_A_BODY) as one:
+        one.settimeout(0.05)
+        answer = b""
+        deadline = time.monotonic() + 120
+        while not answer and time.monotonic() < deadline:
+            with contextlib.suppress(TimeoutError):
+                one.sendall(b"x")
+                answer = one.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_slow_upload_is_taken_as_long_as_it_comes(
+    collector: tuple[CollectorApp, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, url = collector
+    monkeypatch.setattr(patience, "BODY_S", 30.0)
+    body = b'{"resourceSpans": []' + b" " * 3000 + b"}"
+    head = (
+        b"POST /v1/traces HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    )
+    with connect(url, head % len(body)) as one:
+        for start in range(0, len(body), 1000):
+            one.sendall(body[start : start + 1000])
+        assert one.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /v1/traces HTTP/1.1\r\nhost: local"])
+def test_half_a_head_is_waited_for_so_long(
+    collector: tuple[CollectorApp, str], monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    _, url = collector
+    monkeypatch.setattr(patience, "HEAD_S", 0.5)
+    with connect(url, sent) as first:
+        assert ended(first)
+    with connect(url, b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n") as second:
+        assert second.recv(65536).startswith(b"HTTP/1.1 200 ")
+        second.sendall(b"GET /hea")  # of a further request
+        assert ended(second)
+
+
+def test_a_head_is_so_large(collector: tuple[CollectorApp, str]) -> None:
+    _, url = collector
+    with connect(url, b"GET /health HTTP/1.1\r\nhost: localhost\r\n") as one, contextlib.suppress(OSError):
+        for _ in range(100):
+            one.sendall(b"x-a: " + b"a" * 10_000 + b"\r\n")
+        assert ended(one)
+
+
+def test_connections_without_a_head_give_way_to_others(
+    collector: tuple[CollectorApp, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, url = collector
+    monkeypatch.setattr(patience, "MAX_WITHOUT_HEAD", 20)
+    waiting = [connect(url, b"POST /v1/traces HTTP/1.1\r\n") for _ in range(60)]
+    try:
+        assert httpx.get(f"{url}/health").status_code == 200
+        assert all(map(ended, waiting[:39]))
+    finally:
+        for one in waiting:
+            one.close()
+
+
+def ended(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(65536) == b""
+    except ConnectionResetError:
+        return True
