@@ -112,7 +112,7 @@ def test_many_queries_keep_nobody_else_from_the_store(owned: Store, data: DataDi
 
 def test_a_query_has_so_long(owned: Store, data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "QUERY_S", 0.3)
-    with open_store(data) as store, pytest.raises(StoreError, match="took longer than 0.3 seconds"):
+    with open_store(data) as store, pytest.raises(StoreError, match=r"took longer than 0\.3 seconds"):
         store.sql(ENDLESS)
     assert owned._file.readers == 0
 
@@ -177,7 +177,7 @@ def connect(url: str, sent: bytes) -> socket.socket:
 
 
 HALF_A_BODY = (
-    b"POST /v1/traces HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-protobuf\r\ncontent-length: 90000\r\n\r\n"
+    b"POST /v1/traces HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 90000\r\n\r\n"
     + bytes(20_000)
 )
 
@@ -188,9 +188,10 @@ def test_a_stalled_upload_gives_its_place_back(
     app, url = collector
     monkeypatch.setattr(patience, "BODY_S", 1.0)
     stalled = [connect(url, HALF_A_BODY) for _ in range(5)]
-    assert eventually(lambda: app.budget.used == 100_000)
-    answers = [b"".join(iter(lambda: one.recv(65536), b"")) for one in stalled]  # the connections end
-    assert all(answer.startswith(b"HTTP/1.1 408 ") for answer in answers)
+    for one in stalled:
+        assert one.recv(65536).startswith((b"HTTP/1.1 408 ", b"HTTP/1.1 503 "))  # for the fifth there was no room
+        if one is not stalled[-1]:
+            assert ended(one)
     assert app.budget.used == 0
     assert httpx.post(f"{url}/v1/traces", json={}).status_code == 200
 
@@ -231,7 +232,7 @@ def test_half_a_head_is_waited_for_so_long(
     collector: tuple[CollectorApp, str], monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     _, url = collector
-    monkeypatch.setattr(patience, "HEAD_S", 0.5)
+    monkeypatch.setattr(patience, "HEAD_S", 2.0)
     with connect(url, sent) as first:
         assert ended(first)
     with connect(url, b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n") as second:
