@@ -31,9 +31,10 @@ class Call(msgspec.Struct, frozen=True, gc=False):
 
     `prompt_token_ids` has shape (P,); calls that extend each other share its memory (records.tokens.TokenIds). Times
     are nanoseconds since the epoch. `tools` are definitions in OpenAI's form.
-    `interrupted` says why an answer is not whole ("closed", "cancelled", "error"); `truncated` that content was
-    cut to a bound or masked, so that the call must not be trained on. `altered_sampling` names the request's settings
-    beside the temperature under which tokens are sampled from another distribution than the policy's own (top_p, ...).
+    `interrupted` says why an answer is not whole ("closed", "cancelled", "error"); `truncated` that content was cut to
+    a bound, `masked` that it was redacted or masked: such a call must not be trained on. `altered_sampling` names the
+    request's settings beside the temperature under which tokens are sampled from another distribution than the
+    policy's own (top_p, ...).
     `previous_response_id` is the response whose history this call went on with; where that was captured, `messages`
     hold it. `compacted` is the sender's own word that the history was compacted. `collided` tells that its span's id
     stands for other spans too. A call in progress ends at 0.
@@ -61,6 +62,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     error: str | None = None
     interrupted: str | None = None
     truncated: bool = False
+    masked: bool = False
     collided: bool = False
     execution_id: str | None = None
     execution_parent_id: str | None = None

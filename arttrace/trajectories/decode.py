@@ -96,7 +96,8 @@ def decode_call(span: SpanRow, reader: MessageReader) -> Call:
         output_tokens=said.output_tokens,
         error=span_error(span),
         interrupted=said.interrupted or None,
-        truncated=bool(said.truncated or said.masked),
+        truncated=bool(said.truncated),
+        masked=bool(said.masked),
         execution_id=said.execution_id or None,
         execution_parent_id=said.execution_parent_id or None,
     )

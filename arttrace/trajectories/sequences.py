@@ -25,6 +25,7 @@ NO_TOKEN_IDS = "no token ids"
 NO_LOGPROBS = "log-probabilities missing"
 COLLIDED = "other content under its id"
 TRUNCATED = "truncated"
+MASKED = "redacted or masked"
 ERROR = "error"
 IN_PROGRESS = "in progress"
 COUNT_DIFFERS = "token count differs from usage"
@@ -101,6 +102,8 @@ def _fault(call: Call, choice: Choice | None) -> str | None:
         return COLLIDED
     if call.truncated:
         return TRUNCATED
+    if call.masked:
+        return MASKED
     if call.error and not call.interrupted:  # unreadable chunks, say: what there is need not be what was sampled
         return ERROR
     if choice is None or not _prompt(call, choice) or choice.token_ids is None:

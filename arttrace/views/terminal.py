@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -22,6 +21,7 @@ from arttrace.records.sequence import TokenReport, TokenSequence
 from arttrace.records.trajectory import Agent, AgentCall, MessageNode, Relation, ToolCall, Trajectory
 from arttrace.trajectories.membership import ADVICE_ON_COLLISIONS, has_collisions
 from arttrace.trajectories.values import from_json
+from arttrace.views.order import in_order
 
 _PIPE_WIDTH = 100
 _SHORT = 400
@@ -117,7 +117,7 @@ def _facts(
     table.add_column(overflow="fold")
 
     def fact(name: str, value: str | Text) -> None:
-        table.add_row(name, value)
+        table.add_row(name, Text(value) if isinstance(value, str) else value)
 
     fact("trajectory", f"{trajectory.id}  (revision {trajectory.revision})")
     source = trajectory.entry or trajectory.agents[0].name
@@ -228,23 +228,20 @@ class _Walk:
         tools = self._tools.get(agent.id, [])
         children = self._children.get(agent.id, [])
         spawned = {tool.id for tool in tools}
-        events: list[tuple[int, int, Callable[[], None]]] = []
         seen: set[str] = set()
         answered = {tool.id for tool in tools if tool.result is not None or tool.error is not None}
-        events += [
-            (call.call.start_ns, 1, partial(self._call, call, branch, seen, answered))
-            for call in self._calls.get(agent.id, [])
-        ]
-        for tool in tools:
-            started = [child for child in children if child.spawned_by == tool.id]
-            events.append((tool.start_ns, 2, partial(self._tool, tool, started, branch)))
-        events += [
-            (child.start_ns, 3, partial(self._sub_agent, child, branch))
-            for child in children
-            if child.spawned_by not in spawned
-        ]
-        for _, _, draw in sorted(events, key=lambda event: event[:2]):
-            draw()
+        started: dict[str, list[Agent]] = {}
+        for child in children:
+            if child.spawned_by in spawned:
+                started.setdefault(child.spawned_by or "", []).append(child)
+        others = [child for child in children if child.spawned_by not in spawned]
+        for event in in_order(self._calls.get(agent.id, []), tools, others):
+            if isinstance(event, AgentCall):
+                self._call(event, branch, seen, answered)
+            elif isinstance(event, ToolCall):
+                self._tool(event, started.get(event.id, []), branch)
+            else:
+                self._sub_agent(event, branch)
 
     def _sub_agent(self, agent: Agent, branch: Tree) -> None:
         if self._level == _LEVELS:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 import pytest
 from rich.console import Console
 from simulated_agent import Run, message, result
 
+from arttrace.formats.files import read_file
 from arttrace.records.span import SpanRow
 from arttrace.trajectories import build_trajectories, sequences
 from arttrace.views.terminal import group_name, trajectory_view
@@ -64,6 +67,47 @@ def test_inferred_tools_and_links_that_are_less_than_sure_are_marked() -> None:
     assert "── tool look({}) -> page" in text
     assert '── inferred tool research({}) -> {"result": "it is in Oslo"}' in text
     assert "agent research  (inferred: its answer is a part of what research returned, 90% sure)" in text
+
+
+def test_a_tool_stands_before_the_answer_that_saw_its_result() -> None:
+    """In an imported conversation a call begins where the one before it ended; of exchanges many begin at once."""
+    history = [
+        {"role": "user", "content": "u"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c", "function": {"name": "look", "arguments": "{}"}}],
+        },
+        {"role": "tool", "tool_call_id": "c", "content": "page"},
+        {"role": "assistant", "content": "the end"},
+    ]
+    conversation = json.dumps({"messages": history})
+    exchanges = [
+        {
+            "request": {"model": "m", "messages": history[:at]},
+            "response": {"created": 1_790_000_000, "choices": [{"message": history[at]}]},
+        }
+        for at in (1, 3)
+    ]
+    for document in (conversation, json.dumps(exchanges)):
+        text = shown([r for r in read_file(document.encode(), "file").records if isinstance(r, SpanRow)])
+        lines = [line for line in text.splitlines() if line.startswith(("├", "└"))]
+        assert [line[4:].split()[0].rstrip(":") for line in lines] == ["user", "assistant", "inferred", "assistant"]
+        assert "the end" in lines[-1]
+
+
+def test_redacted_tools_are_listed_once_and_their_calls_told_apart_from_cut_ones() -> None:
+    run = Run()
+    start = [message("user", "[redacted, 1 characters]")]
+    asked = message("assistant", calls=(("1", "look", "[redacted, 9 characters]"),))
+    run.chat("a", start, asked, at=1, MASKED=["gen_ai.input.messages"])
+    run.tool("t", "look", at=7, until=9, TOOL_CALL_ARGUMENTS='{"q":"[redacted, 1 characters]"}', TOOL_CALL_RESULT="p")
+    answered = [*start, asked, result("1", "[redacted, 4 characters]")]
+    run.chat("b", answered, message("assistant", "x"), at=20, TRUNCATED=["gen_ai.input.messages"])
+    text = shown(run.end(ENTRY_ARGUMENTS='{"q": "[redacted, 1 characters]"}'))
+    assert text.count("tool look(") == 1
+    assert "1 x redacted or masked, 1 x truncated" in " ".join(text.split())
+    assert '{"q":"[redacted, 1 characters]"}' in text
 
 
 @pytest.mark.parametrize(
