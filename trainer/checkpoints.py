@@ -210,9 +210,9 @@ class Checkpoints:
 
     def drop_states(self, steps: Iterable[int]) -> list[int]:
         """Remove what is needed to train on exactly from versions and keep their weights; returns those that had it.
-        The newest keeps it."""
+        The newest keeps it, and the one that was rolled back to."""
         gone = []
-        for step in sorted(set(self.steps()[:-1]).intersection(steps)):
+        for step in sorted((set(self.steps()[:-1]) - {self.served()}).intersection(steps)):
             if (state := self.path(step) / STATE).exists():
                 (self.path(step) / DROPPED).touch()
                 _sync(self.path(step))
@@ -220,9 +220,10 @@ class Checkpoints:
                 gone.append(step)
         return gone
 
-    def fork_bases(self) -> set[int]:
-        """The versions from which other policies were forked."""
-        bases = set()
+    def kept(self) -> set[int]:
+        """The versions that retention never touches: the one that serving begins with, and those from which other
+        policies were forked."""
+        bases = {step for step in [self.served()] if step is not None}
         for folder in self.directory.parent.iterdir() if self.directory.parent.is_dir() else ():
             if folder == self.directory or not folder.is_dir() or not _NAME.fullmatch(folder.name):
                 continue

@@ -288,6 +288,9 @@ def test_old_versions_lose_their_optimizer_state_but_not_what_is_served_or_a_bas
 
     assert site.checkpoints.steps() == [1, 2, 3, 4, 5, 6, 7]
     assert whole() == [1, 5, 6, 7], "the base of a fork, and the newest three"
+    site.checkpoints.roll_back(5)
+    assert site.checkpoints.kept() == {1, 5}
+    assert site.checkpoints.drop_states([5]) == []
     assert states_to_drop(site.checkpoints.steps(), Keep(), {2, 4}) == [1, 3]
     assert states_to_drop(site.checkpoints.steps(), Keep(states=0)) == []
     assert site.checkpoints.drop_states([6, 7]) == [6], "never the newest"

@@ -154,14 +154,15 @@ def rollback(data: DataDir, version: str) -> None:
 def prune(data: DataDir, policy: str, keep_best: int, keep_latest: int, every: int, dry_run: bool) -> None:
     """Remove the weights of old versions of POLICY. What they consumed stays known, and so do their metrics.
 
-    The two newest versions, those that are served and the one that was rolled back to stay in any case.
+    The two newest versions, those that are served or that other policies were forked from, and the one that was rolled
+    back to stay in any case.
     """
     checkpoints = Checkpoints(data.policies, policy)
     keep = Keep(best=keep_best, latest=keep_latest, every=every, states=0)
     if keep.everything:
         raise click.UsageError("say what to keep: --keep-best, --keep-latest or --every")
     rewards = version_rewards([checkpoints.manifest(n) for n in checkpoints.all_steps()])
-    served = _served(data, policy) | {step for step in [checkpoints.served()] if step is not None}
+    served = _served(data, policy) | checkpoints.kept()
     gone = to_prune(checkpoints.steps(), rewards, keep, served)
     if not dry_run:
         gone = checkpoints.prune(gone)

@@ -246,7 +246,7 @@ class Daemon:
         )
         self._on_step(done)
         self._note(reported=self._reporters.catch_up([done], self.state.reported, self._checkpoints))
-        stay = self._served() | self._checkpoints.fork_bases()
+        stay = self._served() | self._checkpoints.kept()
         keep = self._config.keep
         self._checkpoints.prune(to_prune(self._checkpoints.steps(), self._rewards, keep, stay))
         self._checkpoints.drop_states(states_to_drop(self._checkpoints.steps(), keep, stay))

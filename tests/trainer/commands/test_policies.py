@@ -138,6 +138,8 @@ def test_an_exported_adapter_is_one_that_peft_loads_and_the_merged_model_compute
 
 def test_a_fork_goes_on_from_its_version_and_from_what_that_consumed(data: DataDir) -> None:
     assert run(data, "fork", "policy@3", "mine").stdout.startswith("policy@3 -> mine@3")
+    kept = run(data, "prune", "--keep-best", "1", "--keep-latest", "1", "--dry-run")
+    assert kept.stdout.startswith("would be pruned: policy@1;"), "the base of a fork stays"
     mine = Checkpoints(data.policies, "mine")
     assert mine.steps() == [3]
     assert mine.consumed_ids() == {"t1", "t2", "t3"}
