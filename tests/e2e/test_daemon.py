@@ -95,6 +95,7 @@ def test_a_daemon_killed_in_every_state_serves_the_curve_of_an_undisturbed_one(t
             with Store.open(data, create=True) as store:
                 store.append([record for each in runs for record in each])
         options = ["--base-model", base_model, "--max-steps", STEPS, "--poll", "0.05", "--group-size", RUNS]
+        options += ["--min-groups", "1"]
         options += ["--lora-rank", "8", "--learning-rate", "0.01", "--json", "--daemon", "--dir"]
         in_peace, disturbed = (tuple(map(str, (*options, data.root))) for data in (undisturbed, killed))
         with calling(serving) as answers:
