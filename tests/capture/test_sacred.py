@@ -226,6 +226,7 @@ ELSEWHERE = {
     "following the agents of the OpenAI Agents SDK": "tests/frameworks",
     "carrying the flow into a thread": "test_library_spans.py",
     "following a library's span": "test_library_spans.py",
+    "following the agents of LlamaIndex": "tests/frameworks",
     "following the agents of PydanticAI": "tests/frameworks",
     "ending a library's span": "test_library_spans.py",
     "answering a tool from the record": "test_recorded_tools.py",

@@ -253,7 +253,7 @@ def test_smolagents(tmp_path: Path) -> None:
     check(runs)
     assert len(runs.calls) == 4
     assert runs.bare == ["42"]
-    assert runs.callers == ["main", "helper", "helper", "main"]
+    assert runs.callers == ["manager", "helper", "helper", "manager"]
     managed, double, *_ = runs.tools
     assert managed[0] == "helper"
     assert double == ("double", "", '"42"')

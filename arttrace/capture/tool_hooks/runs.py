@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -140,6 +142,44 @@ class AgentRun(_LibraryRun):
         """The same of an async generator."""
         return inner if self._is_running() else named_as(inner, drive_async_generator(inner, self._opened, self))
 
+    def around(self, run: Callable[[], Any]) -> Any:
+        """What `run()` returns, inside the run: it lasts until a coroutine or generator that it returns is done."""
+        if self._is_running():
+            return run()
+        scope = self._opened()
+        try:
+            with Step(scope):
+                result = run()
+        except BaseException as error:
+            close(scope, self.ended_by(error))
+            raise
+        if inspect.iscoroutine(result):
+            return named_as(result, self._awaited(result, scope))
+        if inspect.isgenerator(result):
+            return named_as(result, drive_generator(result, lambda: scope, self))
+        if inspect.isasyncgen(result):
+            return named_as(result, drive_async_generator(result, lambda: scope, self))
+        close(scope)
+        return result
+
+    def around_later(self, run: Callable[[], Any]) -> Any:
+        """The same where `run()` itself does nothing yet: the run begins with what it returns."""
+        result = run()
+        if inspect.iscoroutine(result):
+            return named_as(result, self._awaited(result, None))
+        return self.around_async_generator(result) if inspect.isasyncgen(result) else result
+
+    async def _awaited(self, inner: Coroutine[Any, Any, Any], scope: Scope | None) -> Any:
+        scope = scope or (None if self._is_running() else self._opened())
+        try:
+            with Step(scope):
+                result = await inner
+        except BaseException as error:
+            close(scope, self.ended_by(error))
+            raise
+        close(scope)
+        return result
+
     def _is_running(self) -> bool:
         """Whether what starts now is what runs already, seen again."""
         with _opening:
@@ -162,3 +202,15 @@ def open_agent(name: str) -> Scope | None:
 def is_this_agent(outer: Scope | None, name: str) -> bool:
     """Whether an agent that starts right inside `outer` is that one, seen again at another place."""
     return outer is not None and outer.kind != "tool" and outer.name == name
+
+
+def agent_method(method: Callable[..., Any], name: Callable[[Any], str], *, later: bool = False) -> Callable[..., Any]:
+    """A library's method that runs an agent, hooked. `later`: it only returns what runs it."""
+
+    @functools.wraps(method)
+    def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        run = AgentRun(lambda: name(self))
+        around = run.around_later if later else run.around
+        return around(lambda: method(self, *args, **kwargs))
+
+    return hooked

@@ -1,6 +1,7 @@
 """Hooks smolagents, which shows its models tool results as plain text that no history can be read for.
 
-Tools: `Tool.__call__`. A managed agent is called by its manager as a tool and is an agent: both are recorded.
+Tools: `Tool.__call__`. Agents: `run`. A managed agent is called by its manager as a tool and is an agent: both are
+recorded.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from arttrace.capture.patches import patch
-from arttrace.capture.tool_hooks.runs import AgentRun, Called, Shown, ToolRun
+from arttrace.capture.tool_hooks.runs import Called, Shown, ToolRun, agent_method
 from arttrace.capture.values import is_json
 
 
@@ -22,7 +23,8 @@ def install_tools(module: ModuleType) -> None:
 
 def install_agents(module: ModuleType) -> None:
     """Hook `smolagents.agents`."""
-    patch(module.MultiStepAgent, "__call__", lambda call: _tool(_in_agent(call)))
+    patch(module.MultiStepAgent, "__call__", lambda call: _tool(agent_method(call, _name)))
+    patch(module.MultiStepAgent, "run", lambda run: agent_method(run, _name))
 
 
 def _called(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Called:
@@ -36,7 +38,7 @@ def _shown(result: Any) -> Shown:
 
 
 def _name(agent: Any) -> str:
-    return str(agent.name)
+    return str(agent.name or type(agent).__name__)
 
 
 def _tool(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -48,14 +50,5 @@ def _tool(call: Callable[..., Any]) -> Callable[..., Any]:
             result = call(self, *args, **kwargs) if answer is None else answer()
             run.returned(result, _shown)
         return result
-
-    return hooked
-
-
-def _in_agent(call: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(call)
-    def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with AgentRun(lambda: _name(self)):
-            return call(self, *args, **kwargs)
 
     return hooked
