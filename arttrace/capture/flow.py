@@ -70,11 +70,13 @@ class Flow(msgspec.Struct, frozen=True, eq=False):
     muted: bool = False
     overrides: RunOverrides | None = None
     routes: tuple[Route, ...] = ()
+    is_whole: bool = False
+    """Whether its scope counts whatever library's span is current."""
 
 
 EMPTY_FLOW = Flow()
 """Outside any scope."""
-OUTSIDE = Flow()
+OUTSIDE = Flow(is_whole=True)
 """The same inside a library's span: what is started now is for others too."""
 _flow: ContextVar[Flow] = ContextVar("arttrace_flow", default=EMPTY_FLOW)
 
@@ -96,7 +98,7 @@ def current_flow() -> Flow:
 def calling_flow() -> Flow:
     """The flow of the caller with the scope that it is in: the flow's own, or one inside it of a library's span."""
     flow = _flow.get()
-    if _innermost is None or flow is OUTSIDE:
+    if _innermost is None or flow.is_whole:
         return flow
     scope = _innermost(flow.scope)
     return flow if scope is flow.scope else replace(flow, scope=scope)

@@ -98,11 +98,11 @@ def _begin(tracer: Any, name: str, context: Any, attributes: Mapping[str, Any]) 
         followed = None if scope is None else FollowedCall(scope, name)
     else:
         of = getattr(tracer, "_instrumentation_scope", None)
-        set_flow(replace(flow, scope=scope))
+        set_flow(replace(flow, scope=scope, is_whole=True))
         try:
             followed = FollowedScope.open(operation, name, attributes, library=getattr(of, "name", "opentelemetry"))
         finally:
-            set_flow(flow)
+            set_flow(replace(current_flow(), scope=flow.scope, is_whole=flow.is_whole))
     if followed is None:
         return None if inherited is None else (inherited, None)
     flows.follow(innermost)

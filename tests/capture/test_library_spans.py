@@ -215,6 +215,8 @@ def test_a_span_passed_by_value_and_a_context_that_leaks(tracer: Tracer, client:
         span = tracer.start_span("invoke_agent boss")
         within = trace.set_span_in_context(span)
         tool = tracer.start_span("execute_tool look", context=within)
+        with trace.use_span(tool):
+            tracer.start_span("execute_tool beside", context=within).end()
         tool.end()
         tool.end()
         client.ask("outside")
@@ -234,9 +236,11 @@ def test_a_span_passed_by_value_and_a_context_that_leaks(tracer: Tracer, client:
         "invoke_agent main > chat m",
         "invoke_agent main > invoke_agent boss",
         "invoke_agent main > invoke_agent boss > chat m",
+        "invoke_agent main > invoke_agent boss > execute_tool beside",
         "invoke_agent main > invoke_agent boss > execute_tool look",
         "invoke_agent main > invoke_agent lost",
     ]
+    assert len({span.attributes[semconv.EXECUTION_ID] for span in found}) == 1, "one thread is one execution"
     (lost,) = (span for span in found if span.name == "invoke_agent lost")
     assert lost.attributes[semconv.INTERRUPTED] == "closed"
 
