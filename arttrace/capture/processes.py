@@ -18,6 +18,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from arttrace.capture import runtime
 from arttrace.capture.flow import OUTSIDE, calling_flow, current_flow, set_flow
 from arttrace.capture.guard import Guard
 from arttrace.capture.patches import patch
@@ -26,6 +27,8 @@ from arttrace.capture.propagation import VARIABLE, Carried, carried_by, parse
 from arttrace.capture.threads import in_flow
 
 _carrying = Guard("telling a child process its trajectory")
+_handing_over = Guard("keeping what a process of a pool recorded")
+_HAND_OVER_S = 5.0  # where the disk hangs, the result is not held up longer
 _WITH_ENVIRON = ("linux",)
 _ENV = 10  # the place of `env` among the positional arguments of Popen
 
@@ -50,6 +53,7 @@ def install_pool(module: ModuleType) -> None:
     patch(module.Pool, "__init__", _outside)
     for name in ("apply_async", "_map_async", "imap", "imap_unordered"):
         patch(module.Pool, name, lambda method: _pooled(method, module.ThreadPool))
+    patch(module, "worker", _worker)
 
 
 def _popen(init: Callable[..., None]) -> Callable[..., None]:
@@ -170,6 +174,32 @@ def _pooled(method: Callable[..., Any], thread_pool: type[Any]) -> Callable[...,
         return method(self, func, *args, **kwargs)
 
     return hooked
+
+
+def _worker(work: Callable[..., None]) -> Callable[..., None]:
+    """What a process of a pool runs: leaving the pool's `with` block kills it once its results have come."""
+
+    @functools.wraps(work)
+    def hooked(inqueue: Any, outqueue: Any, *args: Any, **kwargs: Any) -> None:
+        of_a_process = hasattr(outqueue, "_writer")
+        work(inqueue, _Results(outqueue) if of_a_process else outqueue, *args, **kwargs)
+
+    return hooked
+
+
+class _Results:
+    """The queue of a pool's results: each is put in when what was recorded on the way to it can no more be lost."""
+
+    def __init__(self, queue: Any) -> None:
+        self._queue = queue
+
+    def put(self, result: Any) -> None:
+        with _handing_over:
+            runtime.hand_over(_HAND_OVER_S)
+        self._queue.put(result)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
 
 
 class _Job:

@@ -204,13 +204,18 @@ class Recorder:
             rejected=shipped.refused if shipped else 0,
         )
 
-    def flush(self, timeout_s: float | None = None) -> bool:
-        """Return when everything submitted before is on the disk; False when that took longer than `timeout_s`."""
+    def hand_over(self, timeout_s: float | None = None) -> bool:
+        """Return when everything submitted before is with the operating system, which outlives this process; False
+        when that took longer than `timeout_s`."""
         done = native.Event()
         self.submit(self._end_turn)
         self.submit(done.set)
         self._hurry.set()
-        in_time = self._wait(done, timeout_s)
+        return self._wait(done, timeout_s)
+
+    def flush(self, timeout_s: float | None = None) -> bool:
+        """The same for when it is on the disk."""
+        in_time = self.hand_over(timeout_s)
         with _spooling:
             self._spool.sync()
         raise_background_failure()

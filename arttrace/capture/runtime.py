@@ -77,6 +77,12 @@ def stop(timeout_s: float | None) -> bool:
     return delivered
 
 
+def hand_over(timeout_s: float) -> None:
+    """Return when what was recorded outlives this process, which may be killed any moment."""
+    for each in _all():
+        each.hand_over(timeout_s)
+
+
 def counts() -> Counts:
     """What became of this process's records so far: spooled, refused for want of disk or memory, delivered."""
     from arttrace.capture.recorder import Counts

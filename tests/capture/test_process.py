@@ -16,6 +16,7 @@ from spool import read_spool
 
 from arttrace import semconv
 from arttrace.records.span import SpanRow
+from arttrace.trajectories import build_trajectories
 
 
 def read_spans(directory: Path) -> list[SpanRow]:
@@ -198,3 +199,37 @@ def test_a_spool_that_cannot_be_written_breaks_nothing_and_is_said_once(tmp_path
     assert "Traceback" not in err
     assert err.count("writing to the spool failed") == 1
     assert "Not a directory" in err
+
+
+POOL = """
+import multiprocessing, sys
+import arttrace
+from openai import OpenAI
+
+@arttrace.trajectory(name="job")
+def job(number):
+    with OpenAI(base_url=sys.argv[1]) as client:
+        messages = [{"role": "user", "content": str(number)}]
+        return client.chat.completions.create(model="m", messages=messages).choices[0].message.content
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[2])
+    with context.Pool(3) as pool:
+        first = pool.map(job, range(12), chunksize=1)
+    with context.Pool(2) as pool:
+        second = list(pool.imap_unordered(job, range(12, 20)))
+    print(*sorted(first + second))
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.full)])
+@pytest.mark.parametrize("inside", [False, True], ids=["runs in the pool", "a run around it"])
+def test_leaving_a_pools_block_loses_no_call(method: str, inside: bool, server: ChatServer, tmp_path: Path) -> None:
+    program = POOL.replace("with context", "with arttrace.trajectory(name='all'), context") if inside else POOL
+    out = finish(python(program, tmp_path / "d", server.url, method))
+    assert sorted(out.split()) == sorted(" ".join(f"answer 0 to {number}" for number in range(20)).split())
+    spans = read_spans(tmp_path / "d")
+    asked = [span.attributes[semconv.INPUT_MESSAGES] for span in spans if span.name == "chat m"]
+    assert all(sum(f'"{number}"' in text for text in asked) == 1 for number in range(20))
+    runs = build_trajectories(spans)
+    assert [run.incomplete for run in runs] == ([""] * 2 if inside else [""] * 20)
