@@ -31,6 +31,9 @@ Job = Callable[[], None]
 
 _SYNC_INTERVAL_S = 0.5  # half of what is promised: power may fail a second after a call ended
 _SHOWN_AFTER_S = 1.0
+# Of a spool that fails and recovers again and again the log has this many lines, and then one in this time.
+_WORDS = 6
+_SAY_EVERY_S = 60.0
 _LOOK_AFTER_S = 0.5  # whether the worker is still there, while a flush waits for it
 # Two threads that take turns at the interpreter cost each other more than decoding does. So what ends within a tenth
 # of a second (half of what a call may need to survive a kill) is worked off together, in turns too short to be felt.
@@ -79,7 +82,10 @@ class Recorder:
         self.rules = ContentRules(settings.capture_content, settings.mask, partial(failed, "the mask", background=True))
         self.recorded = 0
         self.refused = 0
-        self._refused_in_a_row = 0
+        self._unsaid = 0  # refused, and not yet said to be lost
+        self._failing = False
+        self._words_left = _WORDS
+        self._say_at = 0.0
         self._removed = 0
         self._shipper: Shipper | None = None
         # What is shipped is nobody's else to take away, and each of its segments is read as a whole.
@@ -165,8 +171,10 @@ class Recorder:
                 self._refuse(error)
             return False
         self.recorded += len(payloads)
-        if self._refused_in_a_row:
-            logger.warning("arttrace: the spool takes records again; %d were refused and are lost", self._forget())
+        if self._failing:
+            self._failing = False
+            if self._is_time_to_say():
+                logger.warning("arttrace: the spool takes records again; %d were refused and are lost", self._forget())
         if self._spool.removed > self._removed:
             gone, self._removed = self._spool.removed - self._removed, self._spool.removed
             logger.warning("arttrace: %s was removed; up to %d records went with it", self._spool.directory, gone)
@@ -177,13 +185,23 @@ class Recorder:
 
     def _refuse(self, error: Exception) -> None:
         self.refused += 1
-        self._refused_in_a_row += 1
-        if self._refused_in_a_row == 1 and failures[_SPOOLING]:  # the first time of all is logged there
+        self._unsaid += 1
+        if not self._failing and failures[_SPOOLING] and self._is_time_to_say():  # the first time is logged below
             logger.warning("arttrace: %s failed again: %s", _SPOOLING, error)
+        self._failing = True
         failed(_SPOOLING, error, background=True)
 
+    def _is_time_to_say(self) -> bool:
+        """Whether a word about the spool is due: on an almost full disk it takes one record and refuses the next."""
+        if self._words_left:
+            self._words_left -= 1
+        elif time.monotonic() < self._say_at:
+            return False
+        self._say_at = time.monotonic() + _SAY_EVERY_S
+        return True
+
     def _forget(self) -> int:
-        refused, self._refused_in_a_row = self._refused_in_a_row, 0
+        refused, self._unsaid = self._unsaid, 0
         return refused
 
     def shipper(self) -> Shipper:
@@ -240,7 +258,7 @@ class Recorder:
         in_time = self.flush(timeout_s)
         with _spooling:
             self._spool.close()
-        if self._refused_in_a_row:
+        if self._unsaid:
             logger.warning("arttrace: %d records could not be written and are lost", self._forget())
         return in_time
 
@@ -387,7 +405,7 @@ class Recorder:
     def after_fork_in_child(self) -> None:
         """Jobs waiting at the fork are the parent's; the child starts with none, and a thread of its own."""
         self._start_worker_state()
-        self.recorded = self.refused = self._refused_in_a_row = 0
+        self.recorded = self.refused = self._unsaid = 0
         if self._shipper is not None:
             self._shipper.after_fork_in_child()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -136,3 +137,34 @@ def test_what_ends_together_is_written_together_and_what_finds_no_room_is_refuse
     record("d", "x" * 3000, "e")
     assert [len(payloads) for payloads in appended] == [3, 1, 1]
     assert (recorder.recorded, recorder.refused) == (5, 1)
+
+
+def test_a_disk_that_is_almost_full_is_logged_a_few_times_and_every_loss_counted(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("ARTTRACE_RAISE", raising=False)
+    guard.failures.clear()
+    append = recorder._spool.append
+    tries = iter(range(10_000))
+
+    def almost_full(*payloads: bytes) -> None:
+        if next(tries) % 2:
+            raise OSError(28, "No space left on device")
+        append(*payloads)
+
+    monkeypatch.setattr(recorder._spool, "append", almost_full)
+    for number in range(200):
+        recorder.record(Reward(id=str(number), trajectory_id="t", value=1.0))
+        assert recorder.hand_over(60)
+    assert recorder.refused == 100
+    assert len(caplog.records) == 1 + recorder_module._WORDS
+    monkeypatch.setattr(recorder, "_say_at", 0.0)  # a minute later
+    for number in range(4):
+        recorder.record(Reward(id=str(number), trajectory_id="t", value=1.0))
+        assert recorder.hand_over(60)
+    assert len(caplog.records) == 2 + recorder_module._WORDS
+    recorder.close()
+    said = [
+        int(number) for record in caplog.records for number in re.findall(r"(\d+) (?:were|records)", record.message)
+    ]
+    assert sum(said) == recorder.refused == 102
