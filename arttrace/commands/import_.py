@@ -34,7 +34,7 @@ def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: Data
       OTLP traces: JSON, JSON lines or protobuf, of any OpenTelemetry SDK
       Langfuse exports: traces with observations and scores, or observations
       conversations: OpenAI messages under "messages" (or "traj"), with "reward" and "task_id" where there are
-      exchanges: {"request": ..., "response": ...} of chat completions
+      exchanges: {"request": ..., "response": ...} of chat completions, with "reward" and "task_id" beside them
       records that arttrace wrote
 
     A file imported twice is there once. Runs with the same task id are a group.

@@ -51,7 +51,7 @@ def conversation(item: dict[str, Any], source: str) -> Iterator[Record]:
     trace_id = hashlib.blake2b(canonical_json([source, item]), digest_size=16).hexdigest()
     start = _time(item) or _NO_TIME
     root_id = _span_id(trace_id, "root")
-    task = next((str(item[name]) for name in _TASKS if isinstance(item.get(name), (str, int))), None)
+    task = _task(item)
     model = item.get("model")
     definitions = tools(item["tools"]) if isinstance(item.get("tools"), list) else None
     calls = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
@@ -95,23 +95,40 @@ def conversation(item: dict[str, Any], source: str) -> Iterator[Record]:
             }
         ),
     )
+    yield from _rewards(item, trace_id, start)
+
+
+def _rewards(item: dict[str, Any], trace_id: str, time_ns: int) -> Iterator[Reward]:
     for name in _REWARDS:
         value = finite(item.get(name))
         if value is not None:
-            yield Reward(id=f"{trace_id}:{name}", trajectory_id=trace_id, value=value, name=name, time_ns=start)
+            yield Reward(id=f"{trace_id}:{name}", trajectory_id=trace_id, value=value, name=name, time_ns=time_ns)
+
+
+def _task(item: dict[str, Any]) -> str | None:
+    return next((str(item[name]) for name in _TASKS if isinstance(item.get(name), (str, int))), None)
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 class Exchanges:
     """Requests with their answers, in the order they were made: one whose messages extend those of an earlier one is
-    of the same run."""
+    of the same run.
+
+    What stands beside them, or in the metadata of either, is the run's: runs with the same task id are a group, and of
+    several rewards of one name in a run the last one counts.
+    """
 
     def __init__(self, source: str) -> None:
         self._source = source
         self._runs: dict[bytes, str] = {}
         self._told: dict[bytes, int] = {}
 
-    def span(self, item: dict[str, Any]) -> SpanRow:
-        """The call. Raises ValueError when the item holds no request with messages or no answer with choices."""
+    def records(self, item: dict[str, Any]) -> Iterator[Record]:
+        """The call, and the run's rewards. Raises ValueError when the item holds no request with messages or no answer
+        with choices."""
         request, response = item.get("request"), item.get("response")
         messages = messages_of(request) if isinstance(request, dict) else None
         choices = response.get("choices") if isinstance(response, dict) else None
@@ -135,7 +152,14 @@ class Exchanges:
         offered = request.get("tools")
         told = response.get("usage")
         usage = told if isinstance(told, dict) else {}
-        return SpanRow(
+        beside = {
+            **_object(request.get("metadata")),
+            **_object(item.get("metadata")),
+            **{name: value for name, value in item.items() if name not in ("request", "response", "metadata")},
+        }
+        task = _task(beside)
+        rest = {name: value for name, value in beside.items() if name not in _REWARDS}
+        yield SpanRow(
             trace_id=trace_id,
             span_id=span_id,
             name=f"chat {request.get('model', '')}".strip(),
@@ -153,10 +177,13 @@ class Exchanges:
                     semconv.INPUT_MESSAGES: inputs(messages),
                     semconv.OUTPUT_MESSAGES: answers(replies),
                     semconv.TOOL_DEFINITIONS: tools(offered) if isinstance(offered, list) else None,
+                    semconv.SCENARIO: None if task is None else f"{self._source}/{task}",
+                    semconv.METADATA: text_of(rest) if rest else None,
                 }
             ),
             resource={semconv.SERVICE_NAME: self._source},
         )
+        yield from _rewards(beside, trace_id, start)
 
     def _run(self, messages: Sequence[dict[str, Any]], own: str) -> str:
         digest, found = hashlib.blake2b(digest_size=16), own

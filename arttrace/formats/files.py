@@ -116,7 +116,7 @@ def _one(
     elif isinstance(item.get("traceId"), str) and "startTime" in item:
         observations.setdefault(item["traceId"], []).append(item)
     elif "request" in item and "response" in item:
-        _take(found, "exchanges", iter([exchanges.span(item)]))
+        _take(found, "exchanges", exchanges.records(item))
     elif item.get("type") in ("span", "reward", "judgement", "policy_step"):
         _take(found, "records", iter([decode_record(msgspec.json.encode(item))]))
     elif messages_of(item) is not None:

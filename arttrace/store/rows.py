@@ -159,6 +159,9 @@ def span_columns(span: SpanRow, named: Attributes) -> Row:
         if entry or scenario or group:
             arguments = from_json(get(semconv.ENTRY_ARGUMENTS))
             key = groups.key_of(group=group, scenario=scenario, entry=entry or "", entry_name=name, arguments=arguments)
+    elif kind in _CALLS and (semconv.SCENARIO in named or semconv.GROUP in named):  # of a run without a root
+        scenario = text(get(semconv.SCENARIO))
+        key = text(get(semconv.GROUP)) or scenario
     return (
         span.trace_id,
         span.span_id,

@@ -78,7 +78,7 @@ def _build(
     }
     spans, parents = distinct_ids(spans, parents)
     tree = agent_tree(trajectory_id, spans, parents)
-    root = tree.root.attributes if tree.root else {}
+    root = tree.root.attributes if tree.root else _said_of_the_run(spans)
     collided = {span.key for span in members if span.collided is not None}
     agents, calls, tools, nodes = _agents_and_calls(tree, spans, collided)
     read = {(placed.call.trace_id, placed.call.span_id): placed.call for placed in calls}
@@ -236,6 +236,13 @@ def _spawners(
                 how = f"its answer {found.how} {found.item.name} returned"
                 spawners[key[1]] = _Spawned(found.item.id, how, found.confidence)
     return spawners
+
+
+def _said_of_the_run(spans: Mapping[SpanKey, SpanRow]) -> Mapping[str, Any]:
+    """Of a run without a root, what its first call that says its task, group or metadata says of them."""
+    about = (semconv.SCENARIO, semconv.GROUP, semconv.METADATA)
+    told = next((span.attributes for span in spans.values() if not span.attributes.keys().isdisjoint(about)), {})
+    return {name: told[name] for name in about if name in told}
 
 
 def _in_progress(spans: Mapping[SpanKey, SpanRow]) -> list[str]:

@@ -161,3 +161,52 @@ def test_beside_a_running_collector(tmp_path: Path) -> None:
         collector.wait(30)
     with Store.open(DataDir(data)) as store:
         assert len(store.trajectories()) == 1
+
+
+def exchange(task: str, run: int, turn: int, **beside: Any) -> dict[str, Any]:
+    """A request of a run of three turns with its answer."""
+    history: list[dict[str, Any]] = [{"role": "user", "content": f"task {task}"}]
+    for n in range(turn):
+        history += [{"role": "assistant", "content": f"{run}.{n}"}, {"role": "user", "content": f"on {run}"}]
+    answer = {"message": {"role": "assistant", "content": f"{run}.{turn}"}, "finish_reason": "stop"}
+    return {
+        "request": {"model": "m", "messages": history},
+        "response": {"created": 1_790_000_000 + run, "choices": [answer]},
+        **beside,
+    }
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_rewards_and_task_ids_beside_exchanges_are_read(inside: bool, tmp_path: Path) -> None:
+    items = []
+    for run_number in range(4):
+        task = "odd" if run_number % 2 else "even"
+        for turn in range(2):
+            beside: dict[str, Any] = {"task_id": task, "user": "u1"}
+            if turn:
+                beside["reward"] = run_number / 4
+            items.append(exchange(task, run_number, turn, **({"metadata": beside} if inside else beside)))
+    file = write(tmp_path / "log.jsonl", "\n".join(map(json.dumps, items)))
+    for _ in range(2):  # a file imported twice is there once
+        assert "4 rewards" in run(tmp_path, "import", file).output
+    with Store.open(DataDir(tmp_path / "data")) as store:
+        runs = store.trajectories()
+        assert [(one.scenario, len(one.calls), one.metadata["user"]) for one in runs] == [
+            ("log/even", 2, "u1"),
+            ("log/odd", 2, "u1"),
+            ("log/even", 2, "u1"),
+            ("log/odd", 2, "u1"),
+        ]
+        assert [[reward.value for reward in one.rewards] for one in runs] == [[0.0], [0.25], [0.5], [0.75]]
+        assert not any(one.incomplete or one.conflicts for one in runs)
+        assert len(store.trajectories(group="log/odd")) == 2
+        assert {summary.group for summary in store.summaries()} == {"log/even", "log/odd"}
+        assert store.sql("SELECT key, trajectories FROM groups ORDER BY key")[1] == [("log/even", 2), ("log/odd", 2)]
+
+
+def test_of_several_rewards_in_a_run_the_last_counts(tmp_path: Path) -> None:
+    items = [exchange("t", 0, turn, reward=turn) for turn in range(3)]
+    run(tmp_path, "import", write(tmp_path / "log.json", items))
+    with Store.open(DataDir(tmp_path / "data")) as store:
+        [only] = store.trajectories()
+    assert [reward.value for reward in only.rewards] == [2.0]
