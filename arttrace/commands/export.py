@@ -17,6 +17,7 @@ from arttrace.paths import DataDir
 from arttrace.records.span import SpanRow
 from arttrace.store import AnyStore, open_store
 
+_SPANS_AT_ONCE = 10_000
 _FORMS: dict[str, Callable[[list[SpanRow]], bytes]] = {
     "otlp-json": lambda spans: encode_json(spans) + b"\n",
     "otlp-protobuf": encode_protobuf,
@@ -50,16 +51,34 @@ def command(ids: tuple[str, ...], form: str, output: Path | None, data: DataDir)
 
 def _write(store: AnyStore, ids: tuple[str, ...], encode: Callable[[list[SpanRow]], bytes], file: BinaryIO) -> int:
     count = 0
-    written: set[str] = set()
-    for id in _traces(store) if not ids else (store.trajectory(id).id for id in ids):
-        spans = [span for span in store.spans(id) if span.trace_id not in written]  # a trace may be in several runs
-        written.update(span.trace_id for span in spans)
+    for spans in _of_trajectories(store, ids) if ids else _everything(store):
         count += len(spans)
         if spans:
             file.write(encode(spans))
     return count
 
 
-def _traces(store: AnyStore) -> Iterator[str]:
-    _, rows = store.sql("SELECT trace_id FROM span_records GROUP BY trace_id ORDER BY min(start_ns), trace_id")
-    return (trace_id for (trace_id,) in rows)
+def _of_trajectories(store: AnyStore, ids: tuple[str, ...]) -> Iterator[list[SpanRow]]:
+    written: set[str] = set()
+    for id in ids:
+        spans = [span for span in store.spans(store.trajectory(id).id) if span.trace_id not in written]
+        written.update(span.trace_id for span in spans)  # a trace may be in several runs
+        yield spans
+
+
+def _everything(store: AnyStore) -> Iterator[list[SpanRow]]:
+    """One trace after the other, as they began, read some thousands of spans at a time."""
+    _, rows = store.sql(
+        "SELECT trace_id, count(*) FROM span_records GROUP BY trace_id ORDER BY min(start_ns), trace_id"
+    )
+    traces: list[str] = []
+    held = 0
+    for place, (trace_id, spans) in enumerate(rows, start=1):
+        traces.append(trace_id)
+        held += spans
+        if held >= _SPANS_AT_ONCE or place == len(rows):
+            of_trace: dict[str, list[SpanRow]] = {trace: [] for trace in traces}
+            for span in store.spans_of_traces(traces):
+                of_trace[span.trace_id].append(span)
+            yield from of_trace.values()
+            traces, held = [], 0

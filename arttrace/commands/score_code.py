@@ -9,7 +9,6 @@ import math
 import statistics
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +19,7 @@ import msgspec
 from arttrace.capture.entries import load_entry
 from arttrace.commands.progress import Progress
 from arttrace.errors import ArttraceError, StoreError
-from arttrace.records.reward import Reward
+from arttrace.records.reward import Reward, reward_clock
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import AnyStore, TrajectorySummary
 from arttrace.views.filters import group_keys
@@ -141,12 +140,12 @@ def _rewards(runs: Sequence[Trajectory], rewarder: Rewarder, outcome: _Outcome) 
             continue
         outcome.values.append(number)
         yield Reward(
-            id=rewarder.reward_id(run.id),
+            id=(id := rewarder.reward_id(run.id)),
             trajectory_id=run.id,
             value=number,
             name=rewarder.name,
             version=rewarder.version_for(run.revision),
-            time_ns=time.time_ns(),
+            time_ns=reward_clock.now_ns(max((one.time_ns for one in run.rewards if one.id == id), default=0)),
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -34,6 +35,8 @@ _Odd = list[bytes | float]
 """Takes up values that JSON cannot hold, so that attributes without any are not looked through again."""
 
 _SHOWN = 200  # characters of what was wrong
+_WHOLE = re.compile(r"-?[0-9]{1,20}", re.ASCII)
+_DOUBLE = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?|NaN|-?Infinity", re.ASCII)
 _STANDARD_ALPHABET = str.maketrans("-_", "+/")
 _USUAL_ORIGIN, _USUAL_REST = OriginRest(), SpanRest()
 _NOTHING_DROPPED = (0, 0, 0)
@@ -227,8 +230,8 @@ def _json_origin(resource_spans: Any, scope_spans: Any) -> dict[str, Any]:
             EntityRef(
                 _text(one, "schemaUrl"),
                 _text(one, "type"),
-                [str(key) for key in _list(one, "idKeys")],
-                [str(key) for key in _list(one, "descriptionKeys")],
+                _texts(one, "idKeys"),
+                _texts(one, "descriptionKeys"),
             )
             for one in _list(resource, "entityRefs")
         ],
@@ -266,8 +269,8 @@ def _json_span(span: Any, origin: dict[str, Any]) -> SpanRow:
         span_id=_text(span, "spanId").lower(),
         parent_span_id=_parent(_text(span, "parentSpanId").lower()),
         name=_text(span, "name"),
-        start_ns=int(span.get("startTimeUnixNano", 0)),
-        end_ns=int(span.get("endTimeUnixNano", 0)),
+        start_ns=_number(span, "startTimeUnixNano", UINT64),
+        end_ns=_number(span, "endTimeUnixNano", UINT64),
         kind=_number(span, "kind", INT32),
         status_code=_number(status, "code", INT32),
         status_message=_text(status, "message"),
@@ -308,15 +311,17 @@ def _json_value(value: dict[str, Any], depth: int, odd: _Odd) -> Any:
     if depth > MAX_DEPTH:
         raise ValueError(f"an attribute is nested deeper than {MAX_DEPTH} levels")
     for kind, item in value.items():
+        if item is None:
+            continue  # as if it were not there
         match kind:
             case "stringValue":
-                return str(item)
+                return _text(value, kind)
             case "boolValue":
-                return bool(item)
+                return _bool(item)
             case "intValue":
                 return _number(value, kind, INT64)
             case "doubleValue":
-                found = float(item)
+                found = _double(item)
                 if not math.isfinite(found):
                     odd.append(found)
                 return found
@@ -368,10 +373,47 @@ def _object(holder: Any, key: str) -> dict[str, Any]:
 
 
 def _number(holder: Any, key: str, among: range) -> int:
-    value = int(_mapping(holder).get(key) or 0)
+    """A number, or a text that is one, as protobuf's JSON has it: never a part of it, a truth value or a list."""
+    given = _mapping(holder).get(key)
+    match given:
+        case None | "":
+            return 0
+        case bool():
+            raise ValueError(f"{key} is no number")
+        case int():
+            value = given
+        case float() if given.is_integer():
+            value = int(given)
+        case str() if (whole := _WHOLE.fullmatch(given)) is not None:
+            value = int(whole[0])
+        case _:
+            raise ValueError(f"{key} is no whole number")
     if value not in among:
         raise ValueError(f"{key} is out of range")
     return value
+
+
+def _bool(given: Any) -> bool:
+    if isinstance(given, bool):
+        return given
+    if given in ("true", "false"):  # no protobuf writes it so, but people do
+        return bool(given == "true")
+    raise ValueError("boolValue is neither true nor false")
+
+
+def _double(given: Any) -> float:
+    if isinstance(given, bool) or not isinstance(given, (int, float, str)):
+        raise ValueError("doubleValue is no number")
+    if isinstance(given, str) and not _DOUBLE.fullmatch(given):
+        raise ValueError("doubleValue is no number")
+    return float(given)
+
+
+def _texts(holder: Any, key: str) -> list[str]:
+    texts = _list(holder, key)
+    if not all(isinstance(one, str) for one in texts):
+        raise ValueError(f"{key} holds what is no text")
+    return texts
 
 
 def _text(holder: Any, key: str) -> str:

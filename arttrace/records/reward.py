@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from typing import Final
+
 import msgspec
 
 from arttrace.records.int64 import Int64
@@ -25,6 +29,23 @@ class Reward(msgspec.Struct, frozen=True, tag="reward", omit_defaults=True):
     judgement_id: str | None = None
     time_ns: Int64 = 0
     version: str = ""
+
+
+class _Clock:
+    """Times of rewards given by this process, each later than the one before, also when the clock is set back."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._lock = threading.Lock()
+
+    def now_ns(self, after: int = 0) -> int:
+        """A time for a reward given now, later than `after`: of the one with the same id that it corrects."""
+        with self._lock:
+            self._last = max(time.time_ns(), self._last + 1, after + 1)
+            return self._last
+
+
+reward_clock: Final = _Clock()
 
 
 class Judgement(msgspec.Struct, frozen=True, tag="judgement", omit_defaults=True):

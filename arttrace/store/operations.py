@@ -26,6 +26,7 @@ NAMES = (
     "trajectory",
     "trajectories",
     "spans",
+    "spans_of_traces",
     "judgement",
     "policy_steps",
     "sql",

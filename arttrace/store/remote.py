@@ -96,6 +96,7 @@ class AnyStore(Protocol):
         complete_only: bool = False,
     ) -> list[Trajectory]: ...
     def spans(self, trajectory_id: str) -> list[SpanRow]: ...
+    def spans_of_traces(self, traces: Sequence[str]) -> list[SpanRow]: ...
     def judgement(self, key: str) -> Judgement | None: ...
     def policy_steps(self, policy: str) -> list[PolicyStep]: ...
     def sql(self, query: str) -> tuple[list[str], list[tuple[Any, ...]]]: ...
@@ -248,6 +249,11 @@ class RemoteStore:
     def spans(self, trajectory_id: str) -> list[SpanRow]:
         """As Store.spans."""
         found: list[SpanRow] = self._call("spans", trajectory_id=trajectory_id)
+        return found
+
+    def spans_of_traces(self, traces: Sequence[str]) -> list[SpanRow]:
+        """As Store.spans_of_traces."""
+        found: list[SpanRow] = self._call("spans_of_traces", traces=traces)
         return found
 
     def judgement(self, key: str) -> Judgement | None:

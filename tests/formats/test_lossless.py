@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from any_request import requests, spans_of
 from click.testing import CliRunner
@@ -27,6 +28,8 @@ from arttrace.paths import DataDir
 from arttrace.records.checked import MAX_DEPTH
 from arttrace.records.record import decode_record, encode_record
 from arttrace.records.span import SpanEvent, SpanRow
+from arttrace.store import Store
+from arttrace.store import store as store_module
 
 _quiet = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 
@@ -104,3 +107,70 @@ def test_what_is_nested_deeper_than_protobuf_reads_goes_out_as_json_text(
         for found in (back.attributes["deep"], back.events[0].attributes["deep"]):
             while found != inner:
                 found = json.loads(found) if isinstance(found, str) else next(iter(_members(found)))
+
+
+def test_everything_is_exported_in_a_few_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one look through the whole store per trace."""
+    spans = [
+        SpanRow(f"{number:032x}", f"{number:016x}", "s", number, number + 1, attributes={"n": number})
+        for number in range(1, 501)
+    ]
+    data = DataDir(tmp_path / "data")
+    reads: list[int] = []
+    read_spans = store_module.read_spans
+
+    def counted(*given: Any, **more: Any) -> list[SpanRow]:
+        reads.append(1)
+        return read_spans(*given, **more)
+
+    monkeypatch.setattr(store_module, "read_spans", counted)
+    monkeypatch.setattr("arttrace.commands.export._SPANS_AT_ONCE", 100)
+    with Store.open(data, create=True) as store:
+        store.append(reversed(spans))
+    output = tmp_path / "spans.json"
+    result = CliRunner().invoke(cli, ["export", "-o", str(output), "--dir", str(data.root)])
+    assert result.output == f"500 spans in {output}\n"
+    assert len(reads) == 5
+    assert [span for line in output.read_bytes().splitlines() for span in parse_json(line).spans] == spans
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ({"boolValue": "false"}, False),
+        ({"boolValue": "true"}, True),
+        ({"boolValue": False}, False),
+        ({"boolValue": "no"}, None),
+        ({"boolValue": 1}, None),
+        ({"intValue": "-7"}, -7),
+        ({"intValue": 7.0}, 7),
+        ({"intValue": 7.9}, None),
+        ({"intValue": True}, None),
+        ({"intValue": "1_000"}, None),
+        ({"intValue": []}, None),
+        ({"doubleValue": "0.5"}, 0.5),
+        ({"doubleValue": "NaN"}, "NaN"),
+        ({"doubleValue": True}, None),
+        ({"doubleValue": "half"}, None),
+        ({"stringValue": True}, None),
+        ({"stringValue": {"a": 1}}, None),
+    ],
+)
+def test_a_json_value_is_what_it_says_or_refused(value: dict[str, Any], expected: object) -> None:
+    """Never another value in silence."""
+    span = {
+        "traceId": "1" * 32,
+        "spanId": "2" * 16,
+        "name": "s",
+        "startTimeUnixNano": "1",
+        "endTimeUnixNano": "2",
+        "attributes": [{"key": "a", "value": value}],
+    }
+    export = parse_json(msgspec.json.encode({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}))
+    if expected is None:
+        assert (export.spans, export.refused) == ([], 1)
+        assert "Value" in export.reason
+    else:
+        [row] = export.spans
+        assert row.attributes["a"] == expected
+        assert type(row.attributes["a"]) is type(expected)

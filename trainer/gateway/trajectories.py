@@ -15,7 +15,7 @@ import msgspec
 
 from arttrace import semconv
 from arttrace.records.record import Record
-from arttrace.records.reward import Reward
+from arttrace.records.reward import Reward, reward_clock
 from arttrace.records.span import SpanRow
 from trainer.gateway.errors import Refusal
 from trainer.gateway.identity import Owner, derived_id, root_span_id, trajectory_owner
@@ -165,7 +165,7 @@ class Trajectories:
         trajectory_owner(trajectory)
         if not abs(order.value) < float("inf"):
             raise Refusal(400, "invalid_request_error", "a reward is a finite number")
-        now = time.time_ns()
+        now = reward_clock.now_ns()
         return Reward(
             id=order.id or derived_id(16, trajectory, order.name, str(now)),
             trajectory_id=trajectory,
