@@ -101,7 +101,8 @@ class Trajectory(msgspec.Struct, frozen=True):
     `group` is what the program said; `regrouped` the key that a grouping gave later, which counts then.
     `incomplete` says why it is not whole, or is empty. `conflicts` counts spans set aside because another one with the
     same id and other content won. `unread` counts calls that yield no message, by scope, operation and attributes.
-    `calls`, `agents` and `tool_calls` are in order of start time (ties by id); agents[0] is the root.
+    `calls`, `agents` and `tool_calls` are in order of start time (ties by id); agents[0] is the root. Where no agent
+    stands above all others the root is inferred, and those right under it come first, by id.
     """
 
     id: str

@@ -148,7 +148,7 @@ def _path(nodes: dict[str, MessageNode], leaf: str) -> History:
 
 
 def _preorder(agents: tuple[Agent, ...], histories: dict[str, tuple[History, ...]]) -> Iterator[Agent]:
-    """Parents before children; siblings by the tool call that spawned them where known, else by start.
+    """Parents before children; siblings by the tool call that spawned them where known, else in their order.
 
     The order of the spawning calls is part of the content, the order in which parallel sub-agents started is not.
     """
@@ -160,7 +160,7 @@ def _preorder(agents: tuple[Agent, ...], histories: dict[str, tuple[History, ...
     def below(parent_id: str | None) -> list[Agent]:
         spawned = list(_call_numbers(histories.get(parent_id or "", ())))
         order = {call_id: position for position, call_id in enumerate(spawned)}
-        return sorted(children[parent_id], key=lambda a: (order.get(a.spawned_by or "", len(order)), a.start_ns, a.id))
+        return sorted(children[parent_id], key=lambda a: order.get(a.spawned_by or "", len(order)))
 
     waiting = below(None)[::-1]
     while waiting:

@@ -27,7 +27,7 @@ from arttrace.trajectories.rewarded import by_trajectory
 from arttrace.trajectories.spans import SpanKey, UniqueSpan, deduplicate, distinct_ids, revision
 from arttrace.trajectories.subagents import Scope, partition
 from arttrace.trajectories.tools import Tooling, recorded_tool_call, tool_calls
-from arttrace.trajectories.tree import AgentTree, agent_tree, is_call, operation
+from arttrace.trajectories.tree import AgentTree, agent_tree, by_start, is_call, operation
 from arttrace.trajectories.unread import counted, unread
 from arttrace.trajectories.values import as_text, from_json, text
 
@@ -78,7 +78,8 @@ def _build(
     }
     spans, parents = distinct_ids(spans, parents)
     tree = agent_tree(trajectory_id, spans, parents)
-    root = tree.root.attributes if tree.root else _said_of_the_run(spans)
+    root = _agreed([top.attributes for top in tree.tops]) if tree.tops else _said_of_the_run(spans)
+    failed = sorted(error for top in tree.tops if (error := span_error(top)) is not None)
     collided = {span.key for span in members if span.collided is not None}
     agents, calls, tools, nodes = _agents_and_calls(tree, spans, collided)
     read = {(placed.call.trace_id, placed.call.span_id): placed.call for placed in calls}
@@ -94,7 +95,7 @@ def _build(
         metadata=_mapping(from_json(root.get(semconv.METADATA))),
         arguments=from_json(root.get(semconv.ENTRY_ARGUMENTS)),
         result=from_json(root.get(semconv.ENTRY_RESULT)),
-        error=span_error(tree.root) if tree.root else None,
+        error="; ".join(failed) or None,
         start_ns=tree.root.start_ns if tree.root else min(span.start_ns for span in spans.values()),
         end_ns=(tree.root.end_ns if tree.root else 0) or max(max(s.start_ns, s.end_ns) for s in spans.values()),
         agents=agents,
@@ -178,7 +179,7 @@ def _agents_and_calls(
         spawned_by.update(_spawners(decorated, tree.tool_of, tools, taken))
     agents = [_placed_agent(agent, parent_of, spawned_by) for agent in tree.agents[1:]]
     return (
-        (tree.agents[0], *sorted([*agents, *inferred], key=lambda agent: (agent.start_ns, agent.id))),
+        (tree.agents[0], *by_start([*agents, *inferred], tree.agents[0].id if tree.root is None else None)),
         tuple(sorted(placed, key=lambda item: (item.call.start_ns, item.call.span_id))),
         tuple(sorted(tooling, key=lambda call: call.start_ns)),
         tuple(nodes),
@@ -243,6 +244,16 @@ def _said_of_the_run(spans: Mapping[SpanKey, SpanRow]) -> Mapping[str, Any]:
     about = (semconv.SCENARIO, semconv.GROUP, semconv.METADATA)
     told = next((span.attributes for span in spans.values() if not span.attributes.keys().isdisjoint(about)), {})
     return {name: told[name] for name in about if name in told}
+
+
+def _agreed(said: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the agents above the rest say of the run: all that one says, of several what none contradicts."""
+    found: dict[str, Any] = {}
+    for name in {name for one in said for name in one}:
+        values = [one[name] for one in said if name in one]
+        if all(value == values[0] for value in values):
+            found[name] = values[0]
+    return found
 
 
 def _in_progress(spans: Mapping[SpanKey, SpanRow]) -> list[str]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -29,6 +30,8 @@ MASKED = "redacted or masked"
 ERROR = "error"
 IN_PROGRESS = "in progress"
 COUNT_DIFFERS = "token count differs from usage"
+PROMPT_COUNT_DIFFERS = "prompt token count differs from usage"
+RECORDED_TWICE = "recorded twice"
 NOT_AT_TEMPERATURE_1 = "not sampled at temperature 1"
 ALTERED_SAMPLING = "sampling was narrowed or shifted"
 OTHER_POLICY = "sampled by another policy"
@@ -54,19 +57,24 @@ def sequences(trajectory: Trajectory, *, policy: str | None = None) -> tuple[tup
     """The token sequences of a trajectory, agent by agent in order of start, and what became of every call.
 
     With `policy`, the name of the policy to be trained, only what its versions sampled is a target.
-    `captured_tokens` are all sampled tokens (by usage where the ids are missing): trained plus quarantined ones.
+    `captured_tokens` are all sampled tokens (by usage where the ids are missing): trained plus quarantined ones, those
+    of a call that two instrumentations recorded once.
     `forks` counts sequences beyond the first of each agent.
     """
     made: list[TokenSequence] = []
     reasons: Counter[str] = Counter()
     quarantined_tokens = forks = 0
+    twice = _recorded_twice([placed.call for placed in trajectory.calls], policy)
     by_agent: dict[str, list[Call]] = {agent.id: [] for agent in trajectory.agents}
     for placed in trajectory.calls:
         by_agent.setdefault(placed.agent_id, []).append(placed.call)
     for agent_id, calls in by_agent.items():
         nodes: list[_Node] = []
         for call in calls:
-            faults = [_fault(call, choice) or _foreign(call, policy) for choice in call.choices or (None,)]
+            if id(call) in twice:
+                reasons[RECORDED_TWICE] += 1
+                continue
+            faults = _faults(call, policy)
             if any(faults):
                 reasons[next(fault for fault in faults if fault)] += 1
             for choice, fault in zip(call.choices, faults, strict=False):
@@ -114,6 +122,8 @@ def _fault(call: Call, choice: Choice | None) -> str | None:
     sampled = sum(len(other.token_ids or ()) for other in call.choices)
     if call.output_tokens is not None and call.interrupted is None and sampled != call.output_tokens:
         return COUNT_DIFFERS
+    if not _is_prompt_whole(call):
+        return PROMPT_COUNT_DIFFERS
     if call.temperature not in (None, 1.0):
         return NOT_AT_TEMPERATURE_1
     if call.altered_sampling:
@@ -127,6 +137,49 @@ def _foreign(call: Call, policy: str | None) -> str | None:
     if not call.policy_version:
         return NO_POLICY_VERSION
     return None if call.policy_version.rpartition("@")[0] == policy else OTHER_POLICY
+
+
+def _is_prompt_whole(call: Call) -> bool:
+    """Whether usage counts as many prompt tokens as there are ids; a limit on the length of attributes cuts them. Of
+    several prompts in one call usage has the sum, and each may have several answers."""
+    if not call.input_tokens:
+        return True
+    ids = sum(len(_prompt(call, choice)) for choice in call.choices)
+    if any(choice.prompt_token_ids for choice in call.choices):
+        return ids % call.input_tokens == 0
+    return ids == call.input_tokens * len(call.choices)
+
+
+def _recorded_twice(calls: Sequence[Call], policy: str | None) -> set[int]:
+    """The identities of calls that another instrumentation recorded too: the same response with the same tokens, at the
+    same time. Of each the first that can be trained on counts, or the first of all."""
+    twins: dict[tuple[Any, ...], list[Call]] = {}
+    several = {id for id, count in Counter(call.response_id for call in calls).items() if id and count > 1}
+    for call in calls:
+        if call.response_id in several and any(choice.token_ids for choice in call.choices):
+            said = tuple((token_bytes(_prompt(call, one)), token_bytes(one.token_ids or ())) for one in call.choices)
+            twins.setdefault((call.response_id, said), []).append(call)
+    further: set[int] = set()
+    for same in twins.values():
+        at_once: list[list[Call]] = []
+        for call in sorted(same, key=_order):
+            if at_once and any(call.start_ns < one.end_ns or call.start_ns == one.start_ns for one in at_once[-1]):
+                at_once[-1].append(call)
+            else:
+                at_once.append([call])
+        for calls_of_one in at_once:
+            ranked = sorted(calls_of_one, key=lambda call: (any(_faults(call, policy)), *_order(call)))
+            further.update(map(id, ranked[1:]))
+    return further
+
+
+def _order(call: Call) -> tuple[int, str, str]:
+    return (call.start_ns, call.span_id, call.trace_id)
+
+
+def _faults(call: Call, policy: str | None) -> list[str | None]:
+    """Of each choice why it cannot be trained on."""
+    return [_fault(call, choice) or _foreign(call, policy) for choice in call.choices or (None,)]
 
 
 def _prompt(call: Call, choice: Choice) -> Sequence[int]:

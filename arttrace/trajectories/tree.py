@@ -6,7 +6,7 @@ under it is kept; the reasons why the tree is not whole are in `problems`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -19,13 +19,15 @@ from arttrace.trajectories.values import text
 
 class AgentTree(msgspec.Struct, frozen=True):
     """`agents[0]` is the root. `agent_of` gives the agent of every span (an agent's own span: its parent agent, the
-    root for itself); `tool_of` the nearest `execute_tool` span above it within that agent, or None."""
+    root for itself); `tool_of` the nearest `execute_tool` span above it within that agent, or None. `root` is the span
+    of the root, None where no agent stands above all else; `tops` are the spans of those that stand above the rest."""
 
     agents: tuple[Agent, ...]
     agent_of: dict[SpanKey, str]
     tool_of: dict[SpanKey, SpanKey | None]
     spans_of: dict[str, SpanRow]
     root: SpanRow | None
+    tops: tuple[SpanRow, ...]
     problems: tuple[str, ...]
 
 
@@ -49,18 +51,27 @@ def agent_tree(
     above = _nearest(spans, parents)
     problems: list[str] = []
     heads = {key: span for key, span in spans.items() if operation(span) == semconv.OPERATION_INVOKE_AGENT}
-    root = _root(heads, parents, above)
-    missing = _missing_parents(spans, parents, above, root)
-    placeholders = [key for key, _ in sorted(missing.items(), key=lambda item: (item[1].start_ns, item[0]))]
+    tops = _tops(heads, parents, above)
+    missing = _missing_parents(spans, parents, above, tops)
+    placeholders = sorted(missing)
 
-    if root is not None:
+    root: SpanKey | None = None
+    if len(tops) == 1 and (semconv.ENTRY in heads[tops[0]].attributes or not _beside(spans, above, tops[0])):
+        root = tops[0]
         root_id, agents = root[1], [_agent(heads[root], None)]
+    elif tops:
+        root_id, agents = f"root:{trajectory_id}", [_implicit_root(trajectory_id, spans, "no agent stands above all")]
+    elif len(placeholders) == 1:
+        problems.append("root missing")
+        root_id = placeholders.pop()[1]
+        agents = [_placeholder(root_id, None, "root")]
     elif placeholders:
         problems.append("root missing")
-        root_id = placeholders.pop(0)[1]
+        root_id = f"root:{trajectory_id}"
         agents = [_placeholder(root_id, None, "root")]
     else:
-        root_id, agents = f"root:{trajectory_id}", [_implicit_root(trajectory_id, spans)]
+        root_id = f"root:{trajectory_id}"
+        agents = [_implicit_root(trajectory_id, spans, "the trace has no invoke_agent span")]
         if any(semconv.EXECUTION_ID in span.attributes for span in spans.values()):  # not somebody else's SDK
             problems.append("no root: called outside any trajectory")
     if placeholders:
@@ -71,13 +82,25 @@ def agent_tree(
     agent_of = {key: ids.get(top, root_id) if top else root_id for key, (top, _) in above.items()}
     agents += [_agent(span, agent_of[key]) for key, span in heads.items() if key != root]
     return AgentTree(
-        agents=(agents[0], *sorted(agents[1:], key=lambda agent: (agent.start_ns, agent.id))),
+        agents=(agents[0], *by_start(agents[1:], root_id if root is None else None)),
         agent_of=agent_of,
         tool_of={key: tool for key, (_, tool) in above.items()},
         spans_of={key[1]: span for key, span in heads.items()},
         root=heads[root] if root else None,
+        tops=tuple(heads[top] for top in tops),
         problems=tuple(problems),
     )
+
+
+def by_start(agents: Iterable[Agent], abreast: str | None) -> list[Agent]:
+    """Agents in order of start (ties by id); first, by id, the recorded ones right under the agent `abreast`: nobody
+    started them one after the other, and the clocks they ran by may differ."""
+
+    def order(agent: Agent) -> tuple[bool, int, str]:
+        is_top = abreast is not None and agent.parent_id == abreast and not agent.inferred
+        return not is_top, 0 if is_top else agent.start_ns, agent.id
+
+    return sorted(agents, key=order)
 
 
 def _nearest(
@@ -104,44 +127,49 @@ def _nearest(
     return known
 
 
-def _root(
+def _tops(
     heads: Mapping[SpanKey, SpanRow],
     parents: Mapping[SpanKey, SpanKey | None],
     above: Mapping[SpanKey, tuple[SpanKey | None, object]],
-) -> SpanKey | None:
-    """The decorated entry, else the agent span without a parent, the earliest of several; else the only one that
-    stands under no agent (but, say, under a server's span)."""
+) -> list[SpanKey]:
+    """The agents above all others, by key: the decorated entry, else agents without a parent, else those that stand
+    under no agent (but, say, under a server's span). Of several none is above another: only clocks would tell."""
+    uppermost = sorted(key for key in heads if above[key][0] not in heads)
+    entries = [key for key in uppermost if semconv.ENTRY in heads[key].attributes]
+    return (
+        [key for key in entries if parents[key] is None]
+        or entries
+        or [key for key in uppermost if parents[key] is None]
+        or [key for key in uppermost if above[key][0] is None]
+    )
 
-    def rank(key: SpanKey) -> tuple[bool, int, SpanKey]:
-        return (semconv.ENTRY not in heads[key].attributes, heads[key].start_ns, key)
 
-    tops = [key for key in heads if above[key][0] not in heads]
-    candidates = [key for key in tops if semconv.ENTRY in heads[key].attributes or parents[key] is None]
-    if not candidates:
-        candidates = [key for key in tops if above[key][0] is None]
-        candidates = candidates if len(candidates) == 1 else []
-    return min(candidates, key=rank, default=None)
+def _beside(
+    spans: Mapping[SpanKey, SpanRow], above: Mapping[SpanKey, tuple[SpanKey | None, object]], top: SpanKey
+) -> bool:
+    """Whether calls or tools stand beside the uppermost agent, a router's or a guardrail's, say."""
+    return any(
+        above[key][0] is None and key != top and (is_call(span) or operation(span) == semconv.OPERATION_EXECUTE_TOOL)
+        for key, span in spans.items()
+    )
 
 
 def _missing_parents(
     spans: Mapping[SpanKey, SpanRow],
     parents: Mapping[SpanKey, SpanKey | None],
     above: Mapping[SpanKey, tuple[SpanKey | None, object]],
-    root: SpanKey | None,
-) -> dict[SpanKey, SpanRow]:
-    """Parents that did not arrive, each with its earliest child. That of the root is somebody else's span."""
-    missing: dict[SpanKey, SpanRow] = {}
-    outer = above[root][0] if root else None
-    for key, span in spans.items():
-        parent = parents[key]
-        if parent is None or parent in spans or parent == outer:
-            continue
-        if semconv.ENTRY in span.attributes and key != root:
-            continue  # an entry in another process, joined by trajectory id: it stands under the root
-        held = missing.get(parent)
-        if held is None or (span.start_ns, span.span_id) < (held.start_ns, held.span_id):
-            missing[parent] = span
-    return missing
+    tops: Collection[SpanKey],
+) -> set[SpanKey]:
+    """Parents that did not arrive. That of an entry, or of what stands above all, is somebody else's span."""
+    outer = {above[top][0] for top in tops}
+    return {
+        parent
+        for key, span in spans.items()
+        if (parent := parents[key]) is not None
+        and parent not in spans
+        and parent not in outer
+        and semconv.ENTRY not in span.attributes
+    }
 
 
 def _agent(span: SpanRow, parent_id: str | None) -> Agent:
@@ -154,14 +182,14 @@ def _placeholder(id: str, parent_id: str | None, name: str) -> Agent:
     return Agent(id=id, name=name, parent_id=parent_id, placeholder=True, evidence="its span did not arrive")
 
 
-def _implicit_root(trajectory_id: str, spans: Mapping[SpanKey, SpanRow]) -> Agent:
-    """For a trace of somebody else's SDK that has calls but no agent span."""
-    first = min(spans.values(), key=lambda span: (span.parent_span_id is not None, span.start_ns, span.span_id))
+def _implicit_root(trajectory_id: str, spans: Mapping[SpanKey, SpanRow], evidence: str) -> Agent:
+    """For a trace of somebody else's SDK in which no agent stands above all: named after a span that does, if one."""
+    above = [span for span in spans.values() if span.parent_span_id is None and not operation(span)]
     return Agent(
         id=f"root:{trajectory_id}",
-        name="agent" if is_call(first) else first.name,
+        name=above[0].name if len(above) == 1 else "agent",
         start_ns=min(span.start_ns for span in spans.values()),
         end_ns=max(span.end_ns for span in spans.values()),
         inferred=True,
-        evidence="the trace has no invoke_agent span",
+        evidence=evidence,
     )

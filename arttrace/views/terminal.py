@@ -235,6 +235,11 @@ class _Walk:
             if child.spawned_by in spawned:
                 started.setdefault(child.spawned_by or "", []).append(child)
         others = [child for child in children if child.spawned_by not in spawned]
+        if agent is self._trajectory.agents[0] and (agent.inferred or agent.placeholder):
+            for child in others:
+                if not child.inferred:  # agents above the rest: no clock orders them
+                    self._sub_agent(child, branch)
+            others = [child for child in others if child.inferred]
         for event in in_order(self._calls.get(agent.id, []), tools, others):
             if isinstance(event, AgentCall):
                 self._call(event, branch, seen, answered)

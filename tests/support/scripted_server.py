@@ -106,7 +106,7 @@ def _completion(request: dict[str, Any], reply: Reply) -> dict[str, Any]:
     if request.get("logprobs"):
         tokens = [{"token": t, "logprob": -0.5, "bytes": None, "top_logprobs": []} for t in "ab"]
         choice["logprobs"] = {"content": tokens, "refusal": None}
-    usage = {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}
+    usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
     body = {"id": "c1", "object": "chat.completion", "created": 1, "model": request["model"], "choices": [choice]}
     if request.get("return_token_ids"):
         body["prompt_token_ids"] = [1, 2, 3]

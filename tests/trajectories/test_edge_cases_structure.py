@@ -3,13 +3,18 @@ it."""
 
 from __future__ import annotations
 
+import io
+
 import msgspec
 import pytest
-from simulated_agent import Run, message, result
+from rich.console import Console
+from simulated_agent import T0, Run, message, result
 
 from arttrace.records.span import SpanLink, SpanRow
 from arttrace.records.trajectory import Relation, Trajectory
+from arttrace.rewards.transcript import transcript
 from arttrace.trajectories import build_trajectories, sequences
+from arttrace.views.terminal import trajectory_view
 
 
 def built(spans: list[SpanRow]) -> Trajectory:
@@ -220,3 +225,47 @@ def test_what_a_tool_span_does_not_say_the_messages_do() -> None:
     run.chat("m2", [*history, result("c", "r")], message("assistant", "done"), at=10)
     found = [(call.id, call.inferred, call.arguments, call.result) for call in built(run.end()).tool_calls]
     assert found == [("c", False, '{"at": 1}', "r")]
+
+
+def at(span: SpanRow, start: int) -> SpanRow:
+    return msgspec.structs.replace(span, start_ns=T0 + start, end_ns=T0 + start + 1)
+
+
+def test_several_agents_above_the_rest_stand_side_by_side() -> None:
+    """None of them is the root because its clock is early; what all that say it agree on is the run's (rule 4)."""
+    named = {"gen_ai.operation.name": "invoke_agent", "arttrace.trajectory.id": "run", "arttrace.scenario": "s"}
+    tops = [
+        SpanRow(trace * 32, trace * 16, "invoke_agent", T0, T0 + 9, attributes={**named, "gen_ai.agent.name": name})
+        for trace, name in (("b", "second"), ("a", "first"), ("c", "third"))
+    ]
+    for starts in ((1, 2, 3), (3, 1, 2), (2, 3, 1)):
+        trajectory = built([at(top, start) for top, start in zip(tops, starts, strict=True)])
+        root = trajectory.agents[0]
+        assert (root.inferred, root.evidence) == (True, "no agent stands above all")
+        assert family(trajectory)[1:] == [("first", "agent"), ("second", "agent"), ("third", "agent")]
+        assert [agent.name for agent in transcript(trajectory).agents] == ["agent", "first", "second", "third"]
+        out = io.StringIO()
+        Console(file=out, width=100).print(trajectory_view(trajectory, *sequences(trajectory), None))
+        drawn = [line.split()[-1] for line in out.getvalue().splitlines() if "── agent" in line]
+        assert drawn == ["first", "second", "third"]
+        assert (trajectory.scenario, trajectory.incomplete) == ("s", "")
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_router_and_a_guardrail_beside_the_agent_are_not_the_agent(early: bool) -> None:
+    """Under a server's span, or named into one trajectory; the agent still says what the run is."""
+    run = Run("served")
+    agent = run.agent("helper", at=10, until=20, TRAJECTORY_ID=None, SCENARIO="s")
+    for number, (name, parent) in enumerate((("router", None), ("own", agent), ("guard", None))):
+        run.chat(
+            name, [message("user", name)], message("assistant", "x"), at=5 * number if early else 30 - number,
+            parent=parent, flow=None, TRAJECTORY_ID=None,
+        )  # fmt: skip
+    spans = [*run.spans, SpanRow(run.trace_id, run.root_id, "POST /chat", T0, T0 + 99_000)]
+    trajectory = built(spans)
+    assert built(spans[::-1]) == trajectory
+    assert family(trajectory)[:2] == [("POST /chat", None), ("helper", "POST /chat")]
+    of = {placed.call.messages[0].text: placed.agent_id for placed in trajectory.calls}
+    assert of["own"] == agent
+    assert agent not in (of["router"], of["guard"])
+    assert (trajectory.scenario, trajectory.incomplete) == ("s", "")

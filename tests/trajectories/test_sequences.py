@@ -245,3 +245,60 @@ def test_each_prompt_of_one_legacy_call_leads_its_own_choices() -> None:
     made, report = read(run.end())
     assert [sequence.token_ids[: sequence.trained.index(1)] for sequence in made] == [(1, 2), (3, 4, 5)]
     assert report.trained_tokens == report.captured_tokens
+
+
+def test_prompt_token_ids_that_a_limit_on_attributes_cut_are_not_trained_on() -> None:
+    run = Run()
+    messages = [message("user", "a question of several words")]
+    run.chat("whole", messages, message("assistant", "x"), at=1, USAGE_INPUT_TOKENS=len(prompt_tokens(messages)))
+    run.chat("cut", messages, message("assistant", "y"), at=2, USAGE_INPUT_TOKENS=len(prompt_tokens(messages)) + 3)
+    [trajectory] = build_trajectories(run.end())
+    made, report = sequences(trajectory)
+    assert [one.call_ids for one in made] == [(run.span_id("whole"),)]
+    assert report.reasons == {"prompt token count differs from usage": 1}
+    assert report.trained_tokens + report.quarantined_tokens == report.captured_tokens
+
+
+def test_prompts_of_one_call_count_together() -> None:
+    """Legacy completions of two prompts with two answers each: usage has the sum over the prompts."""
+    run = Run()
+    long, short = [message("user", "two words")], [message("user", "u")]
+    ids = [prompt_tokens(long), prompt_tokens(short)]
+    answers = [message("assistant", word) for word in "abcd"]
+    run.chat("c", long, *answers, at=1, USAGE_INPUT_TOKENS=sum(map(len, ids)))
+    for index in (2, 3):
+        run.spans[0].attributes[f"arttrace.prompt_token_ids.{index}"] = encode_token_ids(ids[1])
+    [trajectory] = build_trajectories(run.end())
+    made, report = sequences(trajectory)
+    assert (len(made), report.reasons) == (4, {})
+    run.spans[0].attributes["arttrace.prompt_token_ids.3"] = encode_token_ids(ids[1][:-1])
+    assert sequences(build_trajectories(run.spans)[0])[1].reasons == {"prompt token count differs from usage": 1}
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_a_call_that_two_instrumentations_recorded_is_trained_once(nested: bool) -> None:
+    run = Run()
+    history = [message("user", "u")]
+    for turn in range(2):
+        said, same = message("assistant", f"x{turn}"), {"RESPONSE_ID": f"chatcmpl-{turn}"}
+        run.chat(f"theirs{turn}", history, said, at=10 * turn, until=10 * turn + 7, logprob=None, **same)
+        above = run.span_id(f"theirs{turn}") if nested else None
+        history.append(run.chat(f"ours{turn}", history, said, at=10 * turn + 1, parent=above, **same))
+        history.append(message("user", "on"))
+    spans = run.end()
+    for order in (spans, spans[::-1]):
+        made, report = sequences(build_trajectories(order)[0])
+        assert [one.call_ids for one in made] == [(run.span_id("ours0"), run.span_id("ours1"))]
+        assert report.reasons == {"recorded twice": 2}
+        assert report.captured_tokens == report.trained_tokens == sum(len(tokens(said)) for said in history[1::2])
+
+
+def test_answers_that_share_a_response_id_but_not_their_tokens_are_several() -> None:
+    """A server that gives every response the same id: at one time, or one after the other with the same tokens."""
+    run = Run()
+    for name in "ab":
+        run.chat(name, [message("user", "u")], message("assistant", name), at=1, RESPONSE_ID="constant")
+    for at in (20, 30):
+        run.chat(f"{at}", [message("user", "v")], message("assistant", "same"), at=at, RESPONSE_ID="constant")
+    made, report = sequences(build_trajectories(run.end())[0])
+    assert (len(made), report.reasons) == (4, {})
