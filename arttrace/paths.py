@@ -19,6 +19,8 @@ class DataDir:
     """The layout of one data directory; nothing is created by naming a path."""
 
     root: Path
+    url: str | None = None
+    """The collector that has the store, where it is none of this machine's."""
 
     @classmethod
     def resolve(cls, given: str | Path | None = None) -> DataDir:

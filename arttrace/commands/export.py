@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 import click
 
-from arttrace.commands.options import dir_option
+from arttrace.commands.options import store_option
 from arttrace.errors import ArttraceError
 from arttrace.formats.otlp_json import encode_json
 from arttrace.formats.otlp_protobuf import encode_protobuf
@@ -28,7 +28,7 @@ _FORMS: dict[str, Callable[[list[SpanRow]], bytes]] = {
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("--format", "form", type=click.Choice(list(_FORMS)), default="otlp-json", show_default=True)
 @click.option("--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="A file.  [default: print]")
-@dir_option
+@store_option
 def command(ids: tuple[str, ...], form: str, output: Path | None, data: DataDir) -> None:
     """Write the spans of the trajectories ID (or of everything) as they came: one OTLP/JSON request per line, or one
     request in protobuf.

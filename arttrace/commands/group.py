@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from arttrace.commands.options import dir_option, json_option
+from arttrace.commands.options import json_option, store_option
 from arttrace.groups import BY, group_key, keys_by, own_key
 from arttrace.paths import DataDir
 from arttrace.records.grouping import Grouping
@@ -28,7 +28,7 @@ _SHOWN = 20
 @click.option("--entry", metavar="NAME", help="Only runs of this entry point, as `arttrace ls` shows it.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be joined.")
 @json_option
-@dir_option
+@store_option
 def command(by: str | None, undo: bool, entry: str | None, dry_run: bool, as_json: bool, data: DataDir) -> None:
     """Group stored runs by another criterion than their own, so that they can be compared.
 

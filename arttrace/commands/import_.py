@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from arttrace.commands.options import dir_option, json_option
+from arttrace.commands.options import json_option, store_option
 from arttrace.errors import ArttraceError
 from arttrace.formats.files import Imported, Unreadable, read_file
 from arttrace.paths import DataDir
@@ -26,7 +26,7 @@ _AT_ONCE = 20_000
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--name", metavar="NAME", help="Names the source of conversations.  [default: the file's name]")
 @json_option
-@dir_option
+@store_option
 def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: DataDir) -> None:
     """Take in FILES (gzip is understood), each of any of these forms:
 

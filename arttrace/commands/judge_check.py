@@ -11,7 +11,7 @@ from rich.table import Table
 
 from arttrace.collector.owner import hold_store
 from arttrace.commands.judge_options import judge_base_url_option, judge_option, judge_params, rubric_option
-from arttrace.commands.options import dir_option, json_option
+from arttrace.commands.options import json_option, store_option
 from arttrace.groups import group_trajectories
 from arttrace.paths import DataDir
 from arttrace.rewards.check import JudgeCheck, check_judge
@@ -29,7 +29,7 @@ from arttrace.rewards.check import JudgeCheck, check_judge
     help="How often to ask about each group, in another order each time.",
 )
 @click.option("--limit", type=click.IntRange(min=1), help="Ask about so many groups only.")
-@dir_option
+@store_option
 @json_option
 def command(
     judge: str,

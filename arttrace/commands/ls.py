@@ -8,7 +8,7 @@ from collections.abc import Callable
 import click
 import msgspec
 
-from arttrace.commands.options import dir_option, json_option
+from arttrace.commands.options import json_option, store_option
 from arttrace.paths import DataDir
 from arttrace.rewards.mix import trajectory_reward
 from arttrace.store import TrajectorySummary, open_store
@@ -44,7 +44,7 @@ def _checked(check: Callable[[str], object]) -> Callable[[click.Context, click.P
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most this many.")
 @click.option("--wide", is_flag=True, help="Show tags and metadata too, and nothing shortened.")
 @json_option
-@dir_option
+@store_option
 def command(
     entry: str | None,
     group: str | None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,16 @@ import click
 from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir, beside_another
 
+_URL = "arttrace.url"
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def _resolve(_ctx: click.Context, _param: click.Parameter, value: str | None) -> DataDir:
+def _resolve(ctx: click.Context, _param: click.Parameter, value: str | None) -> DataDir:
     data = DataDir.resolve(value)
+    if (url := ctx.meta.get(_URL)) is not None:
+        if value is not None:
+            raise click.UsageError("--url names a collector, --dir a directory of this machine: give one of them")
+        return replace(data, url=url)
     if value is None and "ARTTRACE_DIR" not in os.environ and (above := data.above()) is not None:
         click.echo(f"note: {beside_another(data, above)}", err=True)
     return data
@@ -30,6 +36,27 @@ dir_option: _Decorator = click.option(
     help="Data directory (spool, store, policies).  [default: $ARTTRACE_DIR, else what `arttrace init` made here or"
     " above, else ./.arttrace]",
 )
+
+
+def _remember(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        if not value.startswith(("http://", "https://")):
+            raise click.BadParameter(f"{value!r} is no address such as http://127.0.0.1:4318")
+        ctx.meta[_URL] = value.rstrip("/")
+
+
+_url_option: _Decorator = click.option(
+    "--url",
+    is_eager=True,
+    expose_value=False,
+    callback=_remember,
+    help="Ask this collector, with the key $ARTTRACE_API_KEY, and no data directory.  [default: $ARTTRACE_ENDPOINT]",
+)
+
+
+def store_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--dir`, or `--url` for a store on another machine: for commands that need the store and no other file."""
+    return dir_option(_url_option(command))
 
 
 def _read_key(_ctx: click.Context, _param: click.Parameter, file: Path | None) -> str | None:
@@ -54,7 +81,7 @@ api_key_file_option: _Decorator = click.option(
 )
 """The key is in a file: a command line can be read by every user of the machine."""
 
-_SHARED = {"--dir": 1, "--json": 0}
+_SHARED = {"--dir": 1, "--url": 1, "--json": 0}
 """Options that may stand on either side of a subcommand, with the number of their values."""
 
 

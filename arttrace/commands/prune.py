@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import click
 
-from arttrace.commands.options import dir_option
+from arttrace.commands.options import store_option
 from arttrace.paths import DataDir
 from arttrace.store import open_store
 from arttrace.store.prune import Pruned
@@ -39,7 +39,7 @@ def _size(_context: click.Context, _option: click.Parameter, value: str | None) 
 @click.option("--older-than", "age_ns", metavar="AGE", callback=_age, help="Runs that are older: 30d, 12h.")
 @click.option("--max-size", "max_bytes", metavar="SIZE", callback=_size, help="The oldest until the file fits: 10GB.")
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
-@dir_option
+@store_option
 def command(age_ns: int | None, max_bytes: int | None, dry_run: bool, data: DataDir) -> None:
     """Take old runs out of the store.
 

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from arttrace.collector.owner import hold_store
 from arttrace.commands.judge_options import judge_base_url_option, judge_params, rubric_option
-from arttrace.commands.options import dir_option, json_option
+from arttrace.commands.options import json_option, store_option
 from arttrace.commands.score_code import load_rewarder, score_by_function
 from arttrace.errors import JudgeError, StoreError
 from arttrace.groups import group_trajectories
@@ -57,7 +57,7 @@ class _Plan(msgspec.Struct, frozen=True):
     help="Ask so many times per group, in another order each time, and take the mean.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be scored; ask nobody.")
-@dir_option
+@store_option
 @json_option
 def command(
     judge: str | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from arttrace.commands.options import dir_option, json_option
+from arttrace.commands.options import json_option, store_option
 from arttrace.paths import DataDir
 from arttrace.records.tokens import plain
 from arttrace.rewards.mix import trajectory_reward
@@ -17,7 +17,7 @@ from arttrace.views import terminal
 @click.command("show")
 @click.argument("id")
 @json_option
-@dir_option
+@store_option
 def command(id: str, as_json: bool, data: DataDir) -> None:
     """Show the trajectory ID (or the only one whose id begins so).
 

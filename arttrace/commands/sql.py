@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from arttrace.commands.options import dir_option, json_option
+from arttrace.commands.options import json_option, store_option
 from arttrace.paths import DataDir
 from arttrace.store import open_store
 from arttrace.store.views import as_text
@@ -24,7 +24,7 @@ class _SqlCommand(click.Command):
 @click.command("sql", cls=_SqlCommand)
 @click.argument("query")
 @json_option
-@dir_option
+@store_option
 def command(query: str, as_json: bool, data: DataDir) -> None:
     """Run a SQL query (DuckDB's dialect) that reads the store. Times are TIMESTAMPTZ, in UTC.
 

@@ -20,14 +20,16 @@ def open_store(data: DataDir, *, create: bool = False) -> AnyStore:
     """The store of a data directory: its file when it is free, else its owner, which is asked over HTTP.
 
     What captured processes left in the spool is taken in. With ARTTRACE_ENDPOINT set, spans of this process's own data
-    directory are sent there, and so the collector there is asked.
+    directory are sent there, and so the collector there is asked; a collector that `data` names is asked in any case.
+    Its key is ARTTRACE_API_KEY.
 
     Raises StoreError as Store.open does; StoreInUse only when the process that holds the file answers nobody.
     """
     endpoint = os.environ.get("ARTTRACE_ENDPOINT")
-    if endpoint and data == DataDir.resolve() and read_owner(data) is None:
+    if data.url or (endpoint and data == DataDir.resolve() and read_owner(data) is None):
+        endpoint = data.url or str(endpoint)
         elsewhere = RemoteStore(data, Asking(endpoint.rstrip("/"), os.environ.get("ARTTRACE_API_KEY")), None)
-        _take_in(elsewhere, endpoint)
+        _take_in(elsewhere, endpoint, "--url" if data.url else "ARTTRACE_ENDPOINT")
         return elsewhere
     found = _find(data, create)
     if isinstance(found, Store):
@@ -37,14 +39,14 @@ def open_store(data: DataDir, *, create: bool = False) -> AnyStore:
     return store
 
 
-def _take_in(store: RemoteStore, endpoint: str) -> None:
+def _take_in(store: RemoteStore, endpoint: str, said_by: str) -> None:
     try:
         store.ingest_spool()
     except OwnerGone as error:
         store.close()
         raise StoreError(
-            f"the collector at {endpoint} (ARTTRACE_ENDPOINT) does not answer",
-            "Start it, or unset ARTTRACE_ENDPOINT to read the data directory on this machine.",
+            f"the collector at {endpoint} ({said_by}) does not answer",
+            f"Start it, or leave {said_by} out to read the data directory on this machine.",
         ) from error
     except BaseException:
         store.close()

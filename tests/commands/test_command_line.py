@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,10 +13,12 @@ import pytest
 from click.testing import CliRunner
 from simulated_agent import research_run
 
+from arttrace.collector.owner import answering
 from arttrace.commands import cli
 from arttrace.commands.options import options_from_the_front, options_to_the_front
 from arttrace.paths import DataDir
 from arttrace.store import Store
+from arttrace.store.remote import read_owner
 
 _LIGHT = textwrap.dedent(
     """
@@ -164,3 +167,26 @@ def test_a_second_data_directory_below_another_is_announced(tmp_path: Path) -> N
     assert f"{below / '.arttrace'}, which does not exist yet; {tmp_path / '.arttrace'} does" in said
     assert "arttrace init" in said
     assert run(below, str(tmp_path / "agent.py")) == ""
+
+
+def test_a_collector_elsewhere_is_asked_by_its_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ARTTRACE_API_KEY", "secret")
+    data = DataDir(tmp_path / "elsewhere")
+    with Store.open(data, create=True) as store, answering(store, "secret"):
+        store.append(research_run("a", "s"))
+        owner = read_owner(data)
+        assert owner is not None
+        listed = json.loads(CliRunner().invoke(cli, ["ls", "--url", owner.url, "--json"]).stdout)
+        assert [one["id"] for one in listed] == ["a"]
+        before = CliRunner().invoke(cli, ["--url", owner.url, "sql", "SELECT id FROM trajectories", "--json"])
+        assert json.loads(before.stdout) == [{"id": "a"}]
+        both = CliRunner().invoke(cli, ["ls", "--url", owner.url, "--dir", "."])
+        assert (both.exit_code, "give one of them" in both.output) == (2, True)
+        monkeypatch.setenv("ARTTRACE_API_KEY", "wrong")
+        refused = CliRunner().invoke(cli, ["ls", "--url", owner.url])
+        assert "ARTTRACE_API_KEY" in f"{refused.exception}{getattr(refused.exception, 'mend', '')}"
+    gone = CliRunner().invoke(cli, ["ls", "--url", owner.url])
+    assert f"the collector at {owner.url} (--url) does not answer" in str(gone.exception)
+    assert "no address" in CliRunner().invoke(cli, ["ls", "--url", "gpu-box"]).output
+    assert not (tmp_path / ".arttrace").exists()
