@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from arttrace.capture import hooks, program, runtime
+from arttrace.capture import hooks, known_runs, program, runtime
 from arttrace.capture.config import Orphans, Settings
 from arttrace.capture.decorators import trajectory
 from arttrace.capture.flow import calling_flow, current_flow, set_flow
@@ -85,7 +85,8 @@ def current_trajectory() -> Scope | None:
 def reward(value: float, name: str = "reward", *, trajectory_id: str | None = None) -> None:
     """Give a trajectory a reward: the one the caller runs in, or one named by id, also long after and elsewhere.
 
-    Each call adds one. Outside a trajectory and without an id nothing is recorded, which is logged.
+    Each call adds one. Outside a trajectory and without an id nothing is recorded, which is logged; so is, once, that
+    an id is of no run known in this process. Such a reward is kept: the run may be another process's, or still come.
     """
     with _guard:
         run = current_trajectory()
@@ -93,6 +94,8 @@ def reward(value: float, name: str = "reward", *, trajectory_id: str | None = No
         if target is None:
             logger.warning("arttrace: reward(%r) outside a trajectory and without trajectory_id was not recorded", name)
         elif not runtime.recorder().settings.disabled:
+            if trajectory_id is not None:
+                known_runs.tell_unknown(trajectory_id)
             record_reward(target, value, name)
 
 

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from opentelemetry.trace import SpanContext, SpanKind
 
 from arttrace import semconv
+from arttrace.capture import known_runs
 from arttrace.capture.entry_point import EntryPoint
 from arttrace.capture.flow import Execution, Flow, calling_flow, claim_execution, current_flow, set_flow
 from arttrace.capture.guard import Guard, logger
@@ -149,6 +150,7 @@ class Scope:
         # The root of what this process did in the trajectory: the trajectory's own, or what another process called.
         self._is_local_root = parent is None or parent.is_place
         if self._is_local_root:
+            known_runs.note(run.id)
             self.recorder.started(self)
 
     @property

@@ -81,9 +81,14 @@ def command(
             summaries = chosen(store.summaries(since_ns=wanted.since_ns), wanted, ids, limit)
         else:
             summaries = store.summaries(limit=limit)
+        waiting = [] if as_json else [id for (id,) in store.sql(_REWARDED_AND_NOT_HERE)[1]]
     if as_json:
         click.echo(msgspec.json.encode([{**msgspec.to_builtins(s), "reward": trajectory_reward(s)} for s in summaries]))
         return
+    if waiting:
+        named = ", ".join(map(terminal.one_line, waiting[:_NAMED])) + (", ..." if len(waiting) > _NAMED else "")
+        count = f"{len(waiting)} run{'' if len(waiting) == 1 else 's'}" if len(waiting) < _COUNTED else "many runs"
+        click.secho(f"rewards wait for {count} that are not here: {named}", fg="yellow", err=True)
     if not summaries:
         only_group = group is not None and wanted == RunFilter(group=group) and not search
         click.echo(
@@ -108,6 +113,12 @@ def command(
     if len(summaries) == limit:
         console.print(f"the newest {limit}; more with --limit", style="dim")
 
+
+_NAMED, _COUNTED = 3, 1000
+_REWARDED_AND_NOT_HERE = f"""SELECT DISTINCT trajectory_id FROM reward_records
+    WHERE trajectory_id NOT IN (SELECT trajectory_id FROM span_records WHERE trajectory_id IS NOT NULL)
+    AND split_part(trajectory_id, ':', 1) NOT IN (SELECT trace_id FROM span_records)
+    AND id NOT IN (SELECT id FROM placed_rewards) ORDER BY 1 LIMIT {_COUNTED}"""  # noqa: S608
 
 _HUGE = 1e6  # a reward that would take the other columns' room
 

@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 import arttrace
 from arttrace import semconv
-from arttrace.capture import guard
+from arttrace.capture import guard, known_runs
 from arttrace.capture.config import MAX_WAITING_BYTES, Settings
 from arttrace.capture.recorder import Recorder
 from arttrace.capture.scope import Scope
@@ -405,7 +405,10 @@ def test_run_entry_gives_a_rollouts_values_to_whatever_the_entry_is(spans: Spans
     assert after.attributes[semconv.TRAJECTORY_ID] not in ("T1", "T2", "T3")
 
 
-def test_a_reward_by_id_and_one_without_a_run(records: Callable[[], list[Record]], caplog: Any) -> None:
+def test_a_reward_by_id_and_one_without_a_run(
+    records: Callable[[], list[Record]], caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_runs, "_told", True)
     arttrace.reward(1, trajectory_id="abc")
     arttrace.reward(2)
     arttrace.reward(float("nan"), trajectory_id="abc")
@@ -413,6 +416,27 @@ def test_a_reward_by_id_and_one_without_a_run(records: Callable[[], list[Record]
     assert isinstance(reward, Reward)
     assert (reward.trajectory_id, reward.value, reward.name) == ("abc", 1.0, "reward")
     assert len(caplog.records) == 2
+
+
+def test_a_reward_for_a_run_that_nobody_knows_is_kept_and_told_once(
+    records: Callable[[], list[Record]], caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_runs, "_told", False)
+    with arttrace.trajectory(name="x") as run:
+        pass
+    arttrace.reward(1, trajectory_id=run.id)
+    assert not caplog.records
+    arttrace.reward(2, trajectory_id="mistyped")
+    arttrace.reward(3, trajectory_id="another")
+    assert [record.getMessage().split(":")[1] for record in caplog.records] == [
+        " no run 'mistyped' is known in this process"
+    ]
+    rewards = [record for record in records() if isinstance(record, Reward)]
+    assert [(reward.trajectory_id, reward.value) for reward in rewards] == [
+        (run.id, 1.0),
+        ("mistyped", 2.0),
+        ("another", 3.0),
+    ]
 
 
 def test_a_users_own_tracing_is_joined_and_not_disturbed(spans: Spans, monkeypatch: pytest.MonkeyPatch) -> None:

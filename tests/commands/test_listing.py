@@ -132,6 +132,14 @@ def test_tags_and_metadata_are_shown(several: Path) -> None:
     assert "entry       shop.agent:answer (/A/shop/agent.py:answer)" in shown
 
 
+def test_rewards_of_runs_that_are_not_here_are_told(root: Path) -> None:
+    assert "rewards wait" not in run(root, "ls").output
+    with Store.open(DataDir(root)) as store:
+        store.append([Reward(id=f"r{n}", trajectory_id=f"missing-{n}", value=1.0) for n in range(5)])
+    assert "rewards wait for 5 runs that are not here: missing-0, missing-1, missing-2, ..." in run(root, "ls").output
+    assert json.loads(run(root, "ls", "--json").output)
+
+
 def test_show_nests_sub_agents_under_the_tool_call_that_started_them(root: Path) -> None:
     output = run(root, "show", "first").output
     assert "\x1b" not in output
