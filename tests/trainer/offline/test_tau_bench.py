@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from tiny_model import make_base_model
 
 from arttrace.commands import cli
+from arttrace.errors import TrainingError
 
 SOURCE = Path(__file__).parents[4] / "shared" / "data" / "tau-bench-gpt-4o-airline.json.gz"
 
@@ -30,9 +31,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tau")
     base = make_base_model(folder / "base")
     (base / "chat_template.jinja").write_text(TEMPLATE)
+    _with_positions(base, 1 << 17)
     result = CliRunner().invoke(cli, ["import", str(SOURCE), "--dir", str(folder / "data")], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return folder
+
+
+def _with_positions(base: Path, positions: int) -> None:
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps({**config, "max_position_embeddings": positions}))
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +89,16 @@ def test_dpo_pairs_successes_with_failures(folder: Path, rewards: list[list[floa
     assert plan["examples"] == pairs
     assert plan["trajectories"] == 2 * pairs
     assert plan["trajectories_left_out"] == {"too close to the others' rewards": 200 - 2 * pairs}
+
+
+def test_a_model_too_short_for_all_of_them_is_refused_before_it_is_loaded(folder: Path) -> None:
+    _with_positions(folder / "base", 512)
+    try:
+        plan = dry_run(folder, "--method", "sft")
+        assert plan["conversations_left_out"] == {"longer than the model's 512 positions": 44}
+        command = ["train", "--method", "sft", "--dir", str(folder / "data"), "--base-model", str(folder / "base")]
+        refused = CliRunner().invoke(cli, command)
+        assert isinstance(refused.exception, TrainingError)
+        assert "all 44 conversations are longer than the model's 512 positions" in refused.exception.message
+    finally:
+        _with_positions(folder / "base", 1 << 17)
