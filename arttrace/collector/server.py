@@ -12,6 +12,7 @@ from arttrace.collector.forward import Forward
 from arttrace.collector.guard import Guard
 from arttrace.collector.loader import Loader
 from arttrace.collector.owner import HOST, http_server, listen, url_of
+from arttrace.collector.retention import Limits, Retention
 from arttrace.collector.sink import Sink
 from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir
@@ -25,9 +26,11 @@ def serve(
     host: str = HOST,
     grpc_port: int | None = None,
     api_key: str | None = None,
+    retention: Limits | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> None:
     """Collects into a data directory until SIGINT or SIGTERM; `ready` is called with the URL, and the port for gRPC if
-    there is one, once it listens.
+    there is one, once it listens. `say` gets lines for the log.
 
     Port 0 takes a free one. Raises ArttraceError when the port is taken, or when others than this machine could send
     without a key.
@@ -52,6 +55,8 @@ def serve(
             grpc_port = stack.enter_context(
                 serving(app.traces, app.budget, guard, host=host, port=grpc_port, max_body_bytes=MAX_BODY_BYTES)
             )
+        if retention is not None and retention != Limits():
+            stack.callback(Retention(data, retention, say).close)
         ready(url_of(listener), grpc_port)
         http_server(app).run(sockets=[listener])
 

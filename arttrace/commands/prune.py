@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-import re
 import time
 from datetime import UTC, datetime
 
 import click
 
+from arttrace.commands import limits
 from arttrace.commands.options import store_option
 from arttrace.paths import DataDir
 from arttrace.store import open_store
 from arttrace.store.prune import Pruned
 
-_AGES = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_SIZES = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
-
-
-def _age(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
-    if value is None:
-        return None
-    found = re.fullmatch(r"(\d+)([smhdw])", value.strip())
-    if found is None:
-        raise click.BadParameter(f"{value!r} is no age such as 30d, 12h or 2w")
-    return int(found[1]) * _AGES[found[2]] * 1_000_000_000
-
-
-def _size(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
-    if value is None:
-        return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", value.strip().upper())
-    if found is None:
-        raise click.BadParameter(f"{value!r} is no size such as 10GB or 500MB")
-    return int(float(found[1]) * _SIZES[found[2]])
-
 
 @click.command("prune")
-@click.option("--older-than", "age_ns", metavar="AGE", callback=_age, help="Runs that are older: 30d, 12h.")
-@click.option("--max-size", "max_bytes", metavar="SIZE", callback=_size, help="The oldest until the file fits: 10GB.")
+@click.option("--older-than", "age_ns", metavar="AGE", callback=limits.age_ns, help="Runs that are older: 30d, 12h.")
+@click.option(
+    "--max-size", "max_bytes", metavar="SIZE", callback=limits.size_bytes, help="The oldest until the file fits: 10GB."
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @store_option
 def command(age_ns: int | None, max_bytes: int | None, dry_run: bool, data: DataDir) -> None:
