@@ -12,6 +12,7 @@ from opentelemetry.trace import SpanKind
 from arttrace import semconv
 from arttrace.capture import program
 from arttrace.capture.flow import claim_execution, current_flow
+from arttrace.capture.replay import RecordedTools
 from arttrace.capture.scope import MAX_ERROR_TEXT, Scope, execution_attributes, open_scope, run_attributes
 from arttrace.capture.span import OpenSpan
 from arttrace.capture.tool_hooks.runs import is_this_agent
@@ -88,7 +89,9 @@ class FollowedScope:
             scope.run.followed[id(scope)] = scope
 
     @classmethod
-    def open(cls, operation: str, name: str, attributes: Mapping[str, Any], library: str) -> FollowedScope | None:
+    def open(
+        cls, operation: str, name: str, attributes: Mapping[str, Any], library: str
+    ) -> FollowedScope | ToolOfRollout | None:
         """None where nothing is recorded here. `library` is who makes the span."""
         is_tool = operation == semconv.OPERATION_EXECUTE_TOOL
         named = attributes.get(semconv.TOOL_NAME if is_tool else semconv.AGENT_NAME)
@@ -97,7 +100,7 @@ class FollowedScope:
         around = current_flow().scope
         scope = None
         if is_tool and around is not None and around.run.tools is not None:
-            return None  # in a rollout: a hook inside may answer it from the record, a span cannot
+            return ToolOfRollout(around, around.run.tools, own_name)
         if is_tool:
             scope = open_scope("tool", own_name, outside=program.scope, library=library, call_id=call_id)
             if scope is not None:
@@ -137,6 +140,30 @@ class FollowedScope:
         if error is not None:
             scope.failed(*error)
         scope.close()
+
+
+class ToolOfRollout:
+    """A tool's span in a rollout whose tools are answered from the record.
+
+    It opens no scope: a hook inside answers. Where none was asked, the tool has run, and the rollout is no word about
+    its agent.
+    """
+
+    def __init__(self, scope: Scope, tools: RecordedTools, name: str) -> None:
+        self.scope = scope
+        self._tools = tools
+        self._asked = tools.asked
+        self._name = name
+
+    @property
+    def is_awaited(self) -> bool:
+        """Nothing is read from the span."""
+        return False
+
+    def end(self, said: Said) -> None:
+        """Say what has run."""
+        if self._tools.asked == self._asked and not self._tools.runs_missing and self._name not in self._tools.agents:
+            self.scope.run.interrupted = f"a tool ran that no record can answer for: {self._name}"
 
 
 class FollowedCall:

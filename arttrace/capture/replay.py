@@ -38,6 +38,8 @@ class RecordedTools:
     def __init__(self, record: ToolRecord) -> None:
         self.runs_missing = record.on_missing == "live"
         self.agents = frozenset(record.agents)
+        self.asked = 0
+        """How many tool calls have come here to be answered."""
         self._lock = native.allocate_lock()
         self._answers: defaultdict[tuple[str, bytes], deque[RecordedTool]] = defaultdict(deque)
         for tool in record.tools:
@@ -46,6 +48,7 @@ class RecordedTools:
     def take(self, name: str, arguments: str | None) -> RecordedTool | None:
         """The next answer to this call, None where the record holds none (any more). `arguments` is JSON text; None for
         a call that cannot be compared."""
+        self.asked += 1
         if arguments is None:
             return None
         with self._lock:

@@ -22,6 +22,9 @@ from scripted_server import Asked, Reply, ScriptedServer, serve_script
 import arttrace
 from arttrace import semconv
 from arttrace.capture import guard
+from arttrace.capture.api import run_entry
+from arttrace.capture.replay import RecordedTools
+from arttrace.records.rollout import RecordedTool, ToolRecord
 from arttrace.records.span import SpanRow
 from arttrace.trajectories import build_trajectories
 
@@ -385,3 +388,35 @@ def test_a_flow_that_cannot_be_told_is_no_failure_of_a_thread(spans: Spans, monk
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(abs, -1).result() == 1
     assert guard.failures["carrying the flow into a thread"]
+
+
+def test_in_a_rollout_with_recorded_tools_a_span_does_not_keep_a_hook_from_answering(
+    tracer: Tracer, spans: Spans
+) -> None:
+    runs = []
+
+    @arttrace.tool
+    def look(word: str) -> str:
+        runs.append(word)
+        return "now"
+
+    def main() -> str:
+        with tracer.start_as_current_span("execute_tool look", attributes={"gen_ai.tool.call.id": "c1"}):
+            return look("tea")
+
+    then = RecordedTool(name="look", arguments={"word": "tea"}, result="then")
+    assert run_entry(main, {}, tools=RecordedTools(ToolRecord(tools=[then]))) == "then"
+    assert not runs
+    found = spans()
+    assert tree(found) == ["invoke_agent main", "invoke_agent main > execute_tool look"]
+    assert not [span for span in found if semconv.INTERRUPTED in span.attributes]
+
+
+def test_a_rollout_whose_tool_ran_though_it_was_to_be_answered_says_so(tracer: Tracer, spans: Spans) -> None:
+    def main() -> None:
+        with tracer.start_as_current_span("execute_tool pay"):
+            pass
+
+    run_entry(main, {}, tools=RecordedTools(ToolRecord()))
+    (root,) = spans()
+    assert root.attributes[semconv.INTERRUPTED] == "a tool ran that no record can answer for: pay"
