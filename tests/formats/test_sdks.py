@@ -11,11 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from arttrace.commands import cli
+from arttrace.formats.files import read_file
 from arttrace.paths import DataDir
 from arttrace.records.message import Message, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from arttrace.records.record import encode_record
 from arttrace.records.span import Attributes, SpanEvent, SpanRow
-from arttrace.records.trajectory import Trajectory
+from arttrace.records.trajectory import Relation, Trajectory
 from arttrace.store import Store
 from arttrace.trajectories.unread import counted
 
@@ -316,3 +317,32 @@ def test_a_run_whose_calls_are_read_tells_nothing(tmp_path: Path) -> None:
 def test_kinds_without_a_message_are_bounded() -> None:
     found = counted([f"kind {n}" for n in range(100)])
     assert (len(found), sum(found.values()), found["others"]) == (9, 100, 92)
+
+
+@pytest.mark.parametrize(
+    ("name", "agent", "said"),
+    [
+        ("strands_older", "Strands Agents", ""),
+        ("strands_newest", "Strands Agents", ""),
+        ("vercel", "helper", "Let me look."),
+    ],
+)
+def test_spans_as_the_sdks_sent_them(name: str, agent: str, said: str, tmp_path: Path) -> None:
+    """One agent with one tool and a stand-in for its model, recorded from the SDKs themselves."""
+    trajectory = build(tmp_path, *spans_of(name))
+    first, second = trajectory.calls
+    assert [message.text for message in first.call.messages] == ["Be kind.", "Weather in Oslo?"]
+    asked = first.call.choices[0].message
+    assert (asked.text, asked.tool_calls) == (said, (ToolCallPart("weather", '{"city":"Oslo"}', "t1"),))
+    assert (second.relation, second.related_to) == (Relation.EXTENDS, first.call.span_id)
+    assert second.call.choices[0].message == ANSWER
+    assert [(one.name, one.inferred) for one in trajectory.agents] == [(agent, False)]
+    [found] = trajectory.tool_calls
+    assert (found.id, found.name, json.loads(found.arguments)) == ("t1", "weather", {"city": "Oslo"})
+    assert (found.result, found.inferred) == ("rain", False)
+    assert (trajectory.unread, trajectory.incomplete) == ({}, "")
+
+
+def spans_of(name: str) -> list[SpanRow]:
+    file = Path(__file__).parent / "data" / f"{name}.jsonl"
+    return [record for record in read_file(file.read_bytes(), name).records if isinstance(record, SpanRow)]
