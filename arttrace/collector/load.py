@@ -1,8 +1,9 @@
 """The collector's child process: it owns the store, takes the spool in, and answers questions about it.
 
 A process of its own, so that neither loading nor a query keeps an ack waiting, and none of DuckDB's troubles ends the
-collecting. Its first line of input is the token to answer to; the end of its input, be it the collector's death, makes
-it load the rest and go. After each round it prints a `Round`.
+collecting. Its first line of input is the token to answer to; the word STOP makes it load the rest and go. At the end
+of its input without that, the collector's death, it goes at once: what is not loaded stays in the spool, and whoever
+comes next finds the store free. After each round it prints a `Round`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from arttrace.errors import StoreInUse
 from arttrace.paths import DataDir
 from arttrace.private import only_for_its_user
 from arttrace.store import Store
+
+STOP = "stop\n"
+"""What the collector says when it ends in order."""
 
 _PAUSE_S = 0.25
 _BUSY = 4096  # records of a round beyond which the next follows at once: smaller ones cost as much each
@@ -54,7 +58,8 @@ def main() -> None:
 
 
 def _wait_for_the_end(ended: threading.Event) -> None:
-    sys.stdin.read()
+    if sys.stdin.readline() != STOP:
+        os._exit(0)  # whatever is under way: a store survives that
     ended.set()
 
 

@@ -11,7 +11,7 @@ import time
 
 import msgspec
 
-from arttrace.collector.load import Round
+from arttrace.collector.load import STOP, Round
 from arttrace.exits import how_ended
 from arttrace.paths import DataDir
 
@@ -55,7 +55,9 @@ class Loader:
             self._stop.set()
             process = self._process
         assert process.stdin is not None
-        process.stdin.close()
+        with contextlib.suppress(OSError):  # it has ended by itself
+            process.stdin.write(STOP.encode())
+            process.stdin.close()
         try:
             process.wait(_STOP_S)
         except subprocess.TimeoutExpired:  # what is left stays in the spool

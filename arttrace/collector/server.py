@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
+from typing import NoReturn
 
 from arttrace.collector.app import CollectorApp
 from arttrace.collector.bodies import MAX_BODY_BYTES
@@ -45,6 +49,7 @@ def serve(
     guard = Guard(token, api_key)
     with ExitStack() as stack:
         stack.callback(listener.close)
+        stack.enter_context(_ended_in_order())
         serving = None if grpc_port is None else _grpc()
         loader = Loader(data, token)
         stack.callback(loader.close)
@@ -59,6 +64,25 @@ def serve(
             stack.callback(Retention(data, retention, say).close)
         ready(url_of(listener), grpc_port)
         http_server(app).run(sockets=[listener])
+
+
+@contextlib.contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """SIGTERM unwinds what was entered. uvicorn, when it has ended its requests, raises the signal again: by default
+    the process would be gone then, and its child not."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: object) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one does not break it off
+        raise SystemExit(0)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _grpc() -> Callable[..., AbstractContextManager[int]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -32,7 +33,9 @@ from arttrace.store.summary import TrajectorySummary
 
 MSGPACK, JSON_LINES = "application/msgpack", "application/x-ndjson"
 
-_ATTEMPTS = 4
+RETRY_S = 30.0
+"""For how long one that was cut off is asked again; what it asks takes longer, once somebody answers."""
+_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _POST_BYTES = 8 << 20
 _TIMEOUT = httpx.Timeout(600.0, connect=5.0)
 
@@ -155,7 +158,7 @@ class Asking:
             failure = msgspec.json.decode(answer.content, type=Failure)
         except msgspec.DecodeError:
             failure = Failure(f"{self.url} answered {answer.status_code} to {path}")
-        if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+        if answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:  # it ends: what is under way is broken off
             raise OwnerGone(failure.message, failure.mend)
         raise StoreError(failure.message, failure.mend)
 
@@ -283,15 +286,17 @@ class RemoteStore:
         return self._retried(run)
 
     def _retried(self, run: Callable[[Asking | Store], Any]) -> Any:
-        for attempt in range(1, _ATTEMPTS + 1):
+        deadline, pause = time.monotonic() + RETRY_S, _PAUSE_S
+        while True:
             try:
                 return run(self._backend)
             except OwnerGone:
-                if self._reopen is None or attempt == _ATTEMPTS:
+                if self._reopen is None or time.monotonic() > deadline:
                     raise
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
             self._backend.close()
             self._backend = self._reopen()
-        raise AssertionError
 
 
 def read_owner(data: DataDir) -> Owner | None:

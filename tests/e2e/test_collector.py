@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
 import httpx
@@ -28,13 +29,15 @@ from otlp_requests import PROTOBUF, chat_request
 from arttrace.collector.grpc_server import SERVICE
 from arttrace.collector.owner import hold_store
 from arttrace.formats.payload import encode_records
+from arttrace.journal import list_segments
 from arttrace.paths import DataDir
 from arttrace.records.reward import Reward
-from arttrace.store import open_store
+from arttrace.store import Store, open_store
 from arttrace.store.remote import read_owner
 
 pytestmark = pytest.mark.e2e
 
+T = TypeVar("T")
 IDS = [(bytes([n]) * 16, bytes([n]) * 8) for n in (1, 2, 3)]
 MAIN = "from arttrace.commands import main; main()"
 
@@ -177,6 +180,66 @@ def test_the_child_that_owns_the_store_is_started_again(
     with open_store(data) as store:  # whoever gets the file first
         assert len(store.spans("01" * 16)) == 1
     assert owner() != first
+
+
+def test_sigterm_ends_it_in_order(tmp_path: Path) -> None:
+    """Everything acknowledged is in the store, the store is free, and no process is left."""
+    data = DataDir(tmp_path)
+    with running(tmp_path) as (process, line):
+        owner = eventually(lambda: read_owner(data))
+        answer = httpx.post(
+            f"{line.split()[2]}/v1/traces", content=chat_request(IDS), headers={"content-type": PROTOBUF}
+        )
+        assert answer.status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert not Path(f"/proc/{owner.pid}").exists()
+        assert not list_segments(data.spool)
+        assert read_owner(data) is None
+
+
+def test_the_loader_ends_with_the_collector(tmp_path: Path) -> None:
+    data = DataDir(tmp_path)
+    with running(tmp_path) as (process, _):
+        owner = eventually(lambda: read_owner(data))
+        process.kill()
+        process.wait(60)
+        eventually(lambda: not Path(f"/proc/{owner.pid}").exists() or "Z" in state_of(owner.pid))
+        with Store.open(data, create=True) as store:
+            assert store.summaries() == []
+
+
+def test_commands_go_on_beside_a_collector_that_restarts(tmp_path: Path) -> None:
+    """Whatever is asked while one ends, and the next one or nobody owns the store."""
+    data = DataDir(tmp_path)
+    for ending in (signal.SIGTERM, signal.SIGKILL):
+        with running(tmp_path) as (process, _):
+            eventually(lambda: read_owner(data))
+            with open_store(data) as store:
+                store.append([Reward(id="r", trajectory_id="t", value=1.0)])
+                process.send_signal(ending)
+                for _ in range(5):
+                    assert store.sql("SELECT count(*) FROM rewards")[1] == [(1,)]
+                    assert store.prune(before_ns=1).trajectories == 0
+                process.wait(60)
+                with running(tmp_path):
+                    assert store.sql("SELECT count(*) FROM rewards")[1] == [(1,)]
+
+
+def state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+def eventually(found: Callable[[], T | None]) -> T:
+    """What is there in the end."""
+    deadline = time.monotonic() + 60
+    while not (value := found()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return value
 
 
 def test_a_store_that_another_process_holds_is_asked_there(tmp_path: Path) -> None:
