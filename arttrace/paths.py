@@ -11,6 +11,7 @@ from pathlib import Path
 
 _NAME = ".arttrace"
 _PIN = "root"
+LAST_RUN = "last_run"
 """The file by which `arttrace init` marks a data directory."""
 
 
@@ -72,6 +73,13 @@ class DataDir:
     def owner(self) -> Path:
         """A JSON file that says which process owns the store for long, and where it answers for it."""
         return self.root / "owner.json"
+
+    def last_run(self) -> str | None:
+        """What the last `arttrace run` said at its end."""
+        try:
+            return (self.root / LAST_RUN).read_text()
+        except OSError:
+            return None
 
     @property
     def policies(self) -> Path:

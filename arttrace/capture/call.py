@@ -45,6 +45,13 @@ def close_open_calls() -> None:
             call.finish("closed")
 
 
+def is_wanted() -> bool:
+    """Whether the user has not said, in whatever way, that what is called here is not to be recorded."""
+    flow = calling_flow()
+    settings = (runtime.recorder() if flow.scope is None else flow.scope.recorder).settings
+    return not (flow.muted or settings.disabled or is_suppressed())
+
+
 class UnrecordedCall:
     """Stands for a call that is not to be recorded, so that nothing below the client records it either."""
 

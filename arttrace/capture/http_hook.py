@@ -17,8 +17,8 @@ from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
-from arttrace.capture import routing
-from arttrace.capture.call import Attempt, ModelCall, UnrecordedCall, begin_call
+from arttrace.capture import routing, tally
+from arttrace.capture.call import Attempt, ModelCall, UnrecordedCall, begin_call, is_wanted
 from arttrace.capture.guard import Guard
 from arttrace.capture.patches import patch
 from arttrace.wire import Ending, api_of
@@ -48,7 +48,11 @@ def begin_plain_call(
     One of a model client that has gone past its hook is one too, whatever the settings say of HTTP clients.
     """
     with _beginning:
-        if current_call.get() is not None or method.upper() != "POST" or api_of(path) is None:
+        if current_call.get() is not None or method.upper() != "POST":
+            return None
+        if api_of(path) is None:
+            if tally.is_on() and is_wanted():
+                tally.passed(host, path, known=False)
             return None
         hook = sys.modules.get("arttrace.capture.openai_hook")
         client = None if hook is None or request is None else hook.client_of(request)
@@ -56,6 +60,8 @@ def begin_plain_call(
         call = begin_call(http_client, path=path, provider=provider, plain=client is None)
         if call is None:
             routing.plain_call_passed(http_client)
+            if tally.is_on() and is_wanted():
+                tally.passed(host, path, known=True)
         elif hook is not None and client is not None:
             hook.note_passed_by(client)
         return call

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from arttrace import native, semconv
+from arttrace.capture import tally
 from arttrace.capture.config import MAX_SPOOL_BYTES, MAX_WAITING_BYTES, Settings
 from arttrace.capture.guard import Guard, failed, failures, logger, raise_background_failure
 from arttrace.capture.rows import encoded, span_row
@@ -107,6 +108,7 @@ class Recorder:
         span.attributes, said = self.rules.span(attributes, said, mode, what.hidden)
         span.end_ns, span.failure = end_ns, None if failure is None else (failure[0], said)
         self._open.pop(id(what), None)
+        tally.ended(what, span.attributes)
         self.append(span_row(span, self._resource))
 
     def submit(self, job: Job, weight: int = 0) -> None:
@@ -424,3 +426,4 @@ def _flush_when_a_multiprocessing_child_ends(recorder: Recorder) -> None:
     process = sys.modules.get("multiprocessing.process")
     if util is not None and process is not None and process.parent_process() is not None:
         util.Finalize(None, partial(recorder.close, 5.0), exitpriority=100)
+        util.Finalize(None, tally.write, exitpriority=90)

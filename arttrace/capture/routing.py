@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from arttrace.capture import program, runtime
+from arttrace.capture import program, runtime, tally
 from arttrace.capture.flow import calling_flow, current_flow, set_flow
 from arttrace.capture.guard import Guard, logger
 from arttrace.errors import ArttraceError
@@ -46,6 +46,11 @@ class Route:
     base_url: str
     api_key: str | None = field(default=None, repr=False)
     agent: str | None = None
+
+    @property
+    def text(self) -> str:
+        """Which calls it is for, as ARTTRACE_ROUTE has it."""
+        return self.model if self.agent is None else f"{self.model}[{self.agent}]"
 
     def takes(self, model: str, agent: str | None) -> bool:
         """Whether a call of this model by this agent is meant."""
@@ -162,6 +167,11 @@ class Rewrite:
         return headers
 
 
+def known() -> set[str]:
+    """Which calls the routes of this process are for, those of blocks aside."""
+    return {route.text for route in [*_environment_routes(runtime.recorder().settings.route), *_routes]}
+
+
 def active() -> bool:
     """Whether any call may have to be rewritten."""
     settings = runtime.recorder().settings
@@ -190,6 +200,7 @@ def rewrite(url: str, body: bytes | None, *, client: str) -> Rewrite | None:
         model, agent = read_model(body) or "", _agent()
         chosen = next((route for route in reversed(routes) if route.takes(model, agent)), None)
         if chosen is not None:
+            tally.matched(chosen.text)
             target = chosen.base_url + endpoint + _query(parts.query)
             return Rewrite(target, _asking(with_model(body, chosen.to), endpoint), chosen, model)
     if asked:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from arttrace import native
+from arttrace.capture import tally
 from arttrace.capture.config import Settings
 from arttrace.capture.guard import Guard, logger
 from arttrace.paths import beside_another
@@ -81,6 +82,7 @@ def hand_over(timeout_s: float) -> None:
     """Return when what was recorded outlives this process, which may be killed any moment."""
     for each in _all():
         each.hand_over(timeout_s)
+    tally.write()
 
 
 def counts() -> Counts:

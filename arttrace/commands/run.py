@@ -9,9 +9,11 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from uuid import uuid4
 
 import click
 
+from arttrace.capture.tally import VARIABLE
 from arttrace.commands.options import dir_option
 from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir
@@ -31,8 +33,9 @@ _PYTHON = re.compile(r"(python|pypy)[\d.]*w?(\.exe)?", re.IGNORECASE)
     metavar="URL|NAME",
     help="Send every model call to this policy: the server's base URL, or a name at $ARTTRACE_POLICY_URL.",
 )
+@click.option("--quiet", is_flag=True, help="Do not say at the end what was captured and what was not.")
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
-def command(data: DataDir, project: str | None, policy: str | None, program: tuple[str, ...]) -> None:
+def command(data: DataDir, project: str | None, policy: str | None, quiet: bool, program: tuple[str, ...]) -> None:
     """Run a Python program and capture every model call it makes, with no line of it changed.
 
     \b
@@ -49,6 +52,7 @@ def command(data: DataDir, project: str | None, policy: str | None, program: tup
     environment = {**os.environ, **_environment(data, project)}
     if policy is not None:
         environment["ARTTRACE_ROUTE"] = _route(policy)
+    environment |= {} if quiet else {VARIABLE: str(data.root / f"tally-{uuid4().hex}")}
     executable = shutil.which(arguments[0], path=environment.get("PATH"))
     if executable is None:
         raise ArttraceError(

@@ -84,6 +84,12 @@ class Store:
         nor spool, when another process owns it (naming it), when it is damaged, or when its schema is not known.
         """
         if not create and not data.store.exists() and not list_segments(data.spool) and not list_segments(data.journal):
+            last_run = data.last_run()
+            if last_run is not None:
+                raise StoreError(
+                    f"no store in {data.root}: nothing has been captured there yet",
+                    f"The last `arttrace run` said: {last_run}",
+                )
             raise StoreError(
                 f"no store in {data.root}",
                 "Run an agent first (`arttrace run -- python agent.py`, or decorate its entry with @trajectory), "

@@ -102,7 +102,15 @@ def test_a_patched_program_never_hangs_and_is_captured(
     patched_at = moment if moment in ("first", "imported", "initialised", "recorded") else "first"
     command = [sys.executable, str(program), library, patched_at, server.url]
     if moment == "under arttrace run":
-        command = [str(Path(sys.executable).with_name("arttrace")), "run", "--dir", str(data), "--", *command]
+        command = [
+            str(Path(sys.executable).with_name("arttrace")),
+            "run",
+            "--quiet",
+            "--dir",
+            str(data),
+            "--",
+            *command,
+        ]
     environment = {**os.environ, "ARTTRACE_DIR": str(data), "ARTTRACE_RAISE": "1"}
     if moment == "shipping":
         with receiving() as site:

@@ -44,7 +44,7 @@ def run(
     env = {**os.environ, "OPENAI_API_KEY": "sk-test-key-1234", "ARTTRACE_RAISE": "1", **environment}
     env["OPENAI_BASE_URL"] = server.url if server else "http://127.0.0.1:9"
     return subprocess.run(
-        [*ARTTRACE, "run", "--dir", str(directory / "data"), *arguments],
+        [*ARTTRACE, "run", "--quiet", "--dir", str(directory / "data"), *arguments],
         cwd=directory, env=env, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
 
@@ -210,3 +210,69 @@ def test_a_program_ended_by_sigterm_is_seen_to_be_incomplete(tmp_path: Path, ser
     (trajectory,) = build_trajectories(read_spans(tmp_path / "data"))
     assert trajectory.incomplete != ""
     assert len(trajectory.calls) == 1
+
+
+# --- the line at the end --------------------------------------------------------------------------------------------
+MANY = """
+import multiprocessing, subprocess, sys
+import arttrace, httpx
+from openai import OpenAI
+def ask(text):
+    OpenAI().chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
+@arttrace.trajectory
+def agent():
+    ask("one")
+if __name__ == "__main__":
+    if sys.argv[1:] == ["child"]:
+        agent()
+        sys.exit()
+    url = str(OpenAI().base_url)
+    agent()
+    subprocess.run([sys.executable, __file__, "child"], check=True)
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        pool.map(ask, ["two", "three"])
+    body = {"model": "m", "messages": [{"role": "user", "content": "by HTTP"}]}
+    for path in ("chat/completions", "messages", "chat/completions", "messages"):
+        httpx.post(url + path, json=body)
+    with arttrace.no_capture():
+        httpx.post(url + "chat/completions", json=body)
+"""
+
+
+def said(directory: Path, server: ChatServer, *arguments: str, **environment: str) -> str:
+    env = {**os.environ, "OPENAI_API_KEY": "sk-test-key-1234", "OPENAI_BASE_URL": server.url, **environment}
+    command = [*ARTTRACE, "run", "--dir", str(directory / "data"), *arguments]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def test_the_line_at_the_end_says_what_was_captured_and_what_was_not(server: ChatServer, tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(MANY)
+    program = ["--", sys.executable, str(tmp_path / "agent.py")]
+    route = f"other[Refunds]=policy@{server.url}"
+    *_, text = said(tmp_path, server, *program, ARTTRACE_ROUTE=route).splitlines()
+    calls = {span.span_id for span in read_spans(tmp_path / "data") if span.name == "chat m" and span.end_ns}
+    assert len(calls) == 4
+    assert text.startswith("arttrace: ")
+    assert f"4 model calls captured in {tmp_path / 'data'}; " in text
+    assert "2 requests to 127.0.0.1/v1/chat/completions (ARTTRACE_CAPTURE_HTTP=1 captures them)" in text
+    assert "2 requests to 127.0.0.1/v1/messages (no setting captures them" in text
+    assert text.endswith("; no call matched the route other[Refunds]")
+    assert not list((tmp_path / "data").glob("tally-*"))
+    assert said(tmp_path, server, "--quiet", *program) == ""
+
+
+def test_ls_does_not_ask_somebody_to_run_an_agent_who_just_did(server: ChatServer, tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(
+        "import httpx, os\n"
+        "body = {'model': 'm', 'messages': [{'role': 'user', 'content': 'hi'}]}\n"
+        "httpx.post(os.environ['OPENAI_BASE_URL'] + '/messages', json=body)\n"
+    )
+    text = said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
+    assert text.startswith("arttrace: nothing was captured: ")
+    listing = subprocess.run(
+        [*ARTTRACE, "ls", "--dir", str(tmp_path / "data")], capture_output=True, text=True, timeout=60
+    )
+    assert "Run an agent first" not in listing.stderr
+    assert "1 request to 127.0.0.1/v1/messages" in listing.stderr

@@ -7,11 +7,12 @@ from pathlib import Path
 
 def _start_capture() -> None:
     try:
-        from arttrace.capture import hooks, program
+        from arttrace.capture import hooks, program, tally
 
         if program.enable():
             import_module("arttrace.capture.no_input").install()
         hooks.install()
+        tally.begin()
     except Exception as error:  # noqa: BLE001  the user's program runs, whatever is wrong with us
         print(f"arttrace: nothing is captured in {sys.executable}: {error}", file=sys.stderr)
 
