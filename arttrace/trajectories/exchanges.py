@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from arttrace.records.call import Call
-from arttrace.records.message import Message, ToolCallPart, ToolResultPart, joined_text
+from arttrace.records.message import Message, Part, ToolCallPart, ToolResultPart, joined_text
 from arttrace.trajectories.values import as_text
 
 
@@ -103,6 +103,8 @@ class ToolTraffic:
         """Gives tool results, by node, the ids of the tool calls that they answer."""
         for node, (asked, places) in self._answers_to.items():
             calls, item = message[asked].tool_calls, message[node]
+            if len(places) == len(item.parts) == 1 and _with_id(item.parts[0], calls, places[0]) is item.parts[0]:
+                continue
             left = iter(places)
             parts = [
                 _with_id(part, calls, next(left)) if isinstance(part, ToolResultPart) else part for part in item.parts
@@ -186,6 +188,6 @@ class _Others:
         return self._by_id.get(id) if id and len(self._asked_at[id]) == 1 else None
 
 
-def _with_id(part: ToolResultPart, calls: Sequence[ToolCallPart], place: int) -> ToolResultPart:
+def _with_id(part: Part, calls: Sequence[ToolCallPart], place: int) -> Part:
     id = calls[place].id if place < len(calls) else None
-    return ToolResultPart(part.response, id) if id and id != part.id else part
+    return ToolResultPart(part.response, id) if id and isinstance(part, ToolResultPart) and id != part.id else part

@@ -71,28 +71,31 @@ def build_history(calls: Sequence[Call], executions: Mapping[str, str | None], r
         return found
 
     prompts: list[int] = []
+    nobody = Asked(ROOT)
     read: dict[int, tuple[int, Asked]] = {}  # the node at which a tuple of messages ends, by its identity
     for call in calls:  # all prompts before any answer: a result is first seen where a prompt brought it
-        node, asked, further = ROOT, Asked(ROOT), call.messages
+        node, asked, further, shared = ROOT, nobody, call.messages, True
         for before in reader.befores(call.messages):
             if id(before) in read:
                 node, asked = read[id(before)]
-                asked, further = asked.copy(), call.messages[len(before) :]
+                further = call.messages[len(before) :]
                 break
         for item in further:
             if item.role == "assistant":
                 node = step(node, item)
                 wanted = item.tool_calls
-                asked = Asked(node, wanted)
+                asked, shared = Asked(node, wanted), False
                 if wanted:
                     traffic.sent(node, wanted)
             elif results := [part for part in item.parts if isinstance(part, ToolResultPart)]:
+                if shared:  # with the prompts that this one branches off from
+                    asked, shared = asked.copy(), False
                 places = tuple([asked.place(part.id) for part in results])
                 node = step(node, item, places)
                 traffic.answered(node, asked.node, places, results, call.start_ns)
             else:
                 node = step(node, item)
-        read[id(call.messages)] = node, asked
+        read[id(call.messages)] = node, asked  # is copied before it is gone on from
         prompts.append(node)
     answers: list[tuple[int | None, ...]] = [
         tuple([step(end, c.message) if c.message.parts else None for c in call.choices])

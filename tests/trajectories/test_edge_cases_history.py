@@ -395,7 +395,7 @@ def test_masked_content_is_not_trained_on() -> None:
     """What a mask changed is not what was sampled: set aside with its reason (rule 5)."""
     run = Run()
     run.chat("a", [message("user", "u")], message("assistant", "x"), at=1, MASKED=["gen_ai.output.messages"])
-    assert sequences(built(run.end()))[1].reasons == {"truncated": 1}
+    assert sequences(built(run.end()))[1].reasons == {"redacted or masked": 1}
 
 
 def test_a_missing_log_probability_stays_missing() -> None:
