@@ -12,6 +12,7 @@ from arttrace.commands.options import json_option, store_option
 from arttrace.paths import DataDir
 from arttrace.rewards.mix import trajectory_reward
 from arttrace.store import TrajectorySummary, open_store
+from arttrace.store.late import late
 from arttrace.trajectories.membership import ADVICE_ON_COLLISIONS, has_collisions
 from arttrace.views import filters, terminal
 from arttrace.views.filters import RunFilter, chosen, comparison, moment, runs_with
@@ -82,8 +83,12 @@ def command(
         else:
             summaries = store.summaries(limit=limit)
         waiting = [] if as_json else [id for (id,) in store.sql(_REWARDED_AND_NOT_HERE)[1]]
+        late_in = late(store, summaries)
     if as_json:
-        click.echo(msgspec.json.encode([{**msgspec.to_builtins(s), "reward": trajectory_reward(s)} for s in summaries]))
+        documents = [
+            {**msgspec.to_builtins(s), "reward": trajectory_reward(s), "late": late_in.get(s.id, ())} for s in summaries
+        ]
+        click.echo(msgspec.json.encode(documents))
         return
     if waiting:
         named = ", ".join(map(terminal.one_line, waiting[:_NAMED])) + (", ..." if len(waiting) > _NAMED else "")
@@ -105,6 +110,8 @@ def command(
     console.print(terminal.trajectory_table(rows, wide=wide))
     if any(has_collisions(summary.incomplete) for summary in summaries):
         console.print(ADVICE_ON_COLLISIONS, style="yellow")
+    for id, versions in late_in.items():
+        console.print(f"{prefixes[id]}: {terminal.came_late(versions)}", style="yellow", markup=False)
     unread = Counter[str]()
     for summary in summaries:
         unread.update(summary.unread)

@@ -10,6 +10,7 @@ from arttrace.paths import DataDir
 from arttrace.records.tokens import plain
 from arttrace.rewards.mix import trajectory_reward
 from arttrace.store import open_store
+from arttrace.store.late import late
 from arttrace.trajectories import sequences
 from arttrace.views import terminal
 
@@ -26,10 +27,11 @@ def command(id: str, as_json: bool, data: DataDir) -> None:
     """
     with open_store(data) as store:
         trajectory = store.trajectory(id)
+        late_in = late(store, [trajectory]).get(trajectory.id, ())
     token_sequences, report = sequences(trajectory)
     if as_json:
-        whole = {"trajectory": trajectory, "tokens": report, "sequences": token_sequences}
+        whole = {"trajectory": trajectory, "tokens": report, "sequences": token_sequences, "late": late_in}
         click.echo(msgspec.json.encode(whole, enc_hook=plain))
         return
-    view = terminal.trajectory_view(trajectory, token_sequences, report, trajectory_reward(trajectory))
+    view = terminal.trajectory_view(trajectory, token_sequences, report, trajectory_reward(trajectory), late_in)
     terminal.console().print(view)

@@ -103,10 +103,23 @@ def trajectory_table(rows: Iterable[Sequence[str]], *, wide: bool = False) -> Ta
 
 
 def trajectory_view(
-    trajectory: Trajectory, sequences: Sequence[TokenSequence], report: TokenReport, reward: float | None
+    trajectory: Trajectory,
+    sequences: Sequence[TokenSequence],
+    report: TokenReport,
+    reward: float | None,
+    late: Sequence[str] = (),
 ) -> RenderableType:
-    """Everything a person wants to see of one run: its facts, then its agents as a tree of messages and tools."""
-    return Group(_facts(trajectory, sequences, report, reward), Text(), _tree(trajectory))
+    """Everything a person wants to see of one run: its facts, then its agents as a tree of messages and tools. `late`
+    are the policy versions that were trained on it before its last spans came."""
+    facts = _facts(trajectory, sequences, report, reward)
+    if late:
+        facts.add_row("late", Text(came_late(late), style="yellow"))
+    return Group(facts, Text(), _tree(trajectory))
+
+
+def came_late(versions: Sequence[str]) -> str:
+    """Of a run whose spans are others now than when these versions were trained on it."""
+    return f"spans came after {', '.join(versions)} was trained on it; they are not trained on"
 
 
 def _facts(

@@ -14,9 +14,11 @@ from simulated_agent import T0, Run, message, research_run
 from arttrace.commands import cli
 from arttrace.errors import StoreError
 from arttrace.paths import DataDir
+from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.store import Store
+from arttrace.store.late import late
 
 
 @pytest.fixture
@@ -55,6 +57,24 @@ def test_span_ids_that_stand_for_several_spans_are_told_with_their_cause(tmp_pat
     assert "a program that seeds `random`" in listed
     shown = " ".join(run(tmp_path, "show", "run").output.split())
     assert "incomplete: ids of 8 spans stand for several spans Span ids that repeat come from" in shown
+
+
+def test_spans_that_came_after_a_policy_was_trained_on_the_run_are_told(tmp_path: Path) -> None:
+    """In the list and of the run; a run that stayed as it was is none of them."""
+    spans = [*research_run("late's-run"), *research_run("same-run")]
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(spans[1:])
+        consumed = tuple(Consumed(one.id, one.revision) for one in store.summaries())
+        store.append([PolicyStep("policy", 3, "adapter", consumed=consumed)])
+        assert late(store, store.summaries()) == {}
+        store.append(spans[:1])
+        assert late(store, store.summaries(), "policy") == {"late's-run": ("policy@3",)}
+        assert late(store, store.summaries(), "other") == {}
+    told = "spans came after policy@3 was trained on it; they are not trained on"
+    assert [line for line in run(tmp_path, "ls").output.splitlines() if "spans came" in line] == [f"late's-r: {told}"]
+    assert [one["late"] for one in json.loads(run(tmp_path, "ls", "--json").output) if one["late"]] == [["policy@3"]]
+    assert f"late        {told}" in run(tmp_path, "show", "late's-run").output
+    assert told not in run(tmp_path, "show", "same-run").output
 
 
 def test_ls_json_and_filters(root: Path) -> None:

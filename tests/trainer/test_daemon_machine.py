@@ -193,6 +193,21 @@ def test_a_group_waits_for_its_runs_and_what_does_not_count_is_told(site: Site) 
     assert sorted(site.consumed()) == ["a-0", "a-1", "few-0", "few-1"]
 
 
+def test_spans_that_come_after_their_run_was_trained_on_are_counted(site: Site) -> None:
+    site.group("a", 0.0, 1.0)
+    assert site.run(max_steps=1).state.queue.late == 0
+    late = msgspec.structs.replace(site.store.spans("a-0")[0], span_id="f" * 16)
+    site.store.append([late])
+    daemon = site.daemon()
+    runner = threading.Thread(target=daemon.run)
+    runner.start()
+    try:
+        until(lambda: daemon.state.queue.late == 1)
+    finally:
+        site.stop.set()
+        runner.join(30)
+
+
 def test_stale_runs_are_left_out(site: Site) -> None:
     site.group("a", 0.0, 1.0)
     site.group("b", 0.0, 1.0, at=2000)

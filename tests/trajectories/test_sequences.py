@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 from simulated_agent import MARK, Run, message, prompt_tokens, research_run, result, tokens
 
@@ -302,3 +303,19 @@ def test_answers_that_share_a_response_id_but_not_their_tokens_are_several() -> 
         run.chat(f"{at}", [message("user", "v")], message("assistant", "same"), at=at, RESPONSE_ID="constant")
     made, report = sequences(build_trajectories(run.end())[0])
     assert (len(made), report.reasons) == (4, {})
+
+
+@pytest.mark.parametrize("failed", [True, False])
+@pytest.mark.parametrize("interrupted", ["closed", "cancelled", "error", None])
+def test_tokens_of_a_call_that_failed_are_kept_when_it_says_that_it_was_cut_off(
+    interrupted: str | None, failed: bool
+) -> None:
+    """What came before the cut was sampled; of an error without a cut nobody knows."""
+    run = Run()
+    messages = [message("user", "u")]
+    run.chat("c", messages, message("assistant", "x"), at=1, INTERRUPTED=interrupted, USAGE_OUTPUT_TOKENS=None)
+    if failed:
+        run.spans[0] = msgspec.structs.replace(run.spans[0], status_code=2, status_message="broken")
+    made, report = sequences(build_trajectories(run.end())[0])
+    kept = interrupted is not None or not failed
+    assert (len(made), report.reasons) == ((1, {}) if kept else (0, {"error": 1}))

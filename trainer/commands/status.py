@@ -112,6 +112,9 @@ def _lines(state: DaemonState, running: bool, serving: ServingFile | None, now_n
         lines.append(("scenarios skipped", f"{shown}; the next is looked at again in {_duration(at)}"))
     if queue.left_out:
         lines.append(("runs left out", ", ".join(f"{n} {why}" for why, n in sorted(queue.left_out.items()))))
+    if queue.late:
+        runs = "1 run" if queue.late == 1 else f"{queue.late} runs"
+        lines.append(("late", f"spans came to {runs} after they were trained on; `arttrace ls` names them"))
     if running and state.metrics:
         lines.append(("metrics", state.metrics))
     if state.plan:

@@ -34,6 +34,7 @@ from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.reward import Judgement
 from arttrace.rewards import to_store
 from arttrace.store import AnyStore
+from arttrace.store.late import late
 from trainer.checkpoints import Checkpoints
 from trainer.config import DaemonConfig
 from trainer.daemon.loop import Clock, Gateway, Loop, NothingToTrain, Phase
@@ -162,6 +163,7 @@ class Daemon:
         self._enter(Phase.WAIT)
         config, step = self._config, self.state.step
         since: float | None = None  # when groups were first ready
+        late_runs = self._patience(lambda: len(late(self._store, self._store.summaries(), self._policy)))
         while not self._stop.is_set():
             self._patience(self._store.ingest_spool)
             summaries = self._patience(lambda: self._store.summaries(unconsumed_by=self._policy, method="grpo"))
@@ -176,6 +178,7 @@ class Daemon:
                 frozenset(one.key for one in pauses),
             )
             ready, queue = look(summaries, terms, taken)
+            queue = msgspec.structs.replace(queue, late=late_runs)
             since = (since or time.monotonic()) if ready else None
             enough = len(ready) >= config.min_groups
             if queue != self.state.queue:

@@ -42,12 +42,14 @@ class Plan(msgspec.Struct, frozen=True):
 
 class Queue(msgspec.Struct, frozen=True):
     """What lies before the daemon: groups that are ready, groups that wait for more runs, groups of scenarios that are
-    skipped for a while, and runs that do not count, by the reason."""
+    skipped for a while, and runs that do not count, by the reason. To `late` runs spans came after the policy was
+    trained on them."""
 
     ready: int = 0
     waiting: int = 0
     left_out: dict[str, int] = {}
     paused: int = 0
+    late: int = 0
 
 
 class Pause(msgspec.Struct, frozen=True):

@@ -117,6 +117,14 @@ def test_how_far_learner_and_engine_agree_is_shown_everywhere(tmp_path: Path) ->
     assert b'arttrace_train_last_logprob_difference_mean{policy="policy"} 0.000123\n' in render(state)
 
 
+def test_runs_that_got_spans_after_they_were_trained_on_are_told(tmp_path: Path) -> None:
+    directory = Checkpoints(DataDir(tmp_path).policies, "policy").directory
+    directory.mkdir(parents=True)
+    write_state(directory, DaemonState(policy="policy", queue=Queue(late=2)))
+    shown = " ".join(CliRunner().invoke(status, ["--dir", str(tmp_path)]).stdout.split())
+    assert "late spans came to 2 runs after they were trained on; `arttrace ls` names them" in shown
+
+
 def test_the_numbers_of_an_older_daemon_that_lack_one_are_shown(tmp_path: Path) -> None:
     directory = Checkpoints(DataDir(tmp_path).policies, "policy").directory
     directory.mkdir(parents=True)
