@@ -7,6 +7,7 @@ with the operating system as soon as its job has run, and on the disk a second l
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -42,6 +43,11 @@ _GATHER_S = 0.1
 _GATHER_BYTES = 8 << 20
 _TURN_S = 0.001
 _PAUSE_S = 0.0001  # after a turn: who waits for the interpreter gets it now, and not after its 5 ms
+# Whoever gives up the interpreter, for a pause or a write, waits behind every thread that wants it, each for its 5 ms.
+# So what has waited this long is worked off in longer turns with one write, and what comes next is gathered for less.
+_LATE_S = 0.12
+_LATE_TURN_S = 0.02
+_SHORTEST_GATHER_S = 0.005
 _SPOOL_SEGMENT_BYTES = 64 << 20
 _OUTBOX_SEGMENT_BYTES = 8 << 20
 _background = Guard("recording in the background", background=True)
@@ -77,6 +83,10 @@ class Counts(msgspec.Struct, frozen=True):
 
 class Recorder:
     """One per process. Its spans are its own: no sampler, limit or processor of the user's applies to them."""
+
+    _gather_s: float
+    _oldest: float
+    """When the first job of this turn was submitted."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -128,7 +138,7 @@ class Recorder:
                 self.refused += 1
                 failed("keeping up with the calls", BufferError(f"over {MAX_WAITING_BYTES} bytes wait to be written"))
                 return
-        self._jobs.put((job, weight))
+        self._jobs.put((job, weight, time.monotonic()))
         if sys.is_finalizing():  # a thread that is started now never begins, and its start never returns
             self._drain()
         elif self._worker is None:
@@ -159,6 +169,12 @@ class Recorder:
         """Write what the jobs of this turn appended: at once, as each write hands the interpreter over."""
         payloads = self._turn.copy()
         self._turn.clear()
+        self._write(payloads)
+        if self._oldest < time.monotonic() - _LATE_S:
+            self._gather_s = max(_SHORTEST_GATHER_S, self._gather_s / 2)
+        self._oldest = math.inf
+
+    def _write(self, payloads: list[bytes]) -> None:
         if len(payloads) > 1 and self._spooled(payloads):
             return
         for payload in payloads:  # some of it may still find room
@@ -291,9 +307,11 @@ class Recorder:
             self._shipper.stop()
 
     def _start_worker_state(self) -> None:
-        self._jobs: native.SimpleQueue[tuple[Job, int]] = native.SimpleQueue()
+        self._jobs: native.SimpleQueue[tuple[Job, int, float]] = native.SimpleQueue()
         self._turn: list[bytes] = []
         self._turn_ends = 0.0
+        self._gather_s = _GATHER_S
+        self._oldest = math.inf
         self._hurry = native.Event()  # somebody waits for a flush, or much waits
         self._weighing = native.allocate_lock()
         self._waiting_bytes = 0
@@ -333,14 +351,18 @@ class Recorder:
         sync_at: float | None = None
         self._gather()
         while True:
-            job, weight = self._next_job(sync_at)
+            job, weight, since = self._next_job(sync_at)
             if job is _end_of_work:
+                self._end_turn()
                 return
             if job is not None:
                 self._run(job, weight)
-                if time.monotonic() >= self._turn_ends:
+                self._oldest = min(self._oldest, since)
+                now = time.monotonic()
+                late = now - self._oldest > _LATE_S
+                if now >= self._turn_ends + (_LATE_TURN_S if late else 0.0):
                     self._end_turn()
-                    if not self._hurry.is_set():
+                    if not late and not self._hurry.is_set():
                         native.sleep(_PAUSE_S)
                     self._turn_ends = time.monotonic() + _TURN_S
                 sync_at = time.monotonic() + _SYNC_INTERVAL_S if sync_at is None else sync_at
@@ -352,7 +374,7 @@ class Recorder:
                 with _spooling:
                     self._spool.sync()
 
-    def _next_job(self, sync_at: float | None) -> tuple[Job | None, int]:
+    def _next_job(self, sync_at: float | None) -> tuple[Job | None, int, float]:
         """The next job, or None when it is time for something else. One that had to be waited for waits for more."""
         with contextlib.suppress(native.Empty):
             return self._jobs.get_nowait()
@@ -365,13 +387,14 @@ class Recorder:
         try:
             job = self._jobs.get(timeout=max(0.0, min(times) - time.monotonic()) if times else None)
         except native.Empty:
-            return None, 0
+            return None, 0, 0.0
         self._idle = False
         self._gather()
         return job
 
     def _gather(self) -> None:
-        self._hurry.wait(_GATHER_S)
+        self._hurry.wait(self._gather_s)
+        self._gather_s = min(_GATHER_S, self._gather_s * 1.1)
         self._turn_ends = time.monotonic() + _TURN_S
 
     def _show_open(self) -> bool:
@@ -391,7 +414,7 @@ class Recorder:
     def _drain(self) -> None:
         while True:
             try:
-                job, weight = self._jobs.get_nowait()
+                job, weight, _ = self._jobs.get_nowait()
             except native.Empty:
                 break
             self._run(job, weight)

@@ -74,16 +74,13 @@ class JournalWriter:
         with self._lock:
             if self._fd is not None and self._size + len(frames) > self._max_segment_bytes > 0:
                 self._seal()
+            self._make_room(len(frames))
+            self._append(frames)
+            # Asked afterwards: in a process of many busy threads each call of the system may cost a long wait for the
+            # interpreter, and what is written can be read meanwhile.
             if self._fd is not None and os.fstat(self._fd).st_nlink == 0:
                 self._forget_removed()
-            self._make_room(len(frames))
-            try:
-                self._write(self._current(), frames)
-            except OSError as error:
-                if error.errno != errno.EFBIG or self._payloads == 0:
-                    raise
-                self._seal()  # the file is as large as it may be, the disk is not full
-                self._write(self._current(), frames)
+                self._append(frames)
             self._dirty = True
             self._payloads += len(payloads)
             interval = self._fsync_interval_s
@@ -104,6 +101,15 @@ class JournalWriter:
         with self._lock:
             self._seal()
             self._tell_failure()
+
+    def _append(self, frames: bytes) -> None:
+        try:
+            self._write(self._current(), frames)
+        except OSError as error:
+            if error.errno != errno.EFBIG or self._payloads == 0:
+                raise
+            self._seal()  # the file is as large as it may be, the disk is not full
+            self._write(self._current(), frames)
 
     def _tell_failure(self) -> None:
         failed, self._failed = self._failed, None

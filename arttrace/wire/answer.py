@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from arttrace.wire.span import error_of, read_json
+from arttrace.wire.frames import Choice, Delta, Entry, Frame, read_frame, read_frames
+from arttrace.wire.span import error_of
 
 
 @dataclass(slots=True)
@@ -47,18 +48,18 @@ class Completion:
         return bool(self.choices) and all(choice.finish_reason is not None for choice in self.choices)
 
 
-def read_completion(document: Any) -> Completion | None:
+def read_completion(body: bytes) -> Completion | None:
     """A response that came whole, or None when it is no object."""
-    if not isinstance(document, dict):
+    frame = read_frame(body)
+    if frame is None:
         return None
     completion = Completion(choices=[])
-    _read_frame(completion, document)
-    for position, choice in enumerate(dicts(document.get("choices"))):
-        answer = ChoiceAnswer(_index(choice, position))
-        message = choice.get("message")
-        answer.message = message if isinstance(message, dict) else {}
-        if isinstance(choice.get("text"), str):
-            answer.message = {"content": choice["text"]}
+    _read_frame(completion, frame)
+    for position, choice in enumerate(frame.choices or ()):
+        answer = ChoiceAnswer(_index(choice.index, position))
+        answer.message = choice.message if isinstance(choice.message, dict) else {}
+        if isinstance(choice.text, str):
+            answer.message = {"content": choice.text}
         _read_choice_end(answer, choice)
         completion.choices.append(answer)
     completion.choices.sort(key=lambda answer: answer.index)
@@ -69,18 +70,22 @@ def read_stream(events: Iterable[bytes]) -> Completion:
     """A response put together from the data of its events."""
     whole = Completion(choices=[], done=False)
     choices: dict[int, _ChoiceStream] = {}
+    chunks: list[bytes] = []
     for data in events:
         if data.startswith(b"[DONE]"):
             whole.done = True
             break
-        chunk = read_json(data)
-        if not isinstance(chunk, dict):
+        chunks.append(data)
+    for chunk in read_frames(chunks):
+        if chunk is None:
             whole.unreadable_chunks += 1
             continue
         _read_frame(whole, chunk)
-        for choice in dicts(chunk.get("choices")):
-            index = _index(choice, 0)
-            stream = choices.setdefault(index, _ChoiceStream(index))
+        for choice in chunk.choices or ():
+            index = _index(choice.index, 0)
+            stream = choices.get(index)
+            if stream is None:
+                stream = choices[index] = _ChoiceStream(index)
             stream.add(choice, tokens=not whole.unreadable_chunks)  # behind a hole they would stand in wrong places
     whole.choices = [choices[index].answer() for index in sorted(choices)]
     return whole
@@ -95,26 +100,40 @@ class _ChoiceStream:
         self._function_call: _ToolCallStream | None = None
         self._audio: dict[str, Any] = {}
 
-    def add(self, choice: dict[str, Any], *, tokens: bool) -> None:
+    def add(self, choice: Choice, *, tokens: bool) -> None:
         _read_choice_end(self._answer, choice, tokens=tokens)
-        if isinstance(choice.get("text"), str):
-            self._texts.setdefault("content", []).append(choice["text"])
-        delta = choice.get("delta")
-        if not isinstance(delta, dict):
+        if isinstance(choice.text, str):
+            self._text("content", choice.text)
+        delta = choice.delta
+        if delta is None:
             return
-        if isinstance(delta.get("role"), str):
-            self._role = delta["role"]
-        for key in ("content", "refusal", "reasoning_content", "reasoning"):
-            if isinstance(delta.get(key), str):
-                self._texts.setdefault(key, []).append(delta[key])
-        for position, call in enumerate(dicts(delta.get("tool_calls"))):
-            index = _index(call, position)
+        if isinstance(delta.content, str):
+            self._text("content", delta.content)
+        if isinstance(delta.role, str):
+            self._role = delta.role
+        if delta.refusal is not None or delta.reasoning_content is not None or delta.reasoning is not None:
+            for key in ("refusal", "reasoning_content", "reasoning"):
+                if isinstance(text := getattr(delta, key), str):
+                    self._text(key, text)
+        if delta.tool_calls is not None or delta.function_call is not None or delta.audio is not None:
+            self._add_more(delta)
+
+    def _text(self, key: str, text: str) -> None:
+        pieces = self._texts.get(key)
+        if pieces is None:
+            self._texts[key] = [text]
+        else:
+            pieces.append(text)
+
+    def _add_more(self, delta: Delta) -> None:
+        for position, call in enumerate(dicts(delta.tool_calls)):
+            index = _index(call.get("index"), position)
             self._tool_calls.setdefault(index, _ToolCallStream()).add(call)
-        if isinstance(delta.get("function_call"), dict):
+        if isinstance(delta.function_call, dict):
             self._function_call = self._function_call or _ToolCallStream()
-            self._function_call.add({"function": delta["function_call"]})
-        if isinstance(delta.get("audio"), dict):
-            for key, value in delta["audio"].items():
+            self._function_call.add({"function": delta.function_call})
+        if isinstance(delta.audio, dict):
+            for key, value in delta.audio.items():
                 both_text = isinstance(value, str) and isinstance(self._audio.get(key), str) and key != "id"
                 self._audio[key] = self._audio[key] + value if both_text else value
 
@@ -152,46 +171,53 @@ class _ToolCallStream:
         return {**self._fields, "function": {"name": "".join(self._name), "arguments": "".join(self._arguments)}}
 
 
-def _read_frame(whole: Completion, document: dict[str, Any]) -> None:
+def _read_frame(whole: Completion, frame: Frame) -> None:
     """Add what a response or a chunk says beside its choices: the first id, model and error, the last usage."""
-    if whole.id is None and isinstance(document.get("id"), str):
-        whole.id = document["id"]
-    if whole.model is None and isinstance(document.get("model"), str):
-        whole.model = document["model"]
-    if document.get("usage") and isinstance(document["usage"], dict):
-        whole.usage = document["usage"]
-    if whole.prompt_token_ids is None:
-        whole.prompt_token_ids = integers(document.get("prompt_token_ids"))
-    if whole.error is None and "error" in document:
-        whole.error = error_of(document)
+    if whole.id is None and isinstance(frame.id, str):
+        whole.id = frame.id
+    if whole.model is None and isinstance(frame.model, str):
+        whole.model = frame.model
+    if frame.usage and isinstance(frame.usage, dict):
+        whole.usage = frame.usage
+    if whole.prompt_token_ids is None and frame.prompt_token_ids is not None:
+        whole.prompt_token_ids = integers(frame.prompt_token_ids)
+    if whole.error is None and frame.error is not None:
+        whole.error = error_of({"error": frame.error})
 
 
-def _read_choice_end(answer: ChoiceAnswer, choice: dict[str, Any], *, tokens: bool = True) -> None:
+def _read_choice_end(answer: ChoiceAnswer, choice: Choice, *, tokens: bool = True) -> None:
     """Finish reason, token ids and log-probabilities: what lies beside message, delta or text, added up."""
-    if isinstance(choice.get("finish_reason"), str):
-        answer.finish_reason = choice["finish_reason"]
+    if isinstance(choice.finish_reason, str):
+        answer.finish_reason = choice.finish_reason
     if not tokens:
         return
-    ids = integers(choice.get("token_ids"))
-    if ids is not None:
+    if choice.token_ids is not None and (ids := integers(choice.token_ids)) is not None:
         answer.token_ids = answer.token_ids or []
         answer.token_ids += ids
-    if answer.prompt_token_ids is None:
-        answer.prompt_token_ids = integers(choice.get("prompt_token_ids"))
-    logprobs = choice.get("logprobs")
-    if not isinstance(logprobs, dict):
+    if answer.prompt_token_ids is None and choice.prompt_token_ids is not None:
+        answer.prompt_token_ids = integers(choice.prompt_token_ids)
+    logprobs = choice.logprobs
+    if logprobs is None:
         return
-    if isinstance(logprobs.get("content"), list):
+    if logprobs.content is not None:
         answer.logprobs = answer.logprobs or []
-        answer.logprobs += logprobs_of(logprobs["content"])
-    elif isinstance(logprobs.get("token_logprobs"), list):
+        answer.logprobs += _logprobs_of_entries(logprobs.content)
+    elif isinstance(logprobs.token_logprobs, list):
         answer.logprobs = answer.logprobs or []
-        answer.logprobs += map(_number, logprobs["token_logprobs"])
+        answer.logprobs += _numbers(logprobs.token_logprobs)
+
+
+def _logprobs_of_entries(entries: list[Entry | None]) -> list[float | None]:
+    return _numbers([None if entry is None else entry.logprob for entry in entries])
 
 
 def logprobs_of(entries: list[Any]) -> list[float | None]:
     """The log-probability of each sampled token of a list of objects."""
-    return [_number(entry.get("logprob")) if isinstance(entry, dict) else None for entry in entries]
+    return _numbers([entry.get("logprob") if isinstance(entry, dict) else None for entry in entries])
+
+
+def _numbers(values: list[Any]) -> list[float | None]:
+    return values if set(map(type, values)) == {float} else list(map(_number, values))
 
 
 def dicts(value: Any) -> list[dict[str, Any]]:
@@ -199,8 +225,7 @@ def dicts(value: Any) -> list[dict[str, Any]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-def _index(value: dict[str, Any], otherwise: int) -> int:
-    index = value.get("index")
+def _index(index: Any, otherwise: int) -> int:
     return index if isinstance(index, int) and not isinstance(index, bool) else otherwise
 
 
@@ -208,9 +233,8 @@ def integers(value: Any) -> list[int] | None:
     """A list of token ids, or None when it is none."""
     if not isinstance(value, list):
         return None
-    for item in value:
-        if type(item) is not int or not -0x80000000 <= item < 0x80000000:
-            return None
+    if value and (set(map(type, value)) != {int} or min(value) < -0x80000000 or max(value) >= 0x80000000):
+        return None
     return value
 
 

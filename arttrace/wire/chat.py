@@ -7,7 +7,7 @@ from arttrace.records.tokens import encode_logprobs, encode_token_ids
 from arttrace.wire.answer import Completion, read_completion, read_stream
 from arttrace.wire.exchange import Exchange
 from arttrace.wire.messages import Answer, parse_message, parse_messages
-from arttrace.wire.span import Decoded, Failure, SpanDraft, read_json
+from arttrace.wire.span import Decoded, Failure, SpanDraft
 from arttrace.wire.sse import event_data
 
 
@@ -25,7 +25,7 @@ def read_answer(span: SpanDraft) -> Completion | Failure | None:
     if not isinstance(body, bytes):
         return body
     if not span.is_stream(body):
-        return read_completion(read_json(body)) or ("invalid_response", "the response is no JSON object")
+        return read_completion(body) or ("invalid_response", "the response is no JSON object")
     completion = read_stream(event_data(body))
     span.stream_ended(done=completion.done, whole=completion.whole)
     return completion

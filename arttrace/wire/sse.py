@@ -10,6 +10,14 @@ def event_data(body: bytes) -> Iterator[bytes]:
 
     Comments and other fields are passed over; an event without its blank line was cut and is dropped.
     """
+    if b"\r" not in body:  # so nearly every server writes
+        start = 0
+        while (end := body.find(b"\n\n", start)) >= 0 and body.startswith(b"data: ", start):
+            if body.find(b"\n", start, end) >= 0:
+                break
+            yield body[start + 6 : end]
+            start = end + 2
+        body = body[start:]
     data: list[bytes] = []
     for line in body.removeprefix(b"\xef\xbb\xbf").splitlines():
         if not line:
