@@ -25,6 +25,7 @@ from arttrace import semconv
 from arttrace.capture import hops, middleware, processes, propagation
 from arttrace.capture.guard import failures
 from arttrace.capture.propagation import Carried, parse
+from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.trajectories import build_trajectories
@@ -382,3 +383,33 @@ async def test_asgi_middleware_and_a_service_with_instrumentation_of_its_own(
             assert (await as_elsewhere()).text == "done"
     (trajectory,) = build_trajectories(spans())
     assert agents(trajectory) == [("caller", None, 0), ("remote", "caller", 1), ("remote", "caller", 1)]
+
+
+def test_what_a_service_says_of_the_trajectory_that_reached_it_is_recorded_or_logged(
+    tmp_path: Path, spans: Spans, records: Callable[[], list[Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        arttrace.update(tags=["slow"], metadata={"user": "me"})
+        with arttrace.agent(name="remote"):
+            arttrace.update(tags=["slow"])
+            arttrace.reward(0.5, name="found")
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
+
+    arttrace.init(project="test", dir=tmp_path / "data", propagate=["service"])
+    with arttrace.trajectory(name="caller") as caller:
+        arttrace.update(tags=["mine"])
+
+        async def call() -> Any:
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(arttrace.ASGIMiddleware(app))) as client:
+                return await client.get("http://service/")
+
+        assert asyncio.run(call()).text == "done"
+    rewards = [record for record in records() if isinstance(record, Reward)]
+    assert [(reward.trajectory_id, reward.value) for reward in rewards] == [(caller.id, 0.5)]
+    (trajectory,) = build_trajectories(spans())
+    assert trajectory.tags == ("mine",)
+    assert [record.message.partition(" is not")[0] for record in caplog.records] == [
+        "arttrace: update(metadata=['user'], tags=['slow'])",
+        "arttrace: update(metadata=[], tags=['slow'])",
+    ]
