@@ -98,6 +98,7 @@ LOGPROBS: Final = "arttrace.logprobs"
 POLICY_VERSION: Final = "arttrace.policy.version"  # "name@N"
 ROUTED_FROM: Final = "arttrace.routed.from"  # the model the program asked for, where a route sent the call to a policy
 
+SAMPLING: Final = "arttrace.sampling"  # as SAMPLING_HEADER has it
 SAMPLING_SETTINGS: Final = "arttrace.request.sampling_settings"  # names of further request fields that change sampling
 PREVIOUS_RESPONSE_ID: Final = "arttrace.request.previous_response_id"  # the response whose history this one continues
 ATTEMPT_EVENT: Final = "arttrace.attempt"  # an attempt that failed, with the status code or the error's type
@@ -120,3 +121,7 @@ EVALUATION_EXPLANATION: Final = "gen_ai.evaluation.explanation"
 
 # Set by the gateway on every answer; capture copies it into POLICY_VERSION.
 POLICY_VERSION_HEADER: Final = "x-arttrace-policy-version"
+# Set by the gateway as well: "policy" where it left out what would have changed the sampling, so that it was the
+# policy's own whatever was asked for; "processed" where the log-probabilities are of the distribution that was sampled
+# from, temperature included.
+SAMPLING_HEADER: Final = "x-arttrace-sampling"

@@ -29,7 +29,7 @@ from arttrace.content import MAX_CONTENT_BYTES, ContentMode, Hidden, secrets
 from arttrace.wire import Ending, Exchange, decode, operation_of
 from arttrace.wire.span import named_trajectory, read_json
 
-_KEPT_HEADERS = ("content-type", "content-encoding", semconv.POLICY_VERSION_HEADER)
+_KEPT_HEADERS = ("content-type", "content-encoding", semconv.POLICY_VERSION_HEADER, semconv.SAMPLING_HEADER)
 
 orphans: Counter[str] = Counter()
 """Calls outside any trajectory, recorded or not, by model provider."""

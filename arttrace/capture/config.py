@@ -14,6 +14,7 @@
 | `api_key` | `ARTTRACE_API_KEY` | none | its bearer token |
 | `arttrace.route(...)` | `ARTTRACE_ROUTE` | none | calls sent to a policy: `model=policy:latest@url`, commas between |
 | | `ARTTRACE_POLICY_URL`, `ARTTRACE_POLICY_API_KEY` | none | where routes lead that name no server, and the key |
+| | `ARTTRACE_POLICY_SAMPLING` | `request` | `policy`: calls are routed without what changes the sampling |
 | | `ARTTRACE_DISABLED` | off | `1`: nothing is captured |
 | | `ARTTRACE_CONTEXT` | none | the trajectory that this process belongs to; set by the process that started it |
 | | `ARTTRACE_RAISE` | off | `1`: failures of arttrace are raised (its own tests) |

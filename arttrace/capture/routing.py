@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
@@ -21,7 +21,9 @@ from arttrace.capture.flow import calling_flow, current_flow, set_flow
 from arttrace.capture.guard import Guard, logger
 from arttrace.errors import ArttraceError
 from arttrace.wire.rewriting import read_model, with_fields, with_model
+from arttrace.wire.sampling import body_as_the_policy
 
+Sampling = Literal["request", "policy"]
 ANY_MODEL = "*"
 _ENDPOINTS = ("/chat/completions", "/responses", "/completions")
 # Completions take a number: of alternatives beside the sampled token, where none is needed.
@@ -39,13 +41,15 @@ _routing = Guard("routing a call")
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Which calls go where. `model` "*" means every model, `agent` None every agent."""
+    """Which calls go where. `model` "*" means every model, `agent` None every agent, `sampling` "policy" that fields
+    that change the policy's own sampling are left out."""
 
     model: str
     to: str
     base_url: str
     api_key: str | None = field(default=None, repr=False)
     agent: str | None = None
+    sampling: Sampling = "request"
 
     @property
     def text(self) -> str:
@@ -90,7 +94,13 @@ _told: set[str] = set()
 
 
 def route(
-    model: str, *, to: str, base_url: str | None = None, api_key: str | None = None, agent: str | None = None
+    model: str,
+    *,
+    to: str,
+    base_url: str | None = None,
+    api_key: str | None = None,
+    agent: str | None = None,
+    sampling: Sampling | None = None,
 ) -> Routing:
     """Send the calls of `model` to the model `to` of the OpenAI-compatible server at `base_url`.
 
@@ -100,6 +110,9 @@ def route(
         base_url: The server, "/v1" included; ARTTRACE_POLICY_URL by default.
         api_key: Its key; ARTTRACE_POLICY_API_KEY by default. The program's own key is never sent to it.
         agent: Only the calls that the agent of this name makes itself.
+        sampling: "policy" leaves out what changes the policy's own sampling (temperature, top_p, penalties, forced tool
+            calls, forced JSON), so that the calls can be trained on; "request" sends it on. ARTTRACE_POLICY_SAMPLING by
+            default, else "request".
 
     Of several routes for one call the latest counts. Raises ArttraceError where the server is not named.
     """
@@ -113,7 +126,15 @@ def route(
 
     hooks.install()
     key = api_key or os.environ.get("ARTTRACE_POLICY_API_KEY") or None
-    return Routing(Route(model, to, address.rstrip("/"), key, agent))
+    return Routing(Route(model, to, address.rstrip("/"), key, agent, sampling_of(sampling)))
+
+
+def sampling_of(given: str | None) -> Sampling:
+    """What a route's `sampling` means. Raises ArttraceError for another word."""
+    word = given or os.environ.get("ARTTRACE_POLICY_SAMPLING") or "request"
+    if word not in ("request", "policy"):
+        raise ArttraceError(f"{word!r} is no way of sampling", 'Write "policy" or "request".')
+    return cast("Sampling", word)
 
 
 def parse_routes(text: str) -> list[Route]:
@@ -129,7 +150,8 @@ def parse_routes(text: str) -> list[Route]:
             raise ArttraceError(
                 f"{entry!r} is no route", "Write model=policy@url: gpt-4o=policy:latest@http://127.0.0.1:8000/v1"
             )
-        found.append(Route(match["model"], match["to"], match["url"].rstrip("/"), key, match["agent"]))
+        url = match["url"].rstrip("/")
+        found.append(Route(match["model"], match["to"], url, key, match["agent"], sampling_of(None)))
     return found
 
 
@@ -202,6 +224,8 @@ def rewrite(url: str, body: bytes | None, *, client: str) -> Rewrite | None:
         if chosen is not None:
             tally.matched(chosen.text)
             target = chosen.base_url + endpoint + _query(parts.query)
+            if chosen.sampling == "policy":
+                body = body_as_the_policy(body)
             return Rewrite(target, _asking(with_model(body, chosen.to), endpoint), chosen, model)
     if asked:
         asking = _asking(body, endpoint)

@@ -33,9 +33,22 @@ _PYTHON = re.compile(r"(python|pypy)[\d.]*w?(\.exe)?", re.IGNORECASE)
     metavar="URL|NAME",
     help="Send every model call to this policy: the server's base URL, or a name at $ARTTRACE_POLICY_URL.",
 )
+@click.option(
+    "--sampling",
+    type=click.Choice(["request", "policy"]),
+    help="With policy, what would change the policy's own sampling is left out of the calls.  "
+    "[default: $ARTTRACE_POLICY_SAMPLING or request]",
+)
 @click.option("--quiet", is_flag=True, help="Do not say at the end what was captured and what was not.")
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
-def command(data: DataDir, project: str | None, policy: str | None, quiet: bool, program: tuple[str, ...]) -> None:
+def command(
+    data: DataDir,
+    project: str | None,
+    policy: str | None,
+    sampling: str | None,
+    quiet: bool,
+    program: tuple[str, ...],
+) -> None:
     """Run a Python program and capture every model call it makes, with no line of it changed.
 
     \b
@@ -52,6 +65,8 @@ def command(data: DataDir, project: str | None, policy: str | None, quiet: bool,
     environment = {**os.environ, **_environment(data, project)}
     if policy is not None:
         environment["ARTTRACE_ROUTE"] = _route(policy)
+    if sampling is not None:
+        environment["ARTTRACE_POLICY_SAMPLING"] = sampling
     environment |= {} if quiet else {VARIABLE: str(data.root / f"tally-{uuid4().hex}")}
     executable = shutil.which(arguments[0], path=environment.get("PATH"))
     if executable is None:

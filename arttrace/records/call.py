@@ -35,6 +35,8 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     a bound, `masked` that it was redacted or masked: such a call must not be trained on. `altered_sampling` names the
     request's settings beside the temperature under which tokens are sampled from another distribution than the
     policy's own (top_p, ...).
+    `processed_logprobs` says that the log-probabilities are of the distribution that was sampled from, temperature
+    included, not of temperature 1.
     `previous_response_id` is the response whose history this call went on with; where that was captured, `messages`
     hold it. `compacted` is the sender's own word that the history was compacted. `collided` tells that its span's id
     stands for other spans too. A call in progress ends at 0.
@@ -54,6 +56,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     prompt_token_ids: Sequence[int] | None = None
     temperature: float | None = None
     altered_sampling: tuple[str, ...] = ()
+    processed_logprobs: bool = False
     response_id: str | None = None
     previous_response_id: str | None = None
     compacted: bool = False

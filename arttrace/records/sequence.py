@@ -12,6 +12,8 @@ class TokenSequence(msgspec.Struct, frozen=True):
     the policy and belongs to this sequence's targets (each sampled token is trained in exactly one sequence), else 0.
     `logprobs[t]` is the log-probability under which token t was sampled, None where not trained or not known.
     `versions[t]` indexes `policy_versions`, -1 where not trained. `call_ids` are the span ids merged, in order.
+    `temperatures` (T,) are those at which the targets were sampled, and of which `logprobs` are: 1 for what is none;
+    empty where all are 1.
     """
 
     trajectory_id: str
@@ -23,6 +25,7 @@ class TokenSequence(msgspec.Struct, frozen=True):
     versions: tuple[int, ...]
     policy_versions: tuple[str, ...]
     call_ids: tuple[str, ...]
+    temperatures: tuple[float, ...] = ()
 
     @property
     def trained_tokens(self) -> int:

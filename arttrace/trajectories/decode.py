@@ -35,6 +35,7 @@ class _Attributes(msgspec.Struct, gc=False):
     response_model: str | None = _named(semconv.RESPONSE_MODEL)
     policy_version: str | None = _named(semconv.POLICY_VERSION)
     temperature: float | None = _named(semconv.REQUEST_TEMPERATURE)
+    sampling: str | None = _named(semconv.SAMPLING)
     response_id: str | None = _named(semconv.RESPONSE_ID)
     previous_response_id: str | None = _named(semconv.PREVIOUS_RESPONSE_ID)
     compacted: bool | None = _named(semconv.CONVERSATION_COMPACTED)
@@ -87,8 +88,10 @@ def decode_call(span: SpanRow, reader: MessageReader) -> Call:
         tools=reader.tools(said.tool_definitions),
         choices=_choices(reader.choices(said.output_messages), span.attributes),
         prompt_token_ids=or_none(_prompt_token_ids, said.prompt_token_ids),
-        temperature=said.temperature,
-        altered_sampling=_altered_sampling(span.attributes),
+        # Whatever was asked for: the gateway let the policy sample by itself.
+        temperature=None if said.sampling == "policy" else said.temperature,
+        altered_sampling=() if said.sampling == "policy" else _altered_sampling(span.attributes),
+        processed_logprobs=said.sampling == "processed",
         response_id=said.response_id or None,
         previous_response_id=said.previous_response_id or None,
         compacted=said.compacted is True,

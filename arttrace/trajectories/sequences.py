@@ -34,6 +34,10 @@ PROMPT_COUNT_DIFFERS = "prompt token count differs from usage"
 RECORDED_TWICE = "recorded twice"
 NOT_AT_TEMPERATURE_1 = "not sampled at temperature 1"
 ALTERED_SAMPLING = "sampling was narrowed or shifted"
+LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.1, 2.0
+"""Within these a temperature is trained on where the engine's log-probabilities include it. Below, the rounding of a
+logit weighs more than what a step changes; 0 is no distribution."""
+
 OTHER_POLICY = "sampled by another policy"
 NO_POLICY_VERSION = "policy version not known"
 
@@ -103,8 +107,9 @@ def sequences(trajectory: Trajectory, *, policy: str | None = None) -> tuple[tup
 def _fault(call: Call, choice: Choice | None) -> str | None:
     """Why an answer cannot be trained on, None when it can. A stream that was cut keeps the tokens it brought.
 
-    Engines give the log-probabilities of the policy itself, at temperature 1 and over the whole vocabulary: tokens that
-    were sampled otherwise did not come with the log-probabilities under which they were sampled.
+    Log-probabilities are those of the policy itself, over the whole vocabulary, at temperature 1 or, where the engine
+    says so, at the temperature of the request: tokens that were sampled otherwise did not come with the
+    log-probabilities under which they were sampled, or could not have been others.
     """
     if call.collided:
         return COLLIDED
@@ -124,7 +129,9 @@ def _fault(call: Call, choice: Choice | None) -> str | None:
         return COUNT_DIFFERS
     if not _is_prompt_whole(call):
         return PROMPT_COUNT_DIFFERS
-    if call.temperature not in (None, 1.0):
+    if call.temperature not in (None, 1.0) and not (
+        call.processed_logprobs and LEAST_TEMPERATURE <= call.temperature <= MOST_TEMPERATURE
+    ):
         return NOT_AT_TEMPERATURE_1
     if call.altered_sampling:
         return ALTERED_SAMPLING
@@ -233,6 +240,7 @@ def _sequence(
     trained = [0] * len(token_ids)
     logprobs: list[float | None] = [None] * len(token_ids)
     versions = [-1] * len(token_ids)
+    temperatures: dict[int, float] = {}
     names: list[str] = []
     for index in path:
         node = nodes[index]
@@ -245,6 +253,8 @@ def _sequence(
         trained[start : start + count] = [1] * count
         logprobs[start : start + count] = node.choice.logprobs or ()
         versions[start : start + count] = [names.index(name)] * count
+        if node.call.temperature not in (None, 1.0):
+            temperatures |= dict.fromkeys(range(start, start + count), node.call.temperature)
     return TokenSequence(
         trajectory_id=trajectory.id,
         revision=trajectory.revision,
@@ -255,4 +265,5 @@ def _sequence(
         versions=tuple(versions),
         policy_versions=tuple(names),
         call_ids=tuple(nodes[index].call.span_id for index in path),
+        temperatures=tuple(temperatures.get(place, 1.0) for place in range(len(token_ids))) if temperatures else (),
     )

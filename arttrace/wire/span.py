@@ -18,6 +18,7 @@ from arttrace.records.unreadable import UNREADABLE
 from arttrace.wire.compression import decompress
 from arttrace.wire.exchange import Exchange
 from arttrace.wire.messages import encode_bounded
+from arttrace.wire.sampling import changed
 
 MAX_ERROR_TEXT = 4000
 MAX_TRAJECTORY_ID = 256
@@ -35,26 +36,6 @@ _NUMBERS = {
     "seed": semconv.REQUEST_SEED,
     "frequency_penalty": semconv.REQUEST_FREQUENCY_PENALTY,
     "presence_penalty": semconv.REQUEST_PRESENCE_PENALTY,
-}
-# Request fields that the conventions do not name and that change what is sampled, with the values that change nothing.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "min_p": (0,),
-    "repetition_penalty": (1,),
-    "logit_bias": ({},),
-    "min_tokens": (0,),
-    "bad_words": ([],),
-    "allowed_token_ids": (),
-    "logits_processors": ([],),
-    "best_of": (1,),
-    "use_beam_search": (False,),
-    "response_format": ({"type": "text"},),
-    "text": ({}, {"format": {"type": "text"}}),
-    "tool_choice": ("auto", "none"),
-    "structured_outputs": ({},),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
 }
 _USAGE = {
     ("prompt_tokens",): semconv.USAGE_INPUT_TOKENS,
@@ -138,8 +119,7 @@ class SpanDraft:
             value = request.get(field)
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 self.put(name, value)
-        changed = [field for field, neutral in _NEUTRAL.items() if request.get(field) not in (None, *neutral)]
-        self.put(semconv.SAMPLING_SETTINGS, changed or None)
+        self.put(semconv.SAMPLING_SETTINGS, changed(request) or None)
         stop = request.get("stop")
         stops = [stop] if isinstance(stop, str) else stop
         if isinstance(stops, list) and stops and all(isinstance(item, str) for item in stops):
@@ -168,6 +148,7 @@ class SpanDraft:
         """The body of an answer that is worth decoding, else what failed, or None when there is nothing to say."""
         exchange = self._exchange
         self.put(semconv.POLICY_VERSION, exchange.headers.get(semconv.POLICY_VERSION_HEADER))
+        self.put(semconv.SAMPLING, exchange.headers.get(semconv.SAMPLING_HEADER))
         if exchange.status is None:
             if exchange.ending in ("closed", "cancelled"):
                 self.put(semconv.INTERRUPTED, exchange.ending)

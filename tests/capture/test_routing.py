@@ -231,6 +231,27 @@ def test_the_environment_routes_and_the_latest_route_counts(
     assert len(vendor.sent) == 1
 
 
+def test_a_route_may_leave_out_what_changes_the_sampling(
+    vendor: ScriptedServer, policy: ScriptedServer, spans: Spans, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    forced = {"top_p": 0.5, "response_format": {"type": "json_object"}, "max_tokens": 5}
+    with arttrace.trajectory(name="root"), to_policy(policy, sampling="policy"):
+        chat(client(vendor), **forced)
+    monkeypatch.setenv("ARTTRACE_POLICY_SAMPLING", "policy")
+    monkeypatch.setenv("ARTTRACE_ROUTE", f"gpt-4o=policy:latest@{policy.url}")
+    arttrace.init(dir=tmp_path / "data")
+    with arttrace.trajectory(name="root"):
+        chat(client(vendor), **forced)
+    for sent in policy.sent:
+        assert sent.json.keys() == {"messages", "model", "max_tokens", "logprobs", "return_token_ids"}
+    assert len(policy.sent) == 2
+    for call in (span for span in spans() if span.name.startswith("chat")):
+        assert semconv.REQUEST_TEMPERATURE not in call.attributes
+        assert semconv.SAMPLING_SETTINGS not in call.attributes
+    with pytest.raises(ArttraceError, match="no way of sampling"):
+        to_policy(policy, sampling="mine")
+
+
 def test_an_unreachable_policy_is_the_ordinary_connection_error(vendor: ScriptedServer) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

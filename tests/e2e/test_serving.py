@@ -28,6 +28,7 @@ from tiny_model import make_adapter, make_base_model, reference_logprobs
 
 from arttrace.paths import DataDir
 from arttrace.store import open_store
+from arttrace.trajectories import sequences
 from trainer.serving import Serving, start_serving
 
 pytestmark = pytest.mark.e2e
@@ -129,6 +130,31 @@ def test_a_stream_carries_the_same_truth(site: Site) -> None:
     step = site.serving.client().status().step
     expected = reference_logprobs(site.base_model, site.adapters.get(step), prompt, token_ids)
     assert logprobs == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_temperature_is_in_the_log_probabilities_and_trained_on_and_a_grammar_is_not(site: Site) -> None:
+    """By the engine's log-probabilities a reference knows at which temperature it sampled."""
+    forced = {"response_format": {"type": "json_object"}}
+    asked = [{"temperature": 0.5}, {"temperature": 1.5}, {"temperature": 0.7, "top_p": 0.5}, {"temperature": 0}, forced]
+    for each in asked:
+        body = {"model": "policy:latest", "messages": MESSAGES, "max_tokens": 12, **each}
+        answer = httpx.post(f"{site.serving.url}/r/heat/v1/chat/completions", json=body, timeout=60)
+        assert (answer.status_code, answer.headers["x-arttrace-sampling"]) == (200, "processed")
+    httpx.post(f"{site.serving.url}/r/heat/end", json={"reward": 1.0}).raise_for_status()
+    with open_store(site.data, create=True) as store:
+        [run] = store.trajectories(ids=["heat"])
+    made, report = sequences(run)
+    assert report.reasons == {"not sampled at temperature 1": 1, "sampling was narrowed or shifted": 2}
+    adapter = site.adapters.get(site.serving.client().status().step)
+    found = set()
+    for sequence in made:
+        begin = sequence.trained.index(1)
+        heat = sequence.temperatures[begin]
+        prompt, sampled = list(sequence.token_ids[:begin]), list(sequence.token_ids[begin:])
+        expected = reference_logprobs(site.base_model, adapter, prompt, sampled, heat)
+        assert list(sequence.logprobs[begin:]) == pytest.approx(expected, abs=1e-3)
+        found.add(heat)
+    assert found == {0.5, 1.5}
 
 
 def test_responses_carry_the_same_truth_into_the_trajectory_that_their_url_names(site: Site) -> None:

@@ -56,13 +56,16 @@ class Reference:
         self.model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float64)
         self.adapter = {n: p.detach().double().clone().requires_grad_() for n, p in adapter.items()}
 
-    def logps(self, ids: tuple[int, ...], *, adapted: bool) -> torch.Tensor:
+    def logps(self, ids: tuple[int, ...], *, adapted: bool, temperatures: tuple[float, ...] = ()) -> torch.Tensor:
+        """Of every token after each position, at the temperature at which the next one was sampled."""
         weights = dict(self.model.named_parameters())
         for name in [n for n in self.adapter if "lora_A" in n] if adapted else []:
             target = name.removeprefix("base_model.model.").replace(".lora_A.default.weight", ".weight")
             a, b = self.adapter[name], self.adapter[name.replace("lora_A", "lora_B")]
             weights[target] = weights[target].detach() + (ALPHA / RANK) * (b @ a)
         logits = torch.func.functional_call(self.model, weights, (torch.tensor([ids]),)).logits[0]
+        if temperatures:
+            logits = logits / torch.tensor([*temperatures[1:], 1.0], dtype=torch.float64)[:, None]
         return torch.log_softmax(logits, dim=-1)
 
     def loss(self, samples: list[Sample], config: LearnerConfig) -> tuple[torch.Tensor, int, int]:
@@ -111,8 +114,9 @@ class Reference:
     ) -> Iterator[tuple[torch.Tensor, float, torch.Tensor | None, float]]:
         """Of each target: log-probability, captured log-probability, that under the base model if asked, advantage."""
         for sequence in sample.sequences:
-            adapted = self.logps(sequence.token_ids, adapted=True)
-            plain = self.logps(sequence.token_ids, adapted=False).detach() if with_base else None
+            ids, heat = sequence.token_ids, sequence.temperatures
+            adapted = self.logps(ids, adapted=True, temperatures=heat)
+            plain = self.logps(ids, adapted=False, temperatures=heat).detach() if with_base else None
             advantage = sample.agent_advantages.get(sequence.agent_id, sample.advantage)
             for t, trained in enumerate(sequence.trained):
                 captured, id = sequence.logprobs[t], sequence.token_ids[t]
@@ -124,7 +128,7 @@ class Reference:
         """The mean entropy of the targets whose advantage is not zero."""
         found = []
         for sequence in (q for s in samples if s.advantage for q in s.sequences):
-            logps = self.logps(sequence.token_ids, adapted=True).detach()
+            logps = self.logps(sequence.token_ids, adapted=True, temperatures=sequence.temperatures).detach()
             found += [float(-(p.exp() * p).sum()) for p, m in zip(logps, sequence.trained[1:], strict=False) if m]
         return sum(found) / len(found)
 
@@ -136,7 +140,7 @@ def near_policy(reference: Reference, samples: list[Sample], spread: float) -> l
     for sample in samples:
         sequences = []
         for sequence in sample.sequences:
-            logps = reference.logps(sequence.token_ids, adapted=True).detach()
+            logps = reference.logps(sequence.token_ids, adapted=True, temperatures=sequence.temperatures).detach()
             noise = spread * torch.randn(len(sequence.token_ids), generator=generator, dtype=torch.float64)
             captured = tuple(
                 float(logps[t - 1, sequence.token_ids[t]] + noise[t]) if trained else None

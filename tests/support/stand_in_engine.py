@@ -17,6 +17,7 @@ Request = dict[str, Any]
 class StandInEngine:
     """One engine on a free port, or on the given one. Its log-probabilities depend on the bytes of the adapter.
 
+    `processed` makes its log-probabilities those of the distribution that it samples from.
     `drop` is how many of the next generations it hangs up on before answering; `held` makes generations wait until
     `release` is set; `break_stream` ends a stream after its first chunk, an `endless` one never ends; `answer_bytes` is
     how large a whole answer is; `deaf` makes it ignore adapters' weights. `scripted` are the status, content type and
@@ -33,6 +34,7 @@ class StandInEngine:
         self.adapters: dict[str, str] = {}
         self.generations: list[Request] = []
         self.log: list[tuple[str, str]] = []
+        self.processed = False
         self.drop = 0
         self.scripted: list[tuple[int, str, bytes]] = []
         self.deaf = False
@@ -102,7 +104,7 @@ class StandInEngine:
             routes[path] = lambda _: (404, {"detail": "Not Found"})
         if path in routes:
             _reply(writer, *routes[path](body))
-        elif "allowed_token_ids" in body:
+        elif body.get("max_tokens") == 1 and "prompt" in body:
             await self._until_awake()
             _reply(writer, 200, self._probe(body))
         else:
@@ -206,7 +208,8 @@ class StandInEngine:
     def _probe(self, body: Request) -> Any:
         weights = b"" if self.deaf else self._weights.get(body["model"], b"")
         shift = int.from_bytes(hashlib.sha256(weights).digest()[:4]) / 2**32 if weights.strip(b"\0") else 0.0
-        logprobs = {"token_logprobs": [-1.0 - shift]}
+        forced = self.processed and "allowed_token_ids" in body
+        logprobs = {"token_logprobs": [0.0 if forced else -1.0 - shift]}
         return {"choices": [{"index": index, "logprobs": logprobs} for index in range(len(body["prompt"]))]}
 
 

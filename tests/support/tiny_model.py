@@ -68,8 +68,10 @@ def make_adapter(base_model: Path, directory: Path, seed: int) -> Path:
     return directory
 
 
-def reference_logprobs(base_model: Path, adapter: Path | None, prompt: list[int], sampled: list[int]) -> list[float]:
-    """Log-probabilities of `sampled` after `prompt`, by transformers and PEFT in float32."""
+def reference_logprobs(
+    base_model: Path, adapter: Path | None, prompt: list[int], sampled: list[int], temperature: float = 1.0
+) -> list[float]:
+    """Log-probabilities of `sampled` after `prompt` at a temperature, by transformers and PEFT in float32."""
     import torch
     from peft import PeftModel
     from transformers import Qwen3ForCausalLM
@@ -79,5 +81,5 @@ def reference_logprobs(base_model: Path, adapter: Path | None, prompt: list[int]
         model = PeftModel.from_pretrained(model, adapter)
     with torch.no_grad():
         logits = model(torch.tensor([prompt + sampled])).logits[0, len(prompt) - 1 : -1]
-    picked = torch.log_softmax(logits, -1).gather(1, torch.tensor(sampled)[:, None])
+    picked = torch.log_softmax(logits / temperature, -1).gather(1, torch.tensor(sampled)[:, None])
     return [float(value) for value in picked[:, 0]]

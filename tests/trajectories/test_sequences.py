@@ -167,6 +167,39 @@ def test_what_was_sampled_from_another_distribution_than_its_log_probabilities_s
     assert report.quarantined_tokens == len(tokens(other))
 
 
+@pytest.mark.parametrize(
+    ("setting", "trained"),
+    [
+        ({"SAMPLING": "processed", "REQUEST_TEMPERATURE": 0.7}, 0.7),
+        ({"SAMPLING": "processed", "REQUEST_TEMPERATURE": 1.5, "REQUEST_TOP_P": 1.0}, 1.5),
+        ({"SAMPLING": "processed", "REQUEST_TEMPERATURE": 1.0}, 1.0),
+        ({"SAMPLING": "policy", "REQUEST_TEMPERATURE": 0.0, "SAMPLING_SETTINGS": ["tool_choice"]}, 1.0),
+        ({"SAMPLING": "policy", "REQUEST_TOP_P": 0.5}, 1.0),
+        ({"SAMPLING": "processed", "REQUEST_TEMPERATURE": 0.0}, None),
+        ({"SAMPLING": "processed", "REQUEST_TEMPERATURE": 0.01}, None),
+        ({"SAMPLING": "processed", "REQUEST_TEMPERATURE": 0.7, "REQUEST_TOP_P": 0.9}, None),
+        ({"SAMPLING": "processed", "SAMPLING_SETTINGS": ["response_format"]}, None),
+        ({"SAMPLING": "something else", "REQUEST_TEMPERATURE": 0.7}, None),
+    ],
+)
+def test_a_temperature_is_trained_on_where_the_log_probabilities_include_it(
+    setting: dict[str, object], trained: float | None
+) -> None:
+    run = Run()
+    start = [message("user", "u")]
+    first = run.chat("a", start, message("assistant", "one"), at=1, **setting)
+    second = run.chat("b", [*start, first, message("user", "x")], message("assistant", "two"), at=10)
+    [sequence], report = read(run.end())
+    assert targets(sequence) == [*(tokens(first) if trained else ()), *tokens(second)]
+    assert report.quarantined_calls == (trained is None)
+    if trained in (None, 1.0):
+        assert sequence.temperatures == ()
+    else:
+        begin = len(prompt_tokens(start))
+        sampled = range(begin, begin + len(tokens(first)))
+        assert sequence.temperatures == tuple(trained if t in sampled else 1.0 for t in range(len(sequence.token_ids)))
+
+
 def test_neutral_sampling_settings_are_trained_on() -> None:
     run = Run()
     neutral = {"REQUEST_TEMPERATURE": 1, "REQUEST_TOP_P": 1.0, "REQUEST_PRESENCE_PENALTY": 0}

@@ -39,6 +39,13 @@ from arttrace.paths import DataDir
     "--vllm-arg", "vllm_args", multiple=True, help="Passed on to vLLM, as in --vllm-arg=--seed=1. Repeatable."
 )
 @click.option(
+    "--sampling",
+    type=click.Choice(["request", "policy"]),
+    default="request",
+    show_default=True,
+    help="With policy, what would change the policy's own sampling is left out of requests: all can be trained on.",
+)
+@click.option(
     "--sleep-while-training",
     is_flag=True,
     help="vLLM and the trainer share one CUDA card: vLLM sleeps during a step, requests wait.",
@@ -74,6 +81,7 @@ def command(
     replicas: int,
     vllm_urls: tuple[str, ...],
     vllm_args: tuple[str, ...],
+    sampling: str,
     sleep_while_training: bool,
     max_requests: int,
     trajectory_idle_seconds: float | None,
@@ -138,6 +146,7 @@ def command(
             trajectory_idle_s=trajectory_idle_seconds,
             record_traceparent=record_traceparent,
             version=version,
+            policy_sampling=sampling == "policy",
         ),
         say=lambda line: click.echo(line, err=True),
         ready=ready,

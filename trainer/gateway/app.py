@@ -52,7 +52,8 @@ class Gateway:
     With an `api_key` everything asks for it. Without, only requests to a name of the loopback are answered, and of a
     web page's requests only those of a page from there: no other page that the user looks at can reach it. `recorder`
     records the calls that name their trajectory, where there is one; `joins_traceparents` makes a traceparent such a
-    name. With a `sleeper` its engines sleep on order.
+    name. With a `sleeper` its engines sleep on order. With `policy_sampling` requests lose the fields that change the
+    policy's own sampling.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Gateway:
         recorder: Recorder | None = None,
         joins_traceparents: bool = False,
         sleeper: Sleeper | None = None,
+        policy_sampling: bool = False,
     ) -> None:
         self.policies = policies
         self.publisher = publisher
@@ -74,6 +76,7 @@ class Gateway:
         self.recorder = recorder
         self.joins_traceparents = joins_traceparents
         self.sleeper = sleeper
+        self.policy_sampling = policy_sampling
         self._api_key = None if api_key is None else f"Bearer {api_key}".encode()
 
     def app(self) -> ASGIApp:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from starlette.types import Receive, Scope, Send
 
-from arttrace.semconv import POLICY_VERSION_HEADER
+from arttrace.semconv import POLICY_VERSION_HEADER, SAMPLING_HEADER
 from arttrace.wire import Api, Ending
 from trainer.gateway.connections import Answer, BrokenOff, NotConnected
 from trainer.gateway.errors import EngineDown, Refusal, engine_down
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trainer.gateway.app import Gateway
 
 _PASSED_HEADERS = frozenset({b"content-type", b"retry-after", b"x-request-id"})
-_VERSION_HEADER = POLICY_VERSION_HEADER.encode()
+_VERSION_HEADER, _SAMPLING_HEADER = POLICY_VERSION_HEADER.encode(), SAMPLING_HEADER.encode()
 
 
 class Generation:
@@ -99,18 +99,23 @@ class Generation:
                 raise gateway.pool.down() from None
             with gateway.gate.passing(), version.answering(), replica.answering():
                 try:
-                    answer = await upstream.forward(self._path, request.for_engine(version))
+                    answer = await upstream.forward(
+                        self._path, request.for_engine(version, as_the_policy_samples=gateway.policy_sampling)
+                    )
                 except NotConnected:  # it has seen nothing of the request, so that another may answer
                     replica.lose()
                     continue
                 with answer:
-                    return await _pass_on(answer, version, place, send)
+                    sampling = b"policy" if gateway.policy_sampling else b"processed" if replica.processed else None
+                    return await _pass_on(answer, version, sampling, place, send)
 
 
-async def _pass_on(answer: Answer, version: Version, place: Place, send: Send) -> Ending:
+async def _pass_on(answer: Answer, version: Version, sampling: bytes | None, place: Place, send: Send) -> Ending:
     # Hop-by-hop headers and the length are the server's business.
     headers = [header for header in answer.headers if header[0] in _PASSED_HEADERS]
     headers.append((_VERSION_HEADER, version.name.encode()))
+    if sampling is not None:
+        headers.append((_SAMPLING_HEADER, sampling))
     start = {"type": "http.response.start", "status": answer.status, "headers": headers}
     if any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers):
         await send(start)

@@ -20,6 +20,7 @@ class Replica:
     """One engine. Requests reach it while `state` is "ready"; others are "starting", "restarting", "lost", "failed";
     "asleep" and "waking"; and "broken", which is one that did not wake as it was.
 
+    `processed` says that its log-probabilities are of the distribution that it samples from, temperature included.
     `loaded` are the names of the versions it holds beside the base. `digests` and `probes` are of every name that
     the running engine has served: the adapter's digest, and the log-probabilities it gave on the probe prompts.
     """
@@ -32,6 +33,7 @@ class Replica:
         self.restarts = 0
         self.requests = 0
         self.loaded: set[str] = set()
+        self.processed = False
         self.digests: dict[str, str] = {}
         self.probes: dict[str, tuple[float, ...]] = {}
 

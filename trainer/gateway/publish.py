@@ -113,6 +113,7 @@ class Publisher:
         if await upstream.sleeps():  # for a gateway that died meanwhile
             await upstream.wake_up()
         probe = await upstream.probe(base.engine_model, self._probe, timeout_s=600.0)  # the first request compiles
+        replica.processed = await upstream.gives_processed_logprobs(base.engine_model, self._probe)
         async with self._lock:
             current = self._policies.current
             before = replica.probes.get(base.name, probe)

@@ -40,7 +40,12 @@ MAX_WAITING_BYTES = 512 << 20
 MAX_SPOOL_BYTES = 4 << 30
 _SYNC_INTERVAL_S = 1.0
 _REST_S = 0.05  # calls are decoded some at a time: a thread that wakes for each would fight the event loop
-_KEPT_HEADERS = (b"content-type", b"content-encoding", semconv.POLICY_VERSION_HEADER.encode())
+_KEPT_HEADERS = (
+    b"content-type",
+    b"content-encoding",
+    semconv.POLICY_VERSION_HEADER.encode(),
+    semconv.SAMPLING_HEADER.encode(),
+)
 _ERROR = 2
 
 Headers = Sequence[tuple[bytes, bytes]]

@@ -8,6 +8,7 @@ import msgspec
 
 from arttrace.records.unreadable import UNREADABLE
 from arttrace.wire import Api
+from arttrace.wire.sampling import as_the_policy
 from trainer.gateway.errors import Refusal
 from trainer.gateway.policies import Version
 
@@ -29,10 +30,13 @@ class GenerationRequest:
     model: str
     fields: dict[str, msgspec.Raw]
 
-    def for_engine(self, version: Version) -> bytes:
+    def for_engine(self, version: Version, *, as_the_policy_samples: bool = False) -> bytes:
         """The JSON for the engine: the version's model, token ids and log-probabilities asked for, everything else
-        byte for byte as it came."""
-        patched = {**self.fields, "model": msgspec.Raw(msgspec.json.encode(version.engine_model))}
+        byte for byte as it came, or without what would change the policy's own sampling."""
+        patched = {
+            **(as_the_policy(self.fields) if as_the_policy_samples else self.fields),
+            "model": msgspec.Raw(msgspec.json.encode(version.engine_model)),
+        }
         if self.api == "responses":
             if self.fields.get("background", _ZERO) != _TRUE:
                 patched["enable_response_messages"] = _TRUE  # vLLM's way of giving token ids here

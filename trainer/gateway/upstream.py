@@ -89,18 +89,20 @@ class Upstream:
         await self._ordered("POST", "/wake_up", timeout_s=300.0)
 
     async def probe(self, model: str, probe: Probe, *, timeout_s: float = 120.0) -> tuple[float, ...]:
-        """Log-probabilities under `model` of the probe's token after each of its prompts; shape (prompts,).
+        """Log-probabilities under `model` of the likeliest token after each of the probe's prompts; shape (prompts,).
 
-        The token is forced, one per prompt: vLLM's `prompt_logprobs` would say the same in one, but 0.32 dies of it
-        when requests with adapters are under way beside it.
+        One token per prompt: vLLM's `prompt_logprobs` would say more in one, but 0.32 dies of it when requests with
+        adapters are under way beside it.
         """
-        request = {
-            "model": model,
-            "prompt": probe.prompts,
-            "max_tokens": 1,
-            "allowed_token_ids": [probe.token],
-            "logprobs": 0,
-        }
+        return await self._first_tokens(model, probe, timeout_s, temperature=0)
+
+    async def gives_processed_logprobs(self, model: str, probe: Probe) -> bool:
+        """Whether its log-probabilities are of the distribution that it samples from: a forced token's are then 0."""
+        forced = await self._first_tokens(model, probe, 120.0, allowed_token_ids=[probe.token])
+        return all(logprob > -1e-6 for logprob in forced)
+
+    async def _first_tokens(self, model: str, probe: Probe, timeout_s: float, **sampling: Any) -> tuple[float, ...]:
+        request = {"model": model, "prompt": probe.prompts, "max_tokens": 1, "logprobs": 0, **sampling}
         answer = await self._asked(_Completion, "POST", "/v1/completions", request, timeout_s=timeout_s)
         choices = sorted(answer.choices, key=lambda choice: choice.index)
         if [choice.index for choice in choices] != list(range(len(probe.prompts))):

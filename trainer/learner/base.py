@@ -44,11 +44,14 @@ class Tally:
     difference_max_current: float = 0.0
     compared: int = 0
 
-    def compare(self, logps: torch.Tensor, sampled: torch.Tensor, current: torch.Tensor) -> None:
-        """Note how far the captured log-probabilities are from the learner's; only before the first optimizer step."""
+    def compare(
+        self, logps: torch.Tensor, sampled: torch.Tensor, current: torch.Tensor, temperatures: torch.Tensor
+    ) -> None:
+        """Note how far the captured log-probabilities are from the learner's, as at temperature 1; only before the
+        first optimizer step."""
         if self.optimizer_steps:
             return
-        gap = (logps - sampled).abs()
+        gap = (logps - sampled).abs() * temperatures
         self.compared += gap.numel()
         self.difference += float(gap.sum())
         self.difference_max = max(self.difference_max, float(gap.max()))

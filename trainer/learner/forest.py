@@ -32,8 +32,9 @@ class Block:
 class Forest:
     """What goes through the model at once: N distinct tokens, and the M targets among them.
 
-    `token_ids` and `positions` (the place of a token in its row) int64 (N,). A prediction is a packed position and the
-    token that came next: `predict_at` and `predict_id` int64 (K,), each distinct one once, in order. The others have
+    `token_ids` and `positions` (the place of a token in its row) int64 (N,). A prediction is a packed position, the
+    token that came next and the temperature it was sampled at: `predict_at`, `predict_id` int64 (K,) and
+    `temperatures` (K,), each distinct one once, in order. The others have
     shape (M,): `prediction` indexes the predictions, `trajectory` the step's trajectories; `advantages`, `weights` and
     `logprobs` (as sampled) are floating, `current` says that the current version sampled the token.
     """
@@ -43,6 +44,7 @@ class Forest:
     blocks: tuple[Block, ...]
     predict_at: torch.Tensor
     predict_id: torch.Tensor
+    temperatures: torch.Tensor
     prediction: torch.Tensor
     trajectory: torch.Tensor
     advantages: torch.Tensor
@@ -70,7 +72,7 @@ def split_forests(rows: Iterable[Row], max_tokens: int) -> list[list[Row]]:
     A row that is longer goes alone; where a run is cut, the next one computes the shared beginning again. The result
     does not depend on the order given.
     """
-    ordered = sorted(rows, key=lambda row: (row.token_ids, row.targets, row.logprobs, row.advantage))
+    ordered = sorted(rows, key=lambda row: (row.token_ids, row.targets, row.logprobs, row.advantage, row.temperatures))
     runs: list[list[Row]] = []
     room = 0
     for row in ordered:
@@ -92,8 +94,8 @@ def plant(rows: Sequence[Row], *, current_version: str | None, device: str, dtyp
     blocks: list[Block] = []
     path: list[int] = []
     before: Sequence[int] = ()
-    predictions: dict[tuple[int, int], None] = {}
-    targets: list[tuple[tuple[int, int], Row, int]] = []
+    predictions: dict[tuple[int, int, float], None] = {}
+    targets: list[tuple[tuple[int, int, float], Row, int]] = []
     for row in rows:
         shared = shared_length(before, row.token_ids)
         start = len(token_ids)
@@ -104,7 +106,8 @@ def plant(rows: Sequence[Row], *, current_version: str | None, device: str, dtyp
             blocks.append(Block(start, len(token_ids), torch.tensor(path[:shared], dtype=torch.int64, device=device)))
         for place, is_target in enumerate(row.targets):
             if is_target:
-                prediction = (path[place - 1], row.token_ids[place])
+                temperature = row.temperatures[place] if row.temperatures else 1.0
+                prediction = (path[place - 1], row.token_ids[place], temperature)
                 predictions[prediction] = None
                 targets.append((prediction, row, place))
         before = row.token_ids
@@ -121,8 +124,9 @@ def plant(rows: Sequence[Row], *, current_version: str | None, device: str, dtyp
         token_ids=integers(token_ids),
         positions=integers(positions),
         blocks=tuple(blocks),
-        predict_at=integers(at for at, _ in ordered),
-        predict_id=integers(id for _, id in ordered),
+        predict_at=integers(at for at, _, _ in ordered),
+        predict_id=integers(id for _, id, _ in ordered),
+        temperatures=numbers(temperature for _, _, temperature in ordered),
         prediction=integers(index[prediction] for prediction, _, _ in targets),
         trajectory=integers(row.trajectory for _, row, _ in targets),
         advantages=numbers(row.advantage for _, row, _ in targets),

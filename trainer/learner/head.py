@@ -10,26 +10,33 @@ CHUNK = 256
 
 
 def log_probabilities(
-    head: torch.nn.Module, hidden: torch.Tensor, token_ids: torch.Tensor
+    head: torch.nn.Module, hidden: torch.Tensor, token_ids: torch.Tensor, temperatures: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probability of each token and entropy of its distribution, both (K,), in at least float32.
 
-    `hidden` (K, H) are the last hidden states before each token of `token_ids` (K,); the entropy has no gradient.
+    `hidden` (K, H) are the last hidden states before each token of `token_ids` (K,), `temperatures` (K,) what its
+    logits are divided by; the entropy has no gradient.
     """
     parts = [
-        checkpoint(_chunk, head, states, ids, use_reentrant=False)
+        checkpoint(_chunk, head, states, ids, heat, use_reentrant=False)
         if torch.is_grad_enabled() and states.requires_grad
-        else _chunk(head, states, ids)
-        for states, ids in zip(hidden.split(CHUNK), token_ids.split(CHUNK), strict=True)
+        else _chunk(head, states, ids, heat)
+        for states, ids, heat in zip(
+            hidden.split(CHUNK), token_ids.split(CHUNK), temperatures.split(CHUNK), strict=True
+        )
     ]
     logps, entropies = zip(*parts, strict=True)
     return torch.cat(logps), torch.cat(entropies)
 
 
-def _chunk(head: torch.nn.Module, hidden: torch.Tensor, token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _chunk(
+    head: torch.nn.Module, hidden: torch.Tensor, token_ids: torch.Tensor, temperatures: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     logits = head(hidden)
     if logits.dtype in (torch.bfloat16, torch.float16):
         logits = logits.float()
+    if bool((temperatures != 1).any()):
+        logits = logits / temperatures.unsqueeze(-1).to(logits.dtype)
     total = torch.logsumexp(logits, dim=-1)
     chosen = logits.gather(-1, token_ids.unsqueeze(-1)).squeeze(-1)
     with torch.no_grad():

@@ -152,7 +152,7 @@ class PackedLearner(BaseLearner):
         tally.clipped += int(terms.clipped.sum())
         tally.entropy += float(entropies.sum())
         tally.kl += float(terms.kl.sum())
-        tally.compare(logps.detach(), known.sampled, forest.current)
+        tally.compare(logps.detach(), known.sampled, forest.current, forest.temperatures[forest.prediction])
         return float(loss.detach())
 
     def _trajectory_shifts(self, minibatch: _Minibatch) -> torch.Tensor | None:
@@ -179,5 +179,7 @@ class PackedLearner(BaseLearner):
             hidden = self._decoder(
                 input_ids=forest.token_ids[None], position_ids=forest.positions[None], use_cache=False
             ).last_hidden_state[0]
-        logps, entropies = log_probabilities(self._head, hidden[forest.predict_at], forest.predict_id)
+        logps, entropies = log_probabilities(
+            self._head, hidden[forest.predict_at], forest.predict_id, forest.temperatures
+        )
         return logps[forest.prediction], entropies[forest.prediction]

@@ -26,7 +26,8 @@ class Row:
 
     `targets[t]` says that token t was sampled and is trained; `logprobs[t]` is 0 where it is not, `versions[t]` the
     name of the policy version that sampled it, None where not trained. `weight` is that of each target, `trajectory`
-    the number of the sample that the row is of.
+    the number of the sample that the row is of. `temperatures` (T,) are those at which targets were sampled, empty
+    where all are 1: the policy that is trained is then the model's at that temperature.
     """
 
     token_ids: tuple[int, ...]
@@ -36,6 +37,7 @@ class Row:
     advantage: float
     weight: float
     trajectory: int = 0
+    temperatures: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,8 @@ class MicroBatch:
     """Rows padded on the right to a common length L, on one device.
 
     `token_ids` int64 (B, L). Row t of the others belongs to the prediction of token t+1, shape (B, L-1): `weights`
-    (0 where that token is no target), `logprobs` as sampled, `current` (sampled by the current version).
-    `advantages` (B,).
+    (0 where that token is no target), `logprobs` as sampled, `current` (sampled by the current version), and
+    `temperatures`. `advantages` (B,).
     """
 
     token_ids: torch.Tensor
@@ -66,6 +68,7 @@ class MicroBatch:
     logprobs: torch.Tensor
     current: torch.Tensor
     advantages: torch.Tensor
+    temperatures: torch.Tensor
 
 
 def plan_step(samples: Sequence[Sample], config: LearnerConfig) -> Plan:
@@ -127,6 +130,7 @@ def _row(sequence: TokenSequence, advantage: float, weight: float, trajectory: i
         ("token ids", sequence.token_ids),
         ("log-probabilities", sequence.logprobs),
         ("versions", sequence.versions),
+        ("temperatures", sequence.temperatures or sequence.trained),
     ):
         if len(values) != len(sequence.trained):
             raise TrainingError(
@@ -155,7 +159,12 @@ def _row(sequence: TokenSequence, advantage: float, weight: float, trajectory: i
         sequence.policy_versions[version] if trained and version >= 0 else None
         for trained, version in zip(targets, sequence.versions[:length], strict=True)
     )
-    return Row(sequence.token_ids[:length], targets, tuple(logprobs), versions, advantage, weight, trajectory)
+    temperatures = sequence.temperatures[:length]
+    if not all(temperature > 0 for temperature in temperatures):
+        raise TrainingError(f"A token of trajectory {sequence.trajectory_id} was sampled at no temperature above 0.")
+    return Row(
+        sequence.token_ids[:length], targets, tuple(logprobs), versions, advantage, weight, trajectory, temperatures
+    )
 
 
 def split_rows(rows: Iterable[Row], max_tokens: int) -> list[list[Row]]:
@@ -164,7 +173,9 @@ def split_rows(rows: Iterable[Row], max_tokens: int) -> list[list[Row]]:
     Rows are put into one canonical order, longest first, so that the result does not depend on the order given and
     little is padded.
     """
-    ordered = sorted(rows, key=lambda row: (-len(row.token_ids), row.token_ids, row.logprobs, row.advantage))
+    ordered = sorted(
+        rows, key=lambda row: (-len(row.token_ids), row.token_ids, row.logprobs, row.advantage, row.temperatures)
+    )
     batches: list[list[Row]] = []
     for row in ordered:
         if batches and (len(batches[-1]) + 1) * len(batches[-1][0].token_ids) <= max_tokens:
@@ -192,4 +203,7 @@ def pad_rows(rows: Sequence[Row], *, current_version: str | None, device: str, d
             torch.bool,
         )[:, 1:],
         advantages=torch.tensor([row.advantage for row in rows], dtype=dtype, device=device),
+        temperatures=padded(([t - 1.0 for t in row.temperatures] for row in rows), dtype)[:, 1:] + 1.0
+        if any(row.temperatures for row in rows)
+        else torch.ones_like(weights),
     )

@@ -57,6 +57,7 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         self.tally = Tally()
         self._micro_batches: list[dict[str, torch.Tensor]] = []
         self._targets: torch.Tensor | None = None
+        self._temperatures: torch.Tensor | None = None
         self._logps: torch.Tensor | None = None
         super().__init__(
             model=model,
@@ -88,7 +89,7 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         finally:
             gc.unfreeze()
             self._micro_batches = []
-            self._targets = self._logps = None
+            self._targets = self._logps = self._temperatures = None
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """The micro-batches of this run, in order; transformers iterates over them once per epoch."""
@@ -109,16 +110,17 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
             "advantages": batch.advantages,
             "old_per_token_logps": batch.logprobs,
             "current": batch.current,
+            "temperatures": batch.temperatures,
             "num_items_in_batch": batch.weights.new_tensor(normaliser),
         }
         if self.beta:
-            self._targets = batch.weights > 0
+            self._targets, self._temperatures = batch.weights > 0, batch.temperatures
             with as_reference(self.model, self.learner_config):
                 inputs["ref_per_token_logps"], _ = self._score(batch.token_ids, self._targets)
         return inputs
 
     def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        self._targets = inputs["tool_mask"] > 0
+        self._targets, self._temperatures = inputs["tool_mask"] > 0, inputs["temperatures"]
         loss: torch.Tensor = super()._compute_loss(model, inputs)
         self._count(inputs, float(loss.detach()))
         return loss
@@ -143,6 +145,8 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         logits = logits.reshape(-1, logits.shape[-1])
         if logits.dtype in (torch.bfloat16, torch.float16):
             logits = logits.float()
+        if self._temperatures is not None:
+            logits = logits / self._temperatures[targets].unsqueeze(-1).to(logits.dtype)
         total = torch.logsumexp(logits, dim=-1)
         chosen = logits.gather(-1, token_ids[:, 1:][targets].unsqueeze(-1)).squeeze(-1)
         with torch.no_grad():
@@ -170,7 +174,8 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         if self.beta:
             to_base = (inputs["ref_per_token_logps"] - self._logps)[targets]
             tally.kl += float((to_base.exp() - to_base - 1).sum())
-        tally.compare(self._logps[targets], inputs["old_per_token_logps"][targets], inputs["current"][targets])
+        captured, current = inputs["old_per_token_logps"][targets], inputs["current"][targets]
+        tally.compare(self._logps[targets], captured, current, inputs["temperatures"][targets])
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Called by transformers after each optimizer step, and once more at the end of a run without `grad_norm`."""

@@ -74,6 +74,8 @@ def engine_command(options: EngineOptions, socket: Path, marker: str, *, cpu: bo
     command += ["--enable-auto-tool-choice", "--tool-call-parser", options.tool_call_parser]
     # A model directory may carry sampling defaults (top_p, top_k): they would bias the importance ratios unseen.
     command += ["--override-generation-config", _NEUTRAL_SAMPLING]
+    # Of the distribution that a token was sampled from, temperature included: what an importance ratio starts from.
+    command += ["--logprobs-mode", "processed_logprobs"]
     command += ["--disable-uvicorn-access-log"]
     if options.sleep:
         command += ["--enable-sleep-mode", "--gpu-memory-utilization", "0.6"]

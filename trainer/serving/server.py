@@ -60,6 +60,7 @@ class ServeOptions:
     trajectory_idle_s: float | None = None
     record_traceparent: bool = False
     version: int | None = None
+    policy_sampling: bool = False
 
 
 def serve(options: ServeOptions, *, say: Say, ready: Callable[[ServingFile, Policies], None]) -> None:
@@ -118,6 +119,7 @@ class _Server:
             gate=Gate(max_requests=options.max_requests),
             recorder=self._recorder,
             joins_traceparents=options.record_traceparent,
+            policy_sampling=options.policy_sampling,
         )
         if options.engine.sleep:
             self._gateway.sleeper = Sleeper(pool, publisher, self._gateway.gate, say=say)

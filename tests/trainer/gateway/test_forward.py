@@ -9,6 +9,7 @@ import pytest
 from gateway_site import Site
 from hypothesis import given
 from hypothesis import strategies as st
+from spool import read_spans
 from stand_in_engine import StandInEngine, write_adapter
 
 from trainer.gateway import generation
@@ -128,6 +129,31 @@ async def test_an_unknown_model_is_told_with_the_known_names(site: Site) -> None
     assert "policy:latest" in answer.json()["error"]["message"]
     names = [entry["id"] for entry in (await site.http.get("/v1/models")).json()["data"]]
     assert names == ["policy", "policy:latest", "lora:latest", "policy@0", "base"]
+
+
+FORCED = {"temperature": 0.2, "top_p": 0.5, "tool_choice": "required", "response_format": {"type": "json_object"}}
+
+
+async def test_with_the_policys_own_sampling_nothing_else_is_sampled_by(site: Site) -> None:
+    site.gateway.policy_sampling = True
+    answer = await site.http.post("/r/t/v1/chat/completions", json={"model": "policy", "messages": [], **FORCED})
+    assert answer.headers["x-arttrace-sampling"] == "policy"
+    [asked] = site.engine.generations
+    assert asked.keys() & FORCED.keys() == {"tool_choice"}
+    assert asked["tool_choice"] == "auto"
+    site.gateway.recorder.close()
+    [call] = [span for span in read_spans(site.directory) if span.name.startswith("chat")]
+    assert call.attributes["arttrace.sampling"] == "policy"
+
+
+async def test_who_asks_for_more_is_told_whose_log_probabilities_these_are(site: Site) -> None:
+    assert "x-arttrace-sampling" not in (await site.chat(**FORCED)).headers
+    assert site.engine.generations[0].items() >= FORCED.items()
+    site.engine.processed = True
+    [replica] = site.gateway.pool.replicas
+    assert replica.upstream is not None
+    await site.gateway.publisher.adopt(replica, replica.upstream)
+    assert (await site.chat(**FORCED)).headers["x-arttrace-sampling"] == "processed"
 
 
 async def test_other_routes_are_refused_in_the_same_form(site: Site) -> None:

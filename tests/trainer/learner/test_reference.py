@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from float64_reference import RATE, Reference, make_learner, near_policy, trainable
@@ -29,11 +30,36 @@ CASES: list[dict[str, Any]] = [
     {"loss": "dapo", "importance": "truncate", "importance_cap": 1.1, "micro_batch_tokens": 60},
     {"loss": "dapo", "importance": "mask", "importance_cap": 1.2},
     {"loss": "dapo", "gradient_checkpointing": True, "micro_batch_tokens": 60},
+    {"loss": "cispo", "cispo_max_ratio": 1.1, "temperatures": (0.5, 1.0, 1.5), "micro_batch_tokens": 60},
+    {"loss": "grpo", "temperatures": (0.7,), "kl_weight": 0.1},
 ]
 
 
 def computed_by(engine: str, case: dict[str, Any]) -> bool:
     return engine == "packed" or not {"importance", "gradient_checkpointing"} & case.keys()
+
+
+def sampled_at(samples: list[Sample], temperatures: tuple[float, ...]) -> list[Sample]:
+    """The samples as if their targets had been sampled at these temperatures, by turns."""
+    return [
+        Sample(
+            tuple(
+                msgspec.structs.replace(
+                    sequence,
+                    temperatures=tuple(
+                        temperatures[place % len(temperatures)] if trained else 1.0
+                        for place, trained in enumerate(sequence.trained)
+                    )
+                    if temperatures
+                    else (),
+                )
+                for sequence in sample.sequences
+            ),
+            sample.advantage,
+            sample.agent_advantages,
+        )
+        for sample in samples
+    ]
 
 
 @pytest.mark.parametrize(
@@ -48,11 +74,14 @@ def computed_by(engine: str, case: dict[str, Any]) -> bool:
 def test_loss_gradients_and_weights_equal_the_reference(
     base_model: Path, make_samples: Callable[[int], list[Sample]], engine: str, case: dict[str, Any]
 ) -> None:
-    learner, gradients = make_learner(base_model, engine, **case)
+    temperatures = case.get("temperatures", ())
+    learner, gradients = make_learner(
+        base_model, engine, **{name: value for name, value in case.items() if name != "temperatures"}
+    )
     config = learner.config
     before = trainable(learner)
     reference = Reference(base_model, before)
-    samples = near_policy(reference, make_samples(1), 0.3)
+    samples = near_policy(reference, sampled_at(make_samples(1), temperatures), 0.3)
     assert {len(s.sequences) for s in samples} == {1, 2, 3}
     if engine == "trl" and config.loss == "gspo":
         with pytest.raises(TrainingError, match="several rows"):

@@ -175,7 +175,7 @@ def negative_log_likelihood(model: Any, example: Example) -> float:
     ids = torch.tensor(example.token_ids)
     with torch.no_grad():
         hidden = model.get_base_model().get_decoder()(input_ids=ids[None]).last_hidden_state[0]
-        logps, _ = log_probabilities(model.get_output_embeddings(), hidden[:-1], ids[1:])
+        logps, _ = log_probabilities(model.get_output_embeddings(), hidden[:-1], ids[1:], torch.ones(len(ids) - 1))
     learned = torch.tensor(example.learned[1:])
     return -float(logps[learned].mean())
 

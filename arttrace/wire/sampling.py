@@ -1,0 +1,80 @@
+"""Pure: which fields of a request change what is sampled, and the request without them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from arttrace.records.unreadable import UNREADABLE
+
+# With the values that leave the policy's own distribution as it is; vLLM takes 0 and -1 of top_k for all.
+_NUMBERS: dict[str, tuple[Any, ...]] = {
+    "temperature": (1,),
+    "top_p": (1,),
+    "top_k": (-1, 0),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+}
+FURTHER: dict[str, tuple[Any, ...]] = {
+    "min_p": (0,),
+    "repetition_penalty": (1,),
+    "logit_bias": ({},),
+    "min_tokens": (0,),
+    "bad_words": ([],),
+    "allowed_token_ids": (),
+    "logits_processors": ([],),
+    "best_of": (1,),
+    "use_beam_search": (False,),
+    "response_format": ({"type": "text"},),
+    "text": ({}, {"format": {"type": "text"}}),
+    "tool_choice": ("auto", "none"),
+    "structured_outputs": ({},),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+}
+"""Request fields that the conventions do not name and that change what is sampled."""
+
+
+def changed(request: dict[str, Any]) -> list[str]:
+    """The names among FURTHER by which a request changes what is sampled."""
+    return [field for field in FURTHER if _changes(field, request.get(field))]
+
+
+def _changes(field: str, value: Any) -> bool:
+    if field == "text" and isinstance(value, dict):  # of which the format alone does
+        value = {key: value[key] for key in value if key == "format"}
+    return value is not None and value not in FURTHER[field]
+
+
+def as_the_policy(fields: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
+    """A request's fields without those that change what is sampled, the others as they came.
+
+    A tool choice that forces a call becomes "auto"; of a Responses `text` only the format goes.
+    """
+    kept: dict[str, msgspec.Raw] = {}
+    for name, raw in fields.items():
+        neutral = _NUMBERS.get(name, FURTHER.get(name))
+        if neutral is None:
+            kept[name] = raw
+            continue
+        try:
+            value = msgspec.json.decode(raw)
+        except UNREADABLE:
+            continue
+        if value is None or value in neutral:
+            kept[name] = raw
+        elif name == "tool_choice":
+            kept[name] = msgspec.Raw(b'"auto"')
+        elif name == "text" and isinstance(value, dict) and set(value) > {"format"}:
+            kept[name] = msgspec.Raw(msgspec.json.encode({key: value[key] for key in value if key != "format"}))
+    return kept
+
+
+def body_as_the_policy(body: bytes) -> bytes:
+    """The same of a JSON body; where nothing has to go, it is the body itself. Raises ValueError for what is none."""
+    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    kept = as_the_policy(fields)
+    return body if kept == fields else msgspec.json.encode(kept)
