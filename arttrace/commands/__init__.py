@@ -37,7 +37,7 @@ _COMMANDS = {
     "init": _Command("arttrace.commands.init", "Make this directory the project's root for captured data."),
     "judge-check": _Command("arttrace.commands.judge_check", "Compare a judge's scores with true rewards.", "judge"),
     "ls": _Command("arttrace.commands.ls", "List captured runs, the newest first.", "store"),
-    "policies": _Command("", "List, compare, export, fork and prune versions.", "trainer"),
+    "policies": _Command("", "List, compare, export, fork, roll back and prune versions.", "trainer"),
     "prune": _Command("arttrace.commands.prune", "Take old runs out of the store, and their space back.", "store"),
     "rollout": _Command("", "Run recorded inputs again under the current policy.", "trainer"),
     "run": _Command("arttrace.commands.run", "Run a program and capture what its agents do."),
