@@ -144,7 +144,7 @@ def test_nothing_to_score(arttrace: Command, data: DataDir) -> None:
     fill(data, {"x": "s", "y": "t"})
     arttrace("score", "--judge", "m").says("nothing to compare", "same `scenario`")
     arttrace("score", "--judge", "m", "--group", "none").says("group 'none' holds no trajectory")
-    arttrace("score").says("Missing option '--judge'", code=2)
+    arttrace("score").says("give either --judge MODEL or --reward MODULE:FUNCTION", code=2)
 
 
 def test_training_without_rewards(arttrace: Command, data: DataDir) -> None:
