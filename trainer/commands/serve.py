@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 
 import click
 
@@ -13,9 +13,10 @@ from arttrace.paths import DataDir
 @click.command()
 @click.option(
     "--base-model",
+    "base_model_given",
     required=True,
-    type=click.Path(path_type=Path),
-    help="Directory of the base model, as save_pretrained writes it.",
+    metavar="DIR|NAME",
+    help="Directory of the base model, as save_pretrained writes it, or its name on the Hugging Face hub.",
 )
 @click.option("--policy", default="policy", show_default=True, help="Name of the policy, the model that is trained.")
 @click.option(
@@ -70,7 +71,7 @@ from arttrace.paths import DataDir
 @dir_option
 @json_option
 def command(
-    base_model: Path,
+    base_model_given: str,
     policy: str,
     version: int | None,
     port: int,
@@ -99,10 +100,11 @@ def command(
     calls are then recorded here.
     """
     # Checked before the import that takes a second.
+    from trainer.serving.hub import find_base_model
     from trainer.serving.model import read_model
 
-    base_model = base_model.absolute()
-    shape = read_model(base_model)
+    base_model, name = find_base_model(base_model_given)
+    shape = replace(read_model(base_model), name=name)
 
     import msgspec
 

@@ -1,0 +1,88 @@
+"""A base model by its name on the hub: from a stand-in hub on the loopback, from the cache, and when there is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMMIT = "a" * 40
+FILES = {"config.json": b'{"vocab_size": 100}', "model.safetensors": b"weights", "pytorch_model.bin": b"not wanted"}
+ASK = "from trainer.serving.hub import find_base_model; print(*find_base_model('acme/tiny'))"
+
+
+class Hub(BaseHTTPRequestHandler):
+    """The part of the hub's HTTP that a download of a whole model uses. Asks for the token."""
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        if self.headers.get("authorization") != "Bearer hf_secret":
+            return self._send(401, b"{}", {})
+        if self.path.startswith("/api/models/acme/tiny"):
+            if "/tree/" in self.path:
+                tree = [{"type": "file", "path": name, "size": len(data), "oid": "1"} for name, data in FILES.items()]
+                return self._send(200, json.dumps(tree).encode(), {})
+            said = {"id": "acme/tiny", "sha": COMMIT, "siblings": [{"rfilename": name} for name in FILES]}
+            return self._send(200, json.dumps(said).encode(), {})
+        name = self.path.rpartition("/")[2].partition("?")[0]
+        return self._send(200, FILES[name], {"x-repo-commit": COMMIT, "etag": f'"{name}"'})
+
+    do_HEAD = do_GET
+
+    def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "content-length": str(len(body)), "content-type": "application/json"}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+
+@pytest.fixture
+def hub() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def ask(directory: Path, code: str = ASK, **env: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    environment |= {"HF_HOME": str(directory / "hf"), "HF_HUB_DISABLE_XET": "1", **env}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=directory, timeout=120)
+
+
+def test_a_name_is_fetched_once_and_without_the_hub_the_remedy_is_told(hub: str, tmp_path: Path) -> None:
+    fetched = ask(tmp_path, HF_ENDPOINT=hub, HF_TOKEN="hf_secret")
+    assert fetched.returncode == 0, fetched.stderr[-2000:]
+    directory, name = fetched.stdout.split()
+    assert (name, sorted(path.name for path in Path(directory).iterdir())) == (
+        "tiny",
+        ["config.json", "model.safetensors"],
+    )
+    again = ask(tmp_path, HF_ENDPOINT=hub, HF_HUB_OFFLINE="1")
+    assert again.stdout == fetched.stdout
+    serve = "import sys; sys.argv[1:] = ['serve', '--base-model', 'acme/tiny', '--port', '0']; "
+    told = ask(
+        tmp_path / "..",
+        serve + "from arttrace.commands import main; main()",
+        HF_HUB_OFFLINE="1",
+        HF_HOME=str(tmp_path / "empty"),
+    )
+    assert told.returncode == 1
+    assert "hf download acme/tiny" in told.stderr
+    assert "Traceback" not in told.stderr

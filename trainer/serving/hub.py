@@ -1,0 +1,35 @@
+"""A base model by its directory, or by its name on the Hugging Face hub: taken from the hub's cache, or fetched."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from arttrace.errors import ServingError
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+
+
+def find_base_model(given: str) -> tuple[Path, str]:
+    """The directory of a base model and its name. Raises ServingError where a name on the hub cannot be had.
+
+    huggingface_hub's own settings count: its cache, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE.
+    """
+    path = Path(given).absolute()
+    if path.exists() or _NAME.fullmatch(given) is None or given.startswith("."):
+        return path, path.resolve().name
+    from huggingface_hub import snapshot_download
+
+    try:
+        found = Path(snapshot_download(given, allow_patterns=_FILES))
+    except Exception as error:  # whatever the hub's client and the network raise
+        hub = os.environ.get("HF_ENDPOINT", "the Hugging Face hub")
+        raise ServingError(
+            f"there is no directory {given}, and {given} could not be had from {hub}: "
+            f"{str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}",
+            f"Where the hub can be reached: hf download {given} --local-dir models/{given.rpartition('/')[2]} (with "
+            "HF_TOKEN for a model behind a licence). Bring that directory here and name it with --base-model.",
+        ) from error
+    return found, given.rpartition("/")[2]
