@@ -81,4 +81,5 @@ _REDACTIONS: dict[str, Callable[[Any], Any]] = {
     "tool_definitions": _definitions,
     "arguments": _arguments,
     "result": _leaf,
+    "request": _arguments,
 }

@@ -34,6 +34,7 @@ KINDS = {
     semconv.TOOL_CALL_RESULT: "result",
     semconv.TOOL_RESULT: "result",
     semconv.METADATA: "metadata",
+    semconv.REQUEST_FIELDS: "request",
 }
 """The attributes that hold content, with the `kind` that a mask is told."""
 

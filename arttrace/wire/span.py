@@ -37,6 +37,20 @@ _NUMBERS = {
     "frequency_penalty": semconv.REQUEST_FREQUENCY_PENALTY,
     "presence_penalty": semconv.REQUEST_PRESENCE_PENALTY,
 }
+# Where the content of a request is kept, and by which attribute a field is given back where that has its very value.
+_ELSEWHERE = (
+    "messages", "input", "prompt", "instructions", "tools", "previous_response_id", "encoding_format", "dimensions",
+)  # fmt: skip
+_SAID_BY = {
+    "model": semconv.REQUEST_MODEL,
+    **{name: attribute for name, attribute in _NUMBERS.items() if name != "max_completion_tokens"},
+    "stop": semconv.REQUEST_STOP_SEQUENCES,
+    "n": semconv.REQUEST_CHOICE_COUNT,
+    "stream": semconv.REQUEST_STREAM,
+}
+MAX_FIELDS_BYTES = 64 << 10
+_MAX_NAMED = 20
+_MAX_NAME = 200
 _USAGE = {
     ("prompt_tokens",): semconv.USAGE_INPUT_TOKENS,
     ("input_tokens",): semconv.USAGE_INPUT_TOKENS,
@@ -133,7 +147,32 @@ class SpanDraft:
         tools = request.get("tools")
         if isinstance(tools, list) and tools:
             self.put_json(semconv.TOOL_DEFINITIONS, tools)
+        self._put_other_fields(request)
         return request
+
+    def _put_other_fields(self, request: dict[str, Any]) -> None:
+        """Keep what is asked for beside, so that a request can be made again as it was; a field too large is named."""
+        if not self.content:
+            return
+        said = self.attributes
+        fields: dict[str, msgspec.Raw] = {}
+        left_out: list[str] = []
+        room = min(self.limit, MAX_FIELDS_BYTES)
+        for name, value in request.items():
+            if name in _ELSEWHERE or (name in _SAID_BY and said.get(_SAID_BY[name]) == value):
+                continue
+            try:
+                text = msgspec.json.encode(value)
+            except RecursionError:
+                text = b""
+            if text and len(text) + len(name) <= room:
+                room -= len(text) + len(name)
+                fields[name] = msgspec.Raw(text)
+            elif len(left_out) < _MAX_NAMED:
+                left_out.append(name[:_MAX_NAME])
+        if fields:
+            self.put(semconv.REQUEST_FIELDS, msgspec.json.encode(fields).decode())
+        self.put(semconv.REQUEST_FIELDS_LEFT_OUT, left_out or None)
 
     def usage(self, usage: Mapping[str, Any]) -> None:
         """Set the counts of a `usage` object, with its details."""

@@ -165,7 +165,8 @@ def test_a_mask_sees_structure_and_what_it_changes_is_named_and_not_trained_on(
     converse(server)
     rows = by_name(spans())
     call, root = rows["chat m"].attributes, rows["invoke_agent agent"].attributes
-    assert set(seen) == {"input_messages", "output_messages", "tool_definitions", "arguments", "result", "metadata"}
+    kinds = {"input_messages", "output_messages", "tool_definitions", "arguments", "result", "metadata", "request"}
+    assert set(seen) == kinds
     assert json.loads(call[semconv.INPUT_MESSAGES])[3]["parts"][0]["response"] == "[pin]"
     assert root[semconv.ENTRY_ARGUMENTS] == '{"text":"[pin]"}'
     assert root[semconv.ENTRY_RESULT] == '{"said":"[pin]"}'
