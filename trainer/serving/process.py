@@ -33,10 +33,11 @@ class GuardedProcess:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.log = log
         self._grace_s = grace_s
+        self._scratch = str(scratch or "")
         with log.open("ab") as out:
             self.log_start = out.tell()
             self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", guard.__file__, str(grace_s), str(scratch or ""), *command],
+                [sys.executable, "-I", "-S", guard.__file__, str(grace_s), self._scratch, *command],
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -74,3 +75,4 @@ class GuardedProcess:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._guard.pid, signal.SIGKILL)
             self._guard.wait()
+            guard.remove(self._scratch)  # where the guard was killed

@@ -93,3 +93,16 @@ def test_its_scratch_directory_goes_with_it(tmp_path: Path, program: str) -> Non
         process.stop()
     assert eventually(lambda: not scratch.exists())
     process.stop()
+
+
+def test_its_scratch_directory_goes_when_the_guard_was_killed(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    (scratch / "engine.sock").touch()
+    process = GuardedProcess(
+        [sys.executable, "-c", "import time; time.sleep(60)"], log=tmp_path / "log", scratch=scratch
+    )
+    os.killpg(process.pid, signal.SIGKILL)
+    assert eventually(lambda: process.returncode is not None)
+    process.stop()
+    assert not scratch.exists()
