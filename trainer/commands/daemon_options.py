@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 
 from arttrace.collector.owner import HOST, hold_store
 from arttrace.commands.judge_options import read_rubric
+from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir
 from arttrace.store.remote import read_owner
 from trainer.checkpoints import Checkpoints
@@ -29,6 +30,7 @@ from trainer.daemon.publishing import FoundGateway
 from trainer.daemon.scoring import JudgeTerms
 from trainer.daemon.state import DaemonState
 from trainer.learner import make_learner
+from trainer.log import LogFormat, Problem, logging_to
 from trainer.reporters import open_reporters
 from trainer.serving import ServingFile
 
@@ -91,16 +93,26 @@ def daemon_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
-def run_daemon(data: DataDir, config: DaemonConfig, serving: ServingFile | None, as_json: bool) -> None:
-    """Run the daemon until it is stopped. Raises what ended it."""
+def run_daemon(
+    data: DataDir, config: DaemonConfig, serving: ServingFile | None, log_format: LogFormat, as_json: bool
+) -> None:
+    """Run the daemon until it is stopped. Raises what ended it, which its log has too."""
+    with logging_to("daemon", data.root / "logs", log_format) as say:
+        try:
+            _run(data, config, serving, as_json, say)
+        except ArttraceError as error:
+            say(Problem(f"stopped: {error.message}"))
+            raise
+
+
+def _run(
+    data: DataDir, config: DaemonConfig, serving: ServingFile | None, as_json: bool, say: Callable[[str], None]
+) -> None:
     policy = config.policy or (serving.policy if serving else "policy")
     base_model = require_base_model(config.base_model or (Path(serving.base_model) if serving else None))
     require_served(serving, policy, base_model)
     judge = config.judge and JudgeTerms(config.judge, config.judge_base_url, read_rubric(config.rubric), config.votes)
     stop = threading.Event()
-
-    def say(line: str) -> None:
-        click.echo(line, err=True)
 
     checkpoints = Checkpoints(data.policies, policy)
     daemon: Daemon | None = None

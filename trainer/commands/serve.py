@@ -8,6 +8,7 @@ import click
 
 from arttrace.commands.options import api_key_file_option, dir_option, json_option
 from arttrace.paths import DataDir
+from trainer.log import LogFormat, log_format_option, logging_to
 
 
 @click.command()
@@ -68,6 +69,7 @@ from arttrace.paths import DataDir
     is_flag=True,
     help="Record calls that carry a traceparent, in its trace. Not together with arttrace's capture in the agent.",
 )
+@log_format_option
 @dir_option
 @json_option
 def command(
@@ -87,6 +89,7 @@ def command(
     max_requests: int,
     trajectory_idle_seconds: float | None,
     record_traceparent: bool,
+    log_format: LogFormat,
     data: DataDir,
     as_json: bool,
 ) -> None:
@@ -132,12 +135,25 @@ def command(
             "Ctrl-C stops it."
         )
 
-    serve(
-        ServeOptions(
-            data=data,
-            engine=EngineOptions(
-                base_model, shape, max_model_len, tool_call_parser, sleep=sleep_while_training, extra=vllm_args
+    with logging_to("serve", data.root / "logs", log_format) as say:
+        serve(
+            ServeOptions(
+                data=data,
+                engine=EngineOptions(
+                    base_model, shape, max_model_len, tool_call_parser, sleep=sleep_while_training, extra=vllm_args
+                ),
+                policy=policy,
+                host=host,
+                port=port,
+                api_key=api_key,
+                vllm_urls=vllm_urls,
+                replicas=replicas,
+                max_requests=max_requests,
+                trajectory_idle_s=trajectory_idle_seconds,
+                record_traceparent=record_traceparent,
+                version=version,
             ),
+<<<<<<< HEAD
             policy=policy,
             host=host,
             port=port,
@@ -153,3 +169,8 @@ def command(
         say=lambda line: click.echo(line, err=True),
         ready=ready,
     )
+=======
+            say=say,
+            ready=ready,
+        )
+>>>>>>> 02ae1f6 (Log serve and the daemon with time and level, and say how to operate them)

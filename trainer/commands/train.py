@@ -22,6 +22,7 @@ from trainer.commands.training import require_base_model, require_served
 from trainer.config import print_config
 from trainer.daemon import finish_open_step
 from trainer.learner import LearnerConfig
+from trainer.log import LogFormat, log_format_option
 from trainer.serving import GatewayClient, find_serving
 
 
@@ -63,6 +64,7 @@ from trainer.serving import GatewayClient, find_serving
 @click.option("--again", is_flag=True, help="Take runs too that the method was given before (sft, dpo).")
 @learner_options
 @daemon_options
+@log_format_option
 @click.option("--orders", is_flag=True, hidden=True, help="Stay up and train on order; see trainer.commands.orders.")
 @click.option("--dry-run", is_flag=True, help="Say what would be trained, what not, and why; change nothing.")
 @json_option
@@ -80,6 +82,7 @@ def command(
     again: bool,
     learner: LearnerConfig,
     daemon: DaemonFlags,
+    log_format: LogFormat,
     orders: bool,
     dry_run: bool,
     as_json: bool,
@@ -104,7 +107,7 @@ def command(
             return
         if dry_run or method != "grpo":
             raise click.UsageError("--daemon trains by GRPO, and has no --dry-run")
-        run_daemon(data, config, serving, as_json)
+        run_daemon(data, config, serving, log_format, as_json)
         return
     policy = policy or (serving.policy if serving else "policy")
     base_model = base_model or (Path(serving.base_model) if serving else None)

@@ -43,6 +43,7 @@ from trainer.daemon.queue import Terms, look
 from trainer.daemon.scoring import JudgeTerms, judge
 from trainer.daemon.state import FAILED, STARTING, STOPPED, DaemonState, Pause, Plan, read_state, write_state
 from trainer.learner.interface import Learner, NotFinite
+from trainer.log import Problem
 from trainer.metrics import group_rewards, version_rewards
 from trainer.reporters import Reporters
 from trainer.retention import states_to_drop, to_prune
@@ -227,7 +228,7 @@ class Daemon:
 
         failed = dict(self._patience(lambda: judge(self._store, groups, terms, keep)))
         for key, error in failed.items():
-            self._say(f"not scored: {key}: {error.message}")
+            self._say(Problem(f"not scored: {key}: {error.message}"))
             self._unjudged.update(one.id for group in groups if group.key == key for one in group.trajectories)
         scored = [group for group in self._groups(plan) if group.key not in failed]
         return scored, self._patience(lambda: terms.found(self._store, scored))
@@ -307,7 +308,7 @@ class Daemon:
             self._say(f"{self.state.state}: going on")
             self._note(reason="", mend="")
         else:
-            self._say(f"{self.state.state}: waiting, because {error.message}")
+            self._say(Problem(f"{self.state.state}: waiting, because {error.message}"))
             self._note(reason=error.message, mend=error.mend or "")
 
     def _note(self, **changes: Any) -> None:
@@ -317,5 +318,5 @@ class Daemon:
             self._state_lost = False
         except OSError as error:  # nothing depends on it but what others see, and how far a restart repeats itself
             if not self._state_lost:
-                self._say(f"the state file cannot be written: {error}")
+                self._say(Problem(f"the state file cannot be written: {error}"))
             self._state_lost = True

@@ -30,6 +30,7 @@ from arttrace.wire import Ending, Exchange, decode
 from trainer.gateway.errors import Refusal
 from trainer.gateway.identity import Owner
 from trainer.gateway.trajectories import SCOPE_NAME, EndOrder, EndReport, RewardOrder, Trajectories
+from trainer.log import Problem
 
 MAX_ANSWER_BYTES = 64 << 20
 """Of one answer no more than this is kept for decoding."""
@@ -194,7 +195,7 @@ class Recorder:
         if not self.refused:
             # What a failure of the machine says is told; another may quote the call.
             what = repr(error) if isinstance(error, (OSError, BufferError)) else type(error).__qualname__
-            self._say(f"a call could not be recorded and is lost: {what}; further ones are only counted")
+            self._say(Problem(f"a call could not be recorded and is lost: {what}; further ones are only counted"))
         self.refused += records
 
 

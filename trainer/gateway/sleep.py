@@ -16,6 +16,7 @@ from trainer.gateway.gate import Gate
 from trainer.gateway.pool import Pool, Replica
 from trainer.gateway.publish import Publisher
 from trainer.gateway.upstream import EngineGone
+from trainer.log import Problem
 
 _REASON = "sleep"
 _TRIES, _BETWEEN_S = 5, 2.0
@@ -142,13 +143,13 @@ class Sleeper:
                 await replica.upstream.wake_up()
                 await self._publisher.verify(replica)
             except EngineGone as error:
-                self._say(f"{replica.name} died asleep: {error.message}")
+                self._say(Problem(f"{replica.name} died asleep: {error.message}"))
                 break
             except Exception as error:  # noqa: BLE001  whatever it is: nobody else would end this state
                 if left:
                     await asyncio.sleep(self._between_s)
                 else:
-                    self._say(f"{replica.name} did not wake as it was: {error}")
+                    self._say(Problem(f"{replica.name} did not wake as it was: {error}"))
             else:
                 replica.state = "ready"
                 return

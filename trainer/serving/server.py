@@ -30,6 +30,7 @@ from trainer.gateway.pool import Pool, Replica
 from trainer.gateway.publish import Publisher, read_adapter
 from trainer.gateway.recording import recorder_of
 from trainer.gateway.sleep import Sleeper
+from trainer.log import Problem, same_level
 from trainer.serving.client import find_serving
 from trainer.serving.engine import EngineOptions
 from trainer.serving.model import make_probe
@@ -215,7 +216,7 @@ class _Server:
                     error = task.exception()
                     if not watched or not isinstance(error, ServingError):
                         task.result()
-                    self._say(f"given up: {error}")
+                    self._say(Problem(f"given up: {error}"))
         finally:
             for task in watched:
                 task.cancel()
@@ -235,7 +236,7 @@ class _Server:
 
 
 def _say_for(say: Say, name: str, line: str) -> None:
-    say(f"{name}: {line}")
+    say(same_level(line, f"{name}: {line}"))
 
 
 @contextlib.contextmanager

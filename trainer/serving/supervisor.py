@@ -12,6 +12,7 @@ from arttrace.errors import ServingError
 from trainer.gateway.pool import Replica
 from trainer.gateway.publish import Publisher
 from trainer.gateway.upstream import Upstream
+from trainer.log import Problem, make_room
 from trainer.serving.engine import EngineAddress, EngineOptions, VllmProcess
 
 Say = Callable[[str], None]
@@ -47,6 +48,7 @@ class Supervisor:
         """
         if self._url is None:
             self.replica.renew()
+            make_room(self._log)
             self._process = VllmProcess(self._engine, self._log)
             address = self._process.address
             self._say(f"starting vLLM with {self._engine.base_model} (log: {self._log})")
@@ -90,7 +92,7 @@ class Supervisor:
             silent = 0 if healthy else silent + 1
             # A process of ours is judged by whether it lives: on a CPU a long prefill may keep it from answering.
             if self.replica.ready and self._process is None and silent >= _SILENT_TIMES:
-                self._say(f"{self.replica.name} does not answer; requests go elsewhere")
+                self._say(Problem(f"{self.replica.name} does not answer; requests go elsewhere"))
                 self.replica.lose()
             elif self.replica.away and healthy:
                 await self._welcome(upstream)
@@ -119,7 +121,7 @@ class Supervisor:
             await self._adopted(upstream)
             self._say(f"{self.replica.name} answers again")
         except ServingError as error:
-            self._say(f"{self.replica.name} is not taken back yet: {error.message}")
+            self._say(Problem(f"{self.replica.name} is not taken back yet: {error.message}"))
 
     async def _restart(self, deaths: list[float]) -> None:
         failure = self._process.failure() if self._process is not None else ServingError("vLLM died")
@@ -133,12 +135,12 @@ class Supervisor:
             self.replica.state = "failed"
             raise ServingError(f"vLLM died {len(deaths)} times; the last time: {failure.message}", failure.mend)
         self.replica.restarts += 1
-        self._say(f"vLLM died ({failure.message.splitlines()[0]}); restart {len(deaths)} of {_RESTARTS}")
+        self._say(Problem(f"vLLM died ({failure.message.splitlines()[0]}); restart {len(deaths)} of {_RESTARTS}"))
         try:
             await self.bring_up()
             self._say("serving again")
         except ServingError as error:
-            self._say(f"the restart failed: {error.message}")
+            self._say(Problem(f"the restart failed: {error.message}"))
             await self._stop_process()
 
     async def _stop_process(self) -> None:

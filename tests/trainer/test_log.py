@@ -1,0 +1,66 @@
+"""The log of `serve` and the daemon: time, level and line, as text or JSON, on standard error and in a rotated file."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from trainer import log
+from trainer.log import Problem, logging_to, make_room, same_level
+
+_TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+
+
+def test_lines_have_time_and_level(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with logging_to("serve", tmp_path / "logs", "text") as say:
+        say("serving again")
+        say(same_level(Problem("x"), "vLLM died, 100% sure"))
+    shown = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(rf"{_TIME} INFO    serving again", shown[0])
+    assert re.fullmatch(rf"{_TIME} WARNING vLLM died, 100% sure", shown[1])
+    file = tmp_path / "logs" / "serve.log"
+    assert file.read_text().splitlines() == shown
+    assert file.stat().st_mode & 0o077 == 0
+
+
+def test_as_json_each_line_is_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with logging_to("daemon", tmp_path, "json") as say:
+        say('skipped: "ä"\nand more')
+    [line] = capsys.readouterr().err.splitlines()
+    said = json.loads(line)
+    assert re.fullmatch(_TIME, said.pop("time"))
+    assert said == {"level": "info", "logger": "arttrace.daemon", "message": 'skipped: "ä"\nand more'}
+
+
+def test_files_are_rotated_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "MAX_BYTES", 200)
+    with logging_to("serve", tmp_path, "text") as say:
+        for number in range(100):
+            say(f"line {number}")
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        f"serve.log{n}" for n in ("", ".1", ".2", ".3", ".4", ".5")
+    ]
+    assert (tmp_path / "serve.log").read_text().endswith("line 99\n")
+
+
+def test_a_file_of_another_program_is_rotated_before_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "MAX_BYTES", 10)
+    file = tmp_path / "vllm.log"
+    make_room(file)
+    for text in ("first start", "short", "third start", "fourth start"):
+        make_room(file)
+        file.write_text(text)
+    assert (file.read_text(), (tmp_path / "vllm.log.1").read_text()) == ("fourth start", "third start")
+    assert (tmp_path / "vllm.log.2").read_text() == "first start"
+
+
+def test_where_no_file_can_be_written_the_work_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "logs").write_text("a file where the folder should be")
+    with logging_to("serve", tmp_path / "logs", "text") as say:
+        say("serving again")
+    shown = capsys.readouterr().err
+    assert "WARNING no log file" in shown
+    assert "serving again" in shown
