@@ -152,25 +152,8 @@ def command(
                 trajectory_idle_s=trajectory_idle_seconds,
                 record_traceparent=record_traceparent,
                 version=version,
+                policy_sampling=sampling == "policy",
             ),
-<<<<<<< HEAD
-            policy=policy,
-            host=host,
-            port=port,
-            api_key=api_key,
-            vllm_urls=vllm_urls,
-            replicas=replicas,
-            max_requests=max_requests,
-            trajectory_idle_s=trajectory_idle_seconds,
-            record_traceparent=record_traceparent,
-            version=version,
-            policy_sampling=sampling == "policy",
-        ),
-        say=lambda line: click.echo(line, err=True),
-        ready=ready,
-    )
-=======
             say=say,
             ready=ready,
         )
->>>>>>> 02ae1f6 (Log serve and the daemon with time and level, and say how to operate them)
