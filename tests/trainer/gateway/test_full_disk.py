@@ -82,7 +82,9 @@ async def test_a_disk_that_fills_up_during_a_step(
         for n in range(4):  # by a version that is not the current one: nobody compares what it sampled
             store.append(recorded_group(f"g{n}", (0.0, 1.0), at=n * 2000, policy="policy@9"))
         daemon = Daemon(
-            DaemonConfig.model_validate({"group_size": 2, "poll": 0.02, "max_steps": 4}),
+            DaemonConfig.model_validate(
+                {"group_size": 2, "min_groups": 1, "poll": 0.02, "max_steps": 4, "keep": {"states": 9}}
+            ),
             policy="policy",
             base_model=base_model,
             store=store,
