@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-_NAMES = ("spool", "outbox", "journal", "policies", "logs", "owner.json", "serving.json", "serve.lock")
+_NAMES = ("spool", "outbox", "journal", "policies", "logs", "owner.json", "serving.json", "serve.lock", "last_run")
 _BEGINNINGS = ("store.duckdb", ".owner-")
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 

@@ -230,13 +230,14 @@ class Scope:
     def update(self, *, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()) -> None:
         """Add metadata and tags to the trajectory, from the process that began it; another one's are not recorded,
         which is logged."""
-        if self.root.is_place:
-            logger.warning(
-                "arttrace: update(metadata=%s, tags=%s) is not recorded: another process began this trajectory, and its"
-                " metadata and tags are given there",
-                sorted(map(str, metadata or ())),
-                list(tags),
-            )
+        with _recording:
+            if self.root.is_place:
+                logger.warning(
+                    "arttrace: update(metadata=%s, tags=%s) is not recorded: another process began this trajectory, and"
+                    " its metadata and tags are given there",
+                    sorted(map(str, metadata or ())),
+                    list(tags),
+                )
         self.run.update(metadata, tags)
 
     def reward(self, value: float, name: str = "reward") -> None:

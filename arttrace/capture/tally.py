@@ -134,7 +134,9 @@ def _end() -> None:
             total.used |= each.used
         _path.unlink()
         line = total.line(str(_path.parent))
-        (_path.parent / LAST_RUN).write_text(line)
+        handle = os.open(_path.parent / LAST_RUN, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(line)
         print(f"arttrace: {line}", file=sys.__stderr__, flush=True)
 
 

@@ -159,7 +159,7 @@ def _response(request: dict[str, Any], reply: Reply, status: str = "completed") 
         "tools": request.get("tools") or [],
         "tool_choice": "auto",
         "parallel_tool_calls": True,
-        "usage": {"input_tokens": 9, "output_tokens": 2, "total_tokens": 11, **details},
+        "usage": {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5, **details},
     }
 
 
