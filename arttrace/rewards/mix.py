@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Protocol
 
 from arttrace.records.reward import Reward
@@ -35,7 +36,15 @@ def trajectory_reward(trajectory: Rewarded, *, judge_weight: float = 0.5) -> flo
         (reward for reward in own if reward.source == JUDGE), key=lambda one: (one.time_ns, one.id), default=None
     )
     if code and judged:
-        return (1 - judge_weight) * math.fsum(code) + judge_weight * judged.value
+        return (1 - judge_weight) * _sum(code) + judge_weight * judged.value
     if code:
-        return math.fsum(code)
+        return _sum(code)
     return judged.value if judged else None
+
+
+def _sum(values: Sequence[float]) -> float:
+    """The exact sum; of numbers that no float holds together, the infinity that they go to."""
+    try:
+        return math.fsum(values)
+    except OverflowError:
+        return math.copysign(math.inf, sum(value / len(values) for value in values))

@@ -39,3 +39,8 @@ def test_the_weight_of_the_judge(make_run: Callable[..., Trajectory]) -> None:
     assert trajectory_reward(run, judge_weight=0.25) == 0.75
     with pytest.raises(ValueError, match="outside"):
         trajectory_reward(run, judge_weight=1.5)
+
+
+def test_rewards_that_no_number_holds_together_are_infinite(make_run: Callable[..., Trajectory]) -> None:
+    assert trajectory_reward(make_run("run", rewards=(reward("a", 1e308), reward("b", 1e308)))) == float("inf")
+    assert trajectory_reward(make_run("run", rewards=(reward("a", -1e308), reward("b", -1e308)))) == float("-inf")

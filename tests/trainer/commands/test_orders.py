@@ -172,7 +172,7 @@ def test_the_model_is_loaded_once_for_all_that_one_learner_can_do(
 
 def test_every_setting_of_the_command_is_known() -> None:
     elsewhere = {"dir", "policy", "base_model", "dry_run", "as_json", "orders", "help"}  # the backend's, or no setting
-    daemons = {"daemon", "config_file", "print_config"}
+    daemons = {"daemon", "config_file", "print_config", "log_format"}
     of_daemon = set(DaemonConfig.model_fields) - {"report_to", "advantages", "max_staleness"}
     known = set(orders.Settings.__struct_fields__) | set(LearnerConfig.__struct_fields__)
     names = {parameter.name or "" for parameter in train.params}
