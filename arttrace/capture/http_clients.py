@@ -7,6 +7,7 @@ another one (litellm by httpx, httpx by aiohttp) has its call recorded once, by 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -358,11 +359,12 @@ def _tapped_reader(base: type[Any]) -> type[Any]:
                     closed = "Connection closed" in str(exc)  # by the user: the response was released or closed
                     tap._ended("closed") if closed else tap._broken(exc)
 
-        def __del__(self) -> None:
-            with _tapping:
-                tap = _readers.pop(id(self), None)
-                if tap is not None:
-                    tap._ended("closed")
+        def __del__(self, _at_the_end: Callable[[], bool] = sys.is_finalizing) -> None:
+            if not _at_the_end():  # then modules lose their names, and what was open has been closed
+                with _tapping:
+                    tap = _readers.pop(id(self), None)
+                    if tap is not None:
+                        tap._ended("closed")
 
     TappedReader.__name__ = TappedReader.__qualname__ = base.__name__
     return TappedReader

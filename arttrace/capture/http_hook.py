@@ -194,9 +194,10 @@ class Tap:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)  # httpx2 keeps the elapsed time on the stream
 
-    def __del__(self) -> None:
-        with _tapping:
-            self._ended("closed")
+    def __del__(self, _at_the_end: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not _at_the_end():  # then modules lose their names, and what was open has been closed
+            with _tapping:
+                self._ended("closed")
 
     def _take(self, chunk: bytes) -> None:
         try:

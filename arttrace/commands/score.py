@@ -176,8 +176,9 @@ def _why_no_group(trajectories: int, complete: int, key: str | None) -> str:
 
 
 def _without_folder(key: str) -> str:
-    """A group's key for the eye: of an entry point, such as /home/me/agent.py:run, the folder is not shown."""
-    return re.sub(r"^/\S*/", "", key)
+    """A group's key for people: of an entry point, /home/me/agent.py:run or shop.agent:run, the folder and the packages
+    are not shown."""
+    return re.sub(r"^(/\S*/|(\w+\.)+(?=\w+:\w))", "", key)
 
 
 def _scores(judgement: Judgement) -> str:

@@ -65,7 +65,9 @@ def entry_name(entry: str) -> str:
     """An entry point for people: without the folders or packages around its module."""
     file = entry.rpartition("/")[2]
     module, colon, function = file.partition(":")
-    return f"{module.rpartition('.')[2]}:{function}" if colon and not module.endswith(".py") else file
+    if module.endswith(".py") or not all(part.isidentifier() for part in module.split(".")):
+        return file
+    return f"{module.rpartition('.')[2]}{colon}{function}"
 
 
 def group_name(key: str, entry: str) -> str:

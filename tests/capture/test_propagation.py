@@ -111,7 +111,8 @@ def test_a_program_under_arttrace_run_joins_too(tmp_path: Path, server: ChatServ
         with arttrace.trajectory(name="outer"):
             script = str(pathlib.Path(__file__).parent / "plain.py")
             main = "from arttrace.commands import main; main()"
-            subprocess.run([sys.executable, "-c", main, "run", "--", "python", script, sys.argv[1]], check=True)
+            command = [sys.executable, "-c", main, "run", "--quiet", "--", "python", script, sys.argv[1]]
+            subprocess.run(command, check=True)
         """,
         tmp_path,
         server.url,

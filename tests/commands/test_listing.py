@@ -19,6 +19,7 @@ from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.store import Store
 from arttrace.store.late import late
+from arttrace.views.terminal import entry_name
 
 
 @pytest.fixture
@@ -203,3 +204,18 @@ def test_sql(root: Path) -> None:
     assert max(map(len, wide.splitlines())) <= 100
     assert "row 2" in wide
     assert json.loads(run(root, "sql", "--json", "SELECT 1 AS one, now() AS t").output)[0]["one"] == 1
+
+
+@pytest.mark.parametrize(
+    ("entry", "shown"),
+    [
+        ("shop.agent:answer", "agent:answer"),
+        ("/home/me/agent.py:answer", "agent.py:answer"),
+        ("examples.market.agent", "agent"),
+        ("planner", "planner"),
+        ("gpt-4.1 planner", "gpt-4.1 planner"),
+        ("shop.agent:Desk.answer", "agent:Desk.answer"),
+    ],
+)
+def test_an_entry_point_is_shown_without_what_is_around_its_module(entry: str, shown: str) -> None:
+    assert entry_name(entry) == shown
