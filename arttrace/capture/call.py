@@ -73,18 +73,18 @@ def is_suppressed() -> bool:
 
 
 def begin_call(
-    http_client: Any, *, path: str, provider: str, plain: bool = False, heeded: bool = True
+    http_client: Any, *, path: str, provider: str, plain: bool = False, suppressed: bool | None = None
 ) -> ModelCall | UnrecordedCall | None:
     """The call that the caller's flow makes now, or None when capture is off here.
 
     `http_client` is the one that will send it, `path` that of its URL or the end of it. `plain` says that no model
-    client is known to make the call, only an HTTP client: recorded where the settings say so. `heeded`: nothing is
-    recorded where instrumentation is suppressed.
+    client is known to make the call, only an HTTP client: recorded where the settings say so. Nothing is
+    recorded where instrumentation is `suppressed`; None looks that up.
     """
     flow = calling_flow()
     recorder = runtime.recorder() if flow.scope is None else flow.scope.recorder
     settings = recorder.settings
-    muted = flow.muted or (heeded and is_suppressed())
+    muted = flow.muted or (is_suppressed() if suppressed is None else suppressed)
     if muted or settings.disabled or (plain and not settings.capture_http):
         return None
     scope = flow.scope or program.scope()

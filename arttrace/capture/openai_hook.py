@@ -93,14 +93,12 @@ class _OfOneClient(partial[Any]):
     """Our hook around what somebody has put in the place of `request` on one object."""
 
 
-def _is_suppressed_above(client: Any) -> bool:
-    """Whether instrumentation is suppressed here by what somebody has put around our hook since.
+def _is_around_us(client: Any) -> bool:
+    """Whether somebody has put something around our hook since, which may be what suppresses instrumentation here.
 
     Logfire does that, so that nothing below it makes spans of the call that it makes one of. From now on our hook is
     around it, and sees what the caller has suppressed; the first call is recorded without knowing.
     """
-    if not is_suppressed():
-        return False
     base, _, hook = next(known for known in _bases if isinstance(client, known[0]))
     around = vars(client).get("request")
     if around is not None and not isinstance(around, _OfOneClient):
@@ -129,8 +127,8 @@ def _begin(client: Any, options: Any, above: bool) -> ModelCall | UnrecordedCall
         if api_of(path) is None or options.method.lower() != "post":
             return None
         provider = "azure.ai.openai" if "Azure" in type(client).__name__ else "openai"
-        heeded = not _is_suppressed_above(client)
-        call = begin_call(client._client, path=path, provider=provider, heeded=heeded)
+        suppressed = is_suppressed() and not _is_around_us(client)
+        call = begin_call(client._client, path=path, provider=provider, suppressed=suppressed)
         if above:
             _above.set(call)
         return call
