@@ -114,23 +114,24 @@ def _canonical_parts(
     parts: tuple[Part, ...], arguments: Callable[[str], Any], response: Callable[[Any], Any]
 ) -> list[Any]:
     found: list[Any] = []
+    further: dict[int, list[str]] = {}  # texts of one kind in a row, by the place of the first
     for part in parts:
         if isinstance(part, (TextPart, ReasoningPart)):  # faster than matching, and this runs for every message
             if part.content:
                 kind = type(part).__name__
-                if not found or found[-1][0] != kind:
-                    found.append([kind, []])
-                found[-1][1].append(part.content)
+                if found and found[-1][0] == kind:
+                    further.setdefault(len(found) - 1, []).append(part.content)
+                else:
+                    found.append([kind, part.content])
         elif isinstance(part, ToolCallPart):
             found.append(["tool_call", part.name, arguments(part.arguments)])
         elif isinstance(part, ToolResultPart):
             found.append(["tool_result", response(part.response)])
         else:
             found.append(["other", part.value])
-    return [[one[0], "".join(one[1])] if one[0] in _JOINED else one for one in found]
-
-
-_JOINED = (TextPart.__name__, ReasoningPart.__name__)
+    for place, texts in further.items():
+        found[place][1] += "".join(texts)
+    return found
 
 
 def message_hash(message: Message) -> str:

@@ -56,8 +56,10 @@ def build_trajectories(
     within = {
         key: None if parent in homes and homes[parent].id != homes[key].id else parent for key, parent in above.items()
     }
-    of_runs = {key: span.row for key, span in unique.items() if is_of_a_run(span.row)}
-    given = by_trajectory(rewards, rewarded or {}, of_runs, above, {key: home.id for key, home in homes.items()})
+    given: dict[str, list[Reward]] = {}
+    if rewards := tuple(rewards):
+        of_runs = {key: span.row for key, span in unique.items() if is_of_a_run(span.row)}
+        given = by_trajectory(rewards, rewarded or {}, of_runs, above, {key: home.id for key, home in homes.items()})
     built = [
         _build(id, found, within, belonging.problems.get(id, ()), given.get(id, ()))
         for id, found in members.items()
@@ -246,8 +248,10 @@ def _said_of_the_run(spans: Mapping[SpanKey, SpanRow]) -> Mapping[str, Any]:
     return {name: told[name] for name in about if name in told}
 
 
-def _agreed(said: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _agreed(said: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """What the agents above the rest say of the run: all that one says, of several what none contradicts."""
+    if len(said) == 1:
+        return said[0]
     found: dict[str, Any] = {}
     for name in {name for one in said for name in one}:
         values = [one[name] for one in said if name in one]

@@ -139,7 +139,7 @@ class ToolTraffic:
                 own = own or others.nobodys(node, position) or others.elsewhere(wanted.id)
                 ids = tuple(dict.fromkeys((*ids, *(id for id in came_back if id and id not in twins))))
             seen_ns, result = (own[0], own[2].response) if own else (None, None)
-            text = joined_text(result) or as_text(result)
+            text = result if isinstance(result, str) else joined_text(result) or as_text(result)
             exchanges.append(Exchange(number, node, wanted, position, choice, text, seen_ns, ids))
         return exchanges
 

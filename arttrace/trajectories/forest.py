@@ -17,7 +17,10 @@ def without_cycles(parents: Mapping[_K, _K | None]) -> tuple[dict[_K, _K | None]
     forest = dict(parents)
     ended: set[_K] = set()
     cut: set[_K] = set()
-    for start in parents:
+    for start, above in parents.items():
+        if above is None or above in ended:
+            ended.add(start)
+            continue
         path: dict[_K, None] = {}
         at: _K | None = start
         while at is not None and at in forest and at not in ended and at not in path:
@@ -53,6 +56,8 @@ def nearest(forest: Mapping[_K, _K | None], own: Mapping[_K, Any]) -> dict[_K, A
     """For every key what it has of its own, else what the nearest one above it has, else None."""
     found: dict[_K, Any] = dict(own)
     for start in forest:
+        if start in found:
+            continue
         path: list[_K] = []
         at: _K | None = start
         while at is not None and at in forest and at not in found:

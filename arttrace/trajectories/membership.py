@@ -56,7 +56,8 @@ def membership(spans: Mapping[SpanKey, UniqueSpan]) -> Membership:
     """The membership of every span."""
     parents, cut = without_cycles(_given_parents(spans))
     named = _inherited(spans, parents, semconv.TRAJECTORY_ID)
-    homes = {key: Home(id, id) for key, id in named.items() if id is not None}
+    made = {id: Home(id, id) for id in named.values() if id is not None}
+    homes = {key: made[id] for key, id in named.items() if id is not None}
     doubts: dict[str, Counter[str]] = {}
     if len(homes) < len(spans):
         homes.update(_Trees(spans, parents, cut, homes).homes(doubts))
@@ -102,9 +103,8 @@ def _inherited(spans: Mapping[SpanKey, UniqueSpan], parents: Parents, attribute:
 def _collisions(spans: Mapping[SpanKey, UniqueSpan], homes: Mapping[SpanKey, Home]) -> Counter[str]:
     """By trajectory, how many of its spans' ids stand for other spans too. The runs of the others are not whole
     either."""
-    return Counter(
-        id for key, span in spans.items() if span.collided is not None for id in {homes[key].id, *span.collided}
-    )
+    collided = [(key, span.collided) for key, span in spans.items() if span.collided is not None]
+    return Counter(id for key, others in collided for id in {homes[key].id, *others})
 
 
 def has_collisions(incomplete: str) -> bool:

@@ -39,10 +39,9 @@ class Returned(Generic[_T]):
     LEVELS = (0, 1, 2)
 
     def __init__(self, results: Iterable[tuple[str | None, _T]]) -> None:
-        self._results = [(text, item) for result, item in results if result and (text := result.strip())]
+        self._given: Iterable[tuple[str | None, _T]] | None = results  # most runs have nobody who searches them
+        self._results: list[tuple[str, _T]] = []
         self._whole: dict[str, list[_T]] = {}
-        for text, item in self._results:
-            self._whole.setdefault(text, []).append(item)
         self._inside: dict[str, list[_T]] | None = None
 
     def find(self, answer: str, level: int, fits: Callable[[_T], bool]) -> list[Found[_T]]:
@@ -50,6 +49,8 @@ class Returned(Generic[_T]):
         it, and is asked for wrapped answers alone."""
         if not answer:
             return []
+        if self._given is not None:
+            self._read(self._given)
         if level == 0:
             return [Found(item, 1.0, "is what") for item in self._whole.get(answer, ())]
         if level == 1:
@@ -72,6 +73,12 @@ class Returned(Generic[_T]):
                 if answer in text or as_text([answer])[2:-2] in text:  # type: ignore[index]
                     items.append(item)
         return [Found(item, 0.7 if len(items) == 1 else 0.5, "is inside what") for item in items]
+
+    def _read(self, results: Iterable[tuple[str | None, _T]]) -> None:
+        self._given = None
+        self._results = [(text, item) for result, item in results if result and (text := result.strip())]
+        for text, item in self._results:
+            self._whole.setdefault(text, []).append(item)
 
 
 def _parts(text: str) -> Iterator[str]:

@@ -131,7 +131,9 @@ def distinct_ids(
 ) -> tuple[Mapping[SpanKey, SpanRow], Mapping[SpanKey, SpanKey | None]]:
     """The spans of one trajectory and their parents, a span id that several of its traces have with the trace before
     it: whatever is named by a span's id alone is one thing then."""
-    named = {*spans, *(parent for key in spans if (parent := parents[key]) is not None)}
+    named = {*spans, *[parent for key in spans if (parent := parents[key]) is not None]}
+    if len({trace for trace, _ in named}) == 1:
+        return spans, parents
     twice = {id for id, count in Counter(id for _, id in named).items() if count > 1}
     if not twice:
         return spans, parents

@@ -51,7 +51,8 @@ def unread_calls(spans: Iterable[SpanRow]) -> dict[str, int]:
 
 def counted(names: Iterable[str | None]) -> dict[str, int]:
     """The most frequent names, the rest under one."""
-    found = Counter(name for name in names if name is not None).most_common()
+    named = [name for name in names if name is not None]
+    found = Counter(named).most_common() if named else []
     kept = dict(sorted(found[:_KINDS], key=lambda item: (-item[1], item[0])))
     rest = sum(count for _, count in found[_KINDS:])
     return {**kept, "others": rest} if rest else kept
