@@ -110,13 +110,16 @@ def _as_it_is(response: Any) -> Any:
     return response
 
 
+_TEXTS = (TextPart, ReasoningPart)
+
+
 def _canonical_parts(
     parts: tuple[Part, ...], arguments: Callable[[str], Any], response: Callable[[Any], Any]
 ) -> list[Any]:
     found: list[Any] = []
     further: dict[int, list[str]] = {}  # texts of one kind in a row, by the place of the first
     for part in parts:
-        if isinstance(part, (TextPart, ReasoningPart)):  # faster than matching, and this runs for every message
+        if isinstance(part, _TEXTS):  # faster than matching, and this runs for every message
             if part.content:
                 kind = type(part).__name__
                 if found and found[-1][0] == kind:

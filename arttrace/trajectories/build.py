@@ -125,9 +125,11 @@ def _agents_and_calls(
             executions[flow] = text(span.attributes.get(semconv.EXECUTION_PARENT_ID))
         if is_call(span):
             decoded[key] = decode_call(span, reader)
-            if (key[0], key[1].rpartition(":")[2]) in collided:  # an id may have its trace before it
+            if collided and (key[0], key[1].rpartition(":")[2]) in collided:  # an id may have its trace before it
                 decoded[key] = msgspec.structs.replace(decoded[key], collided=True)
-            if reader.instructions(span.attributes.get(semconv.SYSTEM_INSTRUCTIONS)):
+            if semconv.SYSTEM_INSTRUCTIONS in span.attributes and reader.instructions(
+                span.attributes[semconv.SYSTEM_INSTRUCTIONS]
+            ):
                 instructed.add(key)
         elif operation(span) == semconv.OPERATION_EXECUTE_TOOL or (span.span_id in tree.spans_of and span != tree.root):
             below[tree.agent_of[key]][key] = span
@@ -262,10 +264,10 @@ def _agreed(said: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 def _in_progress(spans: Mapping[SpanKey, SpanRow]) -> list[str]:
     """Reasons for spans that were begun, and of whose end nothing is known."""
+    begun = [span for span in spans.values() if span.end_ns == 0]
     open = Counter(
         "call" if is_call(span) else "run" if operation(span) == semconv.OPERATION_INVOKE_AGENT else "step"
-        for span in spans.values()
-        if span.end_ns == 0
+        for span in begun
     )
     return [f"{kind} in progress" if n == 1 else f"{n} {kind}s in progress" for kind, n in sorted(open.items())]
 
@@ -280,9 +282,9 @@ def _missing_spans(spans: Mapping[SpanKey, SpanRow]) -> list[str]:
         count = span.attributes.get(semconv.TRAJECTORY_SPAN_COUNT)
         if isinstance(count, int) and count in INT64:
             expected += count + 1
-        if operation(span) == semconv.OPERATION_INVOKE_AGENT and semconv.INTERRUPTED in span.attributes:
+        if semconv.INTERRUPTED in span.attributes and operation(span) == semconv.OPERATION_INVOKE_AGENT:
             problems.append(f"interrupted: {as_text(span.attributes[semconv.INTERRUPTED])}")
-    seen = sum(1 for span in spans.values() if semconv.TRAJECTORY_ID in span.attributes)
+    seen = len([1 for span in spans.values() if semconv.TRAJECTORY_ID in span.attributes])
     if expected > seen:
         problems.append(f"{expected - seen} of {expected} spans missing")
     return problems

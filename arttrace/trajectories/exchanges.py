@@ -64,7 +64,9 @@ class Asked:
                 self._next += 1
             found = self._next
         else:
-            found = next((place for place in places if place not in self._answered), places[0])
+            found = places[0]
+            if found in self._answered:
+                found = next((place for place in places if place not in self._answered), found)
         self._answered.add(found)
         return found
 

@@ -159,13 +159,15 @@ def _continuations(
     continues: list[int | None] = []
     by_ids: dict[int, dict[_Ids, list[int]]] = {}
     by_flow: dict[tuple[int, _Ids | None], dict[str | None, list[int]]] = {}
-    depth = [0]
-    for node in range(1, len(parent)):
-        depth.append(depth[parent[node]] + 1)
+    depth: list[int] = []  # is asked for where several calls gave one answer
     for call, prompt in zip(calls, prompts, strict=True):
         node = nearest[prompt]
         candidates = producers.get(node, [])
         if len(candidates) > 1:
+            if not depth:
+                depth.append(0)
+                for at in range(1, len(parent)):
+                    depth.append(depth[parent[at]] + 1)
             if node not in by_ids:
                 by_ids[node] = {}
                 for other in candidates:

@@ -102,8 +102,9 @@ def partition(scope: Scope) -> Partition:
     for key, group in groups.items():
         for number in group.calls:
             agent_of_call[number] = ids[key]
-    asked_by = {id: agent_of_call[e.call] for e in scope.history.exchanges for id in e.ids[1:]}
-    asked_by |= {e.part.id: agent_of_call[e.call] for e in scope.history.exchanges if e.part.id}
+    exchanges = scope.history.exchanges if scope.spans else ()
+    asked_by = {id: agent_of_call[e.call] for e in exchanges for id in e.ids[1:]}
+    asked_by |= {e.part.id: agent_of_call[e.call] for e in exchanges if e.part.id}
     agent_of_span = {
         key: asked_by.get(text(span.attributes.get(semconv.TOOL_CALL_ID)) or "")
         or ids[_place(scope, groups, scope.tool_of.get(key), _flow(span))]

@@ -79,7 +79,8 @@ def tool_calls(
         if (same := (agent_id, exchange.answer, exchange.position, part.id)) in told:  # one answer, sampled twice
             continue
         told.add(same)
-        known = next((by_id[agent_id, id] for id in exchange.ids if (agent_id, id) in by_id), None)
+        ids = exchange.ids if by_id else ()
+        known = next((by_id[agent_id, id] for id in ids if (agent_id, id) in by_id), None)
         if known is not None:
             # A framework may run the tool under an id of its own.
             found[known] = _with_what_was_asked(found[known], part.id or found[known].id, part.arguments, exchange)
