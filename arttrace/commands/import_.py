@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from arttrace.commands.options import json_option, store_option
+from arttrace.commands.progress import Progress
 from arttrace.errors import ArttraceError
 from arttrace.formats.files import Imported, Unreadable, read_file
 from arttrace.paths import DataDir
@@ -43,8 +44,12 @@ def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: Data
     with open_store(data, create=True) as store:
         for file in files:
             imported = _read(file, name)
-            for start in range(0, len(imported.records), _AT_ONCE):
+            total = len(imported.records)
+            progress = Progress(total, f"records of {file.name}", lambda line: click.echo(line, err=True))
+            for start in range(0, total, _AT_ONCE):
                 store.append(imported.records[start : start + _AT_ONCE])
+                if total > _AT_ONCE:
+                    progress(min(start + _AT_ONCE, total))
             done.append(_report(file, imported))
             if not as_json:
                 _show(done[-1])

@@ -219,3 +219,15 @@ def test_sql(root: Path) -> None:
 )
 def test_an_entry_point_is_shown_without_what_is_around_its_module(entry: str, shown: str) -> None:
     assert entry_name(entry) == shown
+
+
+def test_an_import_of_many_records_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arttrace.commands.import_._AT_ONCE", 2)
+    file = tmp_path / "runs.jsonl"
+    talk = [{"role": "user", "content": "why?"}, {"role": "assistant", "content": "because"}]
+    file.write_text("".join(json.dumps({"messages": [*talk, *talk[:number]]}) + "\n" for number in range(3)))
+    done = CliRunner().invoke(cli, ["import", str(file), "--dir", str(tmp_path / "data")])
+    assert done.exit_code == 0, done.output
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("7 of 7 records of runs.jsonl, ")
+    assert "per second" in last
