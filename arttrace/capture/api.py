@@ -100,11 +100,16 @@ def reward(value: float, name: str = "reward", *, trajectory_id: str | None = No
 
 
 def update(*, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()) -> None:
-    """Add metadata and tags to the trajectory the caller runs in. Outside of one, nothing happens."""
+    """Add metadata and tags to the trajectory the caller runs in, whichever process began it. Outside of one, nothing
+    happens.
+
+    Tags add up. Of a key of metadata, what the process that began the trajectory says counts; of others, what was said
+    on the span that began later.
+    """
     with _guard:
-        run = current_trajectory()
-        if run is not None:
-            run.update(metadata=metadata, tags=tags)
+        scope = calling_flow().scope or program.scope()
+        if scope is not None:
+            scope.update(metadata=metadata, tags=tags)
 
 
 @contextmanager

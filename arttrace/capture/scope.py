@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from opentelemetry.trace import SpanContext, SpanKind
 
 from arttrace import semconv
-from arttrace.capture import known_runs
+from arttrace.capture import known_runs, updates
 from arttrace.capture.entry_point import EntryPoint
 from arttrace.capture.flow import Execution, Flow, calling_flow, claim_execution, current_flow, set_flow
 from arttrace.capture.guard import Guard, logger
@@ -57,6 +57,7 @@ class Run(msgspec.Struct, eq=False):
     """The open scopes of libraries' spans, by id(): one whose span is never ended ends with the run."""
     interrupted: str | None = None
     """Why the run is none to be judged or learned from, however it ends."""
+    told_of_late_update: bool = False
 
     def update(self, metadata: Mapping[str, Any] | None, tags: Sequence[str]) -> None:
         """Add metadata and tags, as they are now."""
@@ -68,6 +69,17 @@ class Run(msgspec.Struct, eq=False):
             for tag in map(safe_text, (tags,) if isinstance(tags, str) else tags):
                 if tag not in self.tags:
                     self.tags.append(tag)
+
+    def said(self) -> tuple[dict[str, Any], bool]:
+        """The tags and metadata as attributes of a span, and whether metadata was cut to a bound."""
+        attributes: dict[str, Any] = {}
+        was_cut = False
+        if self.tags:
+            attributes[semconv.TAGS] = list(self.tags)
+        if self.metadata:
+            attributes[semconv.METADATA], cut = json_object(dict(self.metadata), MAX_CONTENT_BYTES)
+            was_cut = cut or self.metadata_was_cut
+        return attributes, was_cut
 
 
 class RunOverrides:
@@ -174,6 +186,17 @@ class Scope:
         return self if self.parent is None else self.parent.root
 
     @property
+    def _local_root(self) -> Scope:
+        """The outermost scope that this process opened for the trajectory; a place, where it is right at one."""
+        above = self.parent
+        return self if above is None or above.is_place else above._local_root
+
+    @property
+    def is_of_a_parent(self) -> bool:
+        """Whether it was opened before this process was forked, and is recorded by the one that opened it."""
+        return self._pid != os.getpid()
+
+    @property
     def has_ended(self) -> bool:
         """Whether it was closed."""
         return self._ended
@@ -228,17 +251,23 @@ class Scope:
         return self.name == name or (library == "mcp" and self.name.endswith(f"_{name}"))
 
     def update(self, *, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()) -> None:
-        """Add metadata and tags to the trajectory, from the process that began it; another one's are not recorded,
-        which is logged."""
+        """Add metadata and tags to the trajectory. What another process says than the one that began it is recorded
+        on that process's own root, or in a span of its own (updates.py) where none is open."""
         with _recording:
-            if self.root.is_place:
-                logger.warning(
-                    "arttrace: update(metadata=%s, tags=%s) is not recorded: another process began this trajectory, and"
-                    " its metadata and tags are given there",
-                    sorted(map(str, metadata or ())),
-                    list(tags),
-                )
-        self.run.update(metadata, tags)
+            local = self._local_root
+            if local.is_root and local.has_ended:
+                if not self.run.told_of_late_update:
+                    self.run.told_of_late_update = True
+                    logger.warning("arttrace: update after the end of trajectory %.100r is not recorded", self.run.id)
+            elif local.has_ended or local.is_of_a_parent:
+                run = Run(self.run.id, self.run.project)
+                run.update(metadata, tags)
+                said, cut = run.said()
+                if said:
+                    said |= {semconv.TRUNCATED: [semconv.METADATA]} if cut else {}
+                    updates.record(self.context, self.capture_content, run.id, said)
+            else:
+                self.run.update(metadata, tags)
 
     def reward(self, value: float, name: str = "reward") -> None:
         """Give the trajectory a reward. Each call adds one."""
@@ -267,7 +296,7 @@ class Scope:
 
     def close(self, error: BaseException | None = None) -> None:
         """End the span now; the second time does nothing. `error` is what ended the run, None when it went well."""
-        if self._ended or self._pid != os.getpid():  # in a forked child the run is still the parent's
+        if self._ended or self.is_of_a_parent:
             return
         if self._is_local_root:
             for unended in list(self.run.followed.values()):
@@ -313,14 +342,10 @@ class Scope:
             attributes[semconv.SCENARIO] = run.scenario
         if run.group is not None:
             attributes[semconv.GROUP] = run.group
-        if run.tags:
-            attributes[semconv.TAGS] = list(run.tags)
-        if run.metadata:
-            text, cut = json_object(dict(run.metadata), MAX_CONTENT_BYTES)
-            attributes[semconv.METADATA] = text
-            if (cut or run.metadata_was_cut) and semconv.METADATA not in self._cut:
-                self._cut.append(semconv.METADATA)
-        return attributes
+        said, cut = run.said()
+        if cut and semconv.METADATA not in self._cut:
+            self._cut.append(semconv.METADATA)
+        return attributes | said
 
     def _content(self, attribute: str, value: Any, is_object: bool) -> None:
         if self.capture_content == "off":

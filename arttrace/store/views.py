@@ -51,6 +51,21 @@ _IS_CALL = f"operation IN {semconv.CALL_OPERATIONS}"
 _OWN_TAGS = f"TRY_CAST({_attribute('arttrace.tags', operator='->')} AS VARCHAR[])"
 _OWN_METADATA = f"TRY_CAST({_attribute('arttrace.metadata')} AS JSON)"
 
+
+def _said(attribute: str, value: str) -> str:
+    """What a run's entry says of it, and, as trajectories/build.py reads it, what processes that joined it say."""
+    joined = f"""({_IS_CALL}) IS NOT TRUE AND contains(document, '"{attribute}"')
+                AND ({_attribute(semconv.TRAJECTORY_ID)}) IS NOT NULL"""
+    return f"CASE WHEN entry IS NOT NULL OR ({joined}) THEN {value} END"
+
+
+_IN_ORDER = "s.start_ns, s.trace_id, s.span_id"
+_ALL_TAGS = f"flatten(list(s.tags ORDER BY s.entry IS NULL, {_IN_ORDER}) FILTER (s.tags IS NOT NULL))"
+_TAGS = f"list_filter({_ALL_TAGS}, lambda tag, place: list_position({_ALL_TAGS}, tag) = place)"
+_MAPS = f"list(s.said ORDER BY s.entry IS NOT NULL, {_IN_ORDER}) FILTER (s.said IS NOT NULL)"
+_METADATA = f"""CASE WHEN count(s.metadata) < 2 THEN any_value(s.metadata)
+        ELSE to_json(list_reduce({_MAPS}, lambda said, later: map_concat(said, later))) END"""
+
 _TRAJECTORY_ID = Column("trajectory_id", "the trajectory, as `arttrace ls` names it")
 _WHERE_IT_STANDS = (
     _TRAJECTORY_ID,
@@ -254,12 +269,13 @@ _TRAJECTORIES = View(
         ),
         Column("error", "what ended the run; NULL when nothing did", "any_value(s.error) FILTER (s.entry IS NOT NULL)"),
         Column("rewards", "the sum by name, a map: rewards['correct']", "any_value(r.rewards)"),
-        Column("tags", "the tags of its entry, a list: list_contains(tags, 'beta')", "any_value(s.tags)"),
-        Column("metadata", "the metadata of its entry as JSON: metadata->>'user'", "any_value(s.metadata)"),
+        Column("tags", "its tags, a list: list_contains(tags, 'beta')", _TAGS),
+        Column("metadata", "its metadata as JSON: metadata->>'user'", _METADATA),
     ),
     f"""FROM (SELECT *,
-            CASE WHEN entry IS NOT NULL THEN {_OWN_TAGS} END AS tags,
-            CASE WHEN entry IS NOT NULL THEN {_OWN_METADATA} END AS metadata
+            {_said(semconv.TAGS, _OWN_TAGS)} AS tags,
+            {_said(semconv.METADATA, _OWN_METADATA)} AS metadata,
+            TRY_CAST(metadata AS MAP(VARCHAR, JSON)) AS said
         FROM spans WHERE trajectory_id IS NOT NULL AND operation IS DISTINCT FROM 'evaluate') s
     LEFT JOIN (
         SELECT trajectory_id, map(list(name ORDER BY name), list(value ORDER BY name)) AS rewards

@@ -80,7 +80,9 @@ def _build(
     }
     spans, parents = distinct_ids(spans, parents)
     tree = agent_tree(trajectory_id, spans, parents)
-    root = _agreed([top.attributes for top in tree.tops]) if tree.tops else _said_of_the_run(spans)
+    joined = _joined(spans, tree.tops)
+    root = _agreed([top.attributes for top in tree.tops]) if tree.tops else _said_of_the_run(spans, joined)
+    tags, metadata = _tags_and_metadata([root, *(span.attributes for span in joined.values())])
     failed = sorted(error for top in tree.tops if (error := span_error(top)) is not None)
     collided = {span.key for span in members if span.collided is not None}
     agents, calls, tools, nodes = _agents_and_calls(tree, spans, collided)
@@ -93,8 +95,8 @@ def _build(
         entry_name=text(root.get(semconv.ENTRY_NAME)) or "",
         scenario=text(root.get(semconv.SCENARIO)),
         group=text(root.get(semconv.GROUP)),
-        tags=tuple(as_text(tag) or "" for tag in _sequence(root.get(semconv.TAGS))),
-        metadata=_mapping(from_json(root.get(semconv.METADATA))),
+        tags=tags,
+        metadata=metadata,
         arguments=from_json(root.get(semconv.ENTRY_ARGUMENTS)),
         result=from_json(root.get(semconv.ENTRY_RESULT)),
         error="; ".join(failed) or None,
@@ -243,10 +245,37 @@ def _spawners(
     return spawners
 
 
-def _said_of_the_run(spans: Mapping[SpanKey, SpanRow]) -> Mapping[str, Any]:
+def _joined(spans: Mapping[SpanKey, SpanRow], tops: Sequence[SpanRow]) -> dict[SpanKey, SpanRow]:
+    """The spans on which processes that did not begin the run say tags or metadata of it, in order of start: their own
+    uppermost ones, or such as are there for nothing else (capture/updates.py). The view `trajectories` has the rule
+    too (store/views.py)."""
+    return {
+        key: span
+        for key, span in spans.items()
+        if (semconv.TAGS in span.attributes or semconv.METADATA in span.attributes)
+        and semconv.TRAJECTORY_ID in span.attributes
+        and semconv.ENTRY not in span.attributes
+        and not is_call(span)
+        and span not in tops
+    }
+
+
+def _tags_and_metadata(said: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Of the root, which comes first, and the joined: every tag once in that order; of each key the root's value, else
+    the last one's."""
+    tags = [as_text(tag) or "" for one in said for tag in _sequence(one.get(semconv.TAGS))]
+    own, *others = [_mapping(from_json(one.get(semconv.METADATA))) for one in said]
+    metadata = dict(own)
+    for other in others:
+        metadata |= other
+    return tuple(dict.fromkeys(tags)), metadata | own
+
+
+def _said_of_the_run(spans: Mapping[SpanKey, SpanRow], joined: Collection[SpanKey]) -> Mapping[str, Any]:
     """Of a run without a root, what its first call that says its task, group or metadata says of them."""
     about = (semconv.SCENARIO, semconv.GROUP, semconv.METADATA)
-    told = next((span.attributes for span in spans.values() if not span.attributes.keys().isdisjoint(about)), {})
+    calls = (span.attributes for key, span in spans.items() if key not in joined)
+    told = next((said for said in calls if not said.keys().isdisjoint(about)), {})
     return {name: told[name] for name in about if name in told}
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import functools
 import json
 import os
 import subprocess
@@ -18,6 +20,7 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 import httpx
 import pytest
 from chat_server import ChatServer
+from click.testing import CliRunner
 from spool import read_spans
 
 import arttrace
@@ -25,6 +28,7 @@ from arttrace import semconv
 from arttrace.capture import hops, middleware, processes, propagation
 from arttrace.capture.guard import failures
 from arttrace.capture.propagation import Carried, parse
+from arttrace.commands import cli
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
@@ -386,31 +390,146 @@ async def test_asgi_middleware_and_a_service_with_instrumentation_of_its_own(
     assert agents(trajectory) == [("caller", None, 0), ("remote", "caller", 1), ("remote", "caller", 1)]
 
 
-def test_what_a_service_says_of_the_trajectory_that_reached_it_is_recorded_or_logged(
+async def answer(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"done"})
+
+
+async def ask(app: Any) -> None:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(arttrace.ASGIMiddleware(app))) as client:
+        assert (await client.get("http://service/")).text == "done"
+
+
+def test_what_a_service_says_of_the_trajectory_that_reached_it_is_recorded(
     tmp_path: Path, spans: Spans, records: Callable[[], list[Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
+    late: list[Callable[[], None]] = []
+
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        arttrace.update(tags=["slow"], metadata={"user": "me"})
-        with arttrace.agent(name="remote"):
-            arttrace.update(tags=["slow"])
+        arttrace.update()
+        arttrace.update(tags=["slow"], metadata={"user": "me", "step": 1, "mine": 0})
+        arttrace.update(metadata={"step": 2})
+        with arttrace.agent(name="remote") as remote:
+            arttrace.update(tags=["slow", "remote"], metadata={"step": 3})
+            with arttrace.agent(name="below"):
+                arttrace.update(tags=["below"])
             arttrace.reward(0.5, name="found")
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"done"})
+            context = contextvars.copy_context()
+            late.append(lambda: context.run(arttrace.update, tags=["late"], metadata={"step": 4}))
+        for update in (*late, lambda: remote.update(tags="later")):
+            update()
+        current = arttrace.current_trajectory()
+        assert current is not None
+        current.update(tags=["through the object"])
+        await answer(scope, receive, send)
 
     arttrace.init(project="test", dir=tmp_path / "data", propagate=["service"])
     with arttrace.trajectory(name="caller") as caller:
-        arttrace.update(tags=["mine"])
-
-        async def call() -> Any:
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(arttrace.ASGIMiddleware(app))) as client:
-                return await client.get("http://service/")
-
-        assert asyncio.run(call()).text == "done"
+        arttrace.update(tags=["mine"], metadata={"mine": 1})
+        asyncio.run(ask(app))
     rewards = [record for record in records() if isinstance(record, Reward)]
     assert [(reward.trajectory_id, reward.value) for reward in rewards] == [(caller.id, 0.5)]
     (trajectory,) = build_trajectories(spans())
-    assert trajectory.tags == ("mine",)
-    assert [record.message.partition(" is not")[0] for record in caplog.records] == [
-        "arttrace: update(metadata=['user'], tags=['slow'])",
-        "arttrace: update(metadata=[], tags=['slow'])",
-    ]
+    tags = ["mine", "slow", "remote", "below", "late", "later", "through the object"]
+    metadata = {"mine": 1, "user": "me", "step": 4}
+    assert (list(trajectory.tags), trajectory.metadata) == (tags, metadata)
+    assert agents(trajectory) == [("below", "remote", 0), ("caller", None, 0), ("remote", "caller", 0)]
+    assert (trajectory.incomplete, trajectory.calls, trajectory.tool_calls) == ("", (), ())
+    assert [record.message for record in caplog.records] == []
+    for lost in ("invoke_agent below", "invoke_agent remote", "invoke_agent caller"):
+        (trajectory,) = build_trajectories([span for span in spans() if span.name != lost])
+        assert trajectory.incomplete, lost
+
+    arttrace.shutdown()
+    invoke = functools.partial(CliRunner().invoke, cli, catch_exceptions=False)
+    (listed,) = json.loads(invoke(["ls", "--json", "--dir", str(tmp_path / "data")]).output)
+    shown = json.loads(invoke(["show", caller.id, "--json", "--dir", str(tmp_path / "data")]).output)["trajectory"]
+    query = "SELECT tags, metadata, recorded_agents, calls FROM trajectories"
+    (row,) = json.loads(invoke(["sql", query, "--json", "--dir", str(tmp_path / "data")]).output)
+    assert (row["recorded_agents"], row["calls"]) == (3, 0)
+    row["metadata"] = json.loads(row["metadata"]) if isinstance(row["metadata"], str) else row["metadata"]
+    assert [(one["tags"], one["metadata"]) for one in (listed, shown, row)] == [(tags, metadata)] * 3
+
+
+def test_what_a_service_says_keeps_to_the_rules_of_content(tmp_path: Path, spans: Spans) -> None:
+    class Hostile:
+        def __str__(self) -> str:
+            raise RuntimeError("user")
+
+        __repr__ = __str__
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        arttrace.update(
+            metadata={"key": "sk-" + "a1B2" * 12, "odd": Hostile(), "long": "x" * (9 << 20)}, tags=[Hostile()]
+        )  # type: ignore[list-item]
+        await answer(scope, receive, send)
+
+    arttrace.init(project="test", dir=tmp_path / "data", propagate=["service"])
+    with arttrace.trajectory(name="caller"):
+        asyncio.run(ask(app))
+    (said,) = [span for span in spans() if span.name == "update"]
+    assert "a1B2a1B2" not in said.attributes[semconv.METADATA]
+    assert len(said.attributes[semconv.METADATA]) < 9 << 20
+    assert said.attributes[semconv.TRUNCATED] == [semconv.METADATA]
+
+
+def test_a_service_that_records_nothing_records_no_update(
+    tmp_path: Path, spans: Spans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        monkeypatch.setenv("ARTTRACE_DISABLED", "1")
+        arttrace.init(dir=tmp_path / "other")
+        arttrace.update(tags=["slow"])
+        await answer(scope, receive, send)
+
+    arttrace.init(project="test", dir=tmp_path / "data", propagate=["service"])
+    with arttrace.trajectory(name="caller"):
+        asyncio.run(ask(app))
+    arttrace.flush()
+    assert not [span for span in read_spans(tmp_path / "data") if span.name == "update"]
+    assert not (tmp_path / "other").exists()
+
+
+def test_an_update_after_the_end_is_told_once(spans: Spans, caplog: pytest.LogCaptureFixture) -> None:
+    with arttrace.trajectory(name="run") as run:
+        pass
+    run.update(tags=["late"])
+    run.update(tags=["late"])
+    assert [span.name for span in spans()] == ["invoke_agent run"]
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [f"arttrace: update after the end of trajectory {run.id!r} is not recorded"]
+
+
+@pytest.mark.parametrize("how", ["fork", "spawn", "forkserver"])
+def test_what_child_processes_say_is_recorded(how: str, tmp_path: Path) -> None:
+    if how not in __import__("multiprocessing").get_all_start_methods():
+        pytest.skip(f"no {how} here")
+    run(
+        """
+        import multiprocessing, subprocess, sys
+        import arttrace
+        def job(name):
+            arttrace.update(tags=[name], metadata={name: 1, "root": 0})
+        @arttrace.agent
+        def worker():
+            arttrace.update(tags=["worker"], metadata={"worker": 1})
+        if __name__ == "__main__":
+            context = multiprocessing.get_context(sys.argv[1])
+            with arttrace.trajectory(name="outer", metadata={"root": 1}):
+                for target, args in ((job, ("process",)), (worker, ())):
+                    process = context.Process(target=target, args=args)
+                    process.start(); process.join()
+                    assert process.exitcode == 0
+                with context.Pool(1) as pool:
+                    pool.map(job, ["pool"])
+                program = "import arttrace; arttrace.init(); arttrace.update(tags=['program'])"
+                subprocess.run([sys.executable, "-c", program], check=True)
+        """,
+        tmp_path,
+        how,
+    )
+    trajectory = one_trajectory(tmp_path)
+    assert trajectory.tags == ("process", "worker", "pool", "program")
+    assert trajectory.metadata == {"root": 1, "process": 1, "worker": 1, "pool": 1}
+    assert [name for name, _, _ in agents(trajectory) if name in ("outer", "worker")] == ["outer", "worker"]
+    assert len(trajectory.agents) == 3

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import random
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -112,6 +115,51 @@ def test_tags_and_metadata(store: Store) -> None:
     for view, id in (("trajectories", "id"), ("agents", "trajectory_id")):
         query = f"SELECT {id}, tags, metadata->'user'->>'id' FROM {view} WHERE list_contains(tags, 'eu')"
         assert store.sql(query)[1] == [("1" * 32, ["beta", "eu"], "u1")]
+
+
+def joined_runs() -> dict[str, list[SpanRow]]:
+    """Runs of which several processes say tags and metadata, one of them without a root."""
+    runs: dict[str, list[SpanRow]] = {}
+    for id, own in (("both", {"TAGS": ["z", "b"], "METADATA": '{"root": 1.50, "é\\"": []}'}), ("others", {}), ("", {})):
+        run = Run(id or "no root")
+        run.update("later", at=30, TAGS=["b", "d"], METADATA='{"k": 3, "two": {"x": null}, "root": 0}')
+        run.agent(
+            "service", at=20, until=25, TAGS=["c", "b"], METADATA='{"k": 2, "one": null, "é\\"": 12345678901234567}'
+        )
+        run.tool("served", "look", at=40, until=50, TRAJECTORY_SPAN_COUNT=0, TAGS="no list", METADATA="[1]")
+        run.update("empty", at=50, TAGS=[], METADATA="{}")
+        of_a_call = {"TAGS": ["no"], "METADATA": '{"no": 1}'} if id else {}
+        run.chat("c", [message("user", "u")], message("assistant", "a"), at=60, **of_a_call)
+        runs[run.id] = run.end(**own) if id else run.spans
+    runs["nothing"] = [*research_run("nothing"), *Run("nothing").spans]
+    return runs
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_several_processes_say_of_a_run_reads_the_same_everywhere(store: Store, data: DataDir, seed: int) -> None:
+    runs = joined_runs()
+    spans = [span for spans in runs.values() for span in spans]
+    random.Random(seed).shuffle(spans)
+    for start in range(0, len(spans), 5):
+        store.append(spans[start : start + 5])
+    rows = {id: (tags, meta) for id, tags, meta in store.sql("SELECT id, tags, metadata FROM trajectories")[1]}
+    assert rows.keys() == runs.keys()
+    assert store.sql("SELECT sum(recorded_agents), sum(calls) FROM trajectories")[1] == [(3 + 2 + 1, 3 + 7)]
+    store.close()
+
+    def asked(*command: str) -> Any:
+        return json.loads(CliRunner().invoke(cli, [*command, "--json", "--dir", str(data.root)]).output)
+
+    listed = {one["id"]: one for one in asked("ls")}
+    for id, (tags, metadata) in rows.items():
+        said = (tags or [], json.loads(metadata or "{}"))
+        shown = {"tags": [], "metadata": {}, **asked("show", id)["trajectory"]}
+        assert said == (listed[id]["tags"], listed[id]["metadata"]) == (shown["tags"], shown["metadata"]), id
+    assert listed["both"]["tags"] == ["z", "b", "c", "d"]
+    assert listed["both"]["metadata"] == {"root": 1.5, 'é"': [], "k": 3, "one": None, "two": {"x": None}}
+    assert listed["others"]["incomplete"] == ""
+    assert listed["no root"]["tags"] == ["c", "b", "d"]
+    assert (rows["nothing"], listed["nothing"]["tags"]) == ((None, None), [])
 
 
 def test_help_and_docs_tell_every_column() -> None:

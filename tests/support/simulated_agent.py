@@ -125,6 +125,15 @@ class Run:
         }
         return self._add(name, f"invoke_agent {name}", parent or self.root_id, at, until, 1, attributes)
 
+    def update(self, name: str, *, at: int, parent: str | None = None, **extra: Any) -> str:
+        """Adds what `update` says in a process that joined the run, as a span of its own; returns its span id."""
+        attributes = {
+            semconv.TRAJECTORY_ID: self.id,
+            semconv.TRAJECTORY_SPAN_COUNT: 0,
+            **{getattr(semconv, key): value for key, value in extra.items()},
+        }
+        return self._add(name, "update", parent or self.root_id, at, at, 1, attributes)
+
     def end(self, *, at: int = 1000, **extra: Any) -> list[SpanRow]:
         """Adds the root; returns all spans."""
         attributes = {
@@ -133,7 +142,7 @@ class Run:
             semconv.AGENT_NAME: "planner",
             semconv.ENTRY: self.entry,
             semconv.SCENARIO: self.scenario,
-            semconv.TRAJECTORY_SPAN_COUNT: len(self.spans),
+            semconv.TRAJECTORY_SPAN_COUNT: sum(semconv.TRAJECTORY_SPAN_COUNT not in s.attributes for s in self.spans),
             semconv.EXECUTION_ID: "E0",
             **{getattr(semconv, key): value for key, value in extra.items()},
         }

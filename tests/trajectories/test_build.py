@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_agent import T0, Run, message, research_run, result
 
+from arttrace import semconv
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
@@ -36,6 +37,47 @@ def test_order_and_duplicates_do_not_matter(seed: int, duplicates: list[int], lo
     again = build_trajectories(delivered, rewards[::-1])
     assert again == expected
     assert [sequences(t) for t in again] == [sequences(t) for t in expected]
+
+
+def run_that_services_joined() -> Run:
+    """Its parts in another order than they began in; two of them began at once."""
+    run = Run("joined")
+    run.update("second", at=30, TAGS=["b", "d"], METADATA='{"k": 3, "two": {"x": null}}')
+    served = run.agent("service", at=20, until=25, TAGS=["c", "b"], METADATA='{"k": 2, "one": 1, "root": 0}')
+    run.tool("served", "look", at=40, until=50, TRAJECTORY_SPAN_COUNT=0, TAGS=["e"], METADATA="no object")
+    run.update("a tie", at=30, parent=served, TAGS=["f"], METADATA='{"k": 4}')
+    run.chat("c", [message("user", "u")], message("assistant", "a"), at=60, TAGS=["none"], METADATA='{"none": 1}')
+    run.end(TAGS=["z", "b"], METADATA='{"root": 9}')
+    return run
+
+
+def test_what_other_processes_say_of_the_run_is_merged_by_one_rule() -> None:
+    run = run_that_services_joined()
+    trajectory = built(run.spans)
+    first, last = sorted([("second", ["b", "d"], 3), ("a tie", ["f"], 4)], key=lambda one: run.span_id(one[0]))
+    tags = dict.fromkeys(["z", "b", "c", "b", *first[1], *last[1], "e"])
+    assert trajectory.tags == tuple(tags)
+    assert trajectory.metadata == {"root": 9, "k": last[2], "one": 1, "two": {"x": None}}
+    assert (trajectory.incomplete, len(trajectory.calls), len(trajectory.tool_calls)) == ("", 1, 1)
+    assert sorted(names(trajectory).values()) == ["planner", "service"]
+    assert (trajectory.start_ns, trajectory.end_ns) == (T0, T0 + 1_000_000)
+    for seed in range(30):
+        delivered = [*run.spans, run.spans[seed % len(run.spans)]]
+        random.Random(seed).shuffle(delivered)
+        assert built(delivered) == trajectory
+
+
+def test_what_another_process_says_hides_no_span_that_is_missing() -> None:
+    run = run_that_services_joined()
+    others = run.spans[:-1]
+    for lost in others:
+        trajectory = built([span for span in run.spans if span is not lost])
+        known = semconv.TRAJECTORY_SPAN_COUNT in lost.attributes and lost.name != "invoke_agent service"
+        assert bool(trajectory.incomplete) is not known, lost.name
+    alone = built([span for span in others if span.name == "update"])
+    assert alone.incomplete
+    assert sorted(alone.tags) == ["b", "d", "f"]
+    assert {*built(others).tags} == {*built(run.spans).tags} - {"z"}
 
 
 def test_what_the_root_says() -> None:
