@@ -16,6 +16,7 @@ from arttrace.capture.decorators import trajectory
 from arttrace.capture.flow import calling_flow, current_flow, set_flow
 from arttrace.capture.guard import Guard, logger
 from arttrace.capture.replay import RecordedTools
+from arttrace.capture.sampling import Sample
 from arttrace.capture.scope import RunOverrides, Scope, record_reward
 from arttrace.content import ContentMode, Mask
 
@@ -28,6 +29,7 @@ def init(
     dir: str | Path | None = None,
     capture_content: ContentMode | None = None,
     mask: Mask | None = None,
+    sample: Sample | None = None,
     orphans: Orphans | None = None,
     capture_http: bool | None = None,
     trainable: Sequence[str] | None = None,
@@ -44,6 +46,9 @@ def init(
         mask: A callable `(value, *, kind)` that returns the value masked: lists of structured messages, arguments,
             results, metadata and errors, before they are written, in a thread of arttrace's. Where it raises, that
             value is dropped and its span stays.
+        sample: The share of runs that is stored, 0 to 1, or a callable that is given each run at its beginning (`.id`,
+            `.name`, `.tags`, `.metadata`) and returns a bool or a share. Runs that fail or are rewarded before they
+            end are stored whatever it says. ARTTRACE_SAMPLE (a number); 1.
         orphans: "record" calls outside any trajectory, or "ignore" them. ARTTRACE_ORPHANS; "record".
         capture_http: Record model calls of plain HTTP clients too. ARTTRACE_CAPTURE_HTTP; False.
         trainable: Base URLs of servers that are asked for token ids. ARTTRACE_TRAINABLE; none.
@@ -60,6 +65,7 @@ def init(
             dir=dir,
             capture_content=capture_content,
             mask=mask,
+            sample=sample,
             orphans=orphans,
             capture_http=capture_http,
             trainable=trainable,

@@ -6,6 +6,7 @@
 | `dir` | `ARTTRACE_DIR` | `.arttrace` | the data directory |
 | `capture_content` | `ARTTRACE_CAPTURE_CONTENT` | `full` | `full`, `redacted` (structure and lengths only) or `off` |
 | `mask` | | none | a callable `(value, *, kind) -> value` over all content before it is written |
+| `sample` | `ARTTRACE_SAMPLE` | `1` | the share of runs that is stored, 0 to 1; in code also a rule; see below |
 | `orphans` | `ARTTRACE_ORPHANS` | `record` | calls outside any trajectory: `record` or `ignore`; counted either way |
 | `capture_http` | `ARTTRACE_CAPTURE_HTTP` | off | `1`: model calls of plain HTTP clients are recorded too |
 | `trainable` | `ARTTRACE_TRAINABLE` | none | base URLs whose answers are asked for token ids, commas between |
@@ -30,6 +31,7 @@ from typing import Literal, TypeVar, get_args
 
 from arttrace.capture.guard import logger
 from arttrace.capture.propagation import of_process
+from arttrace.capture.sampling import Sample, as_rate
 from arttrace.content import ContentMode, Mask
 from arttrace.paths import DataDir
 
@@ -54,6 +56,7 @@ class Settings:
     project: str = "default"
     capture_content: ContentMode = "full"
     mask: Mask | None = field(default=None, repr=False)
+    sample: Sample = field(default=1.0, repr=False)
     orphans: Orphans = "record"
     capture_http: bool = False
     trainable: tuple[str, ...] = ()
@@ -76,6 +79,7 @@ class Settings:
         dir: str | Path | None = None,
         capture_content: ContentMode | None = None,
         mask: Mask | None = None,
+        sample: Sample | None = None,
         orphans: Orphans | None = None,
         capture_http: bool | None = None,
         trainable: Sequence[str] | None = None,
@@ -85,7 +89,7 @@ class Settings:
     ) -> Settings:
         """What was given, else what the environment says, else the defaults.
 
-        A word that is not known is logged, and the careful one is taken: content off, orphans ignored.
+        A word that is not known is logged, and the careful one is taken: content off, orphans ignored, all runs stored.
         """
         parent = of_process()  # inside a trajectory of another process its project and directory count
         return cls(
@@ -93,6 +97,7 @@ class Settings:
             project=project or (parent.project if parent else None) or os.environ.get("ARTTRACE_PROJECT") or "default",
             capture_content=content_mode(capture_content, "ARTTRACE_CAPTURE_CONTENT", default="full"),
             mask=mask,
+            sample=_sample(sample),
             orphans=_word(orphans, "ARTTRACE_ORPHANS", get_args(Orphans), "record", "ignore"),
             capture_http=_flag("ARTTRACE_CAPTURE_HTTP") if capture_http is None else capture_http,
             trainable=_list(trainable, "ARTTRACE_TRAINABLE"),
@@ -117,6 +122,17 @@ def _word(given: str | None, variable: str, words: tuple[_T, ...], default: _T, 
         logger.warning("arttrace: %s is none of %s; %s is taken", f"{variable or 'it'}={said!r}", words, otherwise)
         return otherwise
     return words[words.index(said)]
+
+
+def _sample(given: Sample | None) -> Sample:
+    said = os.environ.get("ARTTRACE_SAMPLE", "").strip() or 1.0 if given is None else given
+    if callable(said):
+        return said
+    try:
+        return as_rate(said)
+    except (TypeError, ValueError):
+        logger.warning("arttrace: sample=%.100r is no number from 0 to 1 and no function; every run is stored", said)
+        return 1.0
 
 
 def _flag(variable: str) -> bool:

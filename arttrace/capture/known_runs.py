@@ -23,6 +23,6 @@ def tell_unknown(trajectory_id: str) -> None:
         _told = True
         logger.warning(
             "arttrace: no run %.100r is known in this process: its reward is kept until the run comes, and "
-            "`arttrace ls` tells of rewards whose run is missing (said once)",
+            "`arttrace ls` tells of rewards whose run is missing; one that `sample` left out never comes (said once)",
             trajectory_id,
         )

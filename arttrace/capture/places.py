@@ -12,7 +12,7 @@ import weakref
 from opentelemetry import baggage
 from opentelemetry.trace import SpanContext, TraceFlags
 
-from arttrace.capture import propagation
+from arttrace.capture import propagation, sampling
 from arttrace.capture.config import content_mode
 from arttrace.capture.flow import Execution
 from arttrace.capture.propagation import Carried
@@ -33,6 +33,7 @@ class Place(Scope):
         self.kind, self.name, self.library = "agent", "", None
         self.parent, self.is_root = None, False
         self.before = self.opened_by = None
+        self.calls = 0
         self.run, self._context, self.execution = run, context, execution
         self.capture_content = stricter(self.recorder.settings.capture_content, capture_content)
         self._attributes, self._cut, self._failure = {}, [], None
@@ -50,6 +51,8 @@ class _Elsewhere:
 
 def place_of(carried: Carried) -> Place:
     """The place that another process has said."""
+    if carried.mark is not None:
+        sampling.set_mark(carried.mark)
     context = SpanContext(carried.trace_id, carried.span_id, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
     execution = None
     if carried.execution_id is not None:

@@ -59,7 +59,7 @@ def install_pool(module: ModuleType) -> None:
 def _popen(init: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(init)
     def hooked(self: Any, *args: Any, **kwargs: Any) -> None:
-        carried = _carried()
+        carried = _carried(joins=False)  # most programs are not Python's, or not captured
         if carried is not None:
             with _carrying:
                 if len(args) > _ENV:
@@ -221,7 +221,7 @@ class _Job:
             set_flow(before)
 
 
-def _carried() -> Carried | None:
+def _carried(*, joins: bool = True) -> Carried | None:
     with _carrying:
-        return carried_by()
+        return carried_by(joins=joins)
     return None

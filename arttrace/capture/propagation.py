@@ -1,7 +1,8 @@
 """What a trajectory says to another process of itself: one line of text, in an environment variable or in `baggage`.
 
 The line is a traceparent and, after semicolons, `key=value` pairs: the trajectory's id, the execution that the other
-process descends from, a content mode, and for a child on this machine the project and the data directory.
+process descends from, a content mode, and for a child on this machine the project, the data directory, and the file by
+which it says that it records a part of a run which sampling may leave out.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from arttrace.capture.flow import Flow, calling_flow
+from arttrace.capture import sampling
+from arttrace.capture.flow import calling_flow
 from arttrace.capture.guard import logger
 
 VARIABLE = "ARTTRACE_CONTEXT"
@@ -31,6 +33,7 @@ class Carried(msgspec.Struct, frozen=True):
     capture_content: str = "full"
     project: str | None = None
     dir: str | None = None
+    mark: str | None = None
 
     def text(self) -> str:
         """The line, of printable ASCII without spaces and commas."""
@@ -40,6 +43,7 @@ class Carried(msgspec.Struct, frozen=True):
             "content": None if self.capture_content == "full" else self.capture_content,
             "project": self.project,
             "dir": self.dir,
+            "mark": self.mark,
         }
         said = [f"{key}={quote(value, safe='/')}" for key, value in pairs.items() if value is not None]
         return ";".join([f"00-{self.trace_id:032x}-{self.span_id:016x}-01", *said])
@@ -61,23 +65,28 @@ def parse(text: str) -> Carried | None:
         capture_content=said.get("content", "full"),
         project=said.get("project"),
         dir=said.get("dir"),
+        mark=said.get("mark"),
     )
 
 
-def carried_by(flow: Flow | None = None, *, far: bool = False) -> Carried | None:
-    """What the current flow says of itself, None where it is in no trajectory. `far`: to another machine."""
-    flow = flow or calling_flow()
+def carried_by(*, far: bool = False, joins: bool = True) -> Carried | None:
+    """What the current flow says of itself, None where it is in no trajectory. `far`: to another machine. `joins`: who
+    is told records its part for certain; else it marks the run when it does."""
+    flow = calling_flow()
     scope = flow.scope
     if scope is None or flow.muted or not scope.id:
         return None
     context = scope.context
     settings = scope.recorder.settings
+    if joins:
+        sampling.keep(scope.id)  # the other process stores its part, and so this one does
     return Carried(
         trace_id=context.trace_id,
         span_id=context.span_id,
         trajectory_id=scope.id,
         execution_id=flow.execution.id if flow.execution is not None else None,
         capture_content=scope.capture_content,
+        mark=None if joins else sampling.mark_for(scope.id, settings.data),
         project=None if far else settings.project,
         dir=None if far else str(settings.data.root.absolute()),
     )

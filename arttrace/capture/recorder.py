@@ -21,6 +21,7 @@ from arttrace.capture import tally
 from arttrace.capture.config import MAX_SPOOL_BYTES, MAX_WAITING_BYTES, Settings
 from arttrace.capture.guard import Guard, failed, failures, logger, raise_background_failure
 from arttrace.capture.rows import encoded, span_row
+from arttrace.capture.sampling import Holder
 from arttrace.capture.span import OpenSpan
 from arttrace.content import ContentMode, ContentRules, Hidden
 from arttrace.journal import JournalWriter
@@ -73,12 +74,14 @@ class Opened(Protocol):
 
 class Counts(msgspec.Struct, frozen=True):
     """Records that were spooled; that were not, for want of disk or memory; and, with an endpoint, those that this
-    process delivered to it, and those that it refused for good."""
+    process delivered to it, and those that it refused for good. `left_out` are runs, not records: those that were not
+    sampled."""
 
     recorded: int = 0
     refused: int = 0
     delivered: int = 0
     rejected: int = 0
+    left_out: int = 0
 
 
 class Recorder:
@@ -109,17 +112,24 @@ class Recorder:
         )
         self._resource: dict[str, Any] = {semconv.SERVICE_NAME: settings.project}
         self._start_worker_state()
+        self._holder = Holder(self.submit, lambda payload: self._turn.append(payload))
 
     def ended(self, what: Opened, attributes: dict[str, Any], end_ns: int, failure: tuple[str, str] | None) -> None:
         """End the span of a call or scope and append to the spool what of it may be written; a job's to do. `failure`
         is (error type, message)."""
-        span, mode = what.span, what.capture_content
-        said = "" if failure is None else failure[1]
-        span.attributes, said = self.rules.span(attributes, said, mode, what.hidden)
-        span.end_ns, span.failure = end_ns, None if failure is None else (failure[0], said)
-        self._open.pop(id(what), None)
-        tally.ended(what, span.attributes)
-        self.append(span_row(span, self._resource))
+        span, mode, is_whole = what.span, what.capture_content, False
+        try:
+            said = "" if failure is None else failure[1]
+            span.attributes, said = self.rules.span(attributes, said, mode, what.hidden)
+            span.end_ns, span.failure = end_ns, None if failure is None else (failure[0], said)
+            self._open.pop(id(what), None)
+            tally.ended(what, span.attributes)
+            self.append(span_row(span, self._resource))
+            is_whole = True
+        finally:
+            if getattr(what, "is_root", False):
+                run_id = attributes.get(semconv.TRAJECTORY_ID, "")
+                self._holder.root_ended(run_id, failed=failure is not None or not is_whole)
 
     def submit(self, job: Job, weight: int = 0) -> None:
         """Run a job in the background, after those submitted before.
@@ -161,7 +171,9 @@ class Recorder:
         """Append a record to the spool when this turn of the jobs ends; one that the spool refuses is logged and
         counted."""
         try:
-            self._turn.append(encoded(record))
+            payload = encoded(record)
+            if not self._holder.takes(record, payload):
+                self._turn.append(payload)
         except Exception as error:  # noqa: BLE001  the first rule
             self._refuse(error)
 
@@ -238,6 +250,7 @@ class Recorder:
             refused=self.refused,
             delivered=shipped.delivered if shipped else 0,
             rejected=shipped.refused if shipped else 0,
+            left_out=self._holder.left_out,
         )
 
     def hand_over(self, timeout_s: float | None = None) -> bool:
@@ -431,6 +444,7 @@ class Recorder:
         """Jobs waiting at the fork are the parent's; the child starts with none, and a thread of its own."""
         self._start_worker_state()
         self.recorded = self.refused = self._unsaid = 0
+        self._holder.forget()
         if self._shipper is not None:
             self._shipper.after_fork_in_child()
 

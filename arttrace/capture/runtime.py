@@ -86,7 +86,8 @@ def hand_over(timeout_s: float) -> None:
 
 
 def counts() -> Counts:
-    """What became of this process's records so far: spooled, refused for want of disk or memory, delivered."""
+    """What became of this process's records so far: spooled, refused for want of disk or memory, delivered; and its
+    runs that sampling left out."""
     from arttrace.capture.recorder import Counts
 
     of_each = [each.counts() for each in _all()]
@@ -95,6 +96,7 @@ def counts() -> Counts:
         refused=sum(each.refused for each in of_each),
         delivered=sum(each.delivered for each in of_each),
         rejected=sum(each.rejected for each in of_each),
+        left_out=sum(each.left_out for each in of_each),
     )
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from opentelemetry.trace import SpanContext, SpanKind
 
 from arttrace import semconv
-from arttrace.capture import known_runs, updates
+from arttrace.capture import known_runs, sampling, updates
 from arttrace.capture.entry_point import EntryPoint
 from arttrace.capture.flow import Execution, Flow, calling_flow, claim_execution, current_flow, set_flow
 from arttrace.capture.guard import Guard, logger
@@ -55,6 +55,8 @@ class Run(msgspec.Struct, eq=False):
     """Why the last model call got no answer from its server: a run that then fails is no word about its agent."""
     followed: dict[int, Scope] = {}
     """The open scopes of libraries' spans, by id(): one whose span is never ended ends with the run."""
+    is_rollout: bool = False
+    """Whether somebody waits for what it records: sampling leaves none of these out."""
     interrupted: str | None = None
     """Why the run is none to be judged or learned from, however it ends."""
     told_of_late_update: bool = False
@@ -108,6 +110,7 @@ class RunOverrides:
         run.scenario = scenario if scenario is not None else run.scenario
         run.group = group if group is not None else run.group
         run.update(metadata, ())
+        run.is_rollout = True
         run.tools = self._tools
 
 
@@ -163,6 +166,9 @@ class Scope:
         self._is_local_root = parent is None or parent.is_place
         if self._is_local_root:
             known_runs.note(run.id)
+            sample = self.recorder.settings.sample
+            if self.is_root and sample != 1 and not run.is_rollout:
+                sampling.begin(run, name if entry is None else entry.name, sample)
             self.recorder.started(self)
 
     @property
@@ -452,6 +458,10 @@ def record_reward(trajectory_id: str, value: float, name: str) -> None:
     if number != number or number in (float("inf"), float("-inf")):
         logger.warning("arttrace: the reward %r is no finite number and was not recorded", name)
         return
+    if sampling.was_left_out(trajectory_id):
+        sampling.tell_left_out(trajectory_id)
+        return
+    sampling.keep(trajectory_id)
     recorder().record(
         Reward(id=random_hex(32), trajectory_id=trajectory_id, value=number, name=name, time_ns=time.time_ns())
     )

@@ -10,6 +10,7 @@ import atexit
 import os
 import re
 import sys
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ import msgspec
 from arttrace import semconv
 from arttrace.capture.guard import Guard
 from arttrace.paths import LAST_RUN
+from arttrace.records.record import Record
+from arttrace.records.span import SpanRow
 
 VARIABLE = "ARTTRACE_TALLY"
 _OWNER = "ARTTRACE_TALLY_OWNER"
@@ -45,6 +48,7 @@ class Tally(msgspec.Struct):
 
     runs: int = 0
     calls: int = 0
+    left_out: int = 0
     passed: dict[str, int] = {}
     routes: set[str] = set()
     used: set[str] = set()
@@ -53,8 +57,12 @@ class Tally(msgspec.Struct):
         """What a person is told."""
         if self.runs or self.calls:
             said = [f"{_number(self.runs, 'run')} and {_number(self.calls, 'model call')} captured in {data}"]
+        elif self.left_out:
+            said = [f"nothing was captured in {data}"]
         else:
             said = ["nothing was captured: arttrace saw no model call of the openai client"]
+        if self.left_out:
+            said.append(f"{_number(self.left_out, 'run')} left out by sampling")
         said += [f"not captured: {_number(count, 'request')} to {what}" for what, count in sorted(self.passed.items())]
         unused = ", ".join(sorted(self.routes - self.used))
         return "; ".join([*said, *([f"no call matched the route {unused}"] if unused else [])])
@@ -85,8 +93,25 @@ def is_on() -> bool:
 def ended(what: Any, attributes: dict[str, Any]) -> None:
     """A span has ended."""
     if _path is not None:
-        _tally.calls += attributes.get(semconv.OPERATION_NAME) in _CALLS
+        _tally.calls += _is_call(attributes)
         _tally.runs += bool(getattr(what, "is_root", False))
+
+
+def is_call(record: Record) -> bool:
+    """Whether a record is a model call that has ended."""
+    return isinstance(record, SpanRow) and record.end_ns > 0 and _is_call(record.attributes)
+
+
+def dropped(*, runs: int = 0, calls: int = 0) -> None:
+    """What had ended was left out by sampling, and so not captured."""
+    if _path is not None:
+        _tally.calls -= calls
+        _tally.runs -= runs
+        _tally.left_out += runs
+
+
+def _is_call(attributes: Mapping[str, Any]) -> bool:
+    return attributes.get(semconv.OPERATION_NAME) in _CALLS
 
 
 def passed(host: str | None, path: str, *, known: bool) -> None:
@@ -128,6 +153,7 @@ def _end() -> None:
         total, decoder = Tally(), msgspec.json.Decoder(Tally)
         for each in decoder.decode_lines(_path.read_bytes()):
             total.runs, total.calls = total.runs + each.runs, total.calls + each.calls
+            total.left_out += each.left_out
             for what, count in each.passed.items():
                 total.passed[what] = total.passed.get(what, 0) + count
             total.routes |= each.routes

@@ -176,6 +176,7 @@ def whole(program: Program) -> list[Any]:
         propagate=["127.0.0.1"],
         trainable=["http://another.host/v1"],
         mask=lambda content, *, kind: content,
+        sample=lambda run: False,
     )
     seen = program.run()
     arttrace.flush(FLUSH_S)
