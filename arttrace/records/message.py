@@ -8,6 +8,9 @@ from typing import Any
 
 import msgspec
 
+_json = msgspec.json.Decoder()
+_sorted = msgspec.json.Encoder(order="sorted")
+
 
 class TextPart(msgspec.Struct, frozen=True, gc=False, tag="text"):
     """Plain text."""
@@ -71,7 +74,7 @@ class MessageTexts(tuple[str, ...]):
 
 def canonical_json(value: Any) -> bytes:
     """JSON with sorted keys and no spaces: equal values give equal bytes."""
-    return msgspec.json.encode(value, order="sorted")
+    return _sorted.encode(value)
 
 
 def joined_text(value: Any) -> str | None:
@@ -94,7 +97,7 @@ def _text_of(part: Any) -> str | None:
 
 def _canonical_arguments(arguments: str) -> Any:
     try:
-        return msgspec.json.decode(arguments or "{}")
+        return _json.decode(arguments or "{}")
     except (msgspec.DecodeError, RecursionError):  # a model may well sample `[[[[[...`
         return arguments
 

@@ -48,9 +48,9 @@ def agent_tree(
     """The agent tree of one trajectory's spans, without the agents that only the calls reveal (see subagents.py).
 
     `parents` has every span's parent, without cycles (see spans.py)."""
-    above = _nearest(spans, parents)
-    problems: list[str] = []
     heads = {key: span for key, span in spans.items() if operation(span) == semconv.OPERATION_INVOKE_AGENT}
+    above = _nearest(spans, parents, heads)
+    problems: list[str] = []
     tops = _tops(heads, parents, above)
     missing = _missing_parents(spans, parents, above, tops)
     placeholders = sorted(missing)
@@ -104,7 +104,7 @@ def by_start(agents: Iterable[Agent], abreast: str | None) -> list[Agent]:
 
 
 def _nearest(
-    spans: Mapping[SpanKey, SpanRow], parents: Mapping[SpanKey, SpanKey | None]
+    spans: Mapping[SpanKey, SpanRow], parents: Mapping[SpanKey, SpanKey | None], heads: Collection[SpanKey]
 ) -> dict[SpanKey, tuple[SpanKey | None, SpanKey | None]]:
     """For every span the key of its nearest agent (or of the missing parent at the end of its chain, or None at a
     true root) and of its nearest tool span below that agent."""
@@ -115,7 +115,7 @@ def _nearest(
         while key not in known:
             path.append(key)
             parent = parents[key]
-            if parent is None or parent not in spans or operation(spans[parent]) == semconv.OPERATION_INVOKE_AGENT:
+            if parent is None or parent in heads or parent not in spans:
                 known[path.pop()] = (parent, None)
             else:
                 key = parent
