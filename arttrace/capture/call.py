@@ -163,8 +163,8 @@ class ModelCall:
     """One call of a model client, from `request` to the last byte that the user read."""
 
     __slots__ = (
-        "__weakref__", "_attempts", "_execution", "_path", "_pid", "_provider", "_recorder", "_returned", "_scope",
-        "_span", "_users_span", "http_client", "routed_from", "start_ns",
+        "__weakref__", "_attempts", "_execution", "_is_uppermost", "_path", "_pid", "_provider", "_recorder",
+        "_returned", "_scope", "_span", "_users_span", "http_client", "routed_from", "start_ns",
     )  # fmt: skip
 
     def __init__(
@@ -186,6 +186,7 @@ class ModelCall:
         self.routed_from: str | None = None
         self._attempts: list[Attempt] = []
         self._returned = False
+        self._is_uppermost = False
         self._pid = os.getpid()
         self.start_ns = time.time_ns()
         self._users_span = users_span() if scope is None else None
@@ -277,6 +278,7 @@ class ModelCall:
             run = self._scope.run
             if last is None or not self._is_of_another_run(run.id, last.request):
                 run.ended_spans += 1
+                self._is_uppermost = self._scope.is_place
             run.unanswered = self._unanswered(ending, error)
         failure = None
         if error is not None and not isinstance(error, GeneratorExit):
@@ -310,6 +312,8 @@ class ModelCall:
 
     def _decode(self, ending: Ending, failure: tuple[str, str] | None, end_ns: int) -> None:
         attributes = self._identity()
+        if self._is_uppermost:  # no scope of this process counts it
+            attributes[semconv.TRAJECTORY_SPAN_COUNT] = 0
         last = self._attempts[-1] if self._attempts else Attempt(url=self._path)
         if len(self._attempts) > 1:
             attributes[semconv.ATTEMPTS] = len(self._attempts)

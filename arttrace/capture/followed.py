@@ -207,6 +207,8 @@ class FollowedCall:
         kept[semconv.OPERATION_NAME] = attributes.get(semconv.OPERATION_NAME, semconv.OPERATION_CHAT)
         kept[semconv.PROVIDER_NAME] = attributes.get(semconv.PROVIDER_NAME) or attributes.get("gen_ai.system") or ""
         kept |= run_attributes(scope.run) | execution_attributes(self._execution)
+        if scope.is_place:  # no scope of this process counts it
+            kept[semconv.TRAJECTORY_SPAN_COUNT] = 0
         scope.recorder.submit(lambda: self._record(kept, end_ns, said.error()))
 
     def _record(self, attributes: dict[str, Any], end_ns: int, failure: tuple[str, str] | None) -> None:

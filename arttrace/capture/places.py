@@ -37,6 +37,7 @@ class Place(Scope):
         self.run, self._context, self.execution = run, context, execution
         self.capture_content = stricter(self.recorder.settings.capture_content, capture_content)
         self._attributes, self._cut, self._failure = {}, [], None
+        self.calls = 0
         self._ended, self._pid = True, os.getpid()
 
     @property

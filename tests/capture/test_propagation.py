@@ -451,6 +451,28 @@ def test_what_a_service_says_of_the_trajectory_that_reached_it_is_recorded(
     assert [(one["tags"], one["metadata"]) for one in (listed, shown, row)] == [(tags, metadata)] * 3
 
 
+def test_a_call_right_inside_a_service_is_recorded_and_hides_no_span_that_is_missing(
+    tmp_path: Path, spans: Spans, server: ChatServer
+) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        import openai
+
+        async with openai.AsyncOpenAI(base_url=server.url, api_key="sk-test-0123456789") as client:
+            await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hop"}])
+        await answer(scope, receive, send)
+
+    arttrace.init(project="test", dir=tmp_path / "data", propagate=["service"])
+    with arttrace.trajectory(name="caller"):
+        with arttrace.agent(name="leaf"):
+            pass
+        asyncio.run(ask(app))
+    (trajectory,) = build_trajectories(spans())
+    assert agents(trajectory) == [("caller", None, 1), ("leaf", "caller", 0)]
+    assert trajectory.incomplete == ""
+    (trajectory,) = build_trajectories([span for span in spans() if span.name != "invoke_agent leaf"])
+    assert trajectory.incomplete == "1 of 3 spans missing"
+
+
 def test_what_a_service_says_keeps_to_the_rules_of_content(tmp_path: Path, spans: Spans) -> None:
     class Hostile:
         def __str__(self) -> str:
