@@ -1,12 +1,13 @@
 """What is captured is for its user alone: directories 0700 and files 0600, whatever the umask, also those that exist.
 
-On POSIX; elsewhere nothing is changed."""
+On POSIX; on Windows nothing is changed."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +21,7 @@ _given_umask = -1
 def only_for_its_user() -> None:
     """From here on this process, one of our commands, and those that it starts make files for their user alone."""
     global _given_umask
-    if os.name == "posix":
+    if sys.platform != "win32":
         _given_umask = os.umask(_OTHERS)
 
 
@@ -43,7 +44,7 @@ def make_directory(path: Path) -> bool:
 
 def tighten(path: Path) -> None:
     """Takes a file or directory of this user's from everybody else."""
-    if os.name != "posix":
+    if sys.platform == "win32":
         return
     with contextlib.suppress(OSError):  # gone meanwhile, or a disk without modes
         found = path.lstat()
@@ -54,7 +55,7 @@ def tighten(path: Path) -> None:
 def tighten_data(root: Path) -> None:
     """The same of a data directory, and when it was open to others of all that is in it. One that holds files of other
     kinds as well, a project's own directory, say, stays as it is; what is ours in it does not."""
-    if os.name != "posix":
+    if sys.platform == "win32":
         return
     with contextlib.suppress(OSError):
         if not root.stat().st_mode & _OTHERS:
