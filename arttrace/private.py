@@ -44,30 +44,28 @@ def make_directory(path: Path) -> bool:
 
 def tighten(path: Path) -> None:
     """Takes a file or directory of this user's from everybody else."""
-    if sys.platform == "win32":
-        return
-    with contextlib.suppress(OSError):  # gone meanwhile, or a disk without modes
-        found = path.lstat()
-        if found.st_mode & _OTHERS and not stat.S_ISLNK(found.st_mode) and found.st_uid == os.geteuid():
-            path.chmod(stat.S_IMODE(found.st_mode) & ~_OTHERS)
+    if sys.platform != "win32":
+        with contextlib.suppress(OSError):  # gone meanwhile, or a disk without modes
+            found = path.lstat()
+            if found.st_mode & _OTHERS and not stat.S_ISLNK(found.st_mode) and found.st_uid == os.geteuid():
+                path.chmod(stat.S_IMODE(found.st_mode) & ~_OTHERS)
 
 
 def tighten_data(root: Path) -> None:
     """The same of a data directory, and when it was open to others of all that is in it. One that holds files of other
     kinds as well, a project's own directory, say, stays as it is; what is ours in it does not."""
-    if sys.platform == "win32":
-        return
-    with contextlib.suppress(OSError):
-        if not root.stat().st_mode & _OTHERS:
-            return
-        entries = list(root.iterdir())
-        ours = [one for one in entries if one.name in _NAMES or one.name.startswith(_BEGINNINGS)]
-        if root.name == ".arttrace" or len(ours) == len(entries):
-            tighten(root)
-            ours = entries
-        for entry in ours:
-            for path in _below(entry):
-                tighten(path)
+    if sys.platform != "win32":
+        with contextlib.suppress(OSError):
+            if not root.stat().st_mode & _OTHERS:
+                return
+            entries = list(root.iterdir())
+            ours = [one for one in entries if one.name in _NAMES or one.name.startswith(_BEGINNINGS)]
+            if root.name == ".arttrace" or len(ours) == len(entries):
+                tighten(root)
+                ours = entries
+            for entry in ours:
+                for path in _below(entry):
+                    tighten(path)
 
 
 def _below(path: Path) -> Iterator[Path]:
