@@ -6,7 +6,8 @@ import re
 
 import click
 
-_AGES = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+from arttrace.views.filters import SECONDS_OF_UNIT
+
 _SIZES = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
 
 
@@ -17,7 +18,7 @@ def age_ns(_context: click.Context, _option: click.Parameter, value: str | None)
     found = re.fullmatch(r"(\d+)([smhdw])", value.strip())
     if found is None:
         raise click.BadParameter(f"{value!r} is no age such as 30d, 12h or 2w")
-    return int(found[1]) * _AGES[found[2]] * 1_000_000_000
+    return int(found[1]) * SECONDS_OF_UNIT[found[2]] * 1_000_000_000
 
 
 def size_bytes(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:

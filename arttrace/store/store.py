@@ -466,9 +466,11 @@ class Store:
             named = [*given, *traces]
             rows = connection.execute(f"{query} OR split_part(trajectory_id, ':', 1) IN ({_ITEMS})", [named, named])
             rewards = [_reward.decode(document) for (document,) in rows.fetchall()]
-            regrouped = dict(connection.execute(f"{REGROUPED} AND key IS NOT NULL").fetchall())
         spans = [span for span in stored if not is_reward_span(span)]
         built = build_trajectories(map(normalised, spans), rewards, ids=frozenset(given), rewarded=found_on(spans))
+        query = f"SELECT trajectory_id, key FROM ({REGROUPED}) WHERE key IS NOT NULL AND trajectory_id IN ({_ITEMS})"  # noqa: S608
+        with self._file.reading() as connection:
+            regrouped = dict(connection.execute(query, [[one.id for one in built]]).fetchall())
         return [replace(one, regrouped=regrouped[one.id]) if one.id in regrouped else one for one in built]
 
     @staticmethod

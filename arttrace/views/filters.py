@@ -16,7 +16,7 @@ from arttrace.store import AnyStore, TrajectorySummary
 from arttrace.views.terminal import entry_name, group_name
 
 _COMPARED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq}
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+SECONDS_OF_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +93,7 @@ def moment(text: str, now_ns: int | None = None) -> int:
     """Nanoseconds since 1970 of an age before now (`90s`, `2h`, `7d`) or of an ISO date and time (in the local zone
     unless it says otherwise). Raises ValueError for any other text."""
     if found := re.fullmatch(r"\s*(\d+(?:\.\d+)?)([smhdw])\s*", text):
-        return (time.time_ns() if now_ns is None else now_ns) - int(float(found[1]) * _UNITS[found[2]] * 1e9)
+        return (time.time_ns() if now_ns is None else now_ns) - int(float(found[1]) * SECONDS_OF_UNIT[found[2]] * 1e9)
     try:
         return int(datetime.fromisoformat(text.strip()).timestamp() * 1e9)
     except ValueError:
