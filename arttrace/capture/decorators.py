@@ -241,7 +241,8 @@ def trajectory(
         trajectory_id: The run's id, for a run that was announced before it started; random by default.
         capture_content: "full", "redacted" or "off" for all that the run does, where that is less than is set already.
 
-    Inside another trajectory it is a sub-agent of that one, and only its name and `capture_content` count.
+    Inside another trajectory it is a sub-agent of that one: its tags, and metadata that is not said yet, are added to
+    the run's; its group, scenario and id do not count.
     """
     decorator = ScopeDecorator(
         "trajectory",

@@ -7,6 +7,7 @@ one as parent. So two undecorated sub-agents that run in parallel are told apart
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import weakref
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from arttrace.capture.scope import RunOverrides, Scope
 
 
+_forks = 0
 _asyncio: Any = None
 _sniffio: Any = None
 
@@ -55,11 +57,18 @@ class Execution(msgspec.Struct, frozen=True, eq=False):
     id: str
     parent_id: str | None
     owner: weakref.ref[Any]
+    forks: int = 0
+    """How often this process was forked from another one by then: its thread is the other's, the flow is not."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is the flow of the current task or thread."""
+        return self.forks == _forks and self.owner() is _owner()
 
     @classmethod
     def start(cls, parent: Execution | None, owner: Any = None) -> Execution:
         """A new execution of `owner`, which is the current task or thread by default."""
-        return cls(random_hex(16), parent.id if parent else None, weakref.ref(owner or _owner()))
+        return cls(random_hex(16), parent.id if parent else None, weakref.ref(owner or _owner()), _forks)
 
 
 class Flow(msgspec.Struct, frozen=True, eq=False):
@@ -117,9 +126,18 @@ def claim_execution(base: Execution | None = None) -> Execution:
     flow = _flow.get()
     inherited = flow.execution or base
     execution = inherited
-    if inherited is None or inherited.owner() is not _owner():
+    if inherited is None or not inherited.is_current:
         execution = Execution.start(inherited)
     assert execution is not None
     if execution is not flow.execution:
         _flow.set(replace(flow, execution=execution))
     return execution
+
+
+def _after_fork_in_child() -> None:
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

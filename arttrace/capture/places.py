@@ -24,8 +24,6 @@ from arttrace.content import ContentMode, stricter
 class Place(Scope):
     """A scope that is not open here."""
 
-    is_place = True
-
     def __init__(
         self, run: Run, context: SpanContext, execution: Execution | None, capture_content: ContentMode
     ) -> None:
@@ -39,6 +37,11 @@ class Place(Scope):
         self._attributes, self._cut, self._failure = {}, [], None
         self.calls = 0
         self._ended, self._pid = True, os.getpid()
+
+    @property
+    def is_place(self) -> bool:
+        """In whichever process."""
+        return True
 
     @property
     def context(self) -> SpanContext:

@@ -61,6 +61,10 @@ class Run(msgspec.Struct, eq=False):
     """Why the run is none to be judged or learned from, however it ends."""
     told_of_late_update: bool = False
 
+    def part(self) -> Run:
+        """What this process does in a run that another one began."""
+        return Run(self.id, self.project, hidden=self.hidden, tools=self.tools, is_rollout=self.is_rollout)
+
     def update(self, metadata: Mapping[str, Any] | None, tags: Sequence[str]) -> None:
         """Add metadata and tags, as they are now."""
         with _recording:
@@ -71,6 +75,11 @@ class Run(msgspec.Struct, eq=False):
             for tag in map(safe_text, (tags,) if isinstance(tags, str) else tags):
                 if tag not in self.tags:
                     self.tags.append(tag)
+
+    def join(self, metadata: Mapping[str, Any] | None, tags: Sequence[str]) -> None:
+        """Add those of a further trajectory inside this one: what is said of the run already stays."""
+        new = {name: value for name, value in (metadata or {}).items() if safe_text(name) not in self.metadata}
+        self.update(new, tags)
 
     def said(self) -> tuple[dict[str, Any], bool]:
         """The tags and metadata as attributes of a span, and whether metadata was cut to a bound."""
@@ -119,9 +128,6 @@ class Scope:
 
     This is also what `with arttrace.trajectory(...) as run` gives to the user: `id` is the trajectory's.
     """
-
-    is_place = False
-    """Whether it stands for something outside this process (places.py)."""
 
     def __init__(
         self,
@@ -198,8 +204,11 @@ class Scope:
         return self if above is None or above.is_place else above._local_root
 
     @property
-    def is_of_a_parent(self) -> bool:
-        """Whether it was opened before this process was forked, and is recorded by the one that opened it."""
+    def is_place(self) -> bool:
+        """Whether another process records it, as one does that this one was forked from, or that told it (places.py).
+
+        What goes right below it is uppermost here: this process counts it by itself.
+        """
         return self._pid != os.getpid()
 
     @property
@@ -265,7 +274,7 @@ class Scope:
                 if not self.run.told_of_late_update:
                     self.run.told_of_late_update = True
                     logger.warning("arttrace: update after the end of trajectory %.100r is not recorded", self.run.id)
-            elif local.has_ended or local.is_of_a_parent:
+            elif local.has_ended or local.is_place:
                 run = Run(self.run.id, self.run.project)
                 run.update(metadata, tags)
                 said, cut = run.said()
@@ -302,7 +311,7 @@ class Scope:
 
     def close(self, error: BaseException | None = None) -> None:
         """End the span now; the second time does nothing. `error` is what ended the run, None when it went well."""
-        if self._ended or self.is_of_a_parent:
+        if self._ended or self.is_place:
             return
         if self._is_local_root:
             for unended in list(self.run.followed.values()):
@@ -416,7 +425,9 @@ def open_scope(
             parent.run_by(parent.library, call_id)
             return None
         inner: ScopeKind = "agent" if kind == "trajectory" else kind
-        run = Run(parent.run.id, parent.run.project) if parent.is_place else parent.run
+        run = parent.run.part() if parent.is_place else parent.run
+        if tags or metadata:
+            run.join(metadata, tags)
         return Scope(inner, name, run=run, parent=parent, capture_content=capture_content)
     if kind != "trajectory":
         return None

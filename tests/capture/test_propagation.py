@@ -555,3 +555,158 @@ def test_what_child_processes_say_is_recorded(how: str, tmp_path: Path) -> None:
     assert trajectory.metadata == {"root": 1, "process": 1, "worker": 1, "pool": 1}
     assert [name for name, _, _ in agents(trajectory) if name in ("outer", "worker")] == ["outer", "worker"]
     assert len(trajectory.agents) == 3
+
+
+# --- forked processes -----------------------------------------------------------------------------------------
+FORKED = """
+import os, sys
+import arttrace
+from openai import OpenAI
+client = OpenAI(base_url=sys.argv[1], api_key="sk-test-0123456789")
+def ask(text):
+    client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
+@arttrace.agent
+def inner(text): ask(text)
+@arttrace.agent
+def worker(text):
+    ask(text)
+    inner(f"{text}, inner")
+def child(do):
+    if (pid := os.fork()) == 0:
+        do()
+        arttrace.flush()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+def work():
+    worker("child")
+    child(lambda: worker("grandchild"))
+    ask("bare")
+with arttrace.trajectory(name="outer"):
+    ask("parent")
+    child(work)
+    worker("parent again")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_process_counts_what_it_did(tmp_path: Path, server: ChatServer) -> None:
+    run(FORKED, tmp_path, server.url)
+    spans = read_spans(tmp_path / "d")
+    trajectory = one_trajectory(tmp_path)
+    assert agents(trajectory) == [
+        *[("inner", "worker", 1)] * 3,
+        ("outer", None, 1),
+        ("sub-agent", "outer", 1),  # the call that the child made beside its workers
+        ("worker", "outer", 1),
+        *[("worker", "sub-agent", 1)] * 2,
+    ]
+    for lost in spans:
+        if "bare" in str(lost.attributes.get(semconv.INPUT_MESSAGES)):
+            continue  # right below the other process's agent: it is its own count
+        rest = [span for span in spans if span is not lost]
+        assert any(run.incomplete for run in build_trajectories(rest)), lost.name
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_forked_processes_are_executions_of_their_own(tmp_path: Path, server: ChatServer) -> None:
+    run(FORKED, tmp_path, server.url)
+    spans = [span for span in read_spans(tmp_path / "d") if semconv.INPUT_MESSAGES in span.attributes]
+    of = {str(span.attributes[semconv.INPUT_MESSAGES]): span.attributes[semconv.EXECUTION_ID] for span in spans}
+    told = {name: {id for text, id in of.items() if f'"{name}' in text} for name in ("parent", "child", "grandchild")}
+    assert all(len(ids) == 1 for ids in told.values())
+    assert len(set.union(*told.values())) == 3
+
+
+PREFORK = """
+import os, signal, sys
+import arttrace
+from openai import OpenAI
+client = OpenAI(base_url=sys.argv[1], api_key="sk-test-0123456789")
+@arttrace.agent
+def helper(text):
+    client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
+@arttrace.trajectory
+def handle(text):
+    helper(text)
+    arttrace.update(tags=[text])
+handle("before the fork")  # as `gunicorn --preload` would
+workers = []
+for number in range(3):
+    if (pid := os.fork()) == 0:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        for request in range(4):
+            handle(f"request {number}.{request}")
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+    workers.append(pid)
+for pid in workers:
+    assert os.waitpid(pid, 0)[1] == 0
+handle("after the fork")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_the_workers_of_a_server_that_forks_them_count_their_own_runs(tmp_path: Path, server: ChatServer) -> None:
+    run(PREFORK, tmp_path, server.url)
+    spans = read_spans(tmp_path / "d")
+    runs = build_trajectories(spans)
+    assert len(runs) == 14
+    assert {one.incomplete for one in runs} == {""}
+    for lost in spans:
+        rest = build_trajectories(span for span in spans if span is not lost)
+        assert [one.incomplete for one in rest].count("") == 13, lost.name
+
+
+# --- what an inner @trajectory says ---------------------------------------------------------------------------
+def test_a_nested_trajectory_adds_its_tags_and_metadata_to_the_run(spans: Spans) -> None:
+    inner = arttrace.trajectory(name="inner", tags=["inner", "both"], metadata={"inner": 1, "shared": "inner"})
+    with arttrace.trajectory(name="outer", tags=["both"], metadata={"shared": "outer"}), inner, inner:
+        pass
+    (run,) = build_trajectories(spans())
+    assert run.tags == ("both", "inner")
+    assert run.metadata == {"shared": "outer", "inner": 1}
+
+
+def test_what_a_nested_trajectory_says_takes_nothing_back(spans: Spans) -> None:
+    inner = arttrace.trajectory(name="inner", metadata={"stage": "draft"})
+    with arttrace.trajectory(name="outer"):
+        with inner:
+            arttrace.update(metadata={"stage": "final"})
+        with inner:
+            pass
+    (run,) = build_trajectories(spans())
+    assert run.metadata == {"stage": "final"}
+
+
+@pytest.mark.parametrize("how", ["fork", "spawn", "pool", "program"])
+def test_a_trajectory_that_joins_a_run_adds_its_tags_and_metadata(how: str, tmp_path: Path) -> None:
+    if how == "fork" and not hasattr(os, "fork"):
+        pytest.skip("no fork here")
+    run(
+        """
+        import multiprocessing, pathlib, subprocess, sys
+        import arttrace
+        @arttrace.trajectory(tags=["inner"], metadata={"inner": 1, "shared": "inner"})
+        def inner(): pass
+        if __name__ == "__main__":
+            how = sys.argv[1]
+            with arttrace.trajectory(name="outer", tags=["outer"], metadata={"shared": "outer"}):
+                if how == "program":
+                    here = str(pathlib.Path(__file__).parent)
+                    program = f"import sys; sys.path.insert(0, {here!r}); from program import inner; inner()"
+                    subprocess.run([sys.executable, "-c", program], check=True)
+                elif how == "pool":
+                    with multiprocessing.get_context("spawn").Pool(1) as pool:
+                        pool.apply(inner)
+                else:
+                    process = multiprocessing.get_context(how).Process(target=inner)
+                    process.start(); process.join()
+                    assert process.exitcode == 0
+        """,
+        tmp_path,
+        how,
+    )
+    trajectory = one_trajectory(tmp_path)
+    assert [agent.name for agent in trajectory.agents] == ["outer", "inner"]
+    assert trajectory.tags == ("outer", "inner")
+    assert trajectory.metadata == {"shared": "outer", "inner": 1}
