@@ -32,14 +32,14 @@ from arttrace.groups import group_trajectories
 from arttrace.paths import DataDir
 from arttrace.records.group import Group
 from arttrace.store import Store
-from trainer.batch import make_batch
-from trainer.checkpoints import Checkpoints
-from trainer.config import DaemonConfig
-from trainer.daemon import Phase
+from trainer.daemon.config import DaemonConfig
+from trainer.daemon.gateway import FoundGateway
 from trainer.daemon.machine import Daemon
-from trainer.daemon.publishing import FoundGateway
+from trainer.grpo.batch import make_batch
+from trainer.grpo.selection import choose
 from trainer.learner import LearnerConfig, make_learner
-from trainer.selection import choose
+from trainer.policies.checkpoints import Checkpoints
+from trainer.step.phases import Phase
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from arttrace.records.sequence import TokenSequence
-from trainer.advantages import group_advantages
+from trainer.grpo.advantages import group_advantages
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample
 
@@ -128,7 +128,8 @@ def measure(layout: str, runs: list[list[Call]], base: Path, gradients: Path) ->
     """One step in this process; the gradients go to a file."""
     import torch
 
-    from trainer.learner import forest, make_learner
+    from trainer.learner import make_learner
+    from trainer.learner.packed import forest
 
     torch.set_num_threads(1)
     if layout == "packed":
@@ -171,7 +172,7 @@ def attended(layout: str, samples: list[Sample], config: LearnerConfig) -> int:
     """Pairs of a token and one that it attends to, itself included, over the micro-batches of a layout."""
     import torch
 
-    from trainer.learner.forest import plant, split_forests
+    from trainer.learner.packed.forest import plant, split_forests
     from trainer.learner.samples import plan_step, split_rows
 
     rows = plan_step(samples, config).rows
@@ -194,7 +195,7 @@ def work(found: dict[str, float]) -> float:
 
 def _take_trl_as_it_is() -> None:
     """TRL's own way to log-probabilities in place of our engine's, which computes them at trained positions only."""
-    from trainer.learner import trl_trainer
+    from trainer.learner.trl import trainer as trl_trainer
     from trainer.offline.torch_head import use_where_triton_is_missing
 
     use_where_triton_is_missing()

@@ -23,7 +23,7 @@ from typing import Any, get_args
 
 from arttrace.errors import TrainingError
 from arttrace.records.sequence import TokenSequence
-from trainer.advantages import group_advantages
+from trainer.grpo.advantages import group_advantages
 from trainer.learner import LearnerConfig, make_learner
 from trainer.learner.config import Loss
 from trainer.learner.interface import Sample

@@ -1,6 +1,6 @@
 """TrainerProcess: `arttrace train --orders` as a child, which keeps the learner in memory between steps.
 
-Orders and answers are lines of JSON; trainer/commands/orders.py is the other side.
+Orders and answers are lines of JSON; trainer/commands/train/orders.py is the other side.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from arttrace.capture.replay import RecordedTools, ToolNotRecorded
 from arttrace.records.rollout import ToolRecord
 from arttrace.records.span import SpanRow
 from arttrace.trajectories import build_trajectories
-from trainer.replay import OnMissing, plan_replay
+from trainer.rollouts.replay import OnMissing, plan_replay
 
 ran: Counter[str] = Counter()
 """The tools that really ran; each gives how often it did, so that no two of its results are equal."""

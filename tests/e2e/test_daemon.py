@@ -25,7 +25,7 @@ from arttrace.records.record import Record
 from arttrace.records.reward import Reward
 from arttrace.records.tokens import encode_logprobs, encode_token_ids
 from arttrace.store import Store
-from trainer.checkpoints import Checkpoints
+from trainer.policies.checkpoints import Checkpoints
 from trainer.serving import Serving, start_serving
 
 pytestmark = pytest.mark.e2e

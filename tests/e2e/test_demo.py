@@ -21,9 +21,9 @@ import pytest
 
 from arttrace.paths import DataDir
 from arttrace.store import Store
-from trainer.checkpoints import Checkpoints
 from trainer.demo import recipe
 from trainer.demo.state import DemoState
+from trainer.policies.checkpoints import Checkpoints
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 

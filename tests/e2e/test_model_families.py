@@ -14,7 +14,7 @@ from arttrace.errors import ServingError
 from arttrace.groups import group_trajectories
 from arttrace.paths import DataDir
 from arttrace.store import open_store
-from trainer.batch import make_batch
+from trainer.grpo.batch import make_batch
 from trainer.learner import LearnerConfig, make_learner
 from trainer.serving import start_serving
 

@@ -13,12 +13,12 @@ import pytest
 from tiny_model import make_adapter, make_base_model, reference_logprobs
 
 from arttrace.paths import DataDir
-from trainer.daemon.loop import at_once
-from trainer.daemon.publishing import FoundGateway
-from trainer.daemon.sharing import engines_asleep
+from trainer.daemon.gateway import FoundGateway
 from trainer.serving import start_serving
 from trainer.serving.engine import EngineOptions, VllmProcess, serves_on_cpu
 from trainer.serving.model import read_model
+from trainer.step.engines import engines_asleep
+from trainer.step.retry import no_retry
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
@@ -66,7 +66,7 @@ def test_ten_rounds_of_sleep_change_no_policy_and_fail_no_request(vllm: VllmProc
         for step in range(1, 11):
             adapter = make_adapter(base_model, tmp_path / f"policy@{step}", step)
             before = [agents.submit(chat) for _ in range(2)]
-            with engines_asleep(gateway, at_once):
+            with engines_asleep(gateway, no_retry):
                 assert engine.get("/is_sleeping").json() == {"is_sleeping": True}
                 waiting = [agents.submit(chat) for _ in range(2)]
                 while client.status().gate.waiting < 2:

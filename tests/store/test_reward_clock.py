@@ -13,7 +13,7 @@ from arttrace.commands import cli
 from arttrace.paths import DataDir
 from arttrace.records.reward import reward_clock
 from arttrace.store import Store
-from trainer.gateway.trajectories import RewardOrder, Trajectories
+from trainer.gateway.recording.trajectories import RewardOrder, Trajectories
 
 
 def test_a_correction_at_the_gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM
 
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample
-from trainer.learner.packed import PackedLearner
-from trainer.learner.trl import TrlLearner
+from trainer.learner.packed.engine import PackedLearner
+from trainer.learner.trl.engine import TrlLearner
 
 LOW, HIGH, ALPHA, RANK, RATE = 0.2, 0.3, 16, 8, 1e-3
 

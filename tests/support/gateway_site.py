@@ -12,7 +12,7 @@ import httpx
 from stand_in_engine import StandInEngine
 
 from trainer.gateway.app import Gateway
-from trainer.gateway.http_server import gateway_server
+from trainer.gateway.http.server import gateway_server
 
 
 @dataclass

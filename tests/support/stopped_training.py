@@ -74,7 +74,8 @@ def child(start: Start) -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
     from trainer.daemon import machine
-    from trainer.learner import base, packed
+    from trainer.learner import base
+    from trainer.learner.packed import engine as packed
 
     torch.set_num_threads(1)
     if start.stop is not None:
@@ -129,8 +130,8 @@ if __name__ == "__main__":
     import peft  # noqa: F401
     import transformers.models.qwen3.modeling_qwen3  # noqa: F401
 
-    import trainer.commands.train
-    import trainer.learner.packed  # noqa: F401
+    import trainer.commands.train.cli
+    import trainer.learner.packed.engine  # noqa: F401
 
     given = sys.argv[1:]
     if given[0] == "--judge":

@@ -25,7 +25,7 @@ from arttrace.trajectories import build_trajectories, sequences
 from arttrace.trajectories.forest import nearest, tops, without_cycles
 from arttrace.views.terminal import trajectory_view
 from trainer.offline.conversations import conversations
-from trainer.replay import plan_replay
+from trainer.rollouts.replay import plan_replay
 
 TRACES, SPANS = ("a" * 32, "b" * 32), 6
 numbers = st.integers(0, SPANS - 1)

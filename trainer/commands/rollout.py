@@ -23,9 +23,9 @@ from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import AnyStore, open_store
 from arttrace.views.filters import group_keys
-from trainer.replay import OnMissing, Plan, Scenario, plan_replay, same_entry
-from trainer.replay_report import Outcome, Report, report_of
-from trainer.rollouts import RolloutWorkers
+from trainer.rollouts.replay import OnMissing, Plan, Scenario, plan_replay, same_entry
+from trainer.rollouts.report import Outcome, Report, report_of
+from trainer.rollouts.workers import RolloutWorkers
 from trainer.serving import GatewayClient, find_serving
 
 _LOOKED_AT = 1000

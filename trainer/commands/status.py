@@ -17,10 +17,10 @@ from rich.text import Text
 from arttrace.commands.options import dir_option, json_option
 from arttrace.errors import TrainingError
 from arttrace.paths import DataDir
-from trainer.checkpoints import Checkpoints
-from trainer.daemon import Phase
 from trainer.daemon.state import FAILED, STOPPED, DaemonState, read_state
+from trainer.policies.checkpoints import Checkpoints
 from trainer.serving import ServingFile, find_serving
+from trainer.step.phases import Phase
 
 _EVERY_S = 0.5
 _SHOWN = ("reward_mean", "reward_spread", "loss", "grad_norm", "entropy", "kl", "clip_fraction", "staleness_mean")

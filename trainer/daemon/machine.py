@@ -35,18 +35,20 @@ from arttrace.records.reward import Judgement
 from arttrace.rewards import to_store
 from arttrace.store import AnyStore
 from arttrace.store.late import late
-from trainer.checkpoints import Checkpoints
-from trainer.config import DaemonConfig
-from trainer.daemon.loop import Clock, Gateway, Loop, NothingToTrain, Phase
-from trainer.daemon.patience import Stopped, Waiting
+from trainer.daemon.config import DaemonConfig
 from trainer.daemon.queue import Terms, look
 from trainer.daemon.scoring import JudgeTerms, judge
 from trainer.daemon.state import FAILED, STARTING, STOPPED, DaemonState, Pause, Plan, read_state, write_state
+from trainer.grpo.metrics import group_rewards, version_rewards
+from trainer.grpo.trainer import NothingToTrain, PolicyTrainer
 from trainer.learner.interface import Learner, NotFinite
 from trainer.log import Problem
-from trainer.metrics import group_rewards, version_rewards
-from trainer.reporters import Reporters
-from trainer.retention import states_to_drop, to_prune
+from trainer.policies.checkpoints import Checkpoints
+from trainer.policies.retention import states_to_drop, to_prune
+from trainer.step.phases import Clock, Phase
+from trainer.step.reporters import Reporters
+from trainer.step.retry import RetryUntilStopped, Stopped
+from trainer.step.version import PublishingGateway
 
 _SHOWN_GROUPS = 20
 _LONGEST_DOUBLING = 8
@@ -65,7 +67,7 @@ class Daemon:
         base_model: Path,
         store: AnyStore,
         learner: Callable[[], Learner],
-        gateway: Gateway | None = None,
+        gateway: PublishingGateway | None = None,
         judge: JudgeTerms | None = None,
         reporters: Reporters | None = None,
         stop: threading.Event | None = None,
@@ -86,7 +88,7 @@ class Daemon:
         self._on_step = on_step
         self._metrics_url = metrics_url
         self._checkpoints = Checkpoints(store.data.policies, policy)
-        self._patience = Waiting(self._stop, self._trouble)
+        self._retry = RetryUntilStopped(self._stop, self._trouble)
         self._unjudged: set[str] = set()  # ids of runs that the judge cannot score; asked again by the next start
         self._not_finite = 0  # rounds in a row
         self._consumed: frozenset[str] = frozenset()  # when it started: what a fork inherited is in no other place
@@ -136,7 +138,7 @@ class Daemon:
             metrics=self._metrics_url,
         )
         self._enter(STARTING)
-        self._loop = Loop(
+        self._loop = PolicyTrainer(
             policy=self._policy,
             base_model=str(self._base_model),
             store=self._store,
@@ -145,12 +147,12 @@ class Daemon:
             gateway=self._gateway,
             scale=self._config.advantages,
             max_staleness=self._config.max_staleness,
-            patience=self._patience,
+            retry=self._retry,
         )
         self._loop.resume()
         consumed = self._checkpoints.consumed_ids("grpo")
         self._consumed = consumed
-        status = self._patience(self._gateway.status) if self._gateway else None
+        status = self._retry(self._gateway.status) if self._gateway else None
         self._note(
             set_aside=tuple(one for one in self.state.set_aside if one.trajectory_id not in consumed),
             served=status.current if status else "",
@@ -164,10 +166,10 @@ class Daemon:
         self._enter(Phase.WAIT)
         config, step = self._config, self.state.step
         since: float | None = None  # when groups were first ready
-        late_runs = self._patience(lambda: len(late(self._store, self._store.summaries(), self._policy)))
+        late_runs = self._retry(lambda: len(late(self._store, self._store.summaries(), self._policy)))
         while not self._stop.is_set():
-            self._patience(self._store.ingest_spool)
-            summaries = self._patience(lambda: self._store.summaries(unconsumed_by=self._policy, method="grpo"))
+            self._retry(self._store.ingest_spool)
+            summaries = self._retry(lambda: self._store.summaries(unconsumed_by=self._policy, method="grpo"))
             taken = self._unjudged | self._consumed | {one.trajectory_id for one in self.state.set_aside}
             pauses = tuple(one for one in self.state.pauses if one.until_ns > time.time_ns())
             terms = Terms(
@@ -224,14 +226,14 @@ class Daemon:
         """The groups with their scores, without those that the judge cannot score, and the judgements."""
 
         def keep(judgement: Judgement) -> None:
-            self._patience(lambda: self._store.append(to_store(judgement)))
+            self._retry(lambda: self._store.append(to_store(judgement)))
 
-        failed = dict(self._patience(lambda: judge(self._store, groups, terms, keep)))
+        failed = dict(self._retry(lambda: judge(self._store, groups, terms, keep)))
         for key, error in failed.items():
             self._say(Problem(f"not scored: {key}: {error.message}"))
             self._unjudged.update(one.id for group in groups if group.key == key for one in group.trajectories)
         scored = [group for group in self._groups(plan) if group.key not in failed]
-        return scored, self._patience(lambda: terms.found(self._store, scored))
+        return scored, self._retry(lambda: terms.found(self._store, scored))
 
     def _made(self, done: PolicyStep, groups: Sequence[Group]) -> None:
         self._rewards.update(
@@ -257,7 +259,7 @@ class Daemon:
 
     def _served(self) -> set[int]:
         """The versions that the gateway answers with."""
-        status = self._patience(self._gateway.status) if self._gateway else None
+        status = self._retry(self._gateway.status) if self._gateway else None
         return status.held if status else set()
 
     def _skip(self, reason: str, groups: Sequence[Group]) -> None:
@@ -294,7 +296,7 @@ class Daemon:
 
     def _groups(self, plan: Plan) -> list[Group]:
         keys = [group.key for group in plan.groups]
-        return group_trajectories(self._patience(lambda: self._store.trajectories(groups=keys, ids=plan.ids)))
+        return group_trajectories(self._retry(lambda: self._store.trajectories(groups=keys, ids=plan.ids)))
 
     # --- the state, on disk and in memory ----------------------------------------------------------------------
 

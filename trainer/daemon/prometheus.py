@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from arttrace.collector.answers import METRICS
 from arttrace.errors import TrainingError
-from trainer.daemon.loop import Phase
 from trainer.daemon.state import FAILED, STARTING, STOPPED, DaemonState
+from trainer.step.phases import Phase
 
 _STATES = (STARTING, *Phase, STOPPED, FAILED)
 _PHASE_SECONDS = {f"{phase}_s": str(phase) for phase in Phase}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from arttrace.rewards.mix import trajectory_reward
 from arttrace.store import TrajectorySummary
 from trainer.daemon.state import PlannedGroup, Queue
-from trainer.selection import why_not
+from trainer.grpo.selection import why_not
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,12 @@ import msgspec
 
 from arttrace.errors import TrainingError
 from arttrace.records.policy import Consumed
-from trainer.metrics import GroupReward
+from trainer.grpo.metrics import GroupReward
 
 _FILE = "daemon.json"
 
 STARTING, STOPPED, FAILED = "starting", "stopped", "failed"
-"""States beside those of trainer.daemon.Phase."""
+"""States beside those of trainer.step.phases.Phase."""
 
 
 class PlannedGroup(msgspec.Struct, frozen=True):

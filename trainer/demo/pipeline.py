@@ -25,17 +25,18 @@ from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
 from arttrace.rewards import judgement_key, score_groups, to_store
 from arttrace.rewards.judge import load_litellm
-from trainer.checkpoints import Checkpoints
-from trainer.daemon import Clock, Loop, Phase
 from trainer.demo import recipe, stand_in, stand_in_judge
 from trainer.demo.report import markdown
 from trainer.demo.scenarios import Scenario, draw, load_world, truth
 from trainer.demo.screen import Screen
 from trainer.demo.state import DemoState, Success, load_state
 from trainer.demo.teacher import Teacher
+from trainer.grpo.trainer import PolicyTrainer
 from trainer.learner.interface import Learner
-from trainer.rollouts import RolloutJob, RolloutResult, RolloutWorkers
+from trainer.policies.checkpoints import Checkpoints
+from trainer.rollouts.workers import RolloutJob, RolloutResult, RolloutWorkers
 from trainer.serving import Serving, start_serving
+from trainer.step.phases import Clock, Phase
 
 POLICY = "policy"
 
@@ -92,7 +93,7 @@ class _Demo:
         workers = self._stack.enter_context(self._workers(serving.client_environment))
         checkpoints = Checkpoints(self._data.policies, POLICY)
         self._stack.enter_context(checkpoints.only_writer())
-        loop = Loop(
+        loop = PolicyTrainer(
             policy=POLICY,
             base_model=str(base_model),
             store=self._store,
@@ -137,8 +138,8 @@ class _Demo:
         if (path / "config.json").exists():
             self._screen.line("base model", f"cached in {path}")
             return path
-        from trainer.demo.base_model import build_base_model
-        from trainer.demo.demonstrations import demonstrations
+        from trainer.demo.model.build import build_base_model
+        from trainer.demo.model.demonstrations import demonstrations
 
         wanted = draw(self._world, recipe.DEMONSTRATIONS, f"demonstrations {self._settings.seed}", held=False)
         with self._screen.phase("demonstrations") as phase:
@@ -182,7 +183,7 @@ class _Demo:
         url = self._stack.enter_context(stand_in.serve(stand_in_judge.reply, stand_in_judge.NAME))
         return {"api_base": url, "api_key": "stand-in"}
 
-    def _train(self, loop: Loop, workers: RolloutWorkers, done: int) -> None:
+    def _train(self, loop: PolicyTrainer, workers: RolloutWorkers, done: int) -> None:
         if done >= self._settings.steps:
             return
         self._screen.steps_head()

@@ -6,8 +6,8 @@ import hashlib
 import os
 from pathlib import Path
 
-from trainer.advantages import Scale
 from trainer.demo import scenarios
+from trainer.grpo.advantages import Scale
 
 AGENT = scenarios.MARKET / "agent.py"
 
@@ -37,8 +37,8 @@ def base_model_path(seed: int) -> Path:
     made_by = hashlib.blake2b(digest_size=6)
     here = Path(__file__).parent
     for source in (
-        here / "base_model.py",
-        here / "tokenizer.py",
+        here / "model" / "build.py",
+        here / "model" / "tokenizer.py",
         here / "teacher.py",
         AGENT,
         AGENT.parent / "world.py",

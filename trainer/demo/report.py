@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from arttrace.records.policy import PolicyStep
-from trainer.daemon import Phase
 from trainer.demo.state import Success
+from trainer.step.phases import Phase
 
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # Braille dots by (row, column), Unicode U+2800
 

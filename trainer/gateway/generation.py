@@ -10,12 +10,12 @@ from starlette.types import Receive, Scope, Send
 
 from arttrace.semconv import POLICY_VERSION_HEADER, SAMPLING_HEADER
 from arttrace.wire import Api, Ending
-from trainer.gateway.connections import Answer, BrokenOff, NotConnected
+from trainer.gateway.engines.connections import Answer, BrokenOff, NotConnected
 from trainer.gateway.errors import EngineDown, Refusal, engine_down
 from trainer.gateway.gate import MAX_BODY_BYTES, Place
-from trainer.gateway.identity import Owner, owner_of
 from trainer.gateway.policies import Version
-from trainer.gateway.recording import RecordedCall
+from trainer.gateway.recording.identity import Owner, owner_of
+from trainer.gateway.recording.recorder import RecordedCall
 from trainer.gateway.requests import read_request
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ import msgspec
 
 from arttrace.errors import ServingError
 from arttrace.records.unreadable import UNREADABLE
+from trainer.gateway.engines.pool import Pool, Replica
+from trainer.gateway.engines.upstream import EngineGone, Upstream
 from trainer.gateway.errors import engine_down
 from trainer.gateway.policies import Policies, Version
-from trainer.gateway.pool import Pool, Replica
-from trainer.gateway.upstream import EngineGone, Upstream
 from trainer.serving.model import Probe
 from trainer.serving.report import PublishReport
 

@@ -30,9 +30,9 @@ def make_learner(base_model: Path, config: LearnerConfig) -> "BaseLearner":
 
         import_unsloth()
     if config.engine == "trl":
-        from trainer.learner.trl import TrlLearner
+        from trainer.learner.trl.engine import TrlLearner
 
         return TrlLearner(base_model, config)
-    from trainer.learner.packed import PackedLearner
+    from trainer.learner.packed.engine import PackedLearner
 
     return PackedLearner(base_model, config)

@@ -9,11 +9,12 @@ from typing import Any
 from arttrace.errors import TrainingError
 from arttrace.records.policy import PolicyStep
 from arttrace.store import AnyStore
-from trainer.checkpoints import Checkpoints
-from trainer.daemon import Clock, Phase, complete_step
 from trainer.learner import LearnerConfig
 from trainer.offline.plan import OfflinePlan, Tell
+from trainer.policies.checkpoints import Checkpoints
 from trainer.serving import GatewayClient
+from trainer.step.phases import Clock, Phase
+from trainer.step.version import complete_step
 
 
 def load_tokenizer(base_model: Path) -> Any:

@@ -21,16 +21,16 @@ from arttrace.errors import ServingError
 from arttrace.journal.lock import acquire
 from arttrace.paths import DataDir
 from arttrace.private import make_directory, tighten_data
-from trainer.checkpoints import Checkpoints
 from trainer.gateway.app import Gateway
+from trainer.gateway.engines.pool import Pool, Replica
+from trainer.gateway.engines.sleep import Sleeper
 from trainer.gateway.gate import Gate
-from trainer.gateway.http_server import gateway_server
+from trainer.gateway.http.server import gateway_server
 from trainer.gateway.policies import Policies, Version
-from trainer.gateway.pool import Pool, Replica
 from trainer.gateway.publish import Publisher, read_adapter
-from trainer.gateway.recording import recorder_of
-from trainer.gateway.sleep import Sleeper
+from trainer.gateway.recording.recorder import recorder_of
 from trainer.log import Problem, same_level
+from trainer.policies.checkpoints import Checkpoints
 from trainer.serving.client import find_serving
 from trainer.serving.engine import EngineOptions
 from trainer.serving.model import make_probe

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from arttrace.errors import ServingError
-from trainer.gateway.pool import Replica
+from trainer.gateway.engines.pool import Replica
+from trainer.gateway.engines.upstream import Upstream
 from trainer.gateway.publish import Publisher
-from trainer.gateway.upstream import Upstream
 from trainer.log import Problem, make_room
 from trainer.serving.engine import EngineAddress, EngineOptions, VllmProcess
 

@@ -21,12 +21,12 @@ from arttrace.loop.trainer_process import TrainerProcess
 from arttrace.paths import DataDir
 from arttrace.records.group import Group
 from arttrace.store import Store, open_store
-from trainer.checkpoints import Checkpoints
-from trainer.commands import orders
-from trainer.commands.orders import Order, OrderedGroup, Trainer, parse_settings
-from trainer.commands.train import command as train
-from trainer.config import DaemonConfig
+from trainer.commands.train import orders
+from trainer.commands.train.cli import command as train
+from trainer.commands.train.orders import Order, OrderedGroup, Trainer, parse_settings
+from trainer.daemon.config import DaemonConfig
 from trainer.learner import LearnerConfig
+from trainer.policies.checkpoints import Checkpoints
 
 LOOSE: dict[str, Any] = {"lora_rank": 8, "max_logprob_difference": 1e9}
 

@@ -14,13 +14,13 @@ from tiny_model import make_adapter, make_base_model
 from arttrace.errors import TrainingError
 from arttrace.paths import DataDir
 from arttrace.records.policy import Consumed, PolicyStep
-from trainer.checkpoints import Checkpoints
 from trainer.commands.policies import command as policies
 from trainer.commands.status import command as status
-from trainer.config import Keep
+from trainer.daemon.config import Keep
 from trainer.daemon.state import DaemonState, Plan, PlannedGroup, Queue, write_state
-from trainer.metrics import GroupReward
-from trainer.retention import to_prune
+from trainer.grpo.metrics import GroupReward
+from trainer.policies.checkpoints import Checkpoints
+from trainer.policies.retention import to_prune
 
 torch = pytest.importorskip("torch")
 

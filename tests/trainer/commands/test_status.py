@@ -22,11 +22,11 @@ from recorded_runs import recorded_group
 
 from arttrace.paths import DataDir
 from arttrace.store import Store, open_store
-from trainer.checkpoints import Checkpoints
 from trainer.commands.status import command as status
-from trainer.commands.train import command as train
+from trainer.commands.train.cli import command as train
 from trainer.daemon.prometheus import render
 from trainer.daemon.state import DaemonState, Queue, read_state, write_state
+from trainer.policies.checkpoints import Checkpoints
 
 WITHIN_S = 90
 
@@ -144,10 +144,10 @@ class IdleLearner:
 def test_the_numbers_of_a_daemon_that_owns_the_store_are_beside_the_store_s_api(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.learner.packed.PackedLearner", IdleLearner)
-    monkeypatch.setattr("trainer.commands.training.read_model", lambda _: None)
+    monkeypatch.setattr("trainer.learner.packed.engine.PackedLearner", IdleLearner)
+    monkeypatch.setattr("trainer.commands.train.report.read_model", lambda _: None)
     stop: list[Callable[[], None]] = []
-    monkeypatch.setattr("trainer.commands.daemon_options.stop_on_signals", lambda event, _: keep(stop, event.set))
+    monkeypatch.setattr("trainer.commands.train.daemon_options.stop_on_signals", lambda event, _: keep(stop, event.set))
     data = DataDir(tmp_path)
     with Store.open(data, create=True) as store:
         store.append(recorded_group("g", (0.0,)))

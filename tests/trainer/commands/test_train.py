@@ -23,12 +23,12 @@ from arttrace.records.record import Record
 from arttrace.records.reward import Reward
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import Store
-from trainer.checkpoints import Checkpoints
-from trainer.commands.grpo_steps import share_out
-from trainer.commands.train import command
+from trainer.commands.train.cli import command
+from trainer.commands.train.grpo import share_out
+from trainer.grpo.selection import Chosen
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample, StepMetrics
-from trainer.selection import Chosen
+from trainer.policies.checkpoints import Checkpoints
 from trainer.serving.report import ServingFile
 
 
@@ -46,8 +46,8 @@ class StandInLearner:
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataDir:
-    monkeypatch.setattr("trainer.learner.packed.PackedLearner", StandInLearner)
-    monkeypatch.setattr("trainer.commands.training.read_model", lambda _: None)
+    monkeypatch.setattr("trainer.learner.packed.engine.PackedLearner", StandInLearner)
+    monkeypatch.setattr("trainer.commands.train.report.read_model", lambda _: None)
     data = DataDir(tmp_path)
     fill(data, "s")
     return data
@@ -126,7 +126,7 @@ def test_steps_that_are_not_wanted_any_more_are_left(data: DataDir, monkeypatch:
             signal.raise_signal(signal.SIGINT)
             return super().step(samples)
 
-    monkeypatch.setattr("trainer.learner.packed.PackedLearner", Interrupted)
+    monkeypatch.setattr("trainer.learner.packed.engine.PackedLearner", Interrupted)
     stopped = train(data, "--steps", "3")
     assert stopped.exit_code == 130
     assert "stopped after 1 of 3 steps" in stopped.stderr

@@ -7,8 +7,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from arttrace.errors import TrainingError
-from trainer.demo import base_model
-from trainer.demo.base_model import Demonstration, build_base_model, prepare
+from trainer.demo.model import build as base_model
+from trainer.demo.model.build import Demonstration, build_base_model, prepare
 from trainer.demo.scenarios import draw
 from trainer.demo.teacher import Teacher
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.demo.tokenizer import build_tokenizer, call_phrases, words_of
+from trainer.demo.model.tokenizer import build_tokenizer, call_phrases, words_of
 
 WORDS = ["fresh", " fresh", " fig", "fig", " and", " 7", "ask", "list_price", "item", "system", "user", "assistant"]
 TOKENIZER = build_tokenizer({*WORDS, *call_phrases("item")})

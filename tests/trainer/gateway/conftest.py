@@ -11,11 +11,11 @@ from gateway_site import Site, serving
 from stand_in_engine import StandInEngine
 
 from trainer.gateway.app import Gateway
+from trainer.gateway.engines.pool import Pool, Replica
+from trainer.gateway.engines.upstream import Upstream
 from trainer.gateway.policies import Policies
-from trainer.gateway.pool import Pool, Replica
 from trainer.gateway.publish import Publisher
-from trainer.gateway.recording import Recorder
-from trainer.gateway.upstream import Upstream
+from trainer.gateway.recording.recorder import Recorder
 from trainer.serving.engine import EngineAddress
 from trainer.serving.model import Probe
 

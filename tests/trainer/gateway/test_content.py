@@ -20,7 +20,7 @@ from arttrace.content import ContentMode, ContentRules, Mask, secrets
 from arttrace.errors import ServingError
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
-from trainer.gateway.recording import Recorder, recorder_of
+from trainer.gateway.recording.recorder import Recorder, recorder_of
 
 PRIVATE = "the pin is 4711"
 KEY = "sk-client-0123456789abcdef"

@@ -13,10 +13,10 @@ from spool import read_spans
 from stand_in_engine import StandInEngine, write_adapter
 
 from trainer.gateway import generation
+from trainer.gateway.engines.upstream import Upstream
 from trainer.gateway.errors import Refusal
 from trainer.gateway.policies import Policies
 from trainer.gateway.requests import read_request
-from trainer.gateway.upstream import Upstream
 from trainer.serving.engine import EngineAddress
 
 Json = st.recursive(

@@ -21,14 +21,14 @@ from tiny_model import make_base_model
 from arttrace.paths import DataDir
 from arttrace.records.policy import PolicyStep
 from arttrace.store import Store
-from trainer.checkpoints import CheckpointError, Checkpoints
-from trainer.config import DaemonConfig
-from trainer.daemon.loop import Phase
+from trainer.daemon.config import DaemonConfig
+from trainer.daemon.gateway import FoundGateway
 from trainer.daemon.machine import Daemon
-from trainer.daemon.publishing import FoundGateway
 from trainer.learner import make_learner
 from trainer.learner.config import LearnerConfig
+from trainer.policies.checkpoints import CheckpointError, Checkpoints
 from trainer.serving.report import ServingFile
+from trainer.step.phases import Phase
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="only root mounts a small disk")
 
@@ -67,8 +67,8 @@ async def until(holds: Callable[[], bool]) -> None:
 async def test_a_disk_that_fills_up_during_a_step(
     data: DataDir, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.daemon.patience.FIRST_PAUSE_S", 0.02)
-    monkeypatch.setattr("trainer.daemon.patience.LONGEST_PAUSE_S", 0.2)
+    monkeypatch.setattr("trainer.step.retry.FIRST_PAUSE_S", 0.02)
+    monkeypatch.setattr("trainer.step.retry.LONGEST_PAUSE_S", 0.2)
     base_model = await asyncio.to_thread(make_base_model, tmp_path / "base")
     url = str(site.http.base_url)
     data.serving.write_bytes(msgspec.json.encode(ServingFile(url, str(base_model), "policy", os.getpid(), "")))

@@ -11,8 +11,8 @@ import httpx
 import pytest
 from gateway_site import Site
 
-from trainer.gateway import http_server
-from trainer.gateway.identity import trajectory_owner
+from trainer.gateway.http import server as http_server
+from trainer.gateway.recording.identity import trajectory_owner
 
 CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 BODY = b'{"model":"policy","messages":[]}'

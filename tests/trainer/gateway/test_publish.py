@@ -9,10 +9,10 @@ from gateway_site import Site
 from stand_in_engine import StandInEngine, write_adapter
 
 from arttrace.errors import ServingError
+from trainer.gateway.engines.pool import Pool, Replica
+from trainer.gateway.engines.upstream import Upstream
 from trainer.gateway.policies import Policies, Version
-from trainer.gateway.pool import Pool, Replica
 from trainer.gateway.publish import Publisher, read_adapter
-from trainer.gateway.upstream import Upstream
 from trainer.serving.engine import EngineAddress
 from trainer.serving.model import Probe
 

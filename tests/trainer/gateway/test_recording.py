@@ -17,8 +17,8 @@ from arttrace.paths import DataDir
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import open_store
-from trainer.gateway.recording import Recorder
-from trainer.gateway.trajectories import IDLE_TAG
+from trainer.gateway.recording.recorder import Recorder
+from trainer.gateway.recording.trajectories import IDLE_TAG
 
 MESSAGES = [{"role": "user", "content": "6 x 7?"}]
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -225,7 +225,7 @@ async def test_content_that_is_not_wanted_is_not_written(site: Site, tmp_path: P
 
 
 def test_the_same_name_gives_the_same_ids() -> None:
-    from trainer.gateway.identity import trajectory_owner
+    from trainer.gateway.recording.identity import trajectory_owner
 
     one = trajectory_owner("t", "a")
     assert one == trajectory_owner("t", "a")

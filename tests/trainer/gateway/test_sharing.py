@@ -17,12 +17,12 @@ from stand_in_engine import write_adapter
 
 from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir
-from trainer.daemon.patience import Stopped, Waiting
-from trainer.daemon.publishing import FoundGateway
-from trainer.daemon.sharing import engines_asleep
-from trainer.gateway.sleep import Sleeper
+from trainer.daemon.gateway import FoundGateway
+from trainer.gateway.engines.sleep import Sleeper
 from trainer.serving.client import GatewayGone
 from trainer.serving.report import ServingFile
+from trainer.step.engines import engines_asleep
+from trainer.step.retry import RetryUntilStopped, Stopped
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -70,7 +70,7 @@ def found(site: Site, folder: Path) -> FoundGateway:
     return FoundGateway(data, "policy")
 
 
-def step(gateway: FoundGateway, patience: Waiting) -> None:
+def step(gateway: FoundGateway, patience: RetryUntilStopped) -> None:
     with engines_asleep(gateway, patience):
         pass
 
@@ -78,12 +78,12 @@ def step(gateway: FoundGateway, patience: Waiting) -> None:
 async def test_between_its_tries_requests_pass_for_as_long_as_they_were_held_back(
     sleepy: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.daemon.patience.FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr("trainer.daemon.patience.LONGEST_PAUSE_S", 0.001)
-    monkeypatch.setattr("trainer.daemon.publishing.FIRST_DRAIN_S", 0.05)
-    monkeypatch.setattr("trainer.daemon.publishing.LONGEST_DRAIN_S", 0.2)
+    monkeypatch.setattr("trainer.step.retry.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("trainer.step.retry.LONGEST_PAUSE_S", 0.001)
+    monkeypatch.setattr("trainer.daemon.gateway.FIRST_DRAIN_S", 0.05)
+    monkeypatch.setattr("trainer.daemon.gateway.LONGEST_DRAIN_S", 0.2)
     told: list[ArttraceError | None] = []
-    patience = Waiting(threading.Event(), told.append)
+    patience = RetryUntilStopped(threading.Event(), told.append)
     stepping = asyncio.create_task(asyncio.to_thread(step, found(sleepy, tmp_path / "data"), patience))
     tries = sleepy.gateway.sleeper.seen  # type: ignore[union-attr]
     await until(lambda: len(tries) >= 5)
@@ -102,7 +102,7 @@ async def test_between_its_tries_requests_pass_for_as_long_as_they_were_held_bac
 async def test_only_requests_that_did_not_end_in_time_are_given_longer(
     sleepy: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.daemon.publishing.FIRST_DRAIN_S", 0.05)
+    monkeypatch.setattr("trainer.daemon.gateway.FIRST_DRAIN_S", 0.05)
     gateway, replica = found(sleepy, tmp_path / "data"), sleepy.gateway.pool.replicas[0]
     for state in ("lost", "lost", "ready", "lost", "ready"):
         replica.state = state
@@ -115,7 +115,7 @@ async def test_only_requests_that_did_not_end_in_time_are_given_longer(
 async def test_a_stop_does_not_wait_for_requests_to_end(sleepy: Site, tmp_path: Path) -> None:
     stop = threading.Event()
     gateway = found(sleepy, tmp_path / "data")
-    stepping = asyncio.create_task(asyncio.to_thread(step, gateway, Waiting(stop, lambda error: None)))
+    stepping = asyncio.create_task(asyncio.to_thread(step, gateway, RetryUntilStopped(stop, lambda error: None)))
     await until(lambda: sleepy.gateway.gate.paused)
     stop.set()
     with pytest.raises(Stopped):

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from arttrace.errors import ServingError
-from trainer.gateway.connections import BrokenOff, Connections, NotConnected
-from trainer.gateway.upstream import Upstream
+from trainer.gateway.engines.connections import BrokenOff, Connections, NotConnected
+from trainer.gateway.engines.upstream import Upstream
 from trainer.serving.engine import EngineAddress
 from trainer.serving.model import Probe
 

@@ -16,9 +16,9 @@ from arttrace.records.sequence import TokenSequence
 from trainer.learner.base import BaseLearner
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample
-from trainer.learner.packed import PackedLearner
+from trainer.learner.packed.engine import PackedLearner
 from trainer.learner.samples import share_out
-from trainer.learner.trl import TrlLearner
+from trainer.learner.trl.engine import TrlLearner
 
 pytestmark = pytest.mark.usefixtures("double_norms")
 

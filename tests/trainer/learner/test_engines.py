@@ -18,14 +18,14 @@ import torch
 from arttrace.errors import TrainingError
 from arttrace.records.policy import PolicyStep
 from arttrace.records.sequence import TokenSequence
-from trainer.advantages import group_advantages
-from trainer.checkpoints import STATE, Checkpoints
+from trainer.grpo.advantages import group_advantages
 from trainer.learner import make_learner
 from trainer.learner.base import BaseLearner
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample
-from trainer.learner.packed import PackedLearner
-from trainer.learner.trl import TrlLearner
+from trainer.learner.packed.engine import PackedLearner
+from trainer.learner.trl.engine import TrlLearner
+from trainer.policies.checkpoints import STATE, Checkpoints
 
 
 @pytest.fixture(params=["packed", "trl"])

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
-from trainer.learner.attention import _JoinedAttention, blockwise_attention
-from trainer.learner.forest import Forest, plant, shared_length, split_forests
+from trainer.learner.packed.attention import _JoinedAttention, blockwise_attention
+from trainer.learner.packed.forest import Forest, plant, shared_length, split_forests
 from trainer.learner.samples import Row
 
 

@@ -12,16 +12,16 @@ import pytest
 import torch
 
 from arttrace.errors import TrainingError
-from trainer.daemon.loop import at_once
-from trainer.daemon.sharing import engines_asleep
 from trainer.learner.base import BaseLearner
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample
-from trainer.learner.packed import PackedLearner
+from trainer.learner.packed.engine import PackedLearner
 from trainer.learner.policy_model import load_policy
-from trainer.learner.trl import TrlLearner
+from trainer.learner.trl.engine import TrlLearner
 from trainer.serving import GatewayStatus
 from trainer.serving.report import EngineStatus
+from trainer.step.engines import engines_asleep
+from trainer.step.retry import no_retry
 
 MakeSamples = Callable[[int], list[Sample]]
 
@@ -62,7 +62,7 @@ def test_a_failed_step_holds_no_activations_when_the_engines_wake(
     monkeypatch.setattr(learner.model.get_output_embeddings(), "forward", fail)
     alive: list[bool] = []
     gateway = SleepyGateway(lambda: alive.extend(ref() is not None for ref in held))
-    with pytest.raises((TrainingError, type(fault))), engines_asleep(gateway, at_once):
+    with pytest.raises((TrainingError, type(fault))), engines_asleep(gateway, no_retry):
         learner.step(make_samples(1))
     assert alive == [False]
 
@@ -83,7 +83,7 @@ def test_an_error_of_any_kind_inside_holds_nothing_when_the_engines_wake() -> No
 
     alive: list[bool] = []
     gateway = SleepyGateway(lambda: alive.extend(ref() is not None for ref in held))
-    with pytest.raises(LookupError, match="the second"), engines_asleep(gateway, at_once):
+    with pytest.raises(LookupError, match="the second"), engines_asleep(gateway, no_retry):
         outer()
     assert alive == [False]
 

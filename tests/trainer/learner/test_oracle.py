@@ -16,7 +16,7 @@ import torch
 from unsloth_zoo.rl_replacements import grpo_compute_loss
 
 from trainer.learner.config import LearnerConfig
-from trainer.learner.losses import Before, loss_terms, trajectory_sums
+from trainer.learner.packed.losses import Before, loss_terms, trajectory_sums
 
 torch.manual_seed(0)
 rows, length, limit = 5, 9, 11

@@ -22,9 +22,9 @@ from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.record import Record
 from arttrace.records.reward import Reward
 from arttrace.store import Store
-from trainer.checkpoints import Checkpoints
 from trainer.commands.policies import command as policies
-from trainer.commands.train import command
+from trainer.commands.train.cli import command
+from trainer.policies.checkpoints import Checkpoints
 from trainer.serving.model import read_model
 
 
@@ -140,7 +140,7 @@ def test_what_exceeds_the_model_is_told_before_anything_is_loaded(
 ) -> None:
     monkeypatch.setattr("trainer.offline.train.OfflineLearner", None)
     short = dataclasses.replace(read_model(base_model), max_positions=8)
-    monkeypatch.setattr("trainer.commands.offline.read_model", lambda _: short)
+    monkeypatch.setattr("trainer.commands.train.offline.read_model", lambda _: short)
     refused = train(data, base_model, "--method", method)
     assert isinstance(refused.exception, TrainingError)
     count = 2 if method == "sft" else 4

@@ -17,7 +17,7 @@ from arttrace.records.message import Message, TextPart, ToolCallPart, ToolResult
 from arttrace.records.reward import Reward
 from arttrace.records.trajectory import Agent, AgentCall, MessageNode, Trajectory
 from trainer.learner.config import LearnerConfig
-from trainer.learner.head import log_probabilities
+from trainer.learner.packed.head import log_probabilities
 from trainer.offline.conversations import conversations
 from trainer.offline.plan import Method, OfflinePlan, plan_dpo, plan_sft, require_examples
 from trainer.offline.render import Example, Unprovable, render

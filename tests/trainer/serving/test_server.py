@@ -20,7 +20,7 @@ from stand_in_engine import StandInEngine, engine_in_a_thread, write_adapter
 from arttrace.errors import ServingError
 from arttrace.paths import DataDir
 from arttrace.records.policy import PolicyStep
-from trainer.checkpoints import Checkpoints
+from trainer.policies.checkpoints import Checkpoints
 from trainer.serving import GatewayClient, Serving, find_serving, start_serving
 
 

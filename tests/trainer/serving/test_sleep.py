@@ -17,13 +17,13 @@ from stand_in_engine import StandInEngine, engine_in_a_thread, write_adapter
 
 from arttrace.errors import ServingError
 from arttrace.paths import DataDir
-from trainer.daemon.loop import at_once
-from trainer.daemon.publishing import FoundGateway
-from trainer.daemon.sharing import engines_asleep
+from trainer.daemon.gateway import FoundGateway
 from trainer.serving import Serving, start_serving
 from trainer.serving.client import GatewayGone
 from trainer.serving.engine import EngineOptions, VllmProcess, engine_command, engine_environment
 from trainer.serving.model import read_model
+from trainer.step.engines import engines_asleep
+from trainer.step.retry import no_retry
 
 CHAT = {"model": "policy:latest", "messages": []}
 
@@ -59,14 +59,14 @@ def test_the_engine_sleeps_exactly_while_the_learner_steps(
 ) -> None:
     gateway = FoundGateway(DataDir(tmp_path / "data"), "policy")
     with ThreadPoolExecutor(1) as agent:
-        with engines_asleep(gateway, at_once):
+        with engines_asleep(gateway, no_retry):
             assert engine.asleep
             assert served.client().status().engine.state == "asleep"
             waiting = agent.submit(httpx.post, f"{served.url}/v1/chat/completions", json=CHAT, timeout=60)
             until(lambda: served.client().status().gate.waiting)
         assert not engine.asleep
         assert waiting.result().headers["x-arttrace-policy-version"] == "policy@1"
-    with pytest.raises(ZeroDivisionError), engines_asleep(gateway, at_once):
+    with pytest.raises(ZeroDivisionError), engines_asleep(gateway, no_retry):
         1 / 0  # noqa: B018 - a step that fails
     assert not engine.asleep
     assert served.client().status().engine.state == "ready"
@@ -92,7 +92,7 @@ def test_a_gateway_that_dies_leaves_no_engine_asleep(
     data = DataDir(tmp_path / "data")
     with start_serving(data, base_model, options=options) as first:
         gateway = FoundGateway(data, "policy")
-        with engines_asleep(gateway, at_once):  # its end is no failure of the step
+        with engines_asleep(gateway, no_retry):  # its end is no failure of the step
             assert engine.asleep
             os.kill(first.record.pid, how)
             until(lambda: not _alive(first))
@@ -144,10 +144,10 @@ def test_without_the_option_the_learner_steps_beside_an_engine_that_serves(
     data = DataDir(tmp_path / "data")
     with (
         start_serving(data, base_model, options=["--vllm-url", engine.url]),
-        engines_asleep(FoundGateway(data, "policy"), at_once),
+        engines_asleep(FoundGateway(data, "policy"), no_retry),
     ):
         assert engine.log == []
-    with engines_asleep(FoundGateway(data, "policy"), at_once), engines_asleep(None, at_once):
+    with engines_asleep(FoundGateway(data, "policy"), no_retry), engines_asleep(None, no_retry):
         pass
 
 

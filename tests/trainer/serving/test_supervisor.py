@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainer.gateway.pool import Replica
+from trainer.gateway.engines.pool import Replica
 from trainer.serving import supervisor
 from trainer.serving.engine import EngineOptions
 from trainer.serving.model import read_model

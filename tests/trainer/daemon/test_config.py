@@ -1,0 +1,71 @@
+"""The daemon's configuration: flags before environment before file, and what is wrong is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from arttrace.errors import TrainingError
+from trainer.commands.train.cli import command
+from trainer.daemon.config import DaemonConfig, load_config, print_config
+
+
+def test_flags_come_before_environment_before_file(tmp_path: Path) -> None:
+    file = tmp_path / "train.toml"
+    file.write_text(
+        "min_groups = 2\ngroup_size = 3\npoll = 9\n[learner]\nloss = 'gspo'\nepochs = 2\n[keep]\nbest = 1\n"
+    )
+    environment = {
+        "ARTTRACE_TRAIN_GROUP_SIZE": "5",
+        "ARTTRACE_TRAIN_LEARNER__LEARNING_RATE": "0.5",
+        "ARTTRACE_TRAIN_LEARNER__EPOCHS": "3",
+        "ARTTRACE_TRAIN_REPORT_TO": "wandb, tensorboard",
+        "ARTTRACE_TRAIN_KEEP__LATEST": "7",
+        "OTHER": "x",
+    }
+    config = load_config(file, {"poll": 1.5, "epochs": 4, "keep__best": 2, "policy": None}, environment)
+    assert (config.min_groups, config.group_size, config.poll) == (2, 5, 1.5)
+    assert (config.learner.loss, config.learner.learning_rate, config.learner.epochs) == ("gspo", 0.5, 4)
+    assert (config.keep.best, config.keep.latest) == (2, 7)
+    assert config.report_to == ("wandb", "tensorboard")
+
+
+def test_what_is_printed_means_the_same(tmp_path: Path) -> None:
+    config = load_config(None, {"judge": 'openai/"o3"', "lora_targets": ["a", "b"], "decay": [1, 5]}, {})
+    file = tmp_path / "printed.toml"
+    file.write_text(print_config(config))
+    assert load_config(file, {}, {}) == config
+    assert load_config(None, {}, {}) == DaemonConfig()
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "where"),
+    [
+        ({"group_size": 1}, {}, "group_size"),
+        ({}, {"ARTTRACE_TRAIN_MIN_GROUPS": "many"}, "min_groups"),
+        ({}, {"ARTTRACE_TRAIN_LEARNER__LOSS": "mse"}, "learner"),
+        ({}, {"ARTTRACE_TRAIN_LEARNER__LOS": "dapo"}, "learner"),
+        ({}, {"ARTTRACE_TRAIN_LEARNER__MAX_KL": "0.5"}, "max_kl 0.5 has no effect while kl_weight is 0"),
+        ({"max_kl": 0.5}, {}, "max_kl 0.5 has no effect while kl_weight is 0"),
+        ({}, {"ARTTRACE_TRAIN_GRUPS": "2"}, "grups"),
+        ({}, {"ARTTRACE_TRAIN_POLL__X": "2"}, "poll"),
+    ],
+)
+def test_what_is_wrong_is_named(flags: dict[str, int], environment: dict[str, str], where: str) -> None:
+    with pytest.raises(TrainingError, match=where):
+        load_config(None, flags, environment)
+
+
+def test_the_command_prints_it_and_refuses_the_daemons_options_without_the_daemon(tmp_path: Path) -> None:
+    printed = CliRunner().invoke(
+        command, ["--print-config", "--loss", "grpo", "--min-groups", "3", "--max-staleness", "2"]
+    )
+    assert printed.exception is None
+    assert "min_groups = 3\n" in printed.stdout
+    assert "max_staleness = 2\n" in printed.stdout
+    assert 'loss = "grpo"\n' in printed.stdout
+    refused = CliRunner().invoke(command, ["--dir", str(tmp_path), "--min-groups", "3"])
+    assert refused.exit_code == 2
+    assert "add --daemon" in refused.output

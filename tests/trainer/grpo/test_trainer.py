@@ -1,0 +1,160 @@
+"""The loop with a real store and real checkpoints; learner and gateway stand in, since their own tests hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from simulated_agent import research_run
+
+from arttrace.errors import ServingError, TrainingError
+from arttrace.groups import group_trajectories
+from arttrace.paths import DataDir
+from arttrace.records.record import Record
+from arttrace.records.reward import Reward
+from arttrace.store import Store
+from trainer.grpo.trainer import PolicyTrainer
+from trainer.learner.config import LearnerConfig
+from trainer.learner.interface import Sample, StepMetrics
+from trainer.policies.checkpoints import Checkpoints
+from trainer.serving import GatewayStatus, PublishReport
+from trainer.serving.report import EngineStatus
+from trainer.step.phases import Clock, Phase
+
+
+@dataclass
+class StandInLearner:
+    steps: int = 0
+    config: LearnerConfig = field(default_factory=LearnerConfig)
+    versions: list[str | None] = field(default_factory=list)
+
+    def step(self, samples: Sequence[Sample], *, current_version: str | None = None) -> StepMetrics:
+        self.steps += 1
+        self.versions.append(current_version)
+        return StepMetrics(loss=1.0, trajectories=len(samples))
+
+    def save(self, directory: Path) -> None:
+        (directory / "steps").write_text(str(self.steps))
+
+    def load(self, directory: Path) -> None:
+        self.steps = int((directory / "steps").read_text())
+
+
+@dataclass
+class StandInGateway:
+    step: int = 0
+    dead: bool = False
+    slept: int = 0
+
+    def publish(self, step: int, path: Path) -> PublishReport:
+        if self.dead:
+            raise ServingError("the gateway does not answer")
+        assert (path / "manifest.json").exists()
+        self.step = step
+        return PublishReport(f"policy@{step}", "", max_logprob_change=0.1, seconds=0.0)
+
+    def status(self) -> GatewayStatus:
+        return GatewayStatus(
+            "policy", f"policy@{self.step}", self.step, "", {}, EngineStatus("ready", None, 0), sleeps=True
+        )
+
+    def fall_asleep(self) -> Callable[[], None]:
+        self.slept += 1
+        return lambda: None
+
+
+def loop_on(store: Store, data: DataDir, gateway: StandInGateway) -> PolicyTrainer:
+    return PolicyTrainer("policy", "base", store, StandInLearner(), Checkpoints(data.policies, "policy"), gateway)  # type: ignore[arg-type]
+
+
+def fill(store: Store, *scenarios: str, rewards: tuple[float, ...] = (0.0, 1.0)) -> None:
+    records: list[Record] = []
+    for scenario in scenarios:
+        for n, value in enumerate(rewards):
+            id = f"{scenario}-{n}"
+            records += research_run(id, scenario=scenario)
+            records.append(Reward(id=f"r-{id}", trajectory_id=id, value=value))
+    store.append(records)
+
+
+def fresh(store: Store) -> list:  # type: ignore[type-arg]
+    return group_trajectories(store.trajectories(unconsumed_by="policy"))
+
+
+def test_a_step_is_checkpointed_published_recorded_and_its_trajectories_are_not_trained_again(tmp_path: Path) -> None:
+    data, gateway = DataDir(tmp_path), StandInGateway()
+    with Store.open(data, create=True) as store:
+        fill(store, "s", "t")
+        loop = loop_on(store, data, gateway)
+        assert loop.resume() == 0
+        phases: list[Phase] = []
+        done = loop.train(fresh(store), Clock(watch=phases.append))
+        assert done is not None
+        assert phases == [Phase.BATCH, Phase.STEP, Phase.CHECKPOINT, Phase.PUBLISH, Phase.RECORD]
+        assert (done.version, gateway.step, loop.learner.versions) == ("policy@1", 1, ["policy@0"])  # type: ignore[attr-defined]
+        assert {c.trajectory_id for c in done.consumed} == {"s-0", "s-1", "t-0", "t-1"}
+        assert done.metrics["publish_logprob_change"] == 0.1
+        assert store.policy_steps("policy") == [done]
+        assert fresh(store) == []
+        with pytest.raises(TrainingError, match="not been trained on"):
+            loop.train(fresh(store))
+
+
+def test_a_step_killed_before_it_was_published_is_finished_by_the_next_start(tmp_path: Path) -> None:
+    data, gateway = DataDir(tmp_path), StandInGateway(dead=True)
+    with Store.open(data, create=True) as store:
+        fill(store, "s")
+        with pytest.raises(ServingError):
+            loop_on(store, data, gateway).train(fresh(store))
+        assert store.policy_steps("policy") == []
+    gateway.dead = False
+    with Store.open(data) as store:
+        loop = loop_on(store, data, gateway)
+        assert loop.resume() == 1
+        assert gateway.step == 1
+        assert loop.learner.steps == 1  # type: ignore[attr-defined]
+        assert [step.version for step in store.policy_steps("policy")] == ["policy@1"]
+        assert fresh(store) == []
+        fill(store, "later")
+        again = loop.train(fresh(store))
+        assert again is not None
+        assert again.version == "policy@2"
+
+
+def test_equal_rewards_skip_the_step_put_no_engine_to_sleep_and_consume_nothing(tmp_path: Path) -> None:
+    data, gateway = DataDir(tmp_path), StandInGateway()
+    with Store.open(data, create=True) as store:
+        fill(store, "s", rewards=(0.5, 0.5))
+        loop = loop_on(store, data, gateway)
+        assert loop.train(fresh(store)) is None
+        assert loop.checkpoints.latest() is None
+        assert len(fresh(store)) == 1
+        assert (loop.learner.steps, gateway.slept) == (0, 0)  # type: ignore[attr-defined]
+
+
+def test_equal_rewards_are_trained_on_by_a_kl_term(tmp_path: Path) -> None:
+    data, gateway = DataDir(tmp_path), StandInGateway()
+    with Store.open(data, create=True) as store:
+        fill(store, "s", rewards=(0.5, 0.5))
+        loop = loop_on(store, data, gateway)
+        loop.learner.config = LearnerConfig(kl_weight=0.1)
+        done = loop.train(fresh(store))
+        assert done is not None
+        assert (done.version, gateway.slept) == ("policy@1", 1)
+
+
+def test_a_failed_step_consumes_nothing(tmp_path: Path) -> None:
+    class Failing(StandInLearner):
+        def step(self, samples: Sequence[Sample], *, current_version: str | None = None) -> StepMetrics:
+            raise TrainingError("the loss is not finite")
+
+    data = DataDir(tmp_path)
+    with Store.open(data, create=True) as store:
+        fill(store, "s")
+        loop = PolicyTrainer("policy", "base", store, Failing(), Checkpoints(data.policies, "policy"), None)
+        with pytest.raises(TrainingError, match="not finite"):
+            loop.train(fresh(store))
+        assert loop.checkpoints.latest() is None
+        assert len(fresh(store)) == 1

@@ -1,0 +1,419 @@
+"""`arttrace rollout`: recorded runs of real agent code become scenarios, run again by real worker processes.
+
+The model is a scripted server behind real HTTP; everything else is what a user has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from scripted_server import Asked, Call, Reply, ScriptedServer, serve_script
+
+from arttrace.errors import RolloutError
+from arttrace.groups import group_key, group_trajectories
+from arttrace.paths import DataDir
+from arttrace.records.trajectory import Trajectory
+from arttrace.store import Store
+from trainer.commands.rollout import command
+from trainer.grpo.batch import make_batch
+from trainer.rollouts.replay import same_entry
+from trainer.rollouts.report import Outcome, report_of
+
+_AGENT = """
+import asyncio, dataclasses, json, os, pathlib, sys, time
+import openai
+import arttrace
+
+@dataclasses.dataclass
+class Style:
+    words: int
+
+def ran(what):
+    with open(os.environ["RAN"], "a") as log:
+        log.write(what + "\\n")
+
+@arttrace.tool
+def price(item):
+    ran(f"price {item}")
+    if item == "ghost":
+        raise KeyError(item)
+    return {"price": len(item), "source": os.environ.get("SOURCE", "shop")}
+
+@arttrace.tool
+async def stock(item):
+    ran(f"stock {item}")
+    return 5
+
+async def talk(question):
+    client = openai.AsyncOpenAI(max_retries=0)
+    messages = [{"role": "user", "content": question}]
+    tools = [{"type": "function", "function": {"name": n, "parameters": {}}} for n in ("price", "stock")]
+    for _ in range(4):
+        completion = await client.chat.completions.create(model="gpt-4o", messages=messages, tools=tools)
+        reply = completion.choices[0].message
+        messages.append(reply)
+        if not reply.tool_calls:
+            return reply.content
+        for made in reply.tool_calls:
+            arguments = json.loads(made.function.arguments)
+            try:
+                result = price(**arguments) if made.function.name == "price" else await stock(**arguments)
+            except KeyError as error:
+                result = f"no such item: {error}"
+            messages.append({"role": "tool", "tool_call_id": made.id, "content": json.dumps(result)})
+
+async def one_of_several():
+    place = pathlib.Path(os.environ["RAN"]).with_name("at_once")
+    place.mkdir(exist_ok=True)
+    (place / str(os.getpid())).touch()
+    await asyncio.sleep(0.3)
+    ran(f"beside {len(list(place.iterdir())) - 1} others")
+    (place / str(os.getpid())).unlink()
+
+@arttrace.trajectory
+async def answer(question, *notes, style: Style = Style(3), **more):
+    mode = os.environ.get("MODE")
+    if mode == "slow":
+        await asyncio.sleep(60)
+    if mode == "ask":
+        input("and the password? ")
+    if mode == "count":
+        await one_of_several()
+    if mode == "raise":
+        await talk(question)
+        raise ValueError("I give up")
+    return [await talk(question), list(notes), style.words, more]
+
+@arttrace.trajectory
+def odd(thing, key=""):
+    return asyncio.run(talk("price of fig"))
+
+class Shop:
+    @arttrace.trajectory
+    def serve(self, question):
+        return asyncio.run(talk(question))
+
+    @classmethod
+    @arttrace.trajectory
+    async def branch(cls, question):
+        return [cls.__name__, await talk(question)]
+
+if __name__ == "__main__" and sys.argv[1] == "program":
+    if os.environ.get("MODE") == "ask":
+        input("and the password? ")
+    print(asyncio.run(talk(sys.argv[2])))
+elif __name__ == "__main__":
+    for what in sys.argv[1:]:
+        kind, _, question = what.partition(":")
+        os.environ["SOURCE"] = "the shop of that day"
+        if kind == "odd":
+            odd(object())
+        elif kind == "method":
+            Shop().serve("price of fig")
+        elif kind == "branch":
+            asyncio.run(Shop.branch("price of fig"))
+        elif kind == "long":
+            asyncio.run(answer("price of date", "x" * (9 << 20)))
+        else:
+            arttrace.init(capture_content=kind)
+            asyncio.run(answer(question, "n1", "n2", style=Style(7), tone="dry"))
+"""
+
+WORDS = "the price is 5"
+
+
+def _model(asked: Asked) -> Reply:
+    """Asks for the price of what it is asked about, then says it. A policy that was told so asks for something else."""
+    question = asked.users[-1]
+    if asked.results:
+        return Reply(f"{WORDS}: {asked.results[-1]}")
+    item = question.rpartition(" ")[2]
+    return Reply(calls=(Call("stock" if "stock" in question else "price", {"item": item}),))
+
+
+@dataclass
+class Site:
+    """The folder with the agent, a data directory with what was recorded, and the policy of the replay."""
+
+    folder: Path
+    data: DataDir
+    policy: ScriptedServer
+
+    @property
+    def agent(self) -> str:
+        return str(self.folder / "agent.py")
+
+    def kept(self) -> list[Trajectory]:
+        with Store.open(self.data, create=True) as store:
+            return store.trajectories()
+
+    def recorded(self, question: str) -> list[Trajectory]:
+        """The recorded runs that were asked this, the newest first."""
+        return [
+            one
+            for one in self.kept()[::-1]
+            if "replay_of" not in one.metadata and (one.arguments or {}).get("question") == question
+        ]
+
+    def replayed(self) -> list[Trajectory]:
+        return [one for one in self.kept() if "replay_of" in one.metadata]
+
+    def ran(self) -> Counter[str]:
+        """The tools that were executed since the recording."""
+        log = self.data.root / "ran"
+        return Counter(log.read_text().splitlines() if log.exists() else ())
+
+    def rollout(self, *options: str, code: int = 0) -> dict[str, Any]:
+        """The report of the command, or its error."""
+        given = ("--dir", str(self.data.root), "--policy", self.policy.url, "--concurrency", "1", "--json", *options)
+        done = CliRunner().invoke(command, list(given))
+        if isinstance(done.exception, RolloutError):
+            assert code == 1, done.exception
+        else:
+            assert done.exit_code == code, (done.exception, done.output)
+        return json.loads(done.stdout) if done.stdout else {"error": str(done.exception)}
+
+    def replay(self, question: str, *options: str, code: int = 0) -> dict[str, Any]:
+        return self.rollout("--trajectory", self.recorded(question)[0].id, *options, code=code)
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the agent, and in `data` what it did when its user ran it, with another model."""
+    folder = tmp_path_factory.mktemp("recording")
+    (folder / "agent.py").write_text(_AGENT)
+    asked = ("stock of mango", "price of ghost", "price of mango", "price of fig", "price of mango")
+    less = ("redacted:price of pear", "off:price of lime")
+    runs = ("odd", "method", "branch", "long", *less, *(f"full:{question}" for question in asked))
+    with serve_script(_model) as production:
+        env = {
+            **os.environ,
+            "ARTTRACE_DIR": str(folder / "data"),
+            "OPENAI_BASE_URL": production.url,
+            "OPENAI_API_KEY": "k",
+            "RAN": str(folder / "ran"),
+        }
+        program = (sys.executable, "-c", "from arttrace.commands import main; main()", "run", "--", sys.executable)
+        for recorded in (
+            (sys.executable, folder / "agent.py", *runs),
+            (*program, folder / "agent.py", "program", "price of plum"),
+        ):
+            subprocess.run(recorded, env=env, check=True, capture_output=True, timeout=100)
+    return folder
+
+
+@pytest.fixture
+def site(recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    shutil.copytree(recording / "data", tmp_path / "data")
+    with serve_script(_model) as policy:
+        policy.headers["x-arttrace-policy-version"] = "policy@4"
+        monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")  # where nobody may be asked
+        monkeypatch.setenv("RAN", str(tmp_path / "data" / "ran"))
+        monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+        yield Site(recording, DataDir(tmp_path / "data"), policy)
+
+
+def _outcomes(report: dict[str, Any]) -> Counter[str]:
+    return Counter(run["outcome"] for run in report["runs"])
+
+
+def test_a_recorded_run_becomes_a_group_of_trainable_runs(site: Site) -> None:
+    entry = f"{site.agent}:answer"
+    told = site.rollout("--dry-run", "--entry", entry, "--limit", "2")
+    assert [one["arguments"]["question"] for one in told["scenarios"]] == ["price of mango", "price of fig"]
+    assert not site.policy.sent
+
+    report = site.rollout("-n", "2", "--entry", entry, "--limit", "2")
+    assert _outcomes(report) == {"complete": 4}
+    runs = site.replayed()
+    assert {one.id for one in runs} == {run["trajectory"] for run in report["runs"]}
+    assert sorted(Counter(one.group for one in runs).values()) == [2, 2]
+    [original, _] = site.recorded("price of mango")
+    for run in runs:
+        assert group_key(run) == group_key(site.recorded(run.arguments["question"])[0])
+        assert run.arguments == {**original.arguments, "question": run.arguments["question"]}
+        assert run.result[1:] == [["n1", "n2"], 7, {"tone": "dry"}]  # *notes, a dataclass, **more
+        assert run.policy_versions == ("policy@4",)
+    assert all(run["captured_tokens"] == run["trained_tokens"] > 0 for run in report["runs"])
+    assert site.ran() == {"price mango": 2, "price fig": 2}
+    assert {sent.json["model"] for sent in site.policy.sent} == {"policy:latest"}
+
+    told = site.rollout("--dry-run", "--entry", entry)  # a replay is no input of its own
+    assert len(told["scenarios"]) == 4
+    told = site.replay("price of mango", "--dry-run")
+    assert told["scenarios"][0]["group"] == group_key(original)
+
+
+def test_tools_are_answered_from_the_record(site: Site) -> None:
+    questions = ("price of mango", "stock of mango", "price of ghost")
+    chosen = [option for question in questions for option in ("--trajectory", site.recorded(question)[0].id)]
+    report = site.rollout(*chosen, "-n", "2", "--tools", "recorded")
+    assert _outcomes(report) == {"complete": 6}
+    assert site.ran() == {}
+    answers = {one.arguments["question"]: one.result[0] for one in site.replayed()}
+    assert "the shop of that day" in answers["price of mango"]
+    assert answers["stock of mango"].endswith(": 5")
+    assert "no such item" in answers["price of ghost"]
+
+
+def test_a_call_that_the_record_does_not_hold_fails_or_is_run(site: Site) -> None:
+    kiwi = Reply(calls=(Call("price", {"item": "kiwi"}),))
+    site.policy.script = lambda asked: _model(asked) if asked.results else kiwi
+    report = site.replay("price of mango", "-n", "2", "--tools", "recorded", code=1)
+    assert _outcomes(report) == {"lost": 2}
+    assert site.ran() == {}
+    assert all("a tool call that is not in the record: price" in one.incomplete for one in site.replayed())
+    live = site.replay("price of mango", "-n", "1", "--tools", "recorded", "--on-missing", "live")
+    assert _outcomes(live) == {"complete": 1}
+    assert site.ran() == {"price kiwi": 1}
+
+
+def test_failed_runs_are_runs_and_lost_ones_are_in_no_batch(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODE", "raise")
+    failed = site.replay("price of mango", "-n", "1")
+    assert _outcomes(failed) == {"failed": 1}
+    assert failed["runs"][0]["reason"] == "ValueError: I give up"
+    monkeypatch.setenv("MODE", "")
+    site.policy.failures = [503]
+    unanswered = site.replay("price of mango", "-n", "2", code=1)
+    assert _outcomes(unanswered) == {"lost": 1, "complete": 1}
+    assert any("503" in run["reason"] for run in unanswered["runs"])
+    nobody = site.replay("price of mango", "--policy", "http://127.0.0.1:9/v1", "-n", "1", code=1)
+    assert "APIConnectionError" in nobody["runs"][0]["reason"] or "not answer" in nobody["runs"][0]["reason"]
+    monkeypatch.setenv("MODE", "slow")
+    late = site.replay("price of mango", "-n", "1", "--timeout", "2", code=1)
+    assert {run["reason"] for run in late["runs"]} == {"it took longer than 2 s"}
+
+    runs = site.replayed()
+    assert sum(not one.incomplete for one in runs) == 2
+    assert sum("the model did not answer" in one.incomplete for one in runs) == 2
+    [group] = group_trajectories(runs)
+    assert make_batch([group]).left_out["incomplete"] == len(runs) - 2
+
+
+def test_what_cannot_be_replayed_is_refused_with_the_reason(site: Site) -> None:
+    told = site.rollout("--dry-run", "--entry", f"{site.agent}:answer")
+    assert told["refused"] == {
+        "its arguments were cut to a bound": 1,
+        "its arguments were masked or redacted": 1,
+        "no arguments were recorded": 1,
+    }
+    assert len(told["scenarios"]) == 4
+    odd = site.rollout("--entry", f"{site.agent}:odd", code=1)["error"]
+    assert "1 x its arguments hold values that are no JSON" in odd
+    [method] = [one.id for one in site.kept() if one.entry.endswith("Shop.serve")]
+    assert "Shop.serve is a method" in site.rollout("--trajectory", method, "-n", "1", code=1)["error"]
+    assert "entry points" in site.rollout("-n", "1", code=1)["error"]
+    unknown = site.rollout("--entry", "agent.py:nothing", code=1)["error"]
+    assert "no recorded run is one of agent.py:nothing" in unknown
+    assert "Recorded were: agent, agent:Shop.branch, agent:Shop.serve, " in unknown
+    missing = site.replay("price of fig", "-n", "1", "--entry", f"{site.agent}:nothing", code=1)["error"]
+    assert "has no attribute 'nothing'" in missing
+    changed = site.replay("price of fig", "-n", "1", "--entry", f"{site.agent}:odd", code=1)
+    assert "has no parameter" in changed["runs"][0]["reason"]
+
+
+def test_a_class_method_is_run_again(site: Site) -> None:
+    report = site.rollout("--entry", f"{site.agent}:Shop.branch", "-n", "1")
+    assert _outcomes(report) == {"complete": 1}
+    [run] = site.replayed()
+    assert run.result[0] == "Shop"
+
+
+def test_no_more_runs_at_once_than_asked_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODE", "count")
+    report = site.replay("price of fig", "-n", "6", "--concurrency", "2")
+    assert _outcomes(report) == {"complete": 6}
+    beside = {what: times for what, times in site.ran().items() if what.startswith("beside")}
+    assert sum(beside.values()) == 6
+    assert beside.keys() <= {"beside 0 others", "beside 1 others"}
+
+
+def test_a_run_that_asks_for_input_is_no_word_about_its_agent(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODE", "ask")
+    [program] = [one for one in site.kept() if one.arguments == {"argv": ["program", "price of plum"]}]
+    for recorded in (site.recorded("price of fig")[0], program):
+        [run] = site.rollout("--trajectory", recorded.id, "-n", "1", code=1)["runs"]
+        assert run["outcome"] == "lost"
+    assert {one.incomplete for one in site.replayed()} == {
+        "interrupted: it asked for standard input, which no record holds"
+    }
+
+
+def test_a_program_is_run_again_with_its_arguments(site: Site) -> None:
+    [recorded] = [one for one in site.kept() if one.arguments == {"argv": ["program", "price of plum"]}]
+    report = site.rollout("--trajectory", recorded.id, "-n", "2")
+    assert _outcomes(report) == {"complete": 2}
+    assert {one.id for one in site.replayed()} == {run["trajectory"] for run in report["runs"]}
+    for run in site.replayed():
+        assert (run.entry, run.arguments, run.group) == (recorded.entry, recorded.arguments, report["runs"][0]["group"])
+        assert run.policy_versions == ("policy@4",)
+
+
+def test_inputs_from_a_file(site: Site) -> None:
+    lines = site.data.root / "inputs.jsonl"
+    lines.write_text('{"question": "price of yam"}\n\n{"question": "price of yam", "style": {"words": 9}}\n')
+    report = site.rollout("--input", str(lines), "--entry", f"{site.agent}:answer", "-n", "2")
+    assert _outcomes(report) == {"complete": 4}
+    assert len({run["group"] for run in report["runs"]}) == 2
+    assert sorted(one.result[2] for one in site.recorded("price of yam")) == [3, 3, 9, 9]
+    lines.write_text("[1]\n")
+    assert "line 1" in site.rollout("--input", str(lines), "--entry", f"{site.agent}:answer", code=1)["error"]
+
+
+def test_ctrl_c_keeps_what_is_done(site: Site) -> None:
+    original = site.recorded("price of mango")[0]
+    given = ("--dir", site.data.root, "--policy", site.policy.url, "--trajectory", original.id, "-n", "400", "--json")
+    program = "from trainer.commands.rollout import command; command()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, "--concurrency", "1", *map(str, given)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        assert any(line.startswith("[2/400] done") for line in process.stderr)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    report = json.loads(out)
+    assert report["interrupted"]
+    assert 2 <= _outcomes(report)["complete"] < 400
+    assert {run["trajectory"] for run in report["runs"]} <= {one.id for one in site.replayed() if not one.incomplete}
+
+
+def test_what_is_missing_after_ctrl_c_is_told() -> None:
+    run = Outcome("t1", "g1", None, "complete", "", 1.0, ("policy@4",), 6, 6)
+    lines = report_of([run], wanted=3, seconds=2.0, interrupted=True, stopped=None).text().splitlines()
+    assert lines[1] == "  stopped: 2 of 3 runs were not made; runs made later join these groups"
+
+
+def test_without_a_served_policy_the_mend_is_told(site: Site) -> None:
+    done = CliRunner().invoke(command, ["--dir", str(site.data.root), "--entry", f"{site.agent}:answer"])
+    assert "no policy is being served" in str(done.exception)
+    assert "arttrace serve" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("/home/me/agent.py:run", "agent.py:run", True),
+        ("app.agent:run", "agent.py:run", True),
+        ("agent:run", "agent:other", False),
+        ("a.agent:run", "b.other:run", False),
+    ],
+)
+def test_spellings_of_one_entry(one: str, other: str, same: bool) -> None:
+    assert same_entry(one, other) is same

@@ -1,0 +1,223 @@
+"""Rollout workers run the user's entry point as it is, and say what became of every job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from spool import read_spans
+
+from arttrace import semconv
+from arttrace.errors import RolloutError
+from arttrace.paths import DataDir
+from trainer.rollouts.workers import RolloutJob, RolloutResult, RolloutWorkers
+
+_AGENT = '''
+import asyncio, os, sys, threading, time
+from helper import twice
+
+print("printed while importing")
+running = peak = 0
+
+async def answer(x, mode=""):
+    """An agent that was never told of arttrace."""
+    global running, peak
+    print("printed while running")
+    running += 1
+    peak = max(peak, running)
+    await asyncio.sleep(0.02)
+    running -= 1
+    if mode == "raise":
+        raise ValueError("no answer to that")
+    if mode == "cancel":
+        raise asyncio.CancelledError
+    if mode == "exit":
+        sys.exit(3)
+    if mode == "die":
+        os._exit(7)
+    return {"twice": twice(x), "pid": os.getpid(), "peak": peak, "base_url": os.environ.get("OPENAI_BASE_URL")}
+
+def plain(x, mode=""):
+    if mode == "input":
+        return input()
+    if mode == "odd":
+        return object
+    time.sleep(0.02)
+    return threading.current_thread().name
+
+async def several(x):
+    yield x
+    yield x + 1
+
+class Agent:
+    @staticmethod
+    def answer(x):
+        return x
+'''
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Path:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "helper.py").write_text("def twice(x):\n    return 2 * x\n")
+    (tmp_path / "app" / "agent.py").write_text(_AGENT)
+    return tmp_path / "app" / "agent.py"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDir:
+    return DataDir(tmp_path / "data")
+
+
+@pytest.fixture
+def workers(agent: Path, data: DataDir) -> Iterator[RolloutWorkers]:
+    with RolloutWorkers(f"{agent}:answer", data, env={"OPENAI_BASE_URL": "http://x/v1"}, concurrency=4) as workers:
+        yield workers
+
+
+def test_every_job_has_its_result_in_order_and_its_trajectory_on_disk(workers: RolloutWorkers, data: DataDir) -> None:
+    jobs = [RolloutJob({"x": x}, scenario=f"s{x % 2}", group="g", metadata={"n": x}) for x in range(10)]
+    came: list[RolloutResult] = []
+    results = workers.run(jobs, on_result=came.append)
+    assert [result.result["twice"] for result in results] == [2 * x for x in range(10)]
+    assert {result.result["base_url"] for result in results} == {"http://x/v1"}
+    assert max(result.result["peak"] for result in results) == 4
+    assert sorted(r.trajectory_id for r in came) == sorted(r.trajectory_id for r in results)
+    roots = {span.attributes[semconv.TRAJECTORY_ID]: span.attributes for span in read_spans(data.root)}
+    for job, result in zip(jobs, results, strict=True):
+        attributes = roots[result.trajectory_id]
+        assert attributes[semconv.ENTRY] == "agent:answer"
+        assert (attributes[semconv.SCENARIO], attributes[semconv.GROUP]) == (job.scenario, "g")
+        assert attributes[semconv.METADATA] == f'{{"n":{job.arguments["x"]}}}'
+    again = workers.run([RolloutJob({"x": 1}, trajectory_id="ab" * 16)])
+    assert again[0].trajectory_id == "ab" * 16
+    assert again[0].result["pid"] == results[0].result["pid"]  # nothing was imported a second time
+    assert "printed while running" in workers.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("mode", "error"), [("raise", "ValueError: no answer"), ("cancel", "CancelledError"), ("exit", "SystemExit: 3")]
+)
+def test_what_the_entry_raises_is_the_result(workers: RolloutWorkers, data: DataDir, mode: str, error: str) -> None:
+    bad, good, wrong = workers.run([RolloutJob({"x": 1, "mode": mode}), RolloutJob({"x": 2}), RolloutJob({"y": 1})])
+    assert bad.error is not None
+    assert bad.error.startswith(error)
+    assert (bad.result, good.result["twice"], good.error) == (None, 4, None)
+    assert "unexpected keyword argument" in (wrong.error or "")
+    root = next(s for s in read_spans(data.root) if s.attributes[semconv.TRAJECTORY_ID] == bad.trajectory_id)
+    assert root.attributes[semconv.ERROR_TYPE].endswith(error.partition(":")[0])
+
+
+def test_a_worker_that_dies_fails_its_jobs_and_is_replaced(workers: RolloutWorkers) -> None:
+    jobs = [RolloutJob({"x": 0, "mode": "die"}), *(RolloutJob({"x": x}) for x in range(1, 30))]
+    results = workers.run(jobs)
+    assert results[0].error == "the rollout worker died (exit code 7)"
+    assert sum(result.error is None for result in results) >= 25  # all but what was under way beside it
+    assert {result.error for result in results} <= {None, results[0].error}
+    with pytest.raises(RolloutError, match="died 4 times"):
+        workers.run([RolloutJob({"x": 0, "mode": "die"}) for _ in range(40)])
+    assert workers.run([RolloutJob({"x": 3})])[0].result["twice"] == 6
+
+
+def test_a_run_that_takes_too_long_is_ended_with_what_it_started(agent: Path, data: DataDir) -> None:
+    agent.write_text(
+        "import os, subprocess, sys, time\n"
+        "def work(seconds, log):\n"
+        "    child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "    open(log, 'a').write(f'{child.pid}\\n')\n"
+        "    time.sleep(seconds)\n"
+        "    return seconds\n"
+    )
+    log = agent.parent / "children"
+    jobs = [RolloutJob({"seconds": seconds, "log": str(log)}) for seconds in (60, 0, 60, 60, 60, 0)]
+    with RolloutWorkers(f"{agent}:work", data, concurrency=1, timeout_s=2) as workers:
+        results = workers.run(jobs)
+        assert [result.error for result in results if not result.lost] == [None, None]
+        assert {result.error for result in results if result.lost} == {"it took longer than 2 s"}
+        assert sum(result.lost for result in results) == 4  # more than the deaths of its own that a worker may have
+    _wait_for_the_end_of([int(pid) for pid in log.read_text().split()])
+
+
+def test_plain_functions_run_in_threads_of_several_workers(agent: Path, data: DataDir) -> None:
+    with RolloutWorkers(f"{agent}:plain", data, workers=2, concurrency=4) as workers:
+        names = {result.result for result in workers.run([RolloutJob({"x": x}) for x in range(16)])}
+        assert names == {f"rollout_{n}" for n in range(4)}
+        no_input, odd = workers.run([RolloutJob({"x": 1, "mode": mode}) for mode in ("input", "odd")])
+    assert (no_input.error or "").startswith("EOFError")  # our jobs are not on the user's standard input
+    assert odd.result == "<class 'object'>"
+
+
+@pytest.mark.parametrize(("entry", "result"), [("several", [5, 6]), ("Agent.answer", 5)])
+def test_generators_and_methods_are_entries_too(agent: Path, data: DataDir, entry: str, result: object) -> None:
+    with RolloutWorkers(f"{agent}:{entry}", data) as workers:
+        assert workers.run([RolloutJob({"x": 5})])[0].result == result
+
+
+def test_a_module_is_found_where_we_are(agent: Path, data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(agent.parent)
+    with RolloutWorkers("agent:answer", data) as workers:
+        assert workers.run([RolloutJob({"x": 5})])[0].result["twice"] == 10
+
+
+@pytest.mark.parametrize(
+    ("entry", "cause"),
+    [
+        ("nothing", "neither module:function nor"),
+        ("no_such_module_anywhere:f", "No module named"),
+        ("missing.py:f", "there is no file"),
+        ("{agent}:nothing", "has no attribute"),
+        ("{agent}:running", "is no function but int"),
+    ],
+)
+def test_an_entry_that_cannot_be_loaded_is_told_with_its_cause(
+    agent: Path, data: DataDir, entry: str, cause: str
+) -> None:
+    with pytest.raises(RolloutError, match=cause):
+        RolloutWorkers(entry.format(agent=agent), data).start()
+
+
+def test_two_jobs_cannot_be_one_trajectory(workers: RolloutWorkers) -> None:
+    with pytest.raises(ValueError, match="same trajectory id"):
+        workers.run([RolloutJob({"x": 1}, trajectory_id="a" * 32)] * 2)
+
+
+def test_workers_and_what_they_started_end_with_their_owner(agent: Path, tmp_path: Path) -> None:
+    agent.write_text(
+        "import os, subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "def ids():\n    return [os.getpid(), child.pid]\n"
+    )
+    program = (
+        "import sys, time\nfrom pathlib import Path\nfrom arttrace.paths import DataDir\n"
+        "from trainer.rollouts.workers import RolloutJob, RolloutWorkers\n"
+        "workers = RolloutWorkers(sys.argv[1], DataDir(Path(sys.argv[2])))\n"
+        "print(*workers.run([RolloutJob({})])[0].result, flush=True)\ntime.sleep(60)\n"
+    )
+    command = [sys.executable, "-c", program, f"{agent}:ids", str(tmp_path / "data")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        pids = [int(pid) for pid in owner.stdout.readline().split()]
+        assert len(pids) == 2
+        owner.send_signal(signal.SIGKILL)
+    _wait_for_the_end_of(pids)
+
+
+def _wait_for_the_end_of(pids: list[int]) -> None:
+    deadline = time.monotonic() + 10
+    while any(map(_alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(map(_alive, pids))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except (ProcessLookupError, FileNotFoundError):
+        return False

@@ -1,0 +1,159 @@
+"""`arttrace train`: the next version of a policy from the runs in the store, by GRPO, SFT or DPO."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import get_args
+
+import click
+
+from arttrace.collector.owner import hold_store
+from arttrace.commands.options import dir_option, json_option
+from arttrace.paths import DataDir
+from trainer.commands.train.daemon_options import DaemonFlags, daemon_options, run_daemon
+from trainer.commands.train.grpo import print_plan, train_grpo
+from trainer.commands.train.learner_options import learner_options
+from trainer.commands.train.offline import OfflineTerms, run_offline
+from trainer.commands.train.orders import take_orders
+from trainer.commands.train.report import require_base_model, require_served
+from trainer.daemon.config import print_config
+from trainer.grpo.advantages import Scale
+from trainer.learner import LearnerConfig
+from trainer.log import LogFormat, log_format_option
+from trainer.policies.checkpoints import Checkpoints
+from trainer.serving import GatewayClient, find_serving
+from trainer.step.version import finish_open_step
+
+
+@click.command()
+@dir_option
+@click.option(
+    "--method",
+    type=click.Choice(["grpo", "sft", "dpo"]),
+    default="grpo",
+    show_default=True,
+    help="grpo: from what this policy sampled. sft: imitate good runs. dpo: prefer the better run of a group.",
+)
+@click.option("--steps", default=1, show_default=True, type=click.IntRange(min=1), help="Versions to make (grpo).")
+@click.option("--policy", help="Name of the policy.  [default: that of the running `arttrace serve`, else policy]")
+@click.option(
+    "--base-model",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Model directory to train on.  [default: that of the running `arttrace serve`]",
+)
+@click.option(
+    "--advantages",
+    type=click.Choice(get_args(Scale)),
+    default="none",
+    show_default=True,
+    help="How rewards are scaled within a group (grpo).",
+)
+@click.option(
+    "--max-staleness",
+    type=click.IntRange(min=0),
+    help="Leave out runs sampled by versions older than so many steps (grpo).  [default: no bound]",
+)
+@click.option(
+    "--min-reward", type=float, help="Imitate runs of at least this reward (sft).  [default: each group's best]"
+)
+@click.option(
+    "--min-gap", type=float, default=0.1, show_default=True, help="Least difference of a pair's rewards (dpo)."
+)
+@click.option("--max-length", type=click.IntRange(min=2), help="Leave out longer conversations, in tokens (sft, dpo).")
+@click.option("--again", is_flag=True, help="Take runs too that the method was given before (sft, dpo).")
+@learner_options
+@daemon_options
+@log_format_option
+@click.option(
+    "--orders", is_flag=True, hidden=True, help="Stay up and train on order; see trainer.commands.train.orders."
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be trained, what not, and why; change nothing.")
+@json_option
+def command(
+    data: DataDir,
+    method: str,
+    steps: int,
+    policy: str | None,
+    base_model: Path | None,
+    advantages: Scale,
+    max_staleness: int | None,
+    min_reward: float | None,
+    min_gap: float,
+    max_length: int | None,
+    again: bool,
+    learner: LearnerConfig,
+    daemon: DaemonFlags,
+    log_format: LogFormat,
+    orders: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Train the policy on captured runs that it has not been trained on yet by the method.
+
+    GRPO trains on scored groups whose tokens this policy sampled; the groups are shared out evenly over the steps.
+    Runs of any other model, which have no token ids, train by SFT on good runs or by DPO on pairs of one group. Every
+    step writes a new version, `policy@N`; while `arttrace serve` runs on the same directory the version is loaded
+    there, checked, and answers the next call. Ctrl-C finishes the running step: exit code 130 unless it was the last.
+    Pressed again, it drops the step, and nothing of it is kept: exit code 130.
+
+    With --daemon it goes on by GRPO for as long as it is wanted, step after step, as groups of runs become ready; it
+    may be killed at any moment and started again. Ctrl-C ends it after the running step (exit code 0), a second one
+    drops that step (130). `arttrace status` shows what it does.
+    """
+    serving = find_serving(data)
+    if daemon.wanted:
+        config = daemon.config()
+        if daemon.print_only:
+            click.echo(print_config(config), nl=False)
+            return
+        if dry_run or method != "grpo":
+            raise click.UsageError("--daemon trains by GRPO, and has no --dry-run")
+        run_daemon(data, config, serving, log_format, as_json)
+        return
+    policy = policy or (serving.policy if serving else "policy")
+    base_model = base_model or (Path(serving.base_model) if serving else None)
+    if orders:
+        take_orders(data, policy, require_base_model(base_model))
+        return
+    checkpoints = Checkpoints(data.policies, policy)
+    if again and method == "grpo":
+        raise click.UsageError("GRPO takes each run once: --again is for sft and dpo")
+    with hold_store(data) as store, nullcontext() if dry_run else checkpoints.only_writer():
+        if not dry_run:
+            require_served(serving, policy, base_model)
+            finish_open_step(store, checkpoints, GatewayClient(serving.url) if serving else None)
+        if method == "grpo" and dry_run:
+            print_plan(store, checkpoints, advantages, max_staleness, steps=steps, as_json=as_json)
+        elif method == "grpo":
+            train_grpo(
+                store,
+                checkpoints,
+                serving,
+                base_model,
+                learner,
+                steps=steps,
+                scale=advantages,
+                max_staleness=max_staleness,
+                report_to=daemon.report_to,
+                as_json=as_json,
+            )
+        else:
+            terms = OfflineTerms(
+                method="dpo" if method == "dpo" else "sft",
+                min_reward=min_reward,
+                min_gap=min_gap,
+                max_length=max_length,
+                again=again,
+            )
+            run_offline(
+                store,
+                checkpoints,
+                serving,
+                base_model,
+                terms,
+                learner,
+                report_to=daemon.report_to,
+                dry_run=dry_run,
+                as_json=as_json,
+            )

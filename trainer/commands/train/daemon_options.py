@@ -1,0 +1,182 @@
+"""The options of `arttrace train --daemon`, made from the fields of DaemonConfig, and its run from the command line."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+from click.core import ParameterSource
+from pydantic.fields import FieldInfo
+
+from arttrace.collector.owner import HOST, hold_store
+from arttrace.commands.judge_options import read_rubric
+from arttrace.errors import ArttraceError
+from arttrace.paths import DataDir
+from arttrace.store.remote import read_owner
+from trainer.commands.train.report import print_step, require_base_model, require_served
+from trainer.daemon.config import DaemonConfig, Keep, load_config, names
+from trainer.daemon.gateway import FoundGateway
+from trainer.daemon.machine import Daemon
+from trainer.daemon.prometheus import render, serving_metrics
+from trainer.daemon.scoring import JudgeTerms
+from trainer.daemon.state import DaemonState
+from trainer.learner import make_learner
+from trainer.log import LogFormat, Problem, logging_to
+from trainer.policies.checkpoints import Checkpoints
+from trainer.serving import ServingFile
+from trainer.step.reporters import open_reporters
+from trainer.step.signals import stop_on_signals
+
+# Options that the command has anyway, or that are made otherwise.
+_SHARED = ("policy", "base_model", "advantages", "max_staleness", "learner", "keep")
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonFlags:
+    """What the command line says about the daemon; `flags` are the fields of DaemonConfig and LearnerConfig given."""
+
+    wanted: bool
+    print_only: bool
+    file: Path | None
+    flags: Mapping[str, Any]
+
+    @property
+    def report_to(self) -> tuple[str, ...]:
+        """Where metrics go, of the flag alone: for the methods that take no other option of the daemon."""
+        return tuple(names(self.flags.get("report_to", "")))
+
+    def config(self) -> DaemonConfig:
+        """The config of flags, environment and file. Raises TrainingError."""
+        return load_config(self.file, self.flags)
+
+
+def daemon_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options; the command gets them as one argument, `daemon`."""
+    own = {
+        **{name: field for name, field in DaemonConfig.model_fields.items() if name not in _SHARED},
+        **{f"keep__{name}": field for name, field in Keep.model_fields.items()},
+    }
+
+    @functools.wraps(function)
+    def command(**given: Any) -> Any:
+        wanted, file, show = given.pop("daemon"), given.pop("config_file"), given.pop("print_config")
+        flags = {name: value for name in own if (value := given.pop(name)) is not None}
+        named = "--config" if file else next((_flag(name) for name in flags if name != "report_to"), None)
+        if not (wanted or show) and named:
+            raise click.UsageError(f"{named} is an option of the daemon: add --daemon")
+        context = click.get_current_context()
+        chosen = {
+            name: value
+            for name, value in context.params.items()
+            if name in _CHOSEN and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        }
+        return function(daemon=DaemonFlags(wanted or show, show, file, {**flags, **chosen}), **given)
+
+    for name, field in reversed(own.items()):
+        command = click.option(_flag(name), name, type=_kind(field), help=_help(name, field))(command)
+    command = click.option("--print-config", is_flag=True, help="Print the daemon's configuration and end.")(command)
+    command = click.option(
+        "--config",
+        "config_file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="TOML file with the daemon's configuration; --print-config prints one.",
+    )(command)
+    return click.option("--daemon", is_flag=True, help="Go on, step after step, as groups become ready (grpo).")(
+        command
+    )
+
+
+def run_daemon(
+    data: DataDir, config: DaemonConfig, serving: ServingFile | None, log_format: LogFormat, as_json: bool
+) -> None:
+    """Run the daemon until it is stopped. Raises what ended it, which its log has too."""
+    with logging_to("daemon", data.root / "logs", log_format) as say:
+        try:
+            _run(data, config, serving, as_json, say)
+        except ArttraceError as error:
+            say(Problem(f"stopped: {error.message}"))
+            raise
+
+
+def _run(
+    data: DataDir, config: DaemonConfig, serving: ServingFile | None, as_json: bool, say: Callable[[str], None]
+) -> None:
+    policy = config.policy or (serving.policy if serving else "policy")
+    base_model = require_base_model(config.base_model or (Path(serving.base_model) if serving else None))
+    require_served(serving, policy, base_model)
+    judge = config.judge and JudgeTerms(config.judge, config.judge_base_url, read_rubric(config.rubric), config.votes)
+    stop = threading.Event()
+
+    checkpoints = Checkpoints(data.policies, policy)
+    daemon: Daemon | None = None
+
+    def metrics() -> bytes:
+        return render(daemon.state if daemon else DaemonState(policy=policy))
+
+    with ExitStack() as stack:
+        stack.enter_context(checkpoints.only_writer())
+        stack.enter_context(stop_on_signals(stop, say))
+        store = stack.enter_context(hold_store(data, create=True, metrics=metrics))
+        at = None
+        if config.metrics_port is not None:
+            at = f"http://{HOST}:{stack.enter_context(serving_metrics(metrics, config.metrics_port))}"
+        elif (owner := read_owner(data)) and owner.pid == os.getpid():
+            at = owner.url
+        daemon = Daemon(
+            config,
+            policy=policy,
+            base_model=base_model,
+            store=store,
+            learner=lambda: make_learner(base_model, config.learner),
+            gateway=FoundGateway(data, policy),
+            judge=judge or None,
+            reporters=open_reporters(
+                config.report_to, checkpoints.directory, policy, config.model_dump(mode="json"), say
+            ),
+            stop=stop,
+            say=say,
+            on_step=lambda done: print_step(done, served="publish_logprob_change" in done.metrics, as_json=as_json),
+            metrics_url=f"{at}/metrics" if at else "",
+        )
+        if at:
+            say(f"metrics: {at}/metrics")
+        say(
+            f"training {policy}: {config.min_groups} groups of {config.group_size} runs or more per step, "
+            f"fewer when no more came for {config.max_wait:g} s"
+        )
+        daemon.run()
+    say(f"stopped: {daemon.state.reason}")
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("__", "-").replace("_", "-")
+
+
+def _kind(field: FieldInfo) -> type:
+    wanted = field.annotation
+    named = [kind for kind in (wanted, *get_args(wanted)) if kind in (int, float, str)]
+    return named[0] if named else str
+
+
+def _help(name: str, field: FieldInfo) -> str:
+    weights = name.startswith("keep__") and name != "keep__states"
+    head = "Keep the weights of these versions only: " if weights else ""
+    text = (field.description or "").rstrip(".")
+    text = f"{head}{text[0].lower() if head else text[0]}{text[1:]}."
+    return text if field.default in (None, (), 0) else f"{text}  [default: {field.default}]"
+
+
+def _chosen() -> frozenset[str]:
+    from trainer.learner import LearnerConfig
+
+    return frozenset({"policy", "base_model", "advantages", "max_staleness", *LearnerConfig.__struct_fields__})
+
+
+_CHOSEN = _chosen()

@@ -1,0 +1,135 @@
+"""`arttrace train` by SFT or DPO: what would be trained on and what is cut, or one version of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import click
+import msgspec
+
+from arttrace.commands.progress import Progress
+from arttrace.groups import group_trajectories
+from arttrace.records.group import Group
+from arttrace.store import AnyStore
+from trainer.commands.train.report import print_step, require_base_model, tell_uses, uses_document
+from trainer.learner import LearnerConfig
+from trainer.offline.plan import Method, OfflinePlan, plan_dpo, plan_sft, require_examples
+from trainer.offline.step import load_tokenizer, train_offline
+from trainer.policies.checkpoints import Checkpoints
+from trainer.serving import GatewayClient, ServingFile
+from trainer.serving.model import read_model
+from trainer.step.reporters import open_reporters
+
+
+class OfflineTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """What counts as an example; `again` takes runs that the method was given before."""
+
+    method: Method
+    min_reward: float | None = None
+    min_gap: float = 0.1
+    max_length: int | None = None
+    again: bool = False
+
+
+def run_offline(
+    store: AnyStore,
+    checkpoints: Checkpoints,
+    serving: ServingFile | None,
+    base_model: Path | None,
+    terms: OfflineTerms,
+    learner: LearnerConfig,
+    *,
+    report_to: Sequence[str],
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Make one version, or tell of what it would be made. Raises TrainingError."""
+    base_model = require_base_model(base_model)
+    tell_uses(checkpoints)
+    plan = plan_offline(store, checkpoints, base_model, terms)
+    if dry_run:
+        _print_plan(checkpoints, plan, as_json)
+        return
+    require_examples(plan)
+    _tell_plan(checkpoints.policy, plan, "is", err=True)
+    gateway = GatewayClient(serving.url) if serving else None
+    config = {"method": terms.method, **msgspec.to_builtins(learner)}
+
+    def say(line: str) -> None:
+        click.echo(line, err=True)
+
+    with closing(open_reporters(report_to, checkpoints.directory, checkpoints.policy, config, say)) as reporters:
+        say(f"loading {base_model}")
+        done = train_offline(
+            store,
+            checkpoints,
+            gateway,
+            base_model,
+            plan,
+            learner,
+            progress=lambda total: Progress(total, "optimizer steps", say),
+        )
+        print_step(done, served=serving is not None, as_json=as_json)
+        sys.stdout.flush()
+        reporters.catch_up([done], {}, checkpoints)
+
+
+def _groups(store: AnyStore, checkpoints: Checkpoints, terms: OfflineTerms) -> list[Group]:
+    if terms.again:
+        return group_trajectories(store.trajectories())
+    consumed = checkpoints.consumed_ids(terms.method)  # a dry run has recorded nothing
+    found = store.trajectories(unconsumed_by=checkpoints.policy, method=terms.method)
+    return group_trajectories([one for one in found if one.id not in consumed])
+
+
+def plan_offline(
+    store: AnyStore,
+    checkpoints: Checkpoints,
+    base_model: Path,
+    terms: OfflineTerms,
+    groups: Sequence[Group] | None = None,
+) -> OfflinePlan:
+    """What would be trained on: of these groups, or of all runs that the method was not given yet."""
+    groups = _groups(store, checkpoints, terms) if groups is None else groups
+    tokenizer = load_tokenizer(base_model)
+    positions = read_model(base_model).max_positions
+    if terms.method == "sft":
+        return plan_sft(
+            groups, tokenizer, min_reward=terms.min_reward, max_length=terms.max_length, max_positions=positions
+        )
+    return plan_dpo(groups, tokenizer, min_gap=terms.min_gap, max_length=terms.max_length, max_positions=positions)
+
+
+def _print_plan(checkpoints: Checkpoints, plan: OfflinePlan, as_json: bool) -> None:
+    if not as_json:
+        _tell_plan(checkpoints.policy, plan, "would be")
+        return
+    document = {
+        "policy": checkpoints.policy,
+        "method": plan.method,
+        "groups": plan.groups,
+        "groups_with_equal_rewards": plan.groups_equal,
+        "trajectories": len(plan.consumed),
+        "examples": len(plan.sft) or len(plan.dpo),
+        "tokens_learned": plan.learned_tokens,
+        "trajectories_left_out": plan.trajectories_left_out,
+        "conversations_left_out": plan.conversations_left_out,
+        "already_trained_on": uses_document(checkpoints),
+    }
+    click.echo(json.dumps(document))
+
+
+def _tell_plan(policy: str, plan: OfflinePlan, how: str, *, err: bool = False) -> None:
+    what = "conversations" if plan.method == "sft" else "pairs"
+    lines = [
+        f"{policy} {how} trained by {plan.method.upper()} on {len(plan.sft) or len(plan.dpo)} {what} of "
+        f"{len(plan.consumed)} trajectories, {plan.learned_tokens} tokens learned.",
+        f"  {plan.groups} groups, {plan.groups_equal} of them with equal rewards.",
+    ]
+    lines += [f"  left out: {n} trajectories ({why})" for why, n in sorted(plan.trajectories_left_out.items())]
+    lines += [f"  left out: {n} conversations ({why})" for why, n in sorted(plan.conversations_left_out.items())]
+    click.echo("\n".join(lines), err=err)

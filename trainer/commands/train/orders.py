@@ -1,0 +1,321 @@
+"""`arttrace train --orders`: a trainer that stays up and makes versions on order, for `arttrace.loop`.
+
+One order per line on standard input, one answer per line on standard output, both JSON; the first line says that it is
+ready. The learner stays in memory between orders, as the daemon's does. It ends when standard input does, so by the
+death of whoever gives the orders, after the running step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from arttrace.collector.owner import hold_store
+from arttrace.errors import ArttraceError, TrainingError
+from arttrace.paths import DataDir
+from arttrace.records.group import Group
+from arttrace.records.policy import PolicyStep
+from arttrace.store import AnyStore
+from trainer.commands.train.grpo import build, choose_groups, share_out
+from trainer.commands.train.offline import OfflineTerms, plan_offline
+from trainer.commands.train.report import require_served
+from trainer.daemon.config import names
+from trainer.grpo.advantages import Scale
+from trainer.grpo.trainer import NothingToTrain, PolicyTrainer
+from trainer.learner import LearnerConfig, make_learner
+from trainer.learner.interface import Learner
+from trainer.offline.plan import require_examples
+from trainer.offline.step import train_offline
+from trainer.policies.checkpoints import Checkpoints
+from trainer.serving import GatewayClient, find_serving
+from trainer.step.reporters import Reporters, open_reporters
+from trainer.step.signals import stop_on_signals
+from trainer.step.version import finish_open_step
+
+_LOOK_EVERY_S = 0.2
+_AT_EACH_STEP = frozenset(
+    {
+        *("learning_rate", "warmup_steps", "decay", "loss", "epsilon_low", "epsilon_high", "cispo_max_ratio"),
+        *("dr_grpo_length", "importance", "importance_cap", "max_kl", "epochs", "minibatches", "max_grad_norm"),
+        *("micro_batch_tokens", "max_logprob_difference"),
+    }
+)
+"""Fields that the packed engine reads at each step: another value needs no other learner."""
+
+
+class OrderedGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The runs that are compared: exactly these."""
+
+    key: str
+    ids: tuple[str, ...]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of `arttrace train`, by their names; those of the learner are in `learner`."""
+
+    method: str = "grpo"
+    steps: int = 1
+    advantages: Scale = "none"
+    max_staleness: int | None = None
+    min_reward: float | None = None
+    min_gap: float = 0.1
+    max_length: int | None = None
+    again: bool = False
+    report_to: tuple[str, ...] = ()
+    learner: LearnerConfig = LearnerConfig()
+
+
+class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Train on these groups; without any, on all that wait, in `steps` steps at most."""
+
+    id: int
+    settings: dict[str, Any] = {}
+    groups: tuple[OrderedGroup, ...] | None = None
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The versions that were made, how many steps had nothing to learn from, and what went wrong."""
+
+    id: int
+    steps: list[dict[str, Any]] = []
+    skipped: int = 0
+    error: str = ""
+    mend: str | None = None
+
+
+def parse_settings(given: dict[str, Any]) -> Settings:
+    """Settings from one flat mapping of options. Raises TrainingError that names what is wrong."""
+    of_learner = {name: value for name, value in given.items() if name in LearnerConfig.__struct_fields__}
+    own = {name: value for name, value in given.items() if name not in of_learner}
+    if isinstance(own.get("report_to"), str):
+        own["report_to"] = names(own["report_to"])
+    try:
+        learner = msgspec.convert(of_learner, LearnerConfig).checked()
+        settings = msgspec.structs.replace(msgspec.convert(own, Settings), learner=learner)
+    except msgspec.ValidationError as error:
+        raise TrainingError(
+            f"The settings of the training are wrong: {error}.", "See `arttrace train --help`."
+        ) from None
+    if settings.method not in ("grpo", "sft", "dpo"):
+        raise TrainingError(f"There is no method {settings.method!r}.", "Use grpo, sft or dpo.")
+    if settings.steps < 1:
+        raise TrainingError(f"steps must be at least 1, not {settings.steps}.")
+    return settings
+
+
+def take_orders(data: DataDir, policy: str, base_model: Path) -> None:
+    """Take orders until standard input ends or a signal asks to stop."""
+    stop = threading.Event()
+    with ExitStack() as stack:
+        answer = stack.enter_context(_answers())
+        checkpoints = Checkpoints(data.policies, policy)
+        stack.enter_context(checkpoints.only_writer())
+        stack.enter_context(stop_on_signals(stop, _say))
+        store = stack.enter_context(hold_store(data, create=True))
+        trainer = Trainer(data, store, checkpoints, base_model)
+        stack.callback(trainer.close)
+        finish_open_step(store, checkpoints, trainer.gateway())
+        answer(Answer(0))
+        for line in _lines(stop):
+            order = msgspec.json.decode(line, type=Order)
+            try:
+                answer(trainer.fill(order))
+            except BrokenPipeError:
+                return
+
+
+class Trainer:
+    """One policy's learner, kept between orders."""
+
+    def __init__(self, data: DataDir, store: AnyStore, checkpoints: Checkpoints, base_model: Path) -> None:
+        self._data = data
+        self._store = store
+        self._checkpoints = checkpoints
+        self._base_model = base_model
+        self._learner: Learner | None = None
+        self._holds: int | None = None  # the version that the learner holds
+        self._reporters: dict[tuple[str, ...], Reporters] = {}
+        self._consumed: dict[str, set[str]] = {}  # by method; nobody else makes versions meanwhile
+
+    def gateway(self) -> GatewayClient | None:
+        """The gateway that runs for the policy now. Raises TrainingError when it serves another one."""
+        serving = find_serving(self._data)
+        require_served(serving, self._checkpoints.policy, self._base_model)
+        return GatewayClient(serving.url) if serving else None
+
+    def prepare(self, config: LearnerConfig) -> Learner:
+        """The learner as of the newest version, with this config; made anew only where the config asks for it."""
+        learner = self._learner
+        if learner is None or not _fits(learner.config, config):
+            self._learner = None  # two at once may not fit into memory
+            learner = make_learner(self._base_model, config)
+            self._holds = 0
+        learner.config = config
+        newest = self._checkpoints.latest() or 0
+        if self._holds != newest:
+            learner.load(self._checkpoints.path(newest))
+            self._holds = newest
+        self._learner = learner
+        return learner
+
+    def fill(self, order: Order) -> Answer:
+        """Do what was ordered; what goes wrong is in the answer."""
+        made: list[dict[str, Any]] = []
+        skipped = 0
+        try:
+            settings = parse_settings(order.settings)
+            for done in self._train(settings, order.groups):
+                if done is None:
+                    skipped += 1
+                    continue
+                self._consumed.get(settings.method, set()).update(one.trajectory_id for one in done.consumed)
+                made.append({"version": done.version, "adapter": done.adapter, "metrics": done.metrics})
+                self._report(settings, done)
+        except ArttraceError as error:
+            self._holds = None  # whatever it holds now: the next order begins at the newest version
+            return Answer(order.id, made, skipped, error.message, error.mend)
+        except Exception as error:  # noqa: BLE001 - told to whoever ordered, and the next order may go well
+            self._holds = None
+            return Answer(order.id, made, skipped, f"{type(error).__name__}: {error}")
+        return Answer(order.id, made, skipped)
+
+    def close(self) -> None:
+        """Let the reporters write what they hold."""
+        for reporters in self._reporters.values():
+            reporters.close()
+
+    def _train(self, settings: Settings, groups: tuple[OrderedGroup, ...] | None) -> Iterator[PolicyStep | None]:
+        gateway = self.gateway()
+        if self._holds is None:
+            finish_open_step(self._store, self._checkpoints, gateway)
+        if settings.method != "grpo":
+            yield self._train_offline(settings, groups, gateway)
+            return
+        if groups is not None and settings.steps > 1:
+            raise TrainingError("Given groups are one step.", "Leave steps out, or order the steps one by one.")
+        if groups is not None:
+            yield self._step(settings, self._exactly(groups, "grpo"), gateway)
+            return
+        choice = choose_groups(self._store, self._checkpoints, settings.max_staleness)
+        shares, fewer = share_out(choice.groups, settings.steps, settings.max_staleness)
+        if not shares:
+            raise NothingToTrain("There is nothing to train on.", _reasons(choice.left_out))
+        if fewer:
+            _say(fewer)
+        for share in shares:
+            yield self._step(settings, build(self._store, share), gateway)
+
+    def _step(self, settings: Settings, groups: list[Group], gateway: GatewayClient | None) -> PolicyStep | None:
+        learner = self.prepare(settings.learner)
+        loop = PolicyTrainer(
+            policy=self._checkpoints.policy,
+            base_model=str(self._base_model),
+            store=self._store,
+            learner=learner,
+            checkpoints=self._checkpoints,
+            gateway=gateway,
+            scale=settings.advantages,
+            max_staleness=settings.max_staleness,
+        )
+        done = loop.train(groups)
+        self._holds = done.step if done else self._holds
+        return done
+
+    def _train_offline(
+        self, settings: Settings, groups: tuple[OrderedGroup, ...] | None, gateway: GatewayClient | None
+    ) -> PolicyStep:
+        terms = OfflineTerms(
+            method="dpo" if settings.method == "dpo" else "sft",
+            min_reward=settings.min_reward,
+            min_gap=settings.min_gap,
+            max_length=settings.max_length,
+            again=settings.again,
+        )
+        exactly = None if groups is None else self._exactly(groups, terms.method, again=terms.again)
+        plan = plan_offline(self._store, self._checkpoints, self._base_model, terms, exactly)
+        require_examples(plan)
+        return train_offline(self._store, self._checkpoints, gateway, self._base_model, plan, settings.learner)
+
+    def _exactly(self, groups: tuple[OrderedGroup, ...], method: str, *, again: bool = False) -> list[Group]:
+        """Exactly these runs, grouped as ordered. Raises TrainingError when one is not there, or was trained on."""
+        ids = {id for group in groups for id in group.ids}
+        if method not in self._consumed:
+            self._consumed[method] = set(self._checkpoints.consumed_ids(method))
+        if not again and (used := ids & self._consumed[method]):
+            raise TrainingError(
+                f"{len(used)} of the {len(ids)} runs were trained on by {method} already.",
+                "Gather new runs for a step.",
+            )
+        found = {one.id: one for one in self._store.trajectories(ids=sorted(ids))}
+        if missing := sorted(ids - found.keys()):
+            raise TrainingError(f"{len(missing)} of the {len(ids)} runs are not in the store, {missing[0]} for one.")
+        return [Group(group.key, tuple(found[id] for id in group.ids)) for group in groups]
+
+    def _report(self, settings: Settings, done: PolicyStep) -> None:
+        if not settings.report_to:
+            return
+        reporters = self._reporters.get(settings.report_to)
+        if reporters is None:
+            config = {"method": settings.method, **msgspec.to_builtins(settings.learner)}
+            reporters = open_reporters(
+                settings.report_to, self._checkpoints.directory, self._checkpoints.policy, config, _say
+            )
+            self._reporters[settings.report_to] = reporters
+        reporters.catch_up([done], {}, self._checkpoints)
+
+
+def _fits(held: LearnerConfig, wanted: LearnerConfig) -> bool:
+    """Whether a learner made with one config is one with the other when its config is replaced."""
+    changed = {name for name in held.__struct_fields__ if getattr(held, name) != getattr(wanted, name)}
+    return not changed or (wanted.engine == "packed" and changed <= _AT_EACH_STEP)
+
+
+def _reasons(left_out: dict[str, int]) -> str:
+    told = ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items()))
+    return f"Trajectories left out: {told}." if told else "Gather and reward runs first."
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+@contextlib.contextmanager
+def _answers() -> Iterator[Callable[[Answer], None]]:
+    """Standard output for answers alone: what libraries print goes to standard error meanwhile."""
+    sys.stdout.flush()
+    out = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with os.fdopen(os.dup(out), "wb") as lines:
+
+            def answer(one: Answer) -> None:
+                lines.write(msgspec.json.encode(one) + b"\n")
+                lines.flush()
+
+            yield answer
+    finally:
+        os.dup2(out, 1)
+        os.close(out)
+
+
+def _lines(stop: threading.Event) -> Iterator[bytes]:
+    """Lines of standard input until it ends or `stop` is set."""
+    held = b""
+    while not stop.is_set():
+        if not select.select([0], [], [], _LOOK_EVERY_S)[0]:
+            continue
+        chunk = os.read(0, 1 << 16)
+        if not chunk:
+            return
+        *lines, held = (held + chunk).split(b"\n")
+        yield from lines

@@ -1,0 +1,114 @@
+"""What one step and the daemon share on the command line: what must hold before training, and how a version is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from arttrace.errors import TrainingError
+from arttrace.records.policy import PolicyStep
+from trainer.policies.checkpoints import Checkpoints, Use
+from trainer.serving import ServingFile
+from trainer.serving.model import read_model
+
+
+def require_served(serving: ServingFile | None, policy: str, base_model: Path | None) -> None:
+    """Raise TrainingError when the running gateway would serve what is trained as another policy's version."""
+    if serving is None:
+        return
+    if serving.policy != policy:
+        raise TrainingError(
+            f"`arttrace serve` runs on this directory for the policy {serving.policy!r}, not {policy!r}.",
+            f"Train {serving.policy!r}, or restart it with --policy {policy}.",
+        )
+    if base_model is not None and base_model.resolve() != Path(serving.base_model).resolve():
+        raise TrainingError(
+            f"`arttrace serve` runs on this directory with the base model {serving.base_model}, not {base_model}.",
+            "Leave --base-model out, or restart it with the other base model.",
+        )
+
+
+def require_base_model(base_model: Path | None) -> Path:
+    """The model to train, checked before the imports that take seconds."""
+    if base_model is None:
+        raise TrainingError(
+            "Which model to train is not known: no `arttrace serve` runs on this directory.",
+            "Start `arttrace serve --base-model DIR`, or pass --base-model DIR.",
+        )
+    read_model(base_model)
+    return base_model
+
+
+def tell_uses(checkpoints: Checkpoints) -> None:
+    """Say on stderr what the policy was trained on already, by method."""
+    for use in _by_method(checkpoints):
+        click.echo(use.told(checkpoints.policy), err=True)
+
+
+def uses_document(checkpoints: Checkpoints) -> dict[str, dict[str, Any]]:
+    """The same for programs: by method the number of runs, and the first and the last version."""
+    return {
+        use.method: {"trajectories": use.runs, "first": use.first, "last": use.last} for use in _by_method(checkpoints)
+    }
+
+
+class _Uses(msgspec.Struct, frozen=True):
+    """How many runs the versions `first` to `last` were trained on by one method."""
+
+    method: str
+    runs: int
+    first: int
+    last: int
+    inherited_from: str
+
+    def told(self, policy: str) -> str:
+        at = f"{policy}@{self.first}" + (f" to {policy}@{self.last}" if self.last > self.first else "")
+        inherited = f" (inherited from {self.inherited_from})" if self.inherited_from else ""
+        return f"{self.runs} already trained on by {self.method} at {at}{inherited}"
+
+
+def _by_method(checkpoints: Checkpoints) -> list[_Uses]:
+    found: dict[str, list[Use]] = {}
+    for use in checkpoints.uses():
+        found.setdefault(use.method, []).append(use)
+    return [
+        _Uses(
+            method,
+            len(frozenset().union(*(use.ids for use in uses))),
+            uses[0].step,
+            uses[-1].step,
+            uses[0].inherited_from if len(uses) == 1 else "",
+        )
+        for method, uses in sorted(found.items())
+    ]
+
+
+def print_step(done: PolicyStep, *, served: bool, as_json: bool) -> None:
+    """Tell a person, or a program, of a new version."""
+    if as_json:
+        click.echo(json.dumps({"version": done.version, "adapter": done.adapter, "metrics": done.metrics}))
+        return
+    m = done.metrics
+    if "learned_tokens" in m:
+        click.echo(
+            f"{done.version}: {len(done.consumed)} trajectories, {m['learned_tokens']:.0f} tokens learned in "
+            f"{m['optimizer_steps']:.0f} optimizer steps, loss {m['first_loss']:.4f} to {m['last_loss']:.4f}"
+        )
+    else:
+        click.echo(
+            f"{done.version}: {len(done.consumed)} trajectories in {m['groups']:.0f} groups, "
+            f"{m['tokens_trained']:.0f} tokens trained, reward {m['reward_mean']:.3f} "
+            f"(spread {m['reward_spread']:.3f}), loss {m['loss']:z.4f}, gradient norm {m['grad_norm']:.3f}"
+        )
+    click.echo(f"  adapter: {done.adapter}")
+    if served:
+        click.echo(
+            f"  served: {done.version} answers from the next call on "
+            f"(log-probabilities of the probe moved by up to {m['publish_logprob_change']:.3g})"
+        )
+    else:
+        click.echo("  not served: start `arttrace serve --base-model DIR` on this directory to serve it")

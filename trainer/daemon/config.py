@@ -1,0 +1,160 @@
+"""DaemonConfig: all that `arttrace train --daemon` can be told, by file, environment and flags."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+
+from arttrace.errors import TrainingError
+from trainer.grpo.advantages import Scale
+from trainer.learner.config import LearnerConfig
+
+PREFIX = "ARTTRACE_TRAIN_"
+_LEARNER = "learner"
+
+
+def _learner(given: Any) -> Any:
+    """A LearnerConfig that makes sense, from its fields; numbers may be text, as the environment has them."""
+    if isinstance(given, LearnerConfig):
+        return given.checked()
+    if isinstance(given, dict) and (unknown := given.keys() - set(LearnerConfig.__struct_fields__)):
+        raise ValueError(f"no such field: {', '.join(sorted(map(str, unknown)))}")
+    try:
+        return msgspec.convert(given, LearnerConfig, strict=False).checked()
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None
+
+
+def names(given: Any) -> Any:
+    """A comma list as the tuple it means."""
+    return tuple(name.strip() for name in given.split(",") if name.strip()) if isinstance(given, str) else given
+
+
+Learner = Annotated[LearnerConfig, BeforeValidator(_learner), PlainSerializer(msgspec.to_builtins)]
+
+
+class Keep(BaseModel):
+    """Which versions keep their weights: those of the highest reward, the newest, and every so manieth; all 0: all.
+    `states` is about what is needed to train on exactly, and about no weights."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    best: int = Field(0, ge=0, description="So many of the highest reward.")
+    latest: int = Field(0, ge=0, description="So many of the newest.")
+    every: int = Field(0, ge=0, description="Those whose number it divides.")
+    states: int = Field(
+        3, ge=0, description="So many of the newest keep their optimizer state, two thirds of a version's size; 0: all."
+    )
+
+    @property
+    def everything(self) -> bool:
+        """Whether no version is ever pruned."""
+        return not (self.best or self.latest or self.every)
+
+
+class DaemonConfig(BaseModel):
+    """What the daemon does. The order is that of the state machine."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    policy: str | None = Field(None, description="Name of the policy.")
+    base_model: Path | None = Field(None, description="Model directory to train on.")
+    min_groups: int = Field(4, ge=1, description="Groups per step; those that are ready for longest come first.")
+    max_wait: float = Field(
+        300.0, ge=0, description="Seconds after which a step takes fewer groups, where some are ready."
+    )
+    group_size: int = Field(4, ge=2, description="A group is ready when it has so many complete runs.")
+    poll: float = Field(2.0, gt=0, description="Seconds between two looks at the store.")
+    judge: str | None = Field(
+        None, description="Judge model that scores ready groups; without one, only rewarded runs count."
+    )
+    judge_base_url: str | None = Field(None, description="Ask this server (chat completions) for judgements.")
+    rubric: str | None = Field(None, description="What a good run is: a file, or words.")
+    votes: int = Field(1, ge=1, le=15, description="Judgements per group, each in another order.")
+    advantages: Scale = Field("none", description="How rewards are scaled within a group.")
+    max_staleness: int | None = Field(None, ge=0, description="Leave out runs sampled so many steps before.")
+    max_steps: int | None = Field(None, ge=1, description="Stop when the policy is at this version.")
+    max_skips: int = Field(10, ge=1, description="Stop after so many rounds in a row whose numbers were not finite.")
+    solved_pause: float = Field(
+        600.0,
+        ge=0,
+        description="Seconds for which runs of a scenario wait after its rewards were all equal; doubled each time.",
+    )
+    keep: Keep = Field(Keep(), description="Which versions keep their weights.")  # type: ignore[call-arg]
+    report_to: Annotated[tuple[str, ...], BeforeValidator(names)] = Field(
+        (), description="Also send metrics to these: wandb, tensorboard, trackio."
+    )
+    metrics_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="Serve Prometheus metrics on this port; without it they are beside the store's API.",
+    )
+    learner: Learner = Field(LearnerConfig(), description="How one step trains; see LearnerConfig.")
+
+
+def load_config(
+    file: Path | None, flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ
+) -> DaemonConfig:
+    """The config: flags before environment (ARTTRACE_TRAIN_MIN_GROUPS, ARTTRACE_TRAIN_LEARNER__LOSS) before file.
+
+    Flags of the learner are fields of LearnerConfig by name; None means not given. Raises TrainingError that names
+    what is wrong, and where it may be.
+    """
+    given = _of_file(file)
+    for name, value in environment.items():
+        if name.startswith(PREFIX):
+            _put(given, name.removeprefix(PREFIX).lower().split("__"), value)
+    for name, value in flags.items():
+        if value is not None:
+            path = name.split("__")
+            _put(given, path if path[0] in DaemonConfig.model_fields else [_LEARNER, name], value)
+    try:
+        return DaemonConfig.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise TrainingError(
+            f"The configuration of the daemon is wrong at {where}: {first['msg']}.",
+            f"Look at the flags, at {PREFIX}... in the environment" + (f", and at {file}." if file else "."),
+        ) from None
+
+
+def print_config(config: DaemonConfig) -> str:
+    """The whole config as a TOML file that means the same; what has no value is a comment."""
+    document = config.model_dump(mode="json")
+    tables = {name: value for name, value in document.items() if isinstance(value, dict)}
+    lines = [_line(name, value) for name, value in document.items() if name not in tables]
+    for name, table in tables.items():
+        lines += ["", f"[{name}]", *(_line(key, value) for key, value in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _line(name: str, value: Any) -> str:
+    if value is None:
+        return f"# {name} ="
+    return f"{name} = {msgspec.json.encode(value).decode()}"  # what JSON and TOML have in common
+
+
+def _of_file(file: Path | None) -> dict[str, Any]:
+    if file is None:
+        return {}
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise TrainingError(f"The configuration {file} cannot be read: {error}.") from error
+
+
+def _put(document: dict[str, Any], path: list[str], value: Any) -> None:
+    for name in path[:-1]:
+        inner = document.setdefault(name, {})
+        if not isinstance(inner, dict):
+            raise TrainingError(f"{name} in the configuration of the daemon holds fields, not a value.")
+        document = inner
+    document[path[-1]] = value

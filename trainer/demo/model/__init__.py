@@ -1,0 +1,1 @@
+"""The demo's tiny base model: its tokenizer, the demonstrations, and its training."""

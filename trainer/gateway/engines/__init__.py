@@ -1,0 +1,1 @@
+"""The engines behind the gateway: connections, what is asked of each, who answers, and their sleep."""

@@ -1,0 +1,294 @@
+"""Recording of calls that pass through: the bytes are kept while they pass, decoded and written by a thread.
+
+The spans are those that arttrace.capture makes inside a Python process; they go to the spool of the data directory,
+which whoever owns the store takes in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+
+import msgspec
+from starlette.types import Message, Send
+
+from arttrace import semconv
+from arttrace.content import MAX_CONTENT_BYTES, ContentMode, ContentRules, mode_of, secrets
+from arttrace.errors import ServingError
+from arttrace.journal import JournalWriter
+from arttrace.records.record import Record, encode_record
+from arttrace.records.reward import Reward
+from arttrace.records.span import SpanRow
+from arttrace.wire import Ending, Exchange, decode
+from trainer.gateway.errors import Refusal
+from trainer.gateway.recording.identity import Owner
+from trainer.gateway.recording.trajectories import SCOPE_NAME, EndOrder, EndReport, RewardOrder, Trajectories
+from trainer.log import Problem
+
+MAX_ANSWER_BYTES = 64 << 20
+"""Of one answer no more than this is kept for decoding."""
+
+MAX_WAITING_BYTES = 512 << 20
+"""No more bytes than this wait to be decoded and written; further calls are refused, and counted."""
+
+MAX_SPOOL_BYTES = 4 << 30
+_SYNC_INTERVAL_S = 1.0
+_REST_S = 0.05  # calls are decoded some at a time: a thread that wakes for each would fight the event loop
+_KEPT_HEADERS = (
+    b"content-type",
+    b"content-encoding",
+    semconv.POLICY_VERSION_HEADER.encode(),
+    semconv.SAMPLING_HEADER.encode(),
+)
+_ERROR = 2
+
+Headers = Sequence[tuple[bytes, bytes]]
+Job = Callable[[], None]
+Say = Callable[[str], None]
+
+
+class Recorder:
+    """Writes what passes through a gateway. Everything but decoding and writing happens in the event loop.
+
+    Every record goes through `rules` before it is written. `recorded` and `refused` count records.
+    """
+
+    def __init__(
+        self, spool: Path, *, project: str = "default", rules: ContentRules | None = None, say: Say = print
+    ) -> None:
+        self.trajectories = Trajectories(project)
+        self.recorded = 0
+        self.refused = 0
+        self._project = project
+        self._rules = rules or ContentRules()
+        self._say = say
+        self._journal = JournalWriter(spool, fsync_interval_s=_SYNC_INTERVAL_S, max_total_bytes=MAX_SPOOL_BYTES)
+        self._jobs: queue.SimpleQueue[tuple[Job | None, int]] = queue.SimpleQueue()
+        self._waiting_bytes = 0
+        self._weighing = threading.Lock()
+        self._awaited = threading.Event()  # somebody waits for what is in the queue
+        self._worker: threading.Thread | None = None
+        self._untaken: dict[str, list[Record]] = {}  # ends that the disk did not take
+
+    def begin(self, owner: Owner, path: str, headers: Headers, request: bytes) -> RecordedCall:
+        """A call begins; its `tap` goes where the answer is sent. Of its `headers` only the secrets are noted."""
+        call = RecordedCall(self, owner, path, headers, request)
+        self._write(self.trajectories.call_began(owner, call.start_ns))
+        return call
+
+    def ended(self, call: RecordedCall, ending: Ending) -> None:
+        """A call is over."""
+        end_ns = time.time_ns()
+        self.trajectories.call_ended(call.owner, end_ns)
+        weight = len(call.request) + call.size
+        with self._weighing:
+            full = self._waiting_bytes + weight > MAX_WAITING_BYTES
+            self._waiting_bytes += 0 if full else weight
+        if full:
+            self._refuse(BufferError(f"over {MAX_WAITING_BYTES} bytes wait to be written"))
+        else:
+            self._submit(lambda: self._append(call.row(ending, end_ns, self._project, self._rules.mode)), weight)
+
+    async def end(self, trajectory: str, order: EndOrder) -> EndReport:
+        """End a trajectory; returns when it is on the disk. Raises Refusal (404, 507); after a 507, try again."""
+        report, records = self.trajectories.end(trajectory, order)
+        records = records or self._untaken.pop(trajectory, [])
+        try:
+            await self._written(records)
+        except Refusal:
+            self._untaken[trajectory] = records
+            raise
+        return report
+
+    async def reward(self, trajectory: str, order: RewardOrder) -> str:
+        """Give a trajectory a reward; returns its id when it is on the disk. Raises Refusal (400, 507)."""
+        reward = self.trajectories.reward(trajectory, order)
+        await self._written([reward])
+        return reward.id
+
+    async def end_idle_ones(self, idle_s: float) -> None:
+        """For ever end the trajectories that have been quiet for `idle_s` seconds."""
+        while True:
+            await asyncio.sleep(min(1.0, idle_s / 4))
+            self._write(self.trajectories.end_idle(idle_s))
+
+    def close(self) -> None:
+        """Write what waits, and seal the segment. Nothing may be recorded afterwards."""
+        if self._worker is not None:
+            self._jobs.put((None, 0))
+            self._awaited.set()
+            self._worker.join()
+            self._worker = None
+        try:
+            self._journal.close()
+        except OSError as error:
+            self._refuse(error, records=0)
+
+    async def _written(self, records: Sequence[Record]) -> None:
+        done: Future[None] = Future()
+
+        def write() -> None:
+            try:
+                for record in records:
+                    self._journal.append(self._encoded(record))
+                self._journal.sync()
+            except BaseException as error:  # noqa: BLE001  whoever waits is told
+                done.set_exception(error)
+            else:
+                self.recorded += len(records)
+                done.set_result(None)
+
+        self._submit(write)
+        self._awaited.set()
+        try:
+            await asyncio.wrap_future(done)
+        except OSError as error:
+            self._refuse(error, records=len(records))
+            raise Refusal(507, "storage_error", f"the spool does not take it: {error}") from error
+
+    def _write(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self._submit(partial(self._append, record))
+
+    def _append(self, record: Record) -> None:
+        self._journal.append(self._encoded(record))
+        self.recorded += 1
+
+    def _encoded(self, record: Record) -> bytes:
+        """A record as it may be written."""
+        if isinstance(record, SpanRow):
+            record = self._rules.row(record)
+        elif isinstance(record, Reward):
+            record = msgspec.structs.replace(record, explanation=self._rules.note(record.explanation))
+        return encode_record(record)
+
+    def _submit(self, job: Job, weight: int = 0) -> None:
+        self._jobs.put((job, weight))
+        if self._worker is None:
+            self._worker = threading.Thread(target=self._work, name="arttrace-gateway-recorder", daemon=True)
+            self._worker.start()
+
+    def _work(self) -> None:
+        while True:
+            job, weight = self._jobs.get()
+            if job is None:
+                return
+            try:
+                job()
+            except Exception as error:  # noqa: BLE001  recording never stops the gateway
+                self._refuse(error)
+            del job  # holds the bytes of a call
+            with self._weighing:
+                self._waiting_bytes -= weight
+            if self._jobs.empty():
+                self._awaited.wait(_REST_S)
+                self._awaited.clear()
+
+    def _refuse(self, error: Exception, *, records: int = 1) -> None:
+        if not self.refused:
+            # What a failure of the machine says is told; another may quote the call.
+            what = repr(error) if isinstance(error, (OSError, BufferError)) else type(error).__qualname__
+            self._say(Problem(f"a call could not be recorded and is lost: {what}; further ones are only counted"))
+        self.refused += records
+
+
+class RecordedCall:
+    """The bytes of one call while they pass."""
+
+    def __init__(self, recorder: Recorder, owner: Owner, path: str, headers: Headers, request: bytes) -> None:
+        self.owner = owner
+        self.request = request
+        self.start_ns = time.time_ns()
+        self.size = 0
+        self._recorder = recorder
+        self._path = path
+        self._request_headers = headers
+        self._status: int | None = None
+        self._headers: dict[str, str] = {}
+        self._body: list[bytes] = []
+        self._cut = False
+        self._first_chunk_ns: int | None = None
+
+    def tap(self, send: Send) -> Send:
+        """`send`, with what goes through it kept."""
+
+        async def tapped(message: Message) -> None:
+            self._see(message)
+            await send(message)
+
+        return tapped
+
+    def end(self, ending: Ending) -> None:
+        """The call is over."""
+        self._recorder.ended(self, ending)
+
+    def _see(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            for name, value in message["headers"]:
+                if name in _KEPT_HEADERS:
+                    self._headers[name.decode()] = value.decode("latin-1")
+        elif body := message.get("body"):
+            if self._first_chunk_ns is None:
+                self._first_chunk_ns = time.time_ns()
+            if self.size + len(body) > MAX_ANSWER_BYTES:
+                self._cut = True
+                return
+            self._body.append(body)
+            self.size += len(body)
+
+    def row(self, ending: Ending, end_ns: int, project: str, mode: ContentMode) -> SpanRow:
+        """The call as a span, before the rules of content."""
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self._request_headers}
+        secrets.remember_headers(headers)
+        exchange = Exchange(
+            request=self.request,
+            status=self._status,
+            headers=self._headers,
+            body=b"".join(self._body),
+            ending=ending,
+            body_cut=self._cut,
+            path=self._path,
+        )
+        decoded = decode(exchange, content=mode != "off", limit=MAX_CONTENT_BYTES)
+        attributes = {semconv.PROVIDER_NAME: "openai", **decoded.attributes}
+        attributes.pop(semconv.TRAJECTORY_ID, None)
+        if self.owner.trajectory is not None:
+            attributes[semconv.TRAJECTORY_ID] = self.owner.trajectory
+        if self._first_chunk_ns is not None and "event-stream" in self._headers.get("content-type", ""):
+            attributes[semconv.RESPONSE_TIME_TO_FIRST_CHUNK] = (self._first_chunk_ns - self.start_ns) / 1e9
+        if decoded.failure is not None:
+            attributes[semconv.ERROR_TYPE] = decoded.failure[0]
+        return SpanRow(
+            trace_id=self.owner.trace_id,
+            span_id=os.urandom(8).hex(),
+            parent_span_id=self.owner.parent_span_id,
+            name=decoded.name,
+            start_ns=self.start_ns,
+            end_ns=end_ns,
+            kind=3,
+            status_code=_ERROR if decoded.failure is not None else 0,
+            status_message=decoded.failure[1] if decoded.failure is not None else "",
+            attributes=attributes,
+            resource={semconv.SERVICE_NAME: project},
+            scope_name=SCOPE_NAME,
+        )
+
+
+def recorder_of(spool: Path, say: Say) -> Recorder:
+    """The recorder that the environment asks for: $ARTTRACE_PROJECT, and $ARTTRACE_CAPTURE_CONTENT.
+
+    Raises ServingError for a mode that there is not.
+    """
+    word = os.environ.get("ARTTRACE_CAPTURE_CONTENT") or "full"
+    mode = mode_of(word)
+    if mode is None:
+        raise ServingError(f"ARTTRACE_CAPTURE_CONTENT is {word!r}", "It is one of full, redacted and off.")
+    return Recorder(spool, project=os.environ.get("ARTTRACE_PROJECT") or "default", rules=ContentRules(mode), say=say)

@@ -1,0 +1,204 @@
+"""Trajectories that are told by requests: what is known of each while it is open, and the spans that end it.
+
+A trajectory opens with its first call and ends when its agent says so, or when it has been quiet for long. Until then
+the store shows it as incomplete: its root span is there, without an end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from arttrace import semconv
+from arttrace.records.record import Record
+from arttrace.records.reward import Reward, reward_clock
+from arttrace.records.span import SpanRow
+from trainer.gateway.errors import Refusal
+from trainer.gateway.recording.identity import Owner, derived_id, root_span_id, trajectory_owner
+
+MAX_KEPT = 50_000
+"""Open trajectories, and ended ones, that are remembered; of more, the quietest are forgotten and stay as they are."""
+
+IDLE_TAG = "ended-by-idle-timeout"
+
+
+class EndOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an agent may say when its trajectory ends."""
+
+    reward: float | None = None
+    scenario: str | None = None
+    group: str | None = None
+    metadata: dict[str, Any] = {}
+    result: Any = None
+
+
+class RewardOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A reward for a trajectory. The same `id` twice is one reward."""
+
+    value: float
+    name: str = "reward"
+    explanation: str = ""
+    id: str | None = None
+
+
+class EndReport(msgspec.Struct, frozen=True):
+    """The answer to an end: the trajectory and the calls it made."""
+
+    trajectory: str
+    calls: int
+    already_ended: bool = False
+
+
+@dataclass(slots=True)
+class _Span:
+    owner: Owner
+    span_id: str
+    parent_span_id: str | None
+    name: str
+    start_ns: int
+    end_ns: int = 0
+
+
+@dataclass(slots=True)
+class _Open:
+    root: _Span
+    agents: dict[str, _Span] = field(default_factory=dict)
+    calls: int = 0
+    under_way: int = 0
+    touched: float = 0.0
+
+
+class Trajectories:
+    """The open ones. Used from one event loop; every method returns the records to write."""
+
+    def __init__(self, project: str) -> None:
+        self._project = project
+        self._open: OrderedDict[str, _Open] = OrderedDict()
+        self._ended: OrderedDict[str, EndReport] = OrderedDict()
+
+    @property
+    def open(self) -> int:
+        """How many are open."""
+        return len(self._open)
+
+    def call_began(self, owner: Owner, start_ns: int) -> list[Record]:
+        """A call of `owner` begins: its trajectory and its sub-agent are there, at the latest now."""
+        if owner.trajectory is None or owner.trajectory in self._ended:
+            return []
+        begun: list[Record] = []
+        kept = self._open.get(owner.trajectory)
+        if kept is None:
+            root = _Span(owner, root_span_id(owner.trajectory), None, "agent", start_ns)
+            kept = self._open[owner.trajectory] = _Open(root)
+            begun.append(self._row(root, self._root_attributes()))
+            if len(self._open) > MAX_KEPT:
+                self._open.popitem(last=False)
+        if owner.agent is not None and owner.agent not in kept.agents:
+            agent = _Span(owner, owner.parent_span_id, kept.root.span_id, owner.agent, start_ns)
+            kept.agents[owner.agent] = agent
+            begun.append(self._row(agent, {}))
+        kept.calls += 1
+        kept.under_way += 1
+        self._touch(owner.trajectory, kept)
+        return begun
+
+    def call_ended(self, owner: Owner, end_ns: int) -> None:
+        """A call of `owner` is over."""
+        kept = None if owner.trajectory is None else self._open.get(owner.trajectory)
+        if kept is None or owner.trajectory is None:
+            return
+        kept.under_way -= 1
+        if owner.agent is not None and owner.agent in kept.agents:
+            kept.agents[owner.agent].end_ns = end_ns
+        self._touch(owner.trajectory, kept)
+
+    def end(self, trajectory: str, order: EndOrder, *, tags: tuple[str, ...] = ()) -> tuple[EndReport, list[Record]]:
+        """End a trajectory: the spans of its sub-agents and its root, and its reward. A second end changes nothing.
+
+        Raises Refusal (404) when no call of it came here.
+        """
+        if (report := self._ended.get(trajectory)) is not None:
+            return msgspec.structs.replace(report, already_ended=True), []
+        kept = self._open.pop(trajectory, None)
+        if kept is None:
+            trajectory_owner(trajectory)
+            raise Refusal(404, "not_found", f"no call of trajectory {trajectory!r} came here since the gateway started")
+        now = time.time_ns()
+        report = EndReport(trajectory, kept.calls)
+        self._ended[trajectory] = report
+        if len(self._ended) > MAX_KEPT:
+            self._ended.popitem(last=False)
+        records: list[Record] = []
+        for agent in kept.agents.values():
+            agent.end_ns = agent.end_ns or now
+            records.append(self._row(agent, {}))
+        kept.root.end_ns = now
+        attributes = self._root_attributes()
+        # Calls under way are counted too: until they are there, the trajectory is not whole.
+        attributes[semconv.TRAJECTORY_SPAN_COUNT] = kept.calls + len(kept.agents)
+        named = {semconv.SCENARIO: order.scenario, semconv.GROUP: order.group}
+        attributes |= {name: value for name, value in named.items() if value is not None}
+        if tags:
+            attributes[semconv.TAGS] = list(tags)
+        if order.metadata:
+            attributes[semconv.METADATA] = msgspec.json.encode(order.metadata).decode()
+        if order.result is not None:
+            attributes[semconv.ENTRY_RESULT] = msgspec.json.encode(order.result).decode()
+        records.append(self._row(kept.root, attributes))
+        if order.reward is not None:
+            records.append(self.reward(trajectory, RewardOrder(order.reward, id=derived_id(16, trajectory, "end"))))
+        return report, records
+
+    def end_idle(self, idle_s: float) -> list[Record]:
+        """End those without a call under way for `idle_s` seconds; each is tagged so."""
+        limit = time.monotonic() - idle_s
+        quiet = [id for id, kept in self._open.items() if not kept.under_way and kept.touched < limit]
+        return [record for id in quiet for record in self.end(id, EndOrder(), tags=(IDLE_TAG,))[1]]
+
+    @staticmethod
+    def reward(trajectory: str, order: RewardOrder) -> Reward:
+        """The reward as a record. Raises Refusal (400) for a value that is no finite number."""
+        trajectory_owner(trajectory)
+        if not abs(order.value) < float("inf"):
+            raise Refusal(400, "invalid_request_error", "a reward is a finite number")
+        now = reward_clock.now_ns()
+        return Reward(
+            id=order.id or derived_id(16, trajectory, order.name, str(now)),
+            trajectory_id=trajectory,
+            value=order.value,
+            name=order.name,
+            explanation=order.explanation,
+            time_ns=now,
+        )
+
+    def _touch(self, trajectory: str, kept: _Open) -> None:
+        kept.touched = time.monotonic()
+        self._open.move_to_end(trajectory)
+
+    def _root_attributes(self) -> dict[str, Any]:
+        return {semconv.PROJECT: self._project, semconv.ENTRY: "gateway"}
+
+    def _row(self, span: _Span, attributes: dict[str, Any]) -> SpanRow:
+        return SpanRow(
+            trace_id=span.owner.trace_id,
+            span_id=span.span_id,
+            parent_span_id=span.parent_span_id,
+            name=f"{semconv.OPERATION_INVOKE_AGENT} {span.name}",
+            start_ns=span.start_ns,
+            end_ns=span.end_ns,
+            attributes={
+                semconv.OPERATION_NAME: semconv.OPERATION_INVOKE_AGENT,
+                semconv.AGENT_NAME: span.name,
+                semconv.TRAJECTORY_ID: span.owner.trajectory,
+                **attributes,
+            },
+            resource={semconv.SERVICE_NAME: self._project},
+            scope_name=SCOPE_NAME,
+        )
+
+
+SCOPE_NAME = "arttrace.gateway"

@@ -1,0 +1,1 @@
+"""GRPO: which runs are compared, what each taught (advantages), and the step that trains on them."""

@@ -1,0 +1,133 @@
+"""Pure: scored groups become the samples of one step, and everything left out is counted with its reason."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from arttrace.records.group import Group
+from arttrace.records.policy import Consumed
+from arttrace.records.trajectory import Agent, Trajectory
+from arttrace.trajectories import sequences
+from trainer.grpo.advantages import Scale, group_advantages
+from trainer.grpo.selection import compared
+from trainer.learner.interface import Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one step trains on, and what it does not.
+
+    `samples` holds one entry per trajectory with trainable tokens. `consumed` names every trajectory whose reward
+    entered an advantage. `left_out` counts trajectories by the reason they were dropped (one that is alone in its
+    group needs company before a reward), `quarantined` calls by the reason their tokens are not trained. Rewards are
+    those of the consumed trajectories, group by group. `equal_groups` are those whose rewards are all equal, their
+    agents' own too: they teach nothing, and stay in the normaliser.
+    """
+
+    samples: tuple[Sample, ...] = ()
+    consumed: tuple[Consumed, ...] = ()
+    rewards: tuple[tuple[float, ...], ...] = ()
+    equal_groups: int = 0
+    captured_tokens: int = 0
+    trained_tokens: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+    quarantined: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def reward_mean(self) -> float:
+        """Mean reward over all consumed trajectories; 0.0 when there are none."""
+        values = [value for group in self.rewards for value in group]
+        return sum(values) / len(values) if values else 0.0
+
+    @property
+    def reward_spread(self) -> float:
+        """Mean over groups of (largest - smallest reward) within the group; 0.0 when there are none."""
+        return sum(max(g) - min(g) for g in self.rewards) / len(self.rewards) if self.rewards else 0.0
+
+
+def make_batch(
+    groups: Sequence[Group],
+    *,
+    policy: str | None = None,
+    scale: Scale = "none",
+    step: int = 0,
+    max_staleness: int | None = None,
+) -> Batch:
+    """Samples of every group with at least two complete, rewarded trajectories; targets are the tokens that a version
+    of `policy` sampled (None: whoever sampled them).
+
+    A trajectory without trainable tokens keeps its place in the group's baseline but is no sample. One trajectory is
+    one sample: all its sequences share one advantage, but for those of an agent that was rewarded by itself. With
+    `max_staleness`, a trajectory of which any version more than so many steps older than `step` sampled a part is left
+    out: its group is compared without it.
+    """
+    samples: list[Sample] = []
+    consumed: list[Consumed] = []
+    rewards: list[tuple[float, ...]] = []
+    left_out: Counter[str] = Counter()
+    quarantined: Counter[str] = Counter()
+    equal = captured = trained = 0
+    for group in groups:
+        scored, reasons = compared(group.trajectories, policy=policy, step=step, max_staleness=max_staleness)
+        left_out.update(reasons)
+        if not scored:
+            continue
+        values = tuple(reward for _, reward in scored)
+        rewards.append(values)
+        own = _agent_advantages([trajectory for trajectory, _ in scored], scale)
+        equal += len(set(values)) == 1 and not any(any(agents.values()) for agents in own.values())
+        for (trajectory, _), advantage in zip(scored, group_advantages(values, scale=scale), strict=True):
+            consumed.append(Consumed(trajectory.id, trajectory.revision))
+            found, report = sequences(trajectory, policy=policy)
+            captured += report.captured_tokens
+            quarantined.update(report.reasons)
+            if report.trained_tokens == 0:
+                left_out["no trainable tokens"] += 1
+                continue
+            trained += report.trained_tokens
+            samples.append(Sample(found, advantage, own.get(trajectory.id, {})))
+    return Batch(
+        samples=tuple(samples),
+        consumed=tuple(consumed),
+        rewards=tuple(rewards),
+        equal_groups=equal,
+        captured_tokens=captured,
+        trained_tokens=trained,
+        left_out=dict(left_out),
+        quarantined=dict(quarantined),
+    )
+
+
+def _agent_advantages(trajectories: Sequence[Trajectory], scale: Scale) -> dict[str, dict[str, float]]:
+    """By trajectory and agent id, the advantage of agents that were rewarded by themselves: each against the others of
+    its role (the names from the root down to it) in the group. One without another to compare with has none."""
+    by_role: dict[tuple[str, ...], list[tuple[str, str, float]]] = defaultdict(list)
+    for trajectory in trajectories:
+        given: dict[str, float] = defaultdict(float)
+        for reward in trajectory.rewards:
+            if reward.agent_id is not None:
+                given[reward.agent_id] += reward.value
+        agents = {agent.id: agent for agent in trajectory.agents}
+        for agent_id, value in given.items():
+            if agent_id in agents:
+                by_role[_role(agent_id, agents)].append((trajectory.id, agent_id, value))
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for members in by_role.values():
+        if len(members) > 1:
+            advantages = group_advantages([value for _, _, value in members], scale=scale)
+            for (trajectory_id, agent_id, _), advantage in zip(members, advantages, strict=True):
+                found[trajectory_id][agent_id] = advantage
+    return found
+
+
+def _role(agent_id: str, agents: Mapping[str, Agent]) -> tuple[str, ...]:
+    names: list[str] = []
+    seen: set[str] = set()
+    at: str | None = agent_id
+    while at is not None and at in agents and at not in seen:
+        seen.add(at)
+        names.append(agents[at].name)
+        at = agents[at].parent_id
+    return tuple(reversed(names))

@@ -1,0 +1,99 @@
+"""Metrics: the plain numbers that a step leaves behind, by name; pure arithmetic on what the step saw.
+
+Rewards and advantages are those of the consumed trajectories, tokens those that this policy sampled, cost is in US
+dollars, staleness in steps, seconds end in `_s`.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from arttrace.records.group import Group
+from arttrace.records.policy import PolicyStep
+from arttrace.records.reward import Judgement
+from arttrace.rewards.mix import trajectory_reward
+from trainer.grpo.batch import Batch
+from trainer.grpo.selection import staleness
+from trainer.learner.interface import StepMetrics
+
+
+class GroupReward(msgspec.Struct, frozen=True):
+    """The rewards of one group: how many runs, their mean, and (largest - smallest)."""
+
+    key: str
+    runs: int
+    mean: float
+    spread: float
+
+
+def step_numbers(
+    batch: Batch,
+    learned: StepMetrics,
+    groups: Sequence[Group],
+    *,
+    step: int,
+    policy: str,
+    judgements: Sequence[Judgement] = (),
+) -> dict[str, float]:
+    """What a PolicyStep keeps of the step that followed version `step`."""
+    consumed = {entry.trajectory_id for entry in batch.consumed}
+    ages = [staleness(one, step, policy) for group in groups for one in group.trajectories if one.id in consumed]
+    numbers = {
+        "groups": float(len(batch.rewards)),
+        "groups_equal": float(batch.equal_groups),
+        "reward_mean": batch.reward_mean,
+        "reward_spread": batch.reward_spread,
+        **_range("reward_group_mean", [statistics.fmean(group) for group in batch.rewards]),
+        **_moments("advantage", [sample.advantage for sample in batch.samples]),
+        "tokens_captured": float(batch.captured_tokens),
+        "tokens_trained": float(batch.trained_tokens),
+        "tokens_quarantined": float(batch.captured_tokens - batch.trained_tokens),
+        "calls_quarantined": float(sum(batch.quarantined.values())),
+        "trajectories_left_out": float(sum(batch.left_out.values())),
+        "staleness_mean": statistics.fmean(ages) if ages else 0.0,
+        "staleness_max": float(max(ages, default=0)),
+        **learned.numbers(),
+        "tokens_per_second": batch.trained_tokens / learned.step_s if learned.step_s > 0 else 0.0,
+    }
+    if judgements:
+        numbers["judge_tokens"] = float(sum(one.input_tokens + one.output_tokens for one in judgements))
+        costs = [one.cost for one in judgements]
+        if None not in costs:
+            numbers["judge_cost"] = math.fsum(cost for cost in costs if cost is not None)
+    return numbers
+
+
+def group_rewards(groups: Sequence[Group]) -> Iterator[GroupReward]:
+    """The rewards of each group that has any."""
+    for group in groups:
+        values = [reward for one in group.trajectories if (reward := trajectory_reward(one)) is not None]
+        if values:
+            yield GroupReward(group.key, len(values), statistics.fmean(values), max(values) - min(values))
+
+
+def version_rewards(steps: Sequence[PolicyStep]) -> dict[int, float]:
+    """By version, the mean reward of the runs that the step after it was trained on: mostly its own. The newest has
+    none yet, 0 is the base model."""
+    ordered = sorted(steps, key=lambda done: done.step)
+    before = [0, *(done.step for done in ordered)]
+    return {
+        version: done.metrics["reward_mean"]
+        for version, done in zip(before, ordered, strict=False)
+        if "reward_mean" in done.metrics
+    }
+
+
+def _moments(name: str, values: Sequence[float]) -> dict[str, float]:
+    return {
+        f"{name}_mean": statistics.fmean(values) if values else 0.0,
+        f"{name}_std": statistics.pstdev(values) if values else 0.0,
+        f"{name}_max": max(map(abs, values), default=0.0),
+    }
+
+
+def _range(name: str, values: Sequence[float]) -> dict[str, float]:
+    return {f"{name}_min": min(values, default=0.0), f"{name}_max": max(values, default=0.0)}

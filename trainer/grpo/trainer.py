@@ -1,0 +1,126 @@
+"""PolicyTrainer: one step of GRPO from scored groups to the next policy: batch, step, checkpoint, publish, record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from arttrace.errors import TrainingError
+from arttrace.records.group import Group
+from arttrace.records.policy import Consumed, PolicyStep
+from arttrace.records.reward import Judgement
+from arttrace.store import AnyStore
+from trainer.grpo.advantages import Scale
+from trainer.grpo.batch import Batch, make_batch
+from trainer.grpo.metrics import step_numbers
+from trainer.learner.interface import Learner, teaches
+from trainer.policies.checkpoints import Checkpoints
+from trainer.step.engines import engines_asleep
+from trainer.step.phases import Clock, Phase
+from trainer.step.retry import Retry, no_retry
+from trainer.step.version import PublishingGateway, complete_step, finish_open_step
+
+
+class NothingToTrain(TrainingError):
+    """A batch without anything to learn from."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyTrainer:
+    """One policy's loop: its store, learner, checkpoints, and the gateway that serves it (None: not served)."""
+
+    policy: str
+    base_model: str
+    store: AnyStore
+    learner: Learner
+    checkpoints: Checkpoints
+    gateway: PublishingGateway | None = None
+    scale: Scale = "none"
+    max_staleness: int | None = None
+    retry: Retry = no_retry
+
+    def resume(self) -> int:
+        """Take the newest checkpoint, finish what it left open, and return its step (0: none yet)."""
+        step = self.checkpoints.latest()
+        if step is None:
+            return 0
+        self.learner.load(self.checkpoints.path(step))
+        finish_open_step(self.store, self.checkpoints, self.gateway, self.retry)
+        return step
+
+    def train(
+        self,
+        groups: Sequence[Group],
+        clock: Clock | None = None,
+        *,
+        beside: tuple[Consumed, ...] = (),
+        judgements: Sequence[Judgement] = (),
+    ) -> PolicyStep | None:
+        """One step on scored groups: the new version is on disk, served, and recorded when this returns.
+
+        `beside` are trajectories that earlier rounds took and learned nothing from: this version's manifest names them
+        as consumed too. What the `judgements` of the groups cost is counted in the metrics.
+
+        None when there is nothing to learn, since the rewards within each group are equal and no KL term is asked for:
+        the step is skipped, and nothing changes or is consumed.
+        Raises TrainingError when there is nothing to train on; nothing is consumed then either.
+        """
+        clock = clock or Clock()
+        clock(Phase.BATCH)
+        last = self.checkpoints.latest() or 0
+        batch = make_batch(groups, policy=self.policy, scale=self.scale, step=last, max_staleness=self.max_staleness)
+        require_trainable(batch)
+        if not teaches(batch.samples, self.learner.config):
+            clock.stop()
+            return None
+        clock(Phase.STEP)
+        with engines_asleep(self.gateway, self.retry):
+            learned = self.learner.step(batch.samples, current_version=f"{self.policy}@{last}")
+        metrics = step_numbers(batch, learned, groups, step=last, policy=self.policy, judgements=judgements)
+        return complete_step(
+            self.store,
+            self.checkpoints,
+            self.gateway,
+            self.base_model,
+            self.learner.save,
+            (*batch.consumed, *beside),
+            metrics,
+            clock,
+            self.retry,
+            method="grpo",
+        )
+
+
+def require_trainable(batch: Batch) -> None:
+    """Raise NothingToTrain with the cause and the mend when a batch holds nothing to learn from."""
+    if not batch.consumed:
+        raise NothingToTrain(*_why_no_groups(batch.left_out))
+    if not batch.samples:
+        reasons = ", ".join(f"{n} calls: {why}" for why, n in sorted(batch.quarantined.items()))
+        raise NothingToTrain(
+            f"{len(batch.consumed)} rewarded trajectories, but no trainable token among them ({reasons or 'no call'}).",
+            "GRPO needs the sampled token ids and log-probabilities: let the agent call the gateway of "
+            "`arttrace serve`, which asks the engine for them.",
+        )
+
+
+_MENDS = {
+    "no reward": "Score them with `arttrace score`, or reward them in code with arttrace.reward().",
+    "alone in its group": "Run each scenario several times: GRPO compares runs of the same task.",
+    "too stale": "Run the agent again under the newest version, or raise --max-staleness.",
+    "incomplete": "An incomplete run was killed or is still going; `arttrace ls` names them.",
+}
+"""What to do about trajectories that were left out, by the reason; what comes first is told first."""
+
+
+def _why_no_groups(left_out: Mapping[str, int]) -> tuple[str, str]:
+    if not left_out:
+        return (
+            "There is nothing new to train on: no trajectory that this policy has not been trained on.",
+            "Run the agent again, score the runs, and train then.",
+        )
+    counts = ", ".join(f"{left_out[reason]} {reason}" for reason in _MENDS if reason in left_out)
+    return (
+        f"There is nothing to train on. Trajectories left out: {counts}.",
+        " ".join(mend for reason, mend in _MENDS.items() if reason in left_out),
+    )

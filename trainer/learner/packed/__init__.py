@@ -1,0 +1,1 @@
+"""The packed engine: every distinct token of a batch goes through the model once."""

@@ -1,0 +1,185 @@
+"""PackedLearner: the engine that computes every distinct token of a batch once, without padding.
+
+Rows become forests (forest.py), attention follows their branches (attention.py), the output head sees targets only
+(head.py). Prefixes that trajectories share are computed once and keep their gradient; advantages and loss terms stay
+those of each trajectory.
+
+Under torch.distributed every rank is given the same samples and computes its share of the forests; normalisers are
+those of the whole batch, so that the sum of the ranks' gradients is the gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from arttrace.errors import TrainingError
+from trainer.learner.base import BaseLearner, Tally
+from trainer.learner.config import LearnerConfig
+from trainer.learner.packed.attention import NAME, visiting
+from trainer.learner.packed.forest import Block, Forest, plant, split_forests
+from trainer.learner.packed.head import log_probabilities
+from trainer.learner.packed.losses import Before, loss_terms, trajectory_sums
+from trainer.learner.policy_model import as_reference, load_policy, make_optimizer, trainable
+from trainer.learner.quiet import quiet
+from trainer.learner.ranks import rank_and_count, total
+from trainer.learner.samples import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class _Minibatch:
+    """One optimizer step's worth: its forests, and what is known about the targets of each."""
+
+    plan: Plan
+    forests: tuple[Forest, ...]
+    before: tuple[Before, ...]
+
+
+class PackedLearner(BaseLearner):
+    """GRPO on given trajectories. Base model: any causal LM whose attention transformers lets one choose."""
+
+    def __init__(self, base_model: Path, config: LearnerConfig | None = None) -> None:
+        """Raises TrainingError when the model cannot be loaded or packed, or the config makes no sense."""
+        self.base_model = base_model
+        self.config = (config or LearnerConfig()).checked()
+        self.steps = 0
+        with quiet():
+            self.model = load_policy(base_model, self.config, NAME)
+        self.model.eval()  # no dropout
+        causal = self.model.get_base_model()
+        if self.config.gradient_checkpointing:
+            causal.gradient_checkpointing_enable({"use_reentrant": False})
+            causal.enable_input_require_grads()
+            self.model.train()
+        self.optimizer = make_optimizer(self.model, self.config)
+        self._decoder, self._head = causal.get_decoder(), causal.get_output_embeddings()
+        self._check_model(causal)
+
+    def _check_model(self, causal: Any) -> None:
+        """Raises TrainingError when the model computes something that this engine would leave out."""
+        config = causal.config.get_text_config()
+        ids = torch.arange(min(4, config.vocab_size), device=self.config.device)
+        with torch.no_grad(), visiting([Block(0, len(ids), ids[:0])]) as visit:
+            hidden = self._decoder(input_ids=ids[None], position_ids=ids[None], use_cache=False).last_hidden_state
+            logits = causal(input_ids=ids[None], position_ids=ids[None], use_cache=False).logits
+        if visit.layers != 2 * config.num_hidden_layers:
+            raise TrainingError(
+                f"The packed engine cannot train {type(causal).__name__}: not all of its {config.num_hidden_layers} "
+                "layers use the attention that transformers lets one choose.",
+                "Train with --engine trl.",
+            )
+        if not torch.allclose(logits, self._head(hidden), atol=1e-4, rtol=1e-3):
+            raise TrainingError(
+                f"The packed engine cannot train {type(causal).__name__}: it changes its logits after its output head.",
+                "Train with --engine trl.",
+            )
+
+    def _train(self, plans: Sequence[Plan], current_version: str | None) -> Tally:
+        tally = Tally()
+        minibatches = [self._prepare(plan, current_version, several=len(plans) > 1) for plan in plans]
+        tally.forwarded_tokens = sum(forest.token_ids.numel() for one in minibatches for forest in one.forests)
+        for _ in range(self.config.epochs):
+            for minibatch in minibatches:
+                self._optimise(minibatch, tally)
+        tally.gather()
+        return tally
+
+    def _prepare(self, plan: Plan, current_version: str | None, *, several: bool) -> _Minibatch:
+        """Forests, and the log-probabilities that the step itself would change: the policy's now, the reference's."""
+        config = self.config
+        dtype = torch.float64 if config.dtype == "float64" else torch.float32
+        rank, ranks = rank_and_count()
+        runs = split_forests(plan.rows, config.micro_batch_tokens)
+        forests = tuple(
+            plant(rows, current_version=current_version, device=config.device, dtype=dtype)
+            for rows in runs[rank::ranks]
+        )
+        before = [Before(sampled=forest.logprobs, old=forest.logprobs) for forest in forests]
+        if config.importance != "clip" and (several or config.epochs > 1):
+            with torch.no_grad():
+                before = [
+                    replace(known, old=self._score(forest)[0]) for known, forest in zip(before, forests, strict=True)
+                ]
+        if config.kl_weight:
+            with as_reference(self.model, config):
+                before = [
+                    replace(known, reference=self._score(forest)[0])
+                    for known, forest in zip(before, forests, strict=True)
+                ]
+        return _Minibatch(plan, forests, tuple(before))
+
+    def _optimise(self, minibatch: _Minibatch, tally: Tally) -> None:
+        shifts = self._trajectory_shifts(minibatch)
+        loss = 0.0
+        for forest, known in zip(minibatch.forests, minibatch.before, strict=True):
+            loss += self._accumulate(forest, known, minibatch.plan, shifts, tally)
+        tally.loss += loss
+        parameters = list(trainable(self.model).values())
+        for parameter in parameters:
+            if parameter.grad is None:  # a rank without a forest
+                parameter.grad = torch.zeros_like(parameter)
+            total(parameter.grad)
+        self.check_before_optimizer_step(tally)
+        tally.grad_norm += float(torch.nn.utils.clip_grad_norm_(parameters, self.config.max_grad_norm))
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        tally.optimizer_steps += 1
+
+    def _accumulate(
+        self, forest: Forest, known: Before, plan: Plan, shifts: torch.Tensor | None, tally: Tally
+    ) -> float:
+        """Add the gradients of one forest; returns its part of the loss."""
+        config = self.config
+        with visiting(forest.blocks):  # the backward pass may compute layers again
+            logps, entropies = self._score(forest)
+            if config.importance != "clip" and known.old is known.sampled:
+                known = replace(known, old=logps.detach())
+            if config.loss == "gspo":
+                if shifts is None:
+                    moved = [logps.detach() - known.old]
+                    sums = trajectory_sums(moved, [forest.trajectory], plan.samples, config.device)
+                    shifts = sums[0] / sums[1].clamp(min=1)
+                known = replace(known, trajectory_shift=shifts[forest.trajectory].to(logps.dtype))
+            terms = loss_terms(config, logps, forest.advantages, known)
+            loss = (forest.weights * terms.loss).sum() / plan.normaliser
+            loss.backward()
+        tally.targets += logps.numel()
+        tally.ratio += float(terms.ratio.sum())
+        tally.clipped += int(terms.clipped.sum())
+        tally.entropy += float(entropies.sum())
+        tally.kl += float(terms.kl.sum())
+        tally.compare(logps.detach(), known.sampled, forest.current, forest.temperatures[forest.prediction])
+        return float(loss.detach())
+
+    def _trajectory_shifts(self, minibatch: _Minibatch) -> torch.Tensor | None:
+        """For gspo over several forests, in which a trajectory may be split: its mean log-ratio, (samples,)."""
+        if self.config.loss != "gspo" or (len(minibatch.forests) == 1 and rank_and_count()[1] == 1):
+            return None
+        with torch.no_grad():
+            now = [self._score(forest)[0] for forest in minibatch.forests]
+        olds = [
+            logps if self.config.importance != "clip" and known.old is known.sampled else known.old
+            for logps, known in zip(now, minibatch.before, strict=True)
+        ]
+        sums = trajectory_sums(
+            [logps - old for logps, old in zip(now, olds, strict=True)],
+            [forest.trajectory for forest in minibatch.forests],
+            minibatch.plan.samples,
+            self.config.device,
+        )
+        return total(sums[0]) / total(sums[1]).clamp(min=1)
+
+    def _score(self, forest: Forest) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probability and entropy at each target, both (M,)."""
+        with visiting(forest.blocks):
+            hidden = self._decoder(
+                input_ids=forest.token_ids[None], position_ids=forest.positions[None], use_cache=False
+            ).last_hidden_state[0]
+        logps, entropies = log_probabilities(
+            self._head, hidden[forest.predict_at], forest.predict_id, forest.temperatures
+        )
+        return logps[forest.prediction], entropies[forest.prediction]

@@ -1,0 +1,1 @@
+"""The TRL engine: TRL's GRPOTrainer on given trajectories."""

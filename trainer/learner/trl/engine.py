@@ -1,0 +1,67 @@
+"""TrlLearner: the engine on TRL's GRPOTrainer, padded rows and all: what the field trusts, and our cross-check."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from arttrace.errors import TrainingError
+from trainer.learner.base import BaseLearner, Tally
+from trainer.learner.config import LearnerConfig
+from trainer.learner.policy_model import load_policy, make_optimizer
+from trainer.learner.quiet import quiet
+from trainer.learner.samples import Plan, pad_rows, split_rows
+from trainer.learner.trl.trainer import GivenTrajectoriesTrainer
+
+
+class TrlLearner(BaseLearner):
+    """GRPO on given trajectories. Base model: any causal LM in Hugging Face form, from a directory."""
+
+    def __init__(self, base_model: Path, config: LearnerConfig | None = None) -> None:
+        """Raises TrainingError when the model cannot be loaded or the config makes no sense."""
+        self.base_model = base_model
+        self.config = (config or LearnerConfig()).checked()
+        if self.config.importance != "clip":
+            raise TrainingError(
+                f"The trl engine has no importance correction {self.config.importance!r}.",
+                "Train with --engine packed.",
+            )
+        self.steps = 0
+        self._scratch = tempfile.TemporaryDirectory(prefix="arttrace-learner-")
+        with quiet():
+            self.model = load_policy(base_model, self.config)
+            self.optimizer = make_optimizer(self.model, self.config)
+            self._trainer = GivenTrajectoriesTrainer(
+                self.model, self.optimizer, self.config, self.check_before_optimizer_step, Path(self._scratch.name)
+            )
+
+    def _train(self, plans: Sequence[Plan], current_version: str | None) -> Tally:
+        tally = Tally()
+        minibatches = []
+        for plan in plans:
+            self._check_rows(plan)
+            batches = [
+                pad_rows(
+                    rows,
+                    current_version=current_version,
+                    device=self.config.device,
+                    dtype=torch.float64 if self.config.dtype == "float64" else torch.float32,
+                )
+                for rows in split_rows(plan.rows, self.config.micro_batch_tokens)
+            ]
+            tally.forwarded_tokens += sum(batch.token_ids.numel() for batch in batches)
+            minibatches.append(self._trainer.prepare(batches, plan.normaliser))
+        for _ in range(self.config.epochs):
+            for minibatch in minibatches:
+                self._trainer.optimise(minibatch, tally)
+        return tally
+
+    def _check_rows(self, plan: Plan) -> None:
+        if self.config.loss == "gspo" and len({row.trajectory for row in plan.rows}) < len(plan.rows):
+            raise TrainingError(
+                "TRL takes gspo's ratio per row, and a trajectory of this batch is several rows.",
+                "Train with --engine packed, which takes it per trajectory.",
+            )

@@ -1,0 +1,105 @@
+"""A version taken elsewhere: as a PEFT adapter, as a whole model, or as the beginning of another policy."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from arttrace.errors import TrainingError
+from arttrace.records.policy import Consumed, PolicyStep
+from trainer.policies.checkpoints import Checkpoints
+
+_ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
+_TOKENIZER = ("tokenizer*", "special_tokens_map.json", "chat_template*", "vocab.*", "merges.txt", "added_tokens.json")
+
+
+def export_adapter(source: Path, directory: Path) -> None:
+    """Copy what PEFT loads. Raises TrainingError when `directory` is not new, or the disk refuses."""
+    with _New(directory) as target:
+        for name in _ADAPTER:
+            shutil.copy2(source / name, target / name)
+
+
+def export_merged(source: Path, base_model: Path, directory: Path) -> None:
+    """Write base model and adapter as one model in the base's precision, with the base's tokenizer; imports torch.
+
+    Raises TrainingError when the base model is gone, `directory` is not new, or the disk refuses.
+    """
+    if not (base_model / "config.json").is_file():
+        raise TrainingError(f"The base model {base_model} is not there any more.", "Put it back, and export again.")
+    with _New(directory) as target:
+        from peft import PeftModel
+        from transformers import AutoModelForCausalLM
+
+        from trainer.learner.quiet import quiet
+
+        with quiet():
+            base: Any = AutoModelForCausalLM.from_pretrained(str(base_model), dtype="auto", local_files_only=True)
+            merged: Any = PeftModel.from_pretrained(base, str(source)).merge_and_unload(safe_merge=True)
+            merged.save_pretrained(str(target))
+        for pattern in _TOKENIZER:
+            for path in base_model.glob(pattern):
+                shutil.copy2(path, target / path.name)
+
+
+def fork(source: Checkpoints, step: int, target: Checkpoints) -> PolicyStep:
+    """Begin the policy of `target` as version `step` of `source`, which keeps its number: schedules go on. All that
+    `source` consumed up to it counts as consumed. Raises TrainingError when `target` has versions already."""
+    if target.all_steps():
+        raise TrainingError(
+            f"{target.policy!r} has versions already, up to {target.policy}@{target.all_steps()[-1]}.",
+            "Give the fork a name of its own.",
+        )
+    found = source.manifest(step)
+    ancestors = [source.manifest(n) for n in source.all_steps() if n <= step]
+    consumed: dict[tuple[str, str], Consumed] = {}
+    for done in ancestors:
+        for one in done.consumed:
+            method = one.method or done.made_by
+            consumed[one.trajectory_id, method] = msgspec.structs.replace(one, method=method)
+    manifest = msgspec.structs.replace(
+        found,
+        policy=target.policy,
+        consumed=tuple(consumed.values()),
+        time_ns=time.time_ns(),
+        method="fork",
+        forked_from=found.version,
+    )
+
+    def copy(directory: Path) -> None:
+        shutil.copytree(source.path(step), directory, dirs_exist_ok=True)
+
+    target.write(step, copy, manifest)
+    return manifest
+
+
+class _New:
+    """A directory that is there when all of it is: filled under another name, renamed at the end."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._temporary = directory.with_name(f".{directory.name}.partial")
+
+    def __enter__(self) -> Path:
+        if self._directory.exists():
+            raise TrainingError(f"{self._directory} exists already.", "Name a directory that is not there yet.")
+        try:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary.mkdir(parents=True)
+        except OSError as error:
+            raise TrainingError(f"{self._directory} cannot be written: {error}.") from error
+        return self._temporary
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: object) -> None:
+        if kind is None:
+            self._temporary.rename(self._directory)
+            return
+        shutil.rmtree(self._temporary, ignore_errors=True)
+        if isinstance(value, OSError):
+            raise TrainingError(
+                f"{self._directory} cannot be written: {value}.", "Make room, and export again."
+            ) from value

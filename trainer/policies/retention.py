@@ -1,0 +1,30 @@
+"""Pure: which versions of a policy keep their weights, and which their optimizer state."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from trainer.daemon.config import Keep
+
+
+def to_prune(steps: Sequence[int], rewards: Mapping[int, float], keep: Keep, served: Collection[int] = ()) -> list[int]:
+    """Of the versions `steps`, those to prune. `rewards` are by version, of those that have one; a tie goes to the
+    newer. The two newest stay whatever is asked, since the engine may still read the one before the last, and so do
+    those that are `served`."""
+    if keep.everything:
+        return []
+    ordered = sorted(steps)
+    stay = {*ordered[-max(keep.latest, 2) :], *served}
+    if keep.best:
+        ranked = sorted((step for step in ordered if step in rewards), key=lambda step: (rewards[step], step))
+        stay.update(ranked[-keep.best :])
+    if keep.every:
+        stay.update(step for step in ordered if step % keep.every == 0)
+    return [step for step in ordered if step not in stay]
+
+
+def states_to_drop(steps: Sequence[int], keep: Keep, stay: Collection[int] = ()) -> list[int]:
+    """Of the versions `steps`, those that lose their optimizer state: all but the newest, and those in `stay`."""
+    if not keep.states:
+        return []
+    return [step for step in sorted(steps)[: -max(keep.states, 2)] if step not in stay]

@@ -1,0 +1,1 @@
+"""The phases of a training step, whatever its method: their clock, retries, publishing, reporting."""

@@ -1,0 +1,47 @@
+"""Sharing one card: the engines behind the gateway sleep while the learner makes its step."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from trainer.learner.memory import let_go
+from trainer.serving import GatewayStatus
+from trainer.step.retry import Retry
+
+
+class Sleeping(Protocol):
+    """A gateway whose engines may sleep, as GatewayClient does it."""
+
+    def status(self) -> GatewayStatus | None: ...
+    def fall_asleep(self) -> Callable[[], None]: ...
+
+
+@contextmanager
+def engines_asleep(gateway: Sleeping | None, retry: Retry) -> Iterator[None]:
+    """The engines sleep meanwhile, where `arttrace serve --sleep-while-training` says that they share the card.
+
+    They wake however this ends, by the death of this process too.
+    """
+    status = None if gateway is None else retry(gateway.status)
+    if gateway is None or status is None or not status.sleeps:
+        yield
+        return
+    wake = retry(gateway.fall_asleep, lambda wake: wake())
+    try:
+        yield
+    except BaseException as error:
+        let_go(error)
+        raise
+    finally:
+        _give_cached_memory_back()
+        wake()
+
+
+def _give_cached_memory_back() -> None:
+    """PyTorch keeps what a step has used; an engine that wakes needs it."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()

@@ -1,0 +1,86 @@
+"""Retrying what may pass, with growing pauses, until it succeeds, fails for good, or the training is asked to stop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import Protocol, TypeVar
+
+from arttrace.errors import ArttraceError, MayPass
+
+T = TypeVar("T")
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+_LOOK_EVERY_S = 0.1
+
+
+class Retry(Protocol):
+    """Does what it is given, and may do it again when that fails: every such action is idempotent.
+
+    An action with an `undo` holds others up while it tries. They get as much time before it tries again, and a stop
+    does not wait for it: what it still brings is undone.
+    """
+
+    def __call__(self, action: Callable[[], T], undo: Callable[[T], None] | None = None) -> T: ...
+
+
+def no_retry(action: Callable[[], T], undo: Callable[[T], None] | None = None) -> T:
+    """No retry: a failure is raised."""
+    return action()
+
+
+class Stopped(Exception):
+    """The daemon was asked to stop while it waited."""
+
+
+class RetryUntilStopped:
+    """Does an action until it succeeds or fails for good. `tell` gets the trouble once per cause, and None when it is
+    over; `stop` ends every wait with Stopped.."""
+
+    def __init__(self, stop: threading.Event, tell: Callable[[ArttraceError | None], None]) -> None:
+        self._stop = stop
+        self._tell = tell
+
+    def __call__(self, action: Callable[[], T], undo: Callable[[T], None] | None = None) -> T:
+        told: str | None = None
+        pause = FIRST_PAUSE_S
+        while True:
+            began = time.monotonic()
+            try:
+                result = action() if undo is None else self._aside(action, undo)
+            except ArttraceError as error:
+                if not isinstance(error, MayPass):
+                    raise
+                if error.message != told:
+                    told = error.message
+                    self._tell(error)
+                held_up = 0.0 if undo is None else time.monotonic() - began
+                if self._stop.wait(max(pause, held_up)):
+                    raise Stopped from error
+                pause = min(2 * pause, LONGEST_PAUSE_S)
+            else:
+                if told is not None:
+                    self._tell(None)
+                return result
+
+    def _aside(self, action: Callable[[], T], undo: Callable[[T], None]) -> T:
+        """Do it in a thread, which is left to itself, with what it still brings, when `stop` comes first."""
+        doing: Future[T] = Future()
+
+        def do() -> None:
+            try:
+                doing.set_result(action())
+            except BaseException as error:  # noqa: BLE001  raised by who waits
+                doing.set_exception(error)
+
+        threading.Thread(target=do, name="arttrace-train-waiting", daemon=True).start()
+        try:
+            while not wait([doing], _LOOK_EVERY_S).done:
+                if self._stop.is_set():
+                    raise Stopped
+        except BaseException:
+            doing.add_done_callback(lambda late: None if late.exception() else undo(late.result()))
+            raise
+        return doing.result()
