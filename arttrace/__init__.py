@@ -15,9 +15,9 @@ if TYPE_CHECKING:
         uninstrument,
         update,
     )
+    from arttrace.capture.calls.routing import route
     from arttrace.capture.decorators import agent, tool, trajectory
     from arttrace.capture.middleware import ASGIMiddleware, WSGIMiddleware
-    from arttrace.capture.routing import route
 
 __all__ = [
     "ASGIMiddleware",
@@ -41,7 +41,7 @@ _MODULES = {
     "ASGIMiddleware": "middleware",
     "WSGIMiddleware": "middleware",
     "agent": "decorators",
-    "route": "routing",
+    "route": "calls.routing",
     "tool": "decorators",
     "trajectory": "decorators",
 }

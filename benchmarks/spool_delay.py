@@ -23,14 +23,14 @@ from capture import _start_server
 from capture_worker import REQUESTS
 
 import arttrace
-from arttrace.capture import runtime
+from arttrace.capture.export import lifecycle
 from arttrace.records.record import decode_record
 from arttrace.records.span import SpanRow
 
 
 def delays(server: str, threads: int, seconds: float) -> Iterator[float]:
     """Milliseconds of every call that `threads` threads make in `seconds`."""
-    spool = runtime.recorder()._spool
+    spool = lifecycle.recorder()._spool
     written: list[tuple[int, tuple[bytes, ...]]] = []
     append = spool.append
 

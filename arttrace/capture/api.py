@@ -10,14 +10,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from arttrace.capture import hooks, known_runs, program, runtime
-from arttrace.capture.config import Orphans, Settings
+from arttrace.capture.base.guard import Guard, logger
+from arttrace.capture.base.settings import Orphans, Settings
+from arttrace.capture.context import known_runs, program
+from arttrace.capture.context.flow import calling_flow, current_flow, set_flow
+from arttrace.capture.context.sampling import Sample
+from arttrace.capture.context.scope import RunOverrides, Scope, record_reward
 from arttrace.capture.decorators import trajectory
-from arttrace.capture.flow import calling_flow, current_flow, set_flow
-from arttrace.capture.guard import Guard, logger
-from arttrace.capture.replay import RecordedTools
-from arttrace.capture.sampling import Sample
-from arttrace.capture.scope import RunOverrides, Scope, record_reward
+from arttrace.capture.export import lifecycle
+from arttrace.capture.patches import hooks
+from arttrace.capture.rollout.recorded_tools import RecordedTools
 from arttrace.content import ContentMode, Mask
 
 _guard = Guard("the public functions")
@@ -73,7 +75,7 @@ def init(
             endpoint=endpoint,
             api_key=api_key,
         )
-        runtime.configure(settings, renew=True)
+        lifecycle.configure(settings, renew=True)
         hooks.install(again=True)
 
 
@@ -99,7 +101,7 @@ def reward(value: float, name: str = "reward", *, trajectory_id: str | None = No
         target = trajectory_id or (run.id if run else None)
         if target is None:
             logger.warning("arttrace: reward(%r) outside a trajectory and without trajectory_id was not recorded", name)
-        elif not runtime.recorder().settings.disabled:
+        elif not lifecycle.recorder().settings.disabled:
             if trajectory_id is not None:
                 known_runs.tell_unknown(trajectory_id)
             record_reward(target, value, name)
@@ -135,7 +137,7 @@ def flush(timeout: float | None = None) -> bool:
     False when that took longer than `timeout` seconds.
     """
     with _guard:
-        return runtime.recorder().flush(timeout) if runtime.started() else True
+        return lifecycle.recorder().flush(timeout) if lifecycle.started() else True
     return False
 
 
@@ -147,7 +149,7 @@ def shutdown(timeout: float | None = None) -> bool:
     `uninstrument` ends that as well.
     """
     with _guard:
-        return runtime.shutdown(timeout) if runtime.started() else True
+        return lifecycle.shutdown(timeout) if lifecycle.started() else True
     return False
 
 
@@ -162,7 +164,7 @@ def uninstrument(timeout: float | None = None) -> bool:
     with _guard:
         hooks.uninstall()
         program.end()
-        return runtime.stop(timeout)
+        return lifecycle.stop(timeout)
     return False
 
 

@@ -13,14 +13,12 @@ from typing import Any, TypeVar, overload
 
 import wrapt
 
-from arttrace.capture import hooks, program
-from arttrace.capture.config import content_mode
-from arttrace.capture.entry_point import EntryPoint, of_function
-from arttrace.capture.flow import current_flow
-from arttrace.capture.guard import Guard
-from arttrace.capture.replay import recorded
-from arttrace.capture.scope import NoScope, Scope, ScopeKind, open_scope
-from arttrace.capture.steps import (
+from arttrace.capture.base.entry_point import EntryPoint, of_function
+from arttrace.capture.base.guard import Guard
+from arttrace.capture.base.settings import content_mode
+from arttrace.capture.context import program
+from arttrace.capture.context.flow import current_flow
+from arttrace.capture.context.generators import (
     Step,
     close,
     drive_async_generator,
@@ -29,6 +27,9 @@ from arttrace.capture.steps import (
     finish,
     named_as,
 )
+from arttrace.capture.context.scope import NoScope, Scope, ScopeKind, open_scope
+from arttrace.capture.patches import hooks
+from arttrace.capture.rollout.recorded_tools import recorded
 from arttrace.content import ContentMode
 
 F = TypeVar("F", bound=Callable[..., Any])

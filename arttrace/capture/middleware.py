@@ -17,11 +17,11 @@ from opentelemetry import baggage
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 
-from arttrace.capture import hooks
-from arttrace.capture.flow import current_flow, set_flow
-from arttrace.capture.guard import Guard
-from arttrace.capture.places import Place, place_of
-from arttrace.capture.propagation import BAGGAGE, parse
+from arttrace.capture.base.guard import Guard
+from arttrace.capture.context.flow import current_flow, set_flow
+from arttrace.capture.context.propagation import BAGGAGE, parse
+from arttrace.capture.context.remote_parent import Place, place_of
+from arttrace.capture.patches import hooks
 
 _joining = Guard("joining a trajectory of another process")
 _propagator = W3CBaggagePropagator()

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import click
 
-from arttrace.capture.tally import VARIABLE
+from arttrace.capture.export.summary import VARIABLE
 from arttrace.commands.options import dir_option
 from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir

@@ -16,7 +16,7 @@ from typing import Any
 import click
 import msgspec
 
-from arttrace.capture.entries import load_entry
+from arttrace.capture.rollout.entries import load_entry
 from arttrace.commands.progress import Progress
 from arttrace.errors import ArttraceError, StoreError
 from arttrace.records.reward import Reward, reward_clock

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from arttrace.capture.delivery import Delivered, Delivery, NotNow, ShippingLock, sizes, undelivered
-from arttrace.capture.otlp_client import OtlpClient
+from arttrace.capture.export.delivery import Delivered, Delivery, NotNow, ShippingLock, sizes, undelivered
+from arttrace.capture.export.otlp_client import OtlpClient
 from arttrace.commands.options import dir_option
 from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir

@@ -16,7 +16,7 @@ import httpx
 import msgspec
 
 from arttrace.capture.api import init
-from arttrace.capture.runtime import recorder
+from arttrace.capture.export.lifecycle import recorder
 from arttrace.errors import ServingError
 from arttrace.exits import how_ended
 from arttrace.loop.child import Child

@@ -10,9 +10,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from arttrace.capture.api import flush
-from arttrace.capture.flow import current_flow, set_flow
-from arttrace.capture.runtime import recorder
-from arttrace.capture.scope import RunOverrides
+from arttrace.capture.context.flow import current_flow, set_flow
+from arttrace.capture.context.scope import RunOverrides
+from arttrace.capture.export.lifecycle import recorder
 from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir
 from arttrace.records.group import Group

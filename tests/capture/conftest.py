@@ -10,7 +10,7 @@ from chat_server import ChatServer, serve
 from spool import read_spool
 
 import arttrace
-from arttrace.capture.flow import EMPTY_FLOW, set_flow
+from arttrace.capture.context.flow import EMPTY_FLOW, set_flow
 from arttrace.records.record import Record
 from arttrace.records.span import SpanRow
 

@@ -13,8 +13,8 @@ from chat_server import ChatServer
 
 import arttrace
 from arttrace import semconv
-from arttrace.capture.config import Settings
-from arttrace.capture.guard import failures
+from arttrace.capture.base.guard import failures
+from arttrace.capture.base.settings import Settings
 from arttrace.content import MAX_CONTENT_BYTES, secrets, stricter
 from arttrace.content.redaction import redacted
 from arttrace.paths import DataDir

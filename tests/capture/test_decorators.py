@@ -22,10 +22,11 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 import arttrace
 from arttrace import semconv
-from arttrace.capture import guard, known_runs
-from arttrace.capture.config import MAX_WAITING_BYTES, Settings
-from arttrace.capture.recorder import Recorder
-from arttrace.capture.scope import Scope
+from arttrace.capture.base import guard
+from arttrace.capture.base.settings import MAX_WAITING_BYTES, Settings
+from arttrace.capture.context import known_runs
+from arttrace.capture.context.scope import Scope
+from arttrace.capture.export.recorder import Recorder
 from arttrace.paths import DataDir
 from arttrace.records.record import Record
 from arttrace.records.reward import Reward

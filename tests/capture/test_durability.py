@@ -23,10 +23,10 @@ from spool import read_spans
 
 import arttrace
 from arttrace import semconv
-from arttrace.capture import recorder as recorder_module
-from arttrace.capture.config import Settings
-from arttrace.capture.flow import current_flow
-from arttrace.capture.recorder import Counts, Recorder
+from arttrace.capture.base.settings import Settings
+from arttrace.capture.context.flow import current_flow
+from arttrace.capture.export import recorder as recorder_module
+from arttrace.capture.export.recorder import Counts, Recorder
 from arttrace.journal import list_segments
 from arttrace.paths import DataDir
 from arttrace.records.record import Record
@@ -234,7 +234,7 @@ def test_a_bound_on_the_size_of_one_file_ends_a_segment_and_not_the_capture(tmp_
         """
         import resource
         import arttrace
-        from arttrace.capture import runtime
+        from arttrace.capture.export import lifecycle
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))  # as `ulimit -f` does
         @arttrace.trajectory
         def agent(text):
@@ -242,7 +242,7 @@ def test_a_bound_on_the_size_of_one_file_ends_a_segment_and_not_the_capture(tmp_
         for number in range(10):
             agent("x" * 5000)
         assert arttrace.flush(60)
-        print(runtime.counts().recorded, runtime.counts().refused)
+        print(lifecycle.counts().recorded, lifecycle.counts().refused)
         """,
         tmp_path / "d",
     )
@@ -335,7 +335,7 @@ def test_a_rollout_whose_spans_the_disk_refuses_is_reported_as_failed(tmp_path: 
         for size in (10, 0, 9_000, 20)
     ]
     worker = subprocess.Popen(
-        [sys.executable, "-m", "arttrace.capture.rollout_worker", f"{tmp_path / 'entry.py'}:run", "1"],
+        [sys.executable, "-m", "arttrace.capture.rollout.worker", f"{tmp_path / 'entry.py'}:run", "1"],
         env={**os.environ, "ARTTRACE_DIR": str(tmp_path / "d"), "ARTTRACE_RAISE": "0", "ARTTRACE_ENDPOINT": "http://x"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from chat_server import serve
 
-from arttrace.capture.entry_point import module_name
+from arttrace.capture.base.entry_point import module_name
 from arttrace.groups import group_key
 from arttrace.paths import DataDir
 from arttrace.records.trajectory import Trajectory

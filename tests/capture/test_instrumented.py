@@ -18,7 +18,8 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 import arttrace
 from arttrace import semconv
-from arttrace.capture import openai_hook, patches
+from arttrace.capture.patches import openai as openai_hook
+from arttrace.capture.patches import registry as patches
 from arttrace.records.span import SpanRow
 
 Spans = Callable[[], list[SpanRow]]

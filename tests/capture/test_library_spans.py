@@ -21,9 +21,9 @@ from scripted_server import Asked, Reply, ScriptedServer, serve_script
 
 import arttrace
 from arttrace import semconv
-from arttrace.capture import guard
 from arttrace.capture.api import run_entry
-from arttrace.capture.replay import RecordedTools
+from arttrace.capture.base import guard
+from arttrace.capture.rollout.recorded_tools import RecordedTools
 from arttrace.records.rollout import RecordedTool, ToolRecord
 from arttrace.records.span import SpanRow
 from arttrace.trajectories import build_trajectories
@@ -364,7 +364,8 @@ def test_no_failure_of_ours_reaches_a_library(
 
     monkeypatch.setenv("ARTTRACE_RAISE", "0")
     monkeypatch.setattr(
-        f"arttrace.capture.{'library_spans' if failing == 'operation_of' else 'followed'}.{failing}", fail
+        f"arttrace.capture.{'patches.otel_tracers' if failing == 'operation_of' else 'calls.genai_span'}.{failing}",
+        fail,
     )
 
     @arttrace.trajectory
@@ -383,7 +384,7 @@ def test_a_flow_that_cannot_be_told_is_no_failure_of_a_thread(spans: Spans, monk
         raise RuntimeError("ours")
 
     monkeypatch.setenv("ARTTRACE_RAISE", "0")
-    monkeypatch.setattr("arttrace.capture.flow._innermost", fail)
+    monkeypatch.setattr("arttrace.capture.context.flow._innermost", fail)
     guard.failures.clear()
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(abs, -1).result() == 1

@@ -24,7 +24,7 @@ from pydantic import BaseModel
 
 import arttrace
 from arttrace import semconv
-from arttrace.capture.call import _open_calls
+from arttrace.capture.calls.model_call import _open_calls
 from arttrace.records.span import SpanRow
 from arttrace.wire import Exchange, decode
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 import arttrace
 from arttrace import semconv
-from arttrace.capture.call import orphans
+from arttrace.capture.calls.model_call import orphans
 from arttrace.records.span import SpanRow
 from arttrace.records.tokens import decode_logprobs, decode_token_ids
 

@@ -25,9 +25,11 @@ from spool import read_spans
 
 import arttrace
 from arttrace import semconv
-from arttrace.capture import hops, middleware, processes, propagation
-from arttrace.capture.guard import failures
-from arttrace.capture.propagation import Carried, parse
+from arttrace.capture import middleware
+from arttrace.capture.base.guard import failures
+from arttrace.capture.context import propagation
+from arttrace.capture.context.propagation import Carried, parse
+from arttrace.capture.patches import outgoing_headers, processes
 from arttrace.commands import cli
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
@@ -234,7 +236,7 @@ def test_a_failure_of_ours_is_not_noticed(
     with serving(arttrace.WSGIMiddleware(service)) as url:
         arttrace.init(project="test", dir=tmp_path / "data", propagate=["127.0.0.1"])
         with arttrace.trajectory(name="run"):
-            for module, name in ((processes, "carried_by"), (hops, "carried_by"), (middleware, "parse")):
+            for module, name in ((processes, "carried_by"), (outgoing_headers, "carried_by"), (middleware, "parse")):
                 with monkeypatch.context() as patch:
                     patch.setattr(module, name, broken)
                     assert subprocess.run([sys.executable, "-S", "-c", "pass"]).returncode == 0

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from arttrace import native
-from arttrace.capture import guard, runtime
-from arttrace.capture import recorder as recorder_module
-from arttrace.capture.config import Settings
-from arttrace.capture.recorder import Recorder
+from arttrace.capture.base import guard
+from arttrace.capture.base.settings import Settings
+from arttrace.capture.export import lifecycle
+from arttrace.capture.export import recorder as recorder_module
+from arttrace.capture.export.recorder import Recorder
 from arttrace.journal import list_segments
 from arttrace.paths import DataDir
 from arttrace.records.reward import Reward
@@ -82,11 +83,11 @@ def test_what_was_recorded_is_sealed_at_exit_though_something_else_fails(
     def failing() -> None:
         raise RuntimeError("Set changed size during iteration")
 
-    monkeypatch.setattr(runtime, "_recorder", recorder)
-    monkeypatch.setattr(runtime, "before_exit", [failing])
+    monkeypatch.setattr(lifecycle, "_recorder", recorder)
+    monkeypatch.setattr(lifecycle, "before_exit", [failing])
     monkeypatch.delenv("ARTTRACE_RAISE", raising=False)
     recorder.record(Reward(id="r", trajectory_id="t", value=1.0))
-    runtime._at_exit()
+    lifecycle._at_exit()
     [segment] = list_segments(recorder.settings.data.spool)
     assert segment.path.suffix == ".seg"
 
@@ -101,7 +102,7 @@ def test_a_fork_while_a_failure_is_being_counted_leaves_no_lock_behind() -> None
 
 
 def test_a_flush_does_not_wait_for_more_calls_to_come(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arttrace.capture.recorder._GATHER_S", 1000.0)
+    monkeypatch.setattr("arttrace.capture.export.recorder._GATHER_S", 1000.0)
     ran: list[int] = []
     for number in range(3):
         recorder.submit(lambda number=number: ran.append(number))

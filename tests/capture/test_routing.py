@@ -21,8 +21,8 @@ from spool import read_spans
 
 import arttrace
 from arttrace import semconv
-from arttrace.capture import routing
-from arttrace.capture.routing import apply, parse_routes
+from arttrace.capture.calls import routing
+from arttrace.capture.calls.routing import apply, parse_routes
 from arttrace.commands import run
 from arttrace.errors import ArttraceError
 from arttrace.records.span import SpanRow

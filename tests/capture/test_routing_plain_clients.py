@@ -17,7 +17,7 @@ from spool import finished_spans
 
 import arttrace
 from arttrace import semconv
-from arttrace.capture import routing
+from arttrace.capture.calls import routing
 
 KEY, POLICY_KEY = "sk-secret-0123456789", "policy-key-0123456789"
 HEADERS = {"authorization": f"Bearer {KEY}", "openai-organization": "org-1", "x-mine": "yes"}

@@ -27,8 +27,12 @@ from chat_server import ChatServer
 from pydantic import BaseModel
 
 import arttrace
-from arttrace.capture import guard, hooks, http_hook, openai_hook, runtime
-from arttrace.capture.flow import EMPTY_FLOW, set_flow
+from arttrace.capture.base import guard
+from arttrace.capture.context.flow import EMPTY_FLOW, set_flow
+from arttrace.capture.export import lifecycle
+from arttrace.capture.patches import hooks
+from arttrace.capture.patches import httpx as http_hook
+from arttrace.capture.patches import openai as openai_hook
 
 FLUSH_S = 3.0
 
@@ -157,7 +161,7 @@ def programs(
 ) -> Iterator[tuple[list[Any], Program]]:
     """What the program sees without us, and the program with us."""
     # Whether a call lasts so long that it is shown in progress is the machine's doing: test_durability.py tests that.
-    monkeypatch.setattr("arttrace.capture.recorder._SHOWN_AFTER_S", 3600.0)
+    monkeypatch.setattr("arttrace.capture.export.recorder._SHOWN_AFTER_S", 3600.0)
     program, bare = Program(server, tmp_path), Program(server, tmp_path, bare=True)
     with arttrace.no_capture():
         expected = bare.run()
@@ -180,8 +184,8 @@ def whole(program: Program) -> list[Any]:
     )
     seen = program.run()
     arttrace.flush(FLUSH_S)
-    runtime._at_exit()
-    runtime._replaced.clear()
+    lifecycle._at_exit()
+    lifecycle._replaced.clear()
     return seen
 
 
@@ -189,29 +193,29 @@ SHELLS = {
     "api": "init current_trajectory flush no_capture reward update",
     "decorators": "trajectory agent tool ScopeDecorator.__init__ ScopeDecorator.__call__ ScopeDecorator.__enter__ "
     "ScopeDecorator.__exit__ ScopeDecorator._open",
-    "scope": "Scope.set_arguments Scope.set_result Scope.update Scope.reward Scope._content",
-    "steps": "Step.__init__ Step.__enter__ Step.__exit__ close finish named_as drive_coroutine drive_generator "
-    "drive_async_generator _Yielded.__init__ _Yielded.add _Yielded.result",
-    "openai_hook": "_begin",
-    "hops": "_told _current",
-    "http_hook": "begin_plain_call _call_of _send_out _answered not_answered raised returned "
+    "context.scope": "Scope.set_arguments Scope.set_result Scope.update Scope.reward Scope._content",
+    "context.generators": "Step.__init__ Step.__enter__ Step.__exit__ close finish named_as drive_coroutine "
+    "drive_generator drive_async_generator _Yielded.__init__ _Yielded.add _Yielded.result",
+    "patches.openai": "_begin",
+    "patches.outgoing_headers": "_told _current",
+    "patches.httpx": "begin_plain_call _call_of _send_out _answered not_answered raised returned "
     "Tap.__del__ Tap._take Tap._ended Tap._broken",
-    "routing": "apply",
-    "replay": "recorded",
-    "threads": "in_flow",
-    "flow": "current_flow set_flow",
-    "guard": "Guard.__enter__ Guard.__exit__",
-    "hooks": "install",
-    "recorder": "Recorder._work",
-    "runtime": "_at_exit _all",
+    "calls.routing": "apply",
+    "rollout.recorded_tools": "recorded",
+    "patches.threads": "in_flow",
+    "context.flow": "current_flow set_flow",
+    "base.guard": "Guard.__enter__ Guard.__exit__",
+    "patches.hooks": "install",
+    "export.recorder": "Recorder._work",
+    "export.lifecycle": "_at_exit _all",
 }
 """What stands around the guards and so cannot be under one: the public names and the frames that the user's own code
 runs in, each with its work under a guard inside, and what only reads or writes a variable."""
 
-UNCOUNTED = {"arttrace.capture.values:_fallback", "arttrace.capture.values:_describe"}
+UNCOUNTED = {"arttrace.capture.base.values:_fallback", "arttrace.capture.base.values:_describe"}
 """What fails without a count: a value that cannot be encoded is recorded by its name."""
 
-UNRAISABLE = {"arttrace.capture.http_hook:_ending_of"}
+UNRAISABLE = {"arttrace.capture.patches.httpx:_ending_of"}
 """What fails while a dropped generator is closed, where Python prints an exception and raises none."""
 
 ELSEWHERE = {
@@ -326,16 +330,16 @@ def test_what_capture_takes_from_the_system_may_fail(
 
     disturbances: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         "no random numbers": lambda patch: patch.setattr(
-            "arttrace.capture.ids._random", SimpleNamespace(getrandbits=broken)
+            "arttrace.capture.base.ids._random", SimpleNamespace(getrandbits=broken)
         ),
         "no clock": lambda patch: patch.setattr("time.time_ns", broken),
         "a clock that stands still": lambda patch: patch.setattr("time.time_ns", lambda: 0),
         "a clock of another kind": lambda patch: patch.setattr("time.time_ns", lambda: "noon"),
-        "no room in the queue": lambda patch: patch.setattr("arttrace.capture.recorder.MAX_WAITING_BYTES", 0),
-        "no memory": lambda patch: patch.setattr("arttrace.capture.recorder.span_row", no_memory),
+        "no room in the queue": lambda patch: patch.setattr("arttrace.capture.export.recorder.MAX_WAITING_BYTES", 0),
+        "no memory": lambda patch: patch.setattr("arttrace.capture.export.recorder.span_row", no_memory),
         "no disk": lambda patch: patch.setattr("arttrace.journal.writer.os.write", broken),
         "a log filter that raises": lambda patch: (
-            patch.setattr("arttrace.capture.recorder.span_row", no_memory),
+            patch.setattr("arttrace.capture.export.recorder.span_row", no_memory),
             patch.setattr(guard.logger, "filters", [refuses]),
         )[0],
     }
@@ -406,16 +410,21 @@ _AT_THE_END = """
 import os, queue, sys
 from pathlib import Path
 import arttrace
-from arttrace.capture import guard, hooks, patches, processes, runtime, tally
+from arttrace.capture.base import guard
+from arttrace.capture.patches import hooks
+from arttrace.capture.patches import processes
+from arttrace.capture.export import lifecycle
+from arttrace.capture.export import summary
+from arttrace.capture.patches import registry as patches
 
 def broken(*_):
     raise RuntimeError("ours")
 
 arttrace.init(dir=sys.argv[1])
-tally._path = Path(sys.argv[1])  # a directory is no file to write to
-tally.write()
+summary._path = Path(sys.argv[1])  # a directory is no file to write to
+summary.write()
 results = queue.SimpleQueue()
-runtime.hand_over = broken
+lifecycle.hand_over = broken
 processes._Results(results).put("the user's")
 patches.undo = broken
 arttrace.uninstrument()

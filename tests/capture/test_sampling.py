@@ -20,9 +20,11 @@ from spool import finished_spans, read_spool
 
 import arttrace
 from arttrace import semconv
-from arttrace.capture import guard, known_runs, runtime, sampling
-from arttrace.capture.config import Settings
-from arttrace.capture.flow import EMPTY_FLOW, set_flow
+from arttrace.capture.base import guard
+from arttrace.capture.base.settings import Settings
+from arttrace.capture.context import known_runs, sampling
+from arttrace.capture.context.flow import EMPTY_FLOW, set_flow
+from arttrace.capture.export import lifecycle
 from arttrace.paths import DataDir
 from arttrace.records.reward import Reward
 from arttrace.records.trajectory import Trajectory
@@ -40,7 +42,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sampling._held.clear()  # of programs that other tests made fail at their end
     yield tmp_path / "data"
     arttrace.flush()
-    runtime.configure(Settings(DataDir(tmp_path / "after")), renew=True)
+    lifecycle.configure(Settings(DataDir(tmp_path / "after")), renew=True)
     assert not sampling._held
 
 
@@ -87,7 +89,7 @@ def test_a_rate_stores_whole_runs_and_nothing_of_the_others(
     rate: float, expected: set[str], data: Path, client: openai.OpenAI
 ) -> None:
     arttrace.init(dir=data, sample=rate)
-    before = runtime.counts().left_out
+    before = lifecycle.counts().left_out
     for id in (IN, OUT):
         with arttrace.trajectory(name="agent", trajectory_id=id):
             ask(client)
@@ -96,7 +98,7 @@ def test_a_rate_stores_whole_runs_and_nothing_of_the_others(
     runs = stored(data)
     assert runs.keys() == expected
     assert all(calls(run) == 2 for run in runs.values())
-    assert runtime.counts().left_out - before == 2 - len(expected)
+    assert lifecycle.counts().left_out - before == 2 - len(expected)
     assert all(holds_nothing_of(data, id) for id in {IN, OUT} - expected)
 
 
@@ -277,7 +279,7 @@ def test_beyond_the_bound_the_run_held_longest_is_kept_whole(
         for _ in range(6):
             ask(client, "x" * 20_000)
         arttrace.flush()
-        assert runtime.recorder()._holder._bytes == 0
+        assert lifecycle.recorder()._holder._bytes == 0
         assert finished_spans(data)
         ask(client)
     runs = stored(data)
@@ -286,11 +288,11 @@ def test_beyond_the_bound_the_run_held_longest_is_kept_whole(
 
 
 def test_a_run_that_lasts_is_not_shown_before_it_is_kept(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arttrace.capture.recorder._SHOWN_AFTER_S", 0.0)
+    monkeypatch.setattr("arttrace.capture.export.recorder._SHOWN_AFTER_S", 0.0)
     arttrace.init(dir=data, sample=0)
     with arttrace.trajectory(name="agent") as run:
-        while runtime.recorder()._open:
-            runtime.recorder().submit(list)
+        while lifecycle.recorder()._open:
+            lifecycle.recorder().submit(list)
             arttrace.flush()
         assert read_spool(data) == []
     assert holds_nothing_of(data, run.id)
@@ -308,7 +310,7 @@ def test_init_again_in_the_middle_of_a_run_changes_nothing_for_it(
                 ask(client)
             if kept:
                 arttrace.reward(1)
-        for recorder in runtime._all():
+        for recorder in lifecycle._all():
             recorder.flush()
         found = [span for root in (data, tmp_path / "another") for span in finished_spans(root)]
         assert [span for span in found if span.attributes[semconv.TRAJECTORY_ID] != run.id] == []

@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 from otlp_receiver import OK, Receiver, Reply, receiving
 
-from arttrace.capture import delivery
-from arttrace.capture.config import Settings
-from arttrace.capture.delivery import ShippingLock
-from arttrace.capture.otlp_client import OtlpClient
-from arttrace.capture.recorder import Recorder
+from arttrace.capture.base.settings import Settings
+from arttrace.capture.export import delivery
+from arttrace.capture.export.delivery import ShippingLock
+from arttrace.capture.export.otlp_client import OtlpClient
+from arttrace.capture.export.recorder import Recorder
 from arttrace.journal import JournalWriter, list_segments, read_segment
 from arttrace.paths import DataDir
 from arttrace.records.record import decode_record, encode_record
@@ -63,8 +63,8 @@ def data(tmp_path: Path) -> DataDir:
 @pytest.fixture
 def record_to(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Recorder]]:
     """Makes recorders that ship to an endpoint."""
-    monkeypatch.setattr("arttrace.capture.shipper._FIRST_WAIT_S", 0.05)
-    monkeypatch.setattr("arttrace.capture.shipper._LONGEST_WAIT_S", 0.2)
+    monkeypatch.setattr("arttrace.capture.export.shipper._FIRST_WAIT_S", 0.05)
+    monkeypatch.setattr("arttrace.capture.export.shipper._LONGEST_WAIT_S", 0.2)
     made: list[Recorder] = []
 
     def make(endpoint: str, api_key: str | None = None) -> Recorder:
@@ -450,7 +450,7 @@ def test_a_forked_child_ships_its_own_and_leaves_the_parents_shipper_alone(recei
         """
         import os
         import arttrace
-        from arttrace.capture import runtime
+        from arttrace.capture.export import lifecycle
         @arttrace.trajectory
         def agent(text):
             return text
@@ -460,7 +460,7 @@ def test_a_forked_child_ships_its_own_and_leaves_the_parents_shipper_alone(recei
         agent("child" if pid == 0 else "parent after")
         assert arttrace.shutdown(30)
         if pid == 0:
-            assert runtime.counts().recorded == 1, runtime.counts()
+            assert lifecycle.counts().recorded == 1, lifecycle.counts()
             os._exit(0)
         assert os.waitpid(pid, 0)[1] == 0
         """,

@@ -36,8 +36,8 @@ from scripted_server import Asked, Call, Reply, serve_script
 
 import arttrace
 from arttrace import semconv
-from arttrace.capture import guard
-from arttrace.capture.tool_hooks import langchain, langgraph, mcp, openai_agents, runs
+from arttrace.capture.base import guard
+from arttrace.capture.patches.frameworks import langchain, langgraph, mcp, openai_agents, runs
 from arttrace.records.span import SpanRow
 
 Spans = Callable[[], list[SpanRow]]

@@ -216,7 +216,7 @@ class _WorkerProcess:
         self._inbox = inbox
         with log.open("ab") as prints:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "arttrace.capture.rollout_worker", entry, str(concurrency)],
+                [sys.executable, "-m", "arttrace.capture.rollout.worker", entry, str(concurrency)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=prints,

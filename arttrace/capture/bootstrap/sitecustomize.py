@@ -7,12 +7,14 @@ from pathlib import Path
 
 def _start_capture() -> None:
     try:
-        from arttrace.capture import hooks, program, tally
+        from arttrace.capture.context import program
+        from arttrace.capture.export import summary
+        from arttrace.capture.patches import hooks
 
         if program.enable():
-            import_module("arttrace.capture.no_input").install()
+            import_module("arttrace.capture.rollout.stdin").install()
         hooks.install()
-        tally.begin()
+        summary.begin()
     except Exception as error:  # noqa: BLE001  the user's program runs, whatever is wrong with us
         print(f"arttrace: nothing is captured in {sys.executable}: {error}", file=sys.stderr)
 

@@ -15,7 +15,7 @@ from spool import finished_spans, read_spool
 
 import arttrace
 from arttrace import semconv
-from arttrace.capture.flow import EMPTY_FLOW, set_flow
+from arttrace.capture.context.flow import EMPTY_FLOW, set_flow
 from arttrace.content import ContentMode, ContentRules, Mask, secrets
 from arttrace.errors import ServingError
 from arttrace.records.reward import Reward

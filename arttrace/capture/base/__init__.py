@@ -1,0 +1,1 @@
+"""What every room of capture builds on: settings, guards, ids, bounded values. Imports no other room of capture."""

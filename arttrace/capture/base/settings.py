@@ -1,0 +1,145 @@
+"""Settings of capture: what `init` was given, else the environment, else defaults.
+
+| `arttrace.init(...)` | environment | default | meaning |
+|---|---|---|---|
+| `project` | `ARTTRACE_PROJECT` | `default` | the project's name, on every run |
+| `dir` | `ARTTRACE_DIR` | `.arttrace` | the data directory |
+| `capture_content` | `ARTTRACE_CAPTURE_CONTENT` | `full` | `full`, `redacted` (structure and lengths only) or `off` |
+| `mask` | | none | a callable `(value, *, kind) -> value` over all content before it is written |
+| `sample` | `ARTTRACE_SAMPLE` | `1` | the share of runs that is stored, 0 to 1; in code also a rule; see below |
+| `orphans` | `ARTTRACE_ORPHANS` | `record` | calls outside any trajectory: `record` or `ignore`; counted either way |
+| `capture_http` | `ARTTRACE_CAPTURE_HTTP` | off | `1`: model calls of plain HTTP clients are recorded too |
+| `trainable` | `ARTTRACE_TRAINABLE` | none | base URLs whose answers are asked for token ids, commas between |
+| `propagate` | `ARTTRACE_PROPAGATE` | none | hosts that are told the trajectory: `host` or `host:port`, with commas |
+| `endpoint` | `ARTTRACE_ENDPOINT` | none | base URL of a collector to ship to |
+| `api_key` | `ARTTRACE_API_KEY` | none | its bearer token |
+| `arttrace.route(...)` | `ARTTRACE_ROUTE` | none | calls sent to a policy: `model=policy:latest@url`, commas between |
+| | `ARTTRACE_POLICY_URL`, `ARTTRACE_POLICY_API_KEY` | none | where routes lead that name no server, and the key |
+| | `ARTTRACE_POLICY_SAMPLING` | `request` | `policy`: calls are routed without what changes the sampling |
+| | `ARTTRACE_DISABLED` | off | `1`: nothing is captured |
+| | `ARTTRACE_CONTEXT` | none | the trajectory that this process belongs to; set by the process that started it |
+| | `ARTTRACE_RAISE` | off | `1`: failures of arttrace are raised (its own tests) |
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeVar, get_args
+
+from arttrace.capture.base.guard import logger
+from arttrace.capture.context.propagation import of_process
+from arttrace.capture.context.sampling import Sample, as_rate
+from arttrace.content import ContentMode, Mask
+from arttrace.paths import DataDir
+
+Orphans = Literal["record", "ignore"]
+_T = TypeVar("_T", ContentMode, Orphans)
+
+MAX_BODY_BYTES = 64 << 20
+"""Of one response no more than this many bytes are kept for decoding."""
+
+MAX_WAITING_BYTES = 512 << 20
+"""No more than this many bytes of calls wait in memory to be decoded and written."""
+
+MAX_SPOOL_BYTES = 4 << 30
+"""The spool never holds more than this; beyond it records are refused and counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How this process captures; the table above says what each field means."""
+
+    data: DataDir
+    project: str = "default"
+    capture_content: ContentMode = "full"
+    mask: Mask | None = field(default=None, repr=False)
+    sample: Sample = field(default=1.0, repr=False)
+    orphans: Orphans = "record"
+    capture_http: bool = False
+    trainable: tuple[str, ...] = ()
+    route: str = field(default="", repr=False)
+    propagate: tuple[str, ...] = ()
+    disabled: bool = False
+    endpoint: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+
+    @property
+    def content(self) -> bool:
+        """Whether anything of what was said is kept."""
+        return self.capture_content != "off"
+
+    @classmethod
+    def resolve(
+        cls,
+        *,
+        project: str | None = None,
+        dir: str | Path | None = None,
+        capture_content: ContentMode | None = None,
+        mask: Mask | None = None,
+        sample: Sample | None = None,
+        orphans: Orphans | None = None,
+        capture_http: bool | None = None,
+        trainable: Sequence[str] | None = None,
+        propagate: Sequence[str] | None = None,
+        endpoint: str | None = None,
+        api_key: str | None = None,
+    ) -> Settings:
+        """What was given, else what the environment says, else the defaults.
+
+        A word that is not known is logged, and the careful one is taken: content off, orphans ignored, all runs stored.
+        """
+        parent = of_process()  # inside a trajectory of another process its project and directory count
+        return cls(
+            data=DataDir.resolve(dir or (parent.dir if parent else None)),
+            project=project or (parent.project if parent else None) or os.environ.get("ARTTRACE_PROJECT") or "default",
+            capture_content=content_mode(capture_content, "ARTTRACE_CAPTURE_CONTENT", default="full"),
+            mask=mask,
+            sample=_sample(sample),
+            orphans=_word(orphans, "ARTTRACE_ORPHANS", get_args(Orphans), "record", "ignore"),
+            capture_http=_flag("ARTTRACE_CAPTURE_HTTP") if capture_http is None else capture_http,
+            trainable=_list(trainable, "ARTTRACE_TRAINABLE"),
+            route=os.environ.get("ARTTRACE_ROUTE", ""),
+            propagate=_list(propagate, "ARTTRACE_PROPAGATE"),
+            disabled=_flag("ARTTRACE_DISABLED"),
+            endpoint=endpoint or os.environ.get("ARTTRACE_ENDPOINT") or None,
+            api_key=api_key or os.environ.get("ARTTRACE_API_KEY") or None,
+        )
+
+
+def content_mode(given: str | None, variable: str = "", *, default: ContentMode) -> ContentMode:
+    """`given` as a mode, else the environment's, else `default`; off for a word that is no mode."""
+    return _word(given, variable, get_args(ContentMode), default, "off")
+
+
+def _word(given: str | None, variable: str, words: tuple[_T, ...], default: _T, otherwise: _T) -> _T:
+    said = given or os.environ.get(variable, "").strip().lower()
+    if not said:
+        return default
+    if said not in words:
+        logger.warning("arttrace: %s is none of %s; %s is taken", f"{variable or 'it'}={said!r}", words, otherwise)
+        return otherwise
+    return words[words.index(said)]
+
+
+def _sample(given: Sample | None) -> Sample:
+    said = os.environ.get("ARTTRACE_SAMPLE", "").strip() or 1.0 if given is None else given
+    if callable(said):
+        return said
+    try:
+        return as_rate(said)
+    except (TypeError, ValueError):
+        logger.warning("arttrace: sample=%.100r is no number from 0 to 1 and no function; every run is stored", said)
+        return 1.0
+
+
+def _flag(variable: str) -> bool:
+    return os.environ.get(variable, "").strip().lower() in ("1", "true", "yes", "on")
+
+
+def _list(given: Sequence[str] | None, variable: str) -> tuple[str, ...]:
+    if given is not None:
+        return (given,) if isinstance(given, str) else tuple(given)
+    return tuple(filter(None, (item.strip() for item in os.environ.get(variable, "").split(","))))

@@ -1,0 +1,1 @@
+"""One model call while it happens, and where it is sent."""

@@ -1,0 +1,241 @@
+"""What is recorded of a library's GenAI span while it is followed: a scope of an agent or a tool, or a model call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+from opentelemetry.trace import SpanKind
+
+from arttrace import semconv
+from arttrace.capture.base.values import json_text, safe_text
+from arttrace.capture.context import program
+from arttrace.capture.context.flow import claim_execution, current_flow
+from arttrace.capture.context.scope import MAX_ERROR_TEXT, Scope, execution_attributes, open_scope, run_attributes
+from arttrace.capture.export.open_span import OpenSpan
+from arttrace.capture.patches.frameworks.runs import is_this_agent
+from arttrace.capture.rollout.recorded_tools import RecordedTools
+from arttrace.content import MAX_CONTENT_BYTES, ContentMode, Hidden
+
+CALLS = (semconv.OPERATION_CHAT, semconv.OPERATION_GENERATE_CONTENT, semconv.OPERATION_TEXT_COMPLETION)
+"""The operations that are model calls."""
+_SCOPES = (semconv.OPERATION_INVOKE_AGENT, semconv.OPERATION_EXECUTE_TOOL)
+# Some libraries set attributes only after the start: the conventions begin a span's name with its operation.
+_BY_NAME = (*_SCOPES, *CALLS[:2])
+_OLDER_NAMES = {"agent run": semconv.OPERATION_INVOKE_AGENT, "running tool": semconv.OPERATION_EXECUTE_TOOL}
+_OF_AN_AGENT = (semconv.AGENT_ID, semconv.AGENT_DESCRIPTION, semconv.CONVERSATION_ID)
+_ARGUMENTS = (semconv.TOOL_CALL_ARGUMENTS, "gcp.vertex.agent.tool_call_args", "tool_arguments")
+_RESULTS = (semconv.TOOL_CALL_RESULT, "gcp.vertex.agent.tool_response", "tool_response")
+_OF_A_CALL = ("gen_ai.request.", "gen_ai.response.", "gen_ai.usage.")
+_CONTENT_OF_A_CALL = (
+    semconv.INPUT_MESSAGES,
+    semconv.OUTPUT_MESSAGES,
+    semconv.SYSTEM_INSTRUCTIONS,
+    semconv.TOOL_DEFINITIONS,
+)
+
+
+class Said(NamedTuple):
+    """What a span said when it ended; `failure` is the description of an error, None where it tells of none."""
+
+    attributes: Mapping[str, Any]
+    events: Sequence[tuple[str, Mapping[str, Any]]]
+    failure: str | None
+
+    def error(self) -> tuple[str, str] | None:
+        """(error type, message) where the span tells of an error."""
+        if self.failure is None:
+            return None
+        raised: Mapping[str, Any] = next((said for name, said in self.events if name == "exception"), {})
+        kind = self.attributes.get(semconv.ERROR_TYPE) or raised.get("exception.type") or "error"
+        message = self.failure or raised.get("exception.message") or ""
+        return safe_text(kind), safe_text(message)[:MAX_ERROR_TEXT]
+
+
+class Followed(Protocol):
+    """Of one span: the innermost scope inside it, and what is to be done when it ends."""
+
+    scope: Scope
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether what the span would say still matters."""
+
+    def end(self, said: Said) -> None: ...
+
+
+def operation_of(name: str, attributes: Mapping[str, Any]) -> str | None:
+    """Which operation of the GenAI conventions a span is, of those that are followed."""
+    operation = attributes.get(semconv.OPERATION_NAME)
+    if operation is None and name in _OLDER_NAMES:
+        operation = _OLDER_NAMES[name]
+    elif operation is None:
+        operation, _, rest = name.partition(" ")
+        if operation not in _BY_NAME or rest.startswith("("):  # "execute_tool (merged)"
+            return None
+    return operation if operation in _SCOPES or operation in CALLS else None
+
+
+class FollowedScope:
+    """A span of an agent or a tool. Where that is being recorded already, by a hook or a decorator, it is the same."""
+
+    def __init__(self, scope: Scope, is_tool: bool, opened: bool) -> None:
+        self.scope = scope
+        self._is_tool = is_tool
+        self._opened = opened
+        if opened:
+            scope.run.followed[id(scope)] = scope
+
+    @classmethod
+    def open(
+        cls, operation: str, name: str, attributes: Mapping[str, Any], library: str
+    ) -> FollowedScope | ToolOfRollout | None:
+        """None where nothing is recorded here. `library` is who makes the span."""
+        is_tool = operation == semconv.OPERATION_EXECUTE_TOOL
+        named = attributes.get(semconv.TOOL_NAME if is_tool else semconv.AGENT_NAME)
+        own_name = safe_text(named or name.removeprefix(operation).strip() or operation)
+        call_id = attributes.get(semconv.TOOL_CALL_ID) or None
+        around = current_flow().scope
+        scope = None
+        if is_tool and around is not None and around.run.tools is not None:
+            return ToolOfRollout(around, around.run.tools, own_name)
+        if is_tool:
+            scope = open_scope("tool", own_name, outside=program.scope, library=library, call_id=call_id)
+            if scope is not None:
+                scope.run_by(library, call_id)
+        elif not is_this_agent(around, own_name):
+            scope = open_scope("agent", own_name, outside=program.scope)
+        if scope is not None:
+            scope.belongs_to(claim_execution(scope.root.execution))
+        elif around is None:
+            return None
+        inner = scope or around
+        return None if inner is None else cls(inner, is_tool, scope is not None)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Until it ends."""
+        return True
+
+    def end(self, said: Said) -> None:
+        """Record what was said, and end the scope where it is this span's own."""
+        scope, attributes = self.scope, said.attributes
+        if self._is_tool:
+            scope.run_by(scope.library, attributes.get(semconv.TOOL_CALL_ID) or None)
+        else:
+            scope.describe({name: safe_text(attributes[name]) for name in _OF_AN_AGENT if attributes.get(name)})
+        if not self._opened:
+            return
+        scope.run.followed.pop(id(scope), None)
+        if self._is_tool:
+            given = _value(attributes, _ARGUMENTS)
+            if given is not None:
+                scope.set_arguments(**(given if isinstance(given, dict) else {"input": given}))
+            result = _value(attributes, _RESULTS)
+            if result is not None:
+                scope.set_result(result)
+        error = said.error()
+        if error is not None:
+            scope.failed(*error)
+        scope.close()
+
+
+class ToolOfRollout:
+    """A tool's span in a rollout whose tools are answered from the record.
+
+    It opens no scope: a hook inside answers. Where none was asked, the tool has run, and the rollout is no word about
+    its agent.
+    """
+
+    def __init__(self, scope: Scope, tools: RecordedTools, name: str) -> None:
+        self.scope = scope
+        self._tools = tools
+        self._asked = tools.asked
+        self._name = name
+
+    @property
+    def is_awaited(self) -> bool:
+        """Nothing is read from the span."""
+        return False
+
+    def end(self, said: Said) -> None:
+        """Say what has run."""
+        if self._tools.asked == self._asked and not self._tools.runs_missing and self._name not in self._tools.agents:
+            self.scope.run.interrupted = f"a tool ran that no record can answer for: {self._name}"
+
+
+class FollowedCall:
+    """A span of a model call. It is recorded where no hook of ours, nor a span inside it, has seen a call meanwhile."""
+
+    def __init__(self, scope: Scope, name: str) -> None:
+        self.scope = scope
+        self.span = OpenSpan(name, SpanKind.CLIENT, scope.context, time.time_ns())
+        self._execution = claim_execution(scope.root.execution)
+        self._calls = scope.calls
+
+    @property
+    def capture_content(self) -> ContentMode:
+        """What of its content is kept."""
+        return self.scope.capture_content
+
+    @property
+    def is_awaited(self) -> bool:
+        """Until a call was recorded inside it: nobody needs to write its messages down once more."""
+        return self.scope.calls == self._calls
+
+    @property
+    def hidden(self) -> Hidden:
+        """What was taken out of its run."""
+        return self.scope.run.hidden
+
+    def so_far(self) -> dict[str, Any]:
+        """What is known of it before its end."""
+        return {}
+
+    def end(self, said: Said) -> None:
+        """Record the call, unless it was recorded meanwhile or was none."""
+        scope, attributes = self.scope, said.attributes
+        if not self.is_awaited or semconv.REQUEST_MODEL not in attributes:
+            return
+        scope.calls += 1
+        scope.run.ended_spans += 1
+        end_ns = time.time_ns()
+        kept: dict[str, Any] = {name: value for name, value in attributes.items() if name.startswith(_OF_A_CALL)}
+        kept |= {name: attributes[name] for name in _CONTENT_OF_A_CALL if attributes.get(name)}
+        kept[semconv.OPERATION_NAME] = attributes.get(semconv.OPERATION_NAME, semconv.OPERATION_CHAT)
+        kept[semconv.PROVIDER_NAME] = attributes.get(semconv.PROVIDER_NAME) or attributes.get("gen_ai.system") or ""
+        kept |= run_attributes(scope.run) | execution_attributes(self._execution)
+        if scope.is_place:  # no scope of this process counts it
+            kept[semconv.TRAJECTORY_SPAN_COUNT] = 0
+        scope.recorder.submit(lambda: self._record(kept, end_ns, said.error()))
+
+    def _record(self, attributes: dict[str, Any], end_ns: int, failure: tuple[str, str] | None) -> None:
+        cut = []
+        for name in _CONTENT_OF_A_CALL:
+            if name in attributes:
+                value = attributes[name]
+                text, was_cut = json_text(_decoded(value), MAX_CONTENT_BYTES)
+                attributes[name] = text
+                cut += [name] * was_cut
+        if cut:
+            attributes[semconv.TRUNCATED] = cut
+        self.scope.recorder.ended(self, attributes, end_ns, failure)
+
+
+def _value(attributes: Mapping[str, Any], names: Sequence[str]) -> Any:
+    """The first of the attributes that is there; JSON text as what it says."""
+    for name in names:
+        if attributes.get(name) is not None:
+            return _decoded(attributes[name])
+    return None
+
+
+def _decoded(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return value

@@ -1,0 +1,342 @@
+"""One model call while it happens: what was sent, what came, in how many attempts; ended once, decoded later.
+
+The user's thread only keeps references to bytes and headers that exist anyway. Whatever ends the call (the answer was
+read, the stream was closed, dropped or cancelled, an error was raised) comes to `finish`, and the first one counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import weakref
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from opentelemetry.context import get_value
+from opentelemetry.trace import SpanKind
+
+from arttrace import semconv
+from arttrace.capture.base.settings import MAX_BODY_BYTES
+from arttrace.capture.context import program
+from arttrace.capture.context.flow import Execution, calling_flow, claim_execution
+from arttrace.capture.context.scope import Scope, describe_error, execution_attributes, run_attributes
+from arttrace.capture.export import lifecycle
+from arttrace.capture.export.open_span import OpenSpan, users_span
+from arttrace.capture.export.recorder import Recorder
+from arttrace.content import MAX_CONTENT_BYTES, ContentMode, Hidden, secrets
+from arttrace.wire import Ending, Exchange, decode, operation_of
+from arttrace.wire.span import named_trajectory, read_json
+
+_KEPT_HEADERS = ("content-type", "content-encoding", semconv.POLICY_VERSION_HEADER, semconv.SAMPLING_HEADER)
+
+orphans: Counter[str] = Counter()
+"""Calls outside any trajectory, recorded or not, by model provider."""
+
+_open_calls: dict[int, weakref.ref[ModelCall]] = {}  # by id(); who takes a call out of it ends it
+_NO_HEADERS: Mapping[str, str] = {}
+
+
+def close_open_calls() -> None:
+    """End the calls whose answers nobody has read to the end: the process is about to."""
+    for known in list(_open_calls.values()):
+        if (call := known()) is not None:
+            call.finish("closed")
+
+
+def is_wanted() -> bool:
+    """Whether the user has not said, in whatever way, that what is called here is not to be recorded."""
+    flow = calling_flow()
+    settings = (lifecycle.recorder() if flow.scope is None else flow.scope.recorder).settings
+    return not (flow.muted or settings.disabled or is_suppressed())
+
+
+class UnrecordedCall:
+    """Stands for a call that is not to be recorded, so that nothing below the client records it either."""
+
+    http_client: Any = None
+
+    def returned(self) -> None:
+        """Do nothing."""
+
+    def raised(self, error: BaseException) -> None:
+        """Do nothing."""
+
+
+UNRECORDED = UnrecordedCall()
+
+
+def is_suppressed() -> bool:
+    """Whether OpenTelemetry's instrumentation is switched off here: a judge's calls, say, are no agent's."""
+    return bool(get_value("suppress_instrumentation"))
+
+
+def begin_call(
+    http_client: Any, *, path: str, provider: str, plain: bool = False, suppressed: bool | None = None
+) -> ModelCall | UnrecordedCall | None:
+    """The call that the caller's flow makes now, or None when capture is off here.
+
+    `http_client` is the one that will send it, `path` that of its URL or the end of it. `plain` says that no model
+    client is known to make the call, only an HTTP client: recorded where the settings say so. Nothing is
+    recorded where instrumentation is `suppressed`; None looks that up.
+    """
+    flow = calling_flow()
+    recorder = lifecycle.recorder() if flow.scope is None else flow.scope.recorder
+    settings = recorder.settings
+    muted = flow.muted or (is_suppressed() if suppressed is None else suppressed)
+    if muted or settings.disabled or (plain and not settings.capture_http):
+        return None
+    scope = flow.scope or program.scope()
+    if scope is None:
+        orphans[provider] += 1
+        if settings.orphans == "ignore":
+            return UNRECORDED
+    else:
+        scope.calls += 1
+    return ModelCall(
+        http_client=http_client,
+        scope=scope,
+        execution=claim_execution(None if scope is None else scope.root.execution),
+        recorder=recorder,
+        provider=provider,
+        path=path,
+    )
+
+
+class Attempt:
+    """One HTTP request of a call and what came back."""
+
+    __slots__ = (
+        "body", "body_cut", "body_size", "body_undone", "ending", "error", "failed", "first_chunk_ns", "headers",
+        "request", "request_headers", "status", "streaming", "url",
+    )  # fmt: skip
+
+    def __init__(self, request: bytes = b"", url: Any = "", headers: Mapping[str, str] | None = None) -> None:
+        self.request = request
+        self.url = url  # of the client's own type: text is made of it later
+        self.request_headers = headers
+        self.status: int | None = None
+        self.headers = _NO_HEADERS
+        self.body: list[bytes] = []
+        self.body_size = 0
+        self.body_cut = False
+        self.body_undone = False
+        self.streaming = False
+        self.first_chunk_ns: int | None = None
+        self.ending: Ending | None = None
+        self.error: BaseException | None = None
+        self.failed: tuple[int, dict[str, Any]] | None = None
+
+    def chunk(self, data: bytes) -> None:
+        """Bytes of the body, as the transport gave them."""
+        if self.streaming and self.first_chunk_ns is None:
+            self.first_chunk_ns = time.time_ns()
+        if self.body_size + len(data) > MAX_BODY_BYTES:
+            self.body_cut = True
+            return
+        self.body.append(data)
+        self.body_size += len(data)
+
+    def fail(self, attributes: dict[str, Any]) -> None:
+        """Note when and why the attempt failed; the first reason counts."""
+        if self.failed is None:
+            self.failed = time.time_ns(), attributes
+
+    def exchange(self, ending: Ending) -> Exchange:
+        """What was on the wire."""
+        headers = {name: value for name in _KEPT_HEADERS if (value := self.headers.get(name)) is not None}
+        if self.body_undone:
+            headers.pop("content-encoding", None)
+        return Exchange(
+            request=self.request,
+            status=self.status,
+            headers=headers,
+            body=b"".join(self.body),
+            ending=ending,
+            body_cut=self.body_cut,
+            path=urlsplit(str(self.url)).path,
+        )
+
+
+class ModelCall:
+    """One call of a model client, from `request` to the last byte that the user read."""
+
+    __slots__ = (
+        "__weakref__", "_attempts", "_execution", "_is_uppermost", "_path", "_pid", "_provider", "_recorder",
+        "_returned", "_scope", "_span", "_users_span", "http_client", "routed_from", "start_ns",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        http_client: Any,
+        scope: Scope | None,
+        execution: Execution,
+        recorder: Recorder,
+        provider: str,
+        path: str,
+    ) -> None:
+        self.http_client = http_client
+        self._scope = scope
+        self._recorder = recorder
+        self._execution = execution
+        self._provider = provider
+        self._path = path
+        self.routed_from: str | None = None
+        self._attempts: list[Attempt] = []
+        self._returned = False
+        self._is_uppermost = False
+        self._pid = os.getpid()
+        self.start_ns = time.time_ns()
+        self._users_span = users_span() if scope is None else None
+        self._span: OpenSpan | None = None
+        _open_calls[id(self)] = weakref.ref(self)
+        recorder.started(self)
+
+    @property
+    def span(self) -> OpenSpan:
+        """Its span, made in the background: nothing on the user's thread is under it."""
+        if self._span is None:
+            parent = self._users_span if self._scope is None else self._scope.context
+            self._span = OpenSpan("chat", SpanKind.CLIENT, parent, self.start_ns)
+        return self._span
+
+    @property
+    def capture_content(self) -> ContentMode:
+        """What of its content is kept."""
+        return self._recorder.rules.mode if self._scope is None else self._scope.capture_content
+
+    @property
+    def hidden(self) -> Hidden | None:
+        """What was taken out of its run."""
+        return None if self._scope is None else self._scope.run.hidden
+
+    def sending(self, body: bytes, url: Any, headers: Mapping[str, str]) -> None:
+        """An HTTP request goes out: the first attempt, or a retry."""
+        if self._attempts:  # only its failure is kept of the one before
+            self._attempts[-1].body, self._attempts[-1].request = [], b""
+        self._attempts.append(Attempt(body, url, headers))
+
+    def answered(self, status: int, headers: Mapping[str, str], body: bytes | None = None) -> Attempt:
+        """Headers came; `body` too, with its encodings undone, unless it is to be streamed."""
+        attempt = self._attempts[-1]
+        attempt.status, attempt.headers = status, headers
+        if status >= 400:
+            attempt.fail({semconv.HTTP_STATUS_CODE: status, semconv.ERROR_TYPE: str(status)})
+        if body is None:
+            attempt.streaming = True
+        else:
+            attempt.body_undone = True
+            attempt.chunk(body)
+        return attempt
+
+    def not_answered(self, error: BaseException) -> None:
+        """The HTTP client raised instead of answering; one that was cancelled has not failed."""
+        if self._attempts and isinstance(error, Exception):
+            self._attempts[-1].fail({semconv.ERROR_TYPE: describe_error(error)[0]})
+
+    def stream_ended(self, attempt: Attempt, ending: Ending, error: BaseException | None = None) -> None:
+        """The stream of one attempt was read, closed, dropped or broken.
+
+        Before `request` has returned that is the end of an attempt only: the client may try again.
+        """
+        if attempt.ending is not None or attempt is not self._attempts[-1]:
+            return
+        attempt.ending = ending
+        if ending == "error":
+            attempt.error = error
+            if error is not None:
+                attempt.fail({semconv.ERROR_TYPE: describe_error(error)[0]})
+        if self._returned:
+            self.finish(ending, error)
+
+    def returned(self) -> None:
+        """`request` has returned: a call that is not a stream, or whose stream was read meanwhile, is over."""
+        self._returned = True
+        attempt = self._attempts[-1] if self._attempts else None
+        if attempt is None or not attempt.streaming:
+            self.finish("complete")
+        elif attempt.ending is not None:
+            self.finish(attempt.ending, attempt.error)
+
+    def raised(self, error: BaseException) -> None:
+        """`request` has raised."""
+        cancelled = isinstance(error, (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit))
+        answered = bool(self._attempts) and self._attempts[-1].status is not None
+        self.finish("cancelled" if cancelled else "complete" if answered else "error", error)
+
+    def finish(self, ending: Ending, error: BaseException | None = None) -> None:
+        """End the call now; the second time does nothing."""
+        if self._pid != os.getpid():  # in a forked child the call is still the parent's
+            return
+        if _open_calls.pop(id(self), None) is None:
+            return
+        end_ns = time.time_ns()
+        last = self._attempts[-1] if self._attempts else None
+        if self._scope is not None:
+            run = self._scope.run
+            if last is None or not self._is_of_another_run(run.id, last.request):
+                run.ended_spans += 1
+                self._is_uppermost = self._scope.is_place
+            run.unanswered = self._unanswered(ending, error)
+        failure = None
+        if error is not None and not isinstance(error, GeneratorExit):
+            failure = describe_error(error)
+        weight = 0 if last is None else len(last.request) + last.body_size
+        self._recorder.submit(lambda: self._decode(ending, failure, end_ns), weight)
+
+    def _unanswered(self, ending: Ending, error: BaseException | None) -> str | None:
+        """Why the server gave no answer, whatever was asked; None when it gave one, or nobody waited for it."""
+        if not self._attempts or ending not in ("complete", "error"):
+            return None
+        status = self._attempts[-1].status
+        if status is None or ending == "error":
+            return "no answer" if error is None else describe_error(error)[0]
+        return f"status {status}" if status == 429 or status >= 500 else None
+
+    @staticmethod
+    def _is_of_another_run(run_id: str, request: bytes) -> bool:
+        """Whether the request names a trajectory other than the one it was made in: it belongs to that one."""
+        if b'"trajectory_id"' not in request:
+            return False
+        return named_trajectory(read_json(request)) not in (None, run_id)
+
+    def so_far(self) -> dict[str, Any]:
+        """What is known of a call that has not ended."""
+        return {semconv.OPERATION_NAME: operation_of(self._path), **self._identity()}
+
+    def _identity(self) -> dict[str, Any]:
+        run = {} if self._scope is None else run_attributes(self._scope.run)
+        return {semconv.PROVIDER_NAME: self._provider, **run, **execution_attributes(self._execution)}
+
+    def _decode(self, ending: Ending, failure: tuple[str, str] | None, end_ns: int) -> None:
+        attributes = self._identity()
+        if self._is_uppermost:  # no scope of this process counts it
+            attributes[semconv.TRAJECTORY_SPAN_COUNT] = 0
+        last = self._attempts[-1] if self._attempts else Attempt(url=self._path)
+        if len(self._attempts) > 1:
+            attributes[semconv.ATTEMPTS] = len(self._attempts)
+        if self.routed_from is not None:
+            attributes[semconv.ROUTED_FROM] = self.routed_from
+        if last.first_chunk_ns is not None and "event-stream" in (last.headers.get("content-type") or ""):
+            attributes[semconv.RESPONSE_TIME_TO_FIRST_CHUNK] = (last.first_chunk_ns - self.start_ns) / 1e9
+        try:
+            for attempt in self._attempts:
+                if attempt.request_headers is not None:
+                    secrets.remember_headers(attempt.request_headers)
+                if attempt.failed is not None:
+                    self.span.add_event(semconv.ATTEMPT_EVENT, *attempt.failed)
+            url = urlsplit(str(last.url))
+            if url.hostname is not None:
+                attributes[semconv.SERVER_ADDRESS] = url.hostname
+            if url.port is not None:
+                attributes[semconv.SERVER_PORT] = url.port
+            decoded = decode(last.exchange(ending), content=self.capture_content != "off", limit=MAX_CONTENT_BYTES)
+            self.span.name = decoded.name
+            attributes.update(decoded.attributes)
+            failure = failure or decoded.failure
+        finally:  # whatever our decoder did, the call was made
+            self._recorder.ended(self, attributes, end_ns, failure)
+            self._scope = None  # a response that the user keeps holds this call

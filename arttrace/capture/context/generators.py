@@ -1,0 +1,185 @@
+"""Runs the user's function, coroutine or generator step by step inside its scope, and ends the scope when it ends.
+
+Between the steps of a generator the scope is not current: what its consumer does is not the generator's work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from typing import Any, Protocol
+
+import msgspec
+
+from arttrace.capture.base.guard import Guard
+from arttrace.capture.base.values import json_text
+from arttrace.capture.context.flow import Flow
+from arttrace.capture.context.scope import Scope
+from arttrace.capture.rollout.recorded_tools import recorded
+from arttrace.content import MAX_CONTENT_BYTES
+
+_stepping = Guard("making a scope current")
+_closing = Guard("closing a scope")
+_results = Guard("recording a result")
+
+
+class Step:
+    """Makes a scope current for one step of the user's code. Without a scope it does nothing."""
+
+    __slots__ = ("_before", "_scope")
+
+    def __init__(self, scope: Scope | None) -> None:
+        self._scope = scope
+
+    def __enter__(self) -> None:
+        self._before: Flow | None = None
+        if self._scope is not None:
+            with _stepping:
+                self._before = self._scope.enter()
+
+    def __exit__(self, *_: object) -> None:
+        if self._scope is not None and self._before is not None:
+            with _stepping:
+                self._scope.leave(self._before)
+
+
+def close(scope: Scope | None, error: BaseException | None = None) -> None:
+    """End the scope, if there is one."""
+    if scope is not None:
+        with _closing:
+            scope.close(error)
+
+
+def finish(scope: Scope | None, result: Any) -> None:
+    """Record what the run returned and end its scope, if it has one."""
+    if scope is not None:
+        with _results:
+            scope.set_result(result)
+        close(scope)
+
+
+def named_as(inner: Any, outer: Any) -> Any:
+    """`outer` with the name of `inner`, for tracebacks and warnings."""
+    outer.__name__, outer.__qualname__ = inner.__name__, inner.__qualname__
+    return outer
+
+
+async def drive_coroutine(inner: Coroutine[Any, Any, Any], start: Callable[[], Scope | None]) -> Any:
+    """The coroutine `inner` inside the scope that `start` opens when it is first awaited."""
+    scope = start()
+    try:
+        answer = recorded(scope)
+        with Step(scope):
+            if answer is None:
+                result = await inner
+            else:
+                inner.close()
+                result = answer()
+    except BaseException as error:
+        close(scope, error)
+        raise
+    finish(scope, result)
+    return result
+
+
+class LibraryGenerator(Protocol):
+    """A generator of a library's: what it yields is its consumer's alone, and an error may be no failure."""
+
+    def ended_by(self, error: BaseException) -> BaseException | None: ...
+
+
+class _Yielded:
+    """What a generator yielded, encoded as it comes (items may be mutated later), up to the bound on content."""
+
+    def __init__(self) -> None:
+        self._items: list[Any] = []
+        self._room = MAX_CONTENT_BYTES
+
+    def add(self, item: Any) -> None:
+        if self._room <= 0:
+            return
+        with _results:
+            text, _cut = json_text(item, self._room)
+            self._room -= len(text)
+            self._items.append(msgspec.Raw(text.encode()))
+
+    def result(self, returned: Any) -> Any:
+        return self._items if returned is None else {"yielded": self._items, "returned": returned}
+
+
+def drive_generator(
+    inner: Generator[Any, Any, Any],
+    start: Callable[[], Scope | None],
+    library: LibraryGenerator | None = None,
+) -> Generator[Any, Any, Any]:
+    """The generator `inner` inside the scope that `start` opens at its first step."""
+    scope, yielded = start(), _Yielded()
+    # What a generator yielded is not told from what it returned: no record answers for it.
+    step: Callable[[], Any] = (recorded(scope, comparable=False) if library is None else None) or inner.__next__
+    try:
+        while True:
+            with Step(scope):
+                try:
+                    item = step()
+                except StopIteration as stop:
+                    returned = stop.value
+                    break
+            if scope is not None and library is None:
+                yielded.add(item)
+            try:
+                sent = yield item
+            except GeneratorExit:
+                with Step(scope):
+                    inner.close()
+                raise
+            except BaseException as thrown:  # noqa: BLE001  it goes on into the user's generator
+                step = _bind(inner.throw, thrown)
+            else:
+                step = inner.__next__ if sent is None else _bind(inner.send, sent)
+    except BaseException as error:
+        close(scope, error if library is None else library.ended_by(error))
+        raise
+    if library is None:
+        finish(scope, yielded.result(returned))
+    else:
+        close(scope)
+    return returned
+
+
+async def drive_async_generator(
+    inner: AsyncGenerator[Any, Any],
+    start: Callable[[], Scope | None],
+    library: LibraryGenerator | None = None,
+) -> AsyncGenerator[Any, Any]:
+    """The async generator `inner` inside the scope that `start` opens at its first step."""
+    scope, yielded = start(), _Yielded()
+    step: Callable[[], Any] = (recorded(scope, comparable=False) if library is None else None) or inner.__anext__
+    try:
+        while True:
+            with Step(scope):
+                try:
+                    item = await step()
+                except StopAsyncIteration:
+                    break
+            if scope is not None and library is None:
+                yielded.add(item)
+            try:
+                sent = yield item
+            except GeneratorExit:
+                with Step(scope):
+                    await inner.aclose()
+                raise
+            except BaseException as thrown:  # noqa: BLE001  it goes on into the user's generator
+                step = _bind(inner.athrow, thrown)
+            else:
+                step = inner.__anext__ if sent is None else _bind(inner.asend, sent)
+    except BaseException as error:
+        close(scope, error if library is None else library.ended_by(error))
+        raise
+    if library is None:
+        finish(scope, yielded.result(None))
+    else:
+        close(scope)
+
+
+def _bind(method: Callable[[Any], Any], value: Any) -> Callable[[], Any]:
+    return lambda: method(value)

@@ -1,0 +1,115 @@
+"""The whole program as one trajectory, for `arttrace run`: calls outside any `@trajectory` belong to it.
+
+It begins with the first such call, so that a program whose calls are all inside trajectories of its own has none
+beside them, and ends when the process does. Each process of a program has its own; one that was started inside a
+trajectory is a sub-agent of that.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+
+from arttrace import native
+from arttrace.capture.base.entry_point import of_program
+from arttrace.capture.base.guard import Guard
+from arttrace.capture.base.ids import random_hex
+from arttrace.capture.context.flow import Execution
+from arttrace.capture.context.propagation import of_process
+from arttrace.capture.context.remote_parent import place_by_baggage, place_of
+from arttrace.capture.context.scope import Run, RunOverrides, Scope, ScopeKind
+from arttrace.capture.export import lifecycle
+
+_lock = native.Lock()
+ROLLOUT = "ARTTRACE_ROLLOUT"
+"""The environment's word for a rollout's values, from the worker to the program that it starts."""
+
+_enabled = False
+_overrides: RunOverrides | None = None
+_scope: Scope | None = None
+_ends = False
+_ending = Guard("ending the program's trajectory", background=True)
+
+
+def enable() -> bool:
+    """From now on calls outside a trajectory are recorded under the program's. True when a rollout started it.
+
+    What a rollout that started this program says of its trajectory is taken from the environment here, so that it
+    concerns no process that the program starts.
+    """
+    global _enabled, _overrides
+    _enabled = True
+    job = os.environ.pop(ROLLOUT, None)
+    if job is not None:
+        _overrides = RunOverrides(**msgspec.json.decode(job))
+    return job is not None
+
+
+def scope(kind: ScopeKind = "agent") -> Scope | None:
+    """What goes outside any scope of this process belongs to this; None where it belongs to nothing.
+
+    That is the place that an HTTP request brought with it; else the program, begun now if it has not, where the whole
+    program is captured or it was started inside a trajectory of another process. A `trajectory` stands beside the
+    program, and not in it.
+    """
+    global _scope
+    place = place_by_baggage()
+    if place is not None:
+        return place
+    carried = of_process()
+    if kind == "trajectory" or (carried is None and not _enabled):
+        return None if carried is None else place_of(carried)
+    with _lock:
+        if _scope is None:
+            recorder = lifecycle.recorder()
+            if recorder.settings.disabled:
+                return None
+            parent = None if carried is None else place_of(carried)
+            run = Run(id=random_hex(32), project=recorder.settings.project) if parent is None else parent.run
+            if parent is None and _overrides is not None:
+                _overrides.apply(run)
+            entry = of_program()
+            name = Path(entry.source).stem or entry.source
+            _scope = Scope("trajectory" if parent is None else "agent", name, run=run, parent=parent, entry=entry)
+            _scope.set_arguments(argv=sys.argv[1:])
+            _scope.belongs_to(Execution.start(_scope.root.execution, owner=threading.main_thread()))
+            _end_with_the_process()
+        return _scope
+
+
+def _end_with_the_process() -> None:
+    global _ends
+    if not _ends:
+        _ends = True
+        lifecycle.before_exit.append(_finish)
+    # A child of multiprocessing ends with os._exit after the finalizers of its own.
+    util, process = sys.modules.get("multiprocessing.util"), sys.modules.get("multiprocessing.process")
+    if util is not None and process is not None and process.parent_process() is not None:
+        util.Finalize(None, _finish, exitpriority=200)
+
+
+def _finish() -> None:
+    with _ending:
+        if _scope is not None:
+            _scope.close(getattr(sys, "last_value", None))
+
+
+def end() -> None:
+    """End the program's trajectory before the program: what is recorded later is in another."""
+    global _scope
+    with _lock:
+        _finish()
+        _scope = None
+
+
+def _after_fork_in_child() -> None:
+    global _lock, _scope
+    _lock, _scope = native.Lock(), None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

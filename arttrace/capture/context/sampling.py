@@ -1,0 +1,262 @@
+"""Sampling: which runs are stored, by a rate or a rule of the user's, always with those that failed or were rewarded.
+
+The decision is made when a run begins, by its id alone where the rate is a number: processes that know the same id
+decide alike. What a run that is not sampled records is held in memory until its root ends, and then dropped as a whole,
+unless it is kept before: for an error, a reward, or because another process records a part of it, which is stored there
+at once. Who decides first has decided; every recorder settles its own part in its own thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from arttrace import semconv
+from arttrace.capture.base.guard import Guard, logger
+from arttrace.capture.base.ids import random_hex
+from arttrace.capture.context.flow import calling_flow
+from arttrace.capture.export import summary
+from arttrace.paths import DataDir
+from arttrace.records.record import Record
+from arttrace.records.span import SpanRow
+
+if TYPE_CHECKING:
+    from arttrace.capture.context.scope import Run
+
+MAX_HELD_BYTES = 64 << 20
+"""Runs that are not sampled hold no more than this; beyond it those that have been held longest are kept."""
+_REMEMBERED = 100_000
+
+_deciding = Guard("deciding whether a run is sampled")
+_told = False
+
+
+@dataclass(frozen=True, slots=True)
+class BeginningRun:
+    """What a rule knows of a run: all that was said of it by its beginning."""
+
+    id: str
+    name: str
+    tags: tuple[str, ...]
+    metadata: Mapping[str, Any]
+
+
+Sample = float | Callable[[BeginningRun], bool | float]
+
+
+def as_rate(value: Any) -> float:
+    """A rate from 0 to 1, or a bool. Raises ValueError for anything else."""
+    rate = float(value)
+    if math.isnan(rate) or not 0 <= rate <= 1:
+        raise ValueError(f"sample={value!r} is no number from 0 to 1")
+    return rate
+
+
+def is_sampled(trajectory_id: str, rate: float) -> bool:
+    """Whether the run of this id is one of the `rate` that are stored. Pure: alike in every process."""
+    digest = sha256(trajectory_id.encode(errors="backslashreplace")).digest()
+    return int.from_bytes(digest[:6], "big") < rate * (1 << 48)
+
+
+class _Held:
+    """A run that is not sampled and not decided on, as long as it has no verdict."""
+
+    __slots__ = ("parts", "verdicts")
+
+    def __init__(self) -> None:
+        self.parts: dict[Holder, list[tuple[bytes, bool]]] = {}
+        self.verdicts: list[bool] = []  # whether it is kept: the first counts, and appending is atomic
+
+
+# No locks: a finalizer may give a reward, or end a run, on a thread that is in here.
+_held: dict[str, _Held] = {}
+_left_out: dict[str, None] = {}
+_marks: dict[str, str] = {}
+"""Files that child processes make of runs in which they record something, by the run's id."""
+_set: set[str] = set()
+
+
+def begin(run: Run, name: str, sample: Sample) -> None:
+    """A trajectory begins; what it records is held if it is not sampled. One that cannot be decided on is stored."""
+    with _deciding:
+        rate = sample
+        if callable(sample):
+            metadata = {key: msgspec.json.decode(value) for key, value in run.metadata.items()}
+            rate = sample(BeginningRun(run.id, name, tuple(run.tags), metadata))
+        if is_sampled(run.id, as_rate(rate)):
+            return
+        if run.id in _held:  # two roots of one id: who ends first would decide for both
+            keep(run.id)
+        else:
+            _left_out.pop(run.id, None)
+            _held[run.id] = _Held()
+
+
+def keep(trajectory_id: str) -> None:
+    """Store the run, if it is held, and all that it records from now on."""
+    _decide(trajectory_id, True)
+
+
+def mark_for(trajectory_id: str, data: DataDir) -> str | None:
+    """The file that a child process is to make before it records its part of the run; None where the run is stored."""
+    if trajectory_id not in _held:
+        return None
+    directory = data.root.absolute() / "joined"
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        keep(trajectory_id)
+        return None
+    return _marks.setdefault(trajectory_id, str(directory / random_hex(32)))
+
+
+def set_mark(path: str) -> None:
+    """This process records a part of the run that another one holds: it is to be kept.
+
+    Where that cannot be said, or the run has ended, the part is stored without its root: incomplete.
+    """
+    if path not in _set:
+        _set.add(path)
+        with contextlib.suppress(OSError):
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+
+
+def _was_marked(trajectory_id: str) -> bool:
+    path = _marks.pop(trajectory_id, None)
+    if path is None:
+        return False
+    try:
+        Path(path).unlink()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def was_left_out(trajectory_id: str) -> bool:
+    """Whether the run has ended and was dropped."""
+    return trajectory_id in _left_out
+
+
+def tell_left_out(trajectory_id: str) -> None:
+    """Says, once, that a reward came too late for a run that was dropped."""
+    global _told
+    if not _told:
+        _told = True
+        logger.warning(
+            "arttrace: the run %.100r was left out by sampling when it ended; the reward that came later is not "
+            "recorded. Give it before the run ends, or have `sample` store such runs (said once)",
+            trajectory_id,
+        )
+
+
+def _decide(trajectory_id: str, kept: bool, here: Holder | None = None) -> bool:
+    """Decide on a held run, for who is first; whether that was the one who asks."""
+    held = _held.get(trajectory_id)
+    if held is None:
+        return False
+    held.verdicts.append(kept)
+    kept = held.verdicts[0]
+    if not kept:
+        _left_out[trajectory_id] = None
+        if len(_left_out) > _REMEMBERED:
+            _left_out.pop(next(iter(_left_out)), None)
+    first = _held.pop(trajectory_id, None) is not None
+    for holder in list(held.parts):
+        if holder is here:
+            holder.settle(held)
+        else:
+            holder.settle_later(held)
+    return first and not kept
+
+
+class Holder:
+    """One recorder's part of the runs that are held. Its methods are for that recorder's background thread."""
+
+    def __init__(self, submit: Callable[[Callable[[], None]], None], write: Callable[[bytes], None]) -> None:
+        self._submit = submit
+        self._write = write
+        self._bytes = 0
+        self.left_out = 0
+        """Runs that were dropped."""
+
+    def takes(self, record: Record, payload: bytes) -> bool:
+        """Whether the record is not to be written now: its run is held, or was left out."""
+        if not (_held or _left_out):
+            return False
+        if isinstance(record, SpanRow):
+            trajectory_id = record.attributes.get(semconv.TRAJECTORY_ID)
+        else:
+            trajectory_id = getattr(record, "trajectory_id", None)
+        if not isinstance(trajectory_id, str):
+            return False
+        held = _held.get(trajectory_id)
+        if held is None:
+            if trajectory_id not in _left_out:
+                return False
+            summary.dropped(calls=summary.is_call(record))
+            return True
+        held.parts.setdefault(self, []).append((payload, summary.is_call(record)))
+        self._bytes += len(payload)
+        if held.verdicts:  # decided meanwhile, perhaps before this part was there to be settled
+            self.settle(held)
+        if self._bytes > MAX_HELD_BYTES:
+            self._make_room()
+        return True
+
+    def root_ended(self, trajectory_id: str, *, failed: bool) -> None:
+        """The root of a run has been recorded: one that is still held is decided on."""
+        marked = _was_marked(trajectory_id)
+        if _decide(trajectory_id, failed or marked, self):
+            self.left_out += 1
+            summary.dropped(runs=1)
+
+    def settle(self, held: _Held) -> None:
+        """Write or drop this part of a run that was decided on."""
+        part = held.parts.pop(self, [])
+        self._bytes -= sum(len(payload) for payload, _ in part)
+        if held.verdicts[0]:
+            for payload, _ in part:
+                self._write(payload)
+        else:
+            summary.dropped(calls=sum(is_call for _, is_call in part))
+
+    def settle_later(self, held: _Held) -> None:
+        """The same from any thread."""
+        self._submit(lambda: self.settle(held))
+
+    def forget(self) -> None:
+        """In a forked child: what is held is the parent's."""
+        self._bytes = self.left_out = 0
+
+    def _make_room(self) -> None:
+        for trajectory_id, held in list(_held.items()):
+            if self._bytes <= MAX_HELD_BYTES:
+                return
+            if self in held.parts:
+                _decide(trajectory_id, True, self)
+
+
+def _before_fork() -> None:
+    with _deciding:  # the child may go on with the run that it is forked in, and would store its part
+        scope = calling_flow().scope if _held else None
+        if scope is not None:
+            keep(scope.id)
+
+
+def _after_fork_in_child() -> None:
+    _held.clear()
+    _marks.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)

@@ -1,0 +1,293 @@
+"""Delivers an outbox to an OTLP receiver: each record until it is acknowledged or refused, and only then it is removed.
+
+What was acknowledged is known by an offset for each segment, kept in a file beside them; so a pass can end anywhere
+(the receiver is away, the process is killed) and the next one, in whichever process, goes on from there. A record may
+arrive twice, and is one by its ids.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn
+
+import msgspec
+
+from arttrace.capture.base.guard import logger
+from arttrace.capture.export.otlp import encode_request, reward_span
+from arttrace.capture.export.otlp_client import Answer, OtlpClient
+from arttrace.journal import JournalFull, JournalWriter, Segment, list_segments, lock, read_segment
+from arttrace.journal.reader import SEALED_SUFFIX
+from arttrace.private import make_directory
+from arttrace.records.record import Record, encode_record
+from arttrace.records.reward import Reward
+from arttrace.records.span import SpanRow
+
+_BATCH_BYTES = 4 << 20
+_BATCH_RECORDS = 512
+_MAX_REFUSED_BYTES = 64 << 20
+_BUSY: Final = (429, 502, 503, 504)
+_BAD_CONTENT: Final = (400, 413, 422)
+_TRIES_BEFORE_BLAME = 5  # a receiver that fails (500) on one batch again and again may fail because of it
+
+_decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+
+
+@dataclass(slots=True)
+class Delivered:
+    """How many records were delivered, how many were refused, and how many stretches of the outbox were damaged."""
+
+    delivered: int = 0
+    refused: int = 0
+    damaged: int = 0
+
+
+class NotNow(Exception):
+    """The receiver takes nothing now. With `misconfigured` it will not until somebody changes something."""
+
+    def __init__(self, reason: str, retry_after_s: float = 0.0, *, misconfigured: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+        self.misconfigured = misconfigured
+
+
+class _Fails(NotNow):
+    """The receiver fails, perhaps on this batch only."""
+
+
+class _Refused(Exception):
+    """The receiver will never take this batch as it is."""
+
+
+class _Blamed(Exception):
+    """The receiver has failed on this batch so often that the batch may be the cause."""
+
+
+class Delivery:
+    """The delivery of one directory; whoever makes passes holds its `ShippingLock`."""
+
+    def __init__(self, directory: Path, client: OtlpClient, stopped: Callable[[], bool] = lambda: False) -> None:
+        self.directory = directory
+        self.counts = Delivered()
+        self._client = client
+        self._stopped = stopped
+        self._offsets = read_offsets(directory)
+        self._refused = JournalWriter(directory / "refused", max_total_bytes=_MAX_REFUSED_BYTES)
+        self._ours: bool | None = None
+        self._failing: tuple[str, int] | None = None
+        self._failures = 0
+        self._splitting = False
+
+    def run(self, only: set[str] | None = None) -> None:
+        """One pass over the segments, or those named in `only`. Raises NotNow when the receiver takes nothing."""
+        failing: _Fails | None = None
+        for segment in list_segments(self.directory):
+            if self._stopped():
+                return
+            if only is None or segment.name in only:
+                try:
+                    self._segment(segment)
+                except FileNotFoundError:  # sealed under its other name just now
+                    continue
+                except _Fails as failure:
+                    failing = failure
+        if failing is not None:
+            raise failing
+
+    def _segment(self, segment: Segment) -> None:
+        offset = self._offsets.get(segment.name, 0)
+        finished = segment.finished()  # asked before reading: nothing can be appended after a yes
+        if not finished and segment.path.stat().st_size <= offset:
+            return
+        reader = read_segment(segment.path, offset)
+        batch: list[Record] = []
+        size = unreadable = 0
+        at = end = offset
+        for end, payload in reader:
+            try:
+                batch.extend(_decoder.decode_lines(payload))
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                unreadable += 1
+            size += len(payload)
+            if size >= _BATCH_BYTES or len(batch) >= _BATCH_RECORDS:
+                self._deliver(batch, (segment.name, at))
+                self._acknowledge(segment, end, damaged=bool(reader.corrupt or unreadable))
+                if self._stopped():
+                    return
+                batch, size, at = [], 0, end
+        if end > at:
+            self._deliver(batch, (segment.name, at))
+            self._acknowledge(segment, end, damaged=bool(reader.corrupt or unreadable))
+        damaged = reader.corrupt + unreadable + bool(reader.unreadable)
+        if damaged:
+            self.counts.damaged += damaged
+            logger.warning("arttrace: %d damaged stretches in %s were not sent", damaged, segment.path)
+        if finished:
+            if damaged or segment.kept_as.exists():
+                segment.path.replace(segment.kept_as)
+            else:
+                segment.path.unlink()
+            self._offsets.pop(segment.name, None)
+            _write_offsets(self.directory, self._offsets)
+
+    def _acknowledge(self, segment: Segment, offset: int, *, damaged: bool) -> None:
+        self._failing, self._failures = None, 0
+        if damaged:
+            segment.kept_as.touch()
+        self._offsets[segment.name] = offset
+        _write_offsets(self.directory, self._offsets)
+
+    def _deliver(self, records: list[Record], place: tuple[str, int]) -> None:
+        """Return when each record is delivered or refused."""
+        self._splitting = False
+        blamed = self._deliver_parts(records, place)
+        if blamed and len(blamed) == len(records):  # it fails on everything
+            raise _Fails(blamed[0][1])
+        for record, reason in blamed:
+            self._keep_refused(record, reason)
+
+    def _deliver_parts(self, records: list[Record], place: tuple[str, int]) -> list[tuple[Record, str]]:
+        """Deliver, half by half where the receiver minds some of the records. Returns those on which it fails, and
+        how; what it refuses is kept as refused."""
+        try:
+            if records:
+                self._send(records, place)
+            return []
+        except _Blamed as failure:
+            if len(records) == 1:
+                return [(records[0], str(failure))]
+        except (_Refused, ValueError) as refusal:  # ValueError: it cannot be said in OTLP
+            if len(records) == 1:
+                self._keep_refused(records[0], str(refusal))
+                return []
+        half = len(records) // 2
+        return [*self._deliver_parts(records[:half], place), *self._deliver_parts(records[half:], place)]
+
+    def _send(self, records: list[Record], place: tuple[str, int]) -> None:
+        spans = [span for record in records if (span := self._span(record)) is not None]
+        if not spans:
+            return
+        answer = self._post(encode_request(spans))
+        if answer.status == 200:
+            self.counts.delivered += len(spans) - answer.rejected
+            if answer.rejected:
+                self._count_refused(answer.rejected, answer.reason)
+        elif answer.status in _BAD_CONTENT:
+            raise _Refused(f"{answer.status} {answer.reason}".strip())
+        else:
+            self._failed(place, f"{self._client.name} answers {answer.status} {answer.reason}".strip())
+
+    def _span(self, record: Record) -> SpanRow | None:
+        """What goes over the wire for a record: nothing for a call in progress where nobody would understand it."""
+        if isinstance(record, Reward):
+            return reward_span(record)
+        if not isinstance(record, SpanRow):
+            raise _Refused(f"a {type(record).__name__} is not sent over OTLP")
+        if record.end_ns == 0:
+            if self._ours is None:
+                self._post(b"")  # a request without spans: its answer tells whose collector it is
+            return record if self._ours else None
+        return record
+
+    def _post(self, request: bytes) -> Answer:
+        try:
+            answer = self._client.post(request)
+        except OSError as error:
+            raise NotNow(f"{self._client.name} does not answer ({error.strerror or error})") from error
+        if answer.status in _BUSY:
+            raise NotNow(f"{self._client.name} answers {answer.status} {answer.reason}".strip(), answer.retry_after_s)
+        if answer.status != 200 and answer.status < 500 and answer.status not in _BAD_CONTENT:
+            reason = f"{self._client.name} answers {answer.status} {answer.reason}".strip()
+            raise NotNow(reason, answer.retry_after_s, misconfigured=True)
+        self._ours = answer.ours
+        return answer
+
+    def _failed(self, place: tuple[str, int], reason: str) -> NoReturn:
+        if self._splitting:
+            raise _Blamed(reason)
+        self._failures = self._failures + 1 if self._failing == place else 1
+        self._failing = place
+        if self._failures % _TRIES_BEFORE_BLAME:
+            raise _Fails(reason)
+        self._splitting = True
+        raise _Blamed(reason)
+
+    def _keep_refused(self, record: Record, reason: str) -> None:
+        with contextlib.suppress(JournalFull):  # it is counted all the same
+            self._refused.append(encode_record(record))
+        self._count_refused(1, reason)
+
+    def _count_refused(self, number: int, reason: str) -> None:
+        if not self.counts.refused:
+            logger.warning("arttrace: %s refuses spans: %s", self._client.name, reason)
+        self.counts.refused += number
+
+
+class ShippingLock:
+    """Held by the one process that delivers a directory; the system drops it when that process ends."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd: int | None = fd
+
+    @classmethod
+    def take(cls, directory: Path) -> ShippingLock | None:
+        """The lock, or None when another process has it. Raises OSError when the directory cannot be written."""
+        make_directory(directory)
+        fd = os.open(directory / "shipper.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        if lock.acquire(fd):
+            return cls(fd)
+        os.close(fd)
+        return None
+
+    def held(self) -> bool:
+        """Whether it still locks anything: the directory may have been removed, and made again."""
+        return self._fd is not None and os.fstat(self._fd).st_nlink > 0
+
+    def release(self) -> None:
+        """Let another process deliver. In a forked child: let go of the parent's."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def sizes(directory: Path, *, sealed_only: bool = False) -> dict[str, int]:
+    """The segments there are and their sizes in bytes."""
+    found = {}
+    for segment in list_segments(directory):
+        if segment.path.suffix == SEALED_SUFFIX or not sealed_only:
+            with contextlib.suppress(FileNotFoundError):
+                found[segment.name] = segment.path.stat().st_size
+    return found
+
+
+def undelivered(directory: Path, wanted: Mapping[str, int]) -> set[str]:
+    """Those of the `wanted` segments that are not delivered up to that size; a sealed one until it is gone."""
+    if not wanted:
+        return set()
+    offsets = read_offsets(directory)
+    return {
+        segment.name
+        for segment in list_segments(directory)
+        if segment.name in wanted
+        and (segment.path.suffix == SEALED_SUFFIX or offsets.get(segment.name, 0) < wanted[segment.name])
+    }
+
+
+def read_offsets(directory: Path) -> dict[str, int]:
+    """How far each segment is acknowledged; nothing when the file is missing or damaged: then it is sent again."""
+    try:
+        return msgspec.json.decode((directory / "delivered.json").read_bytes(), type=dict[str, int])
+    except (OSError, msgspec.DecodeError):
+        return {}
+
+
+def _write_offsets(directory: Path, offsets: dict[str, int]) -> None:
+    # A full disk keeps the old file: what is in between is sent again.
+    with contextlib.suppress(OSError):
+        new = directory / "delivered.json.new"
+        new.write_bytes(msgspec.json.encode(offsets))
+        new.replace(directory / "delivered.json")

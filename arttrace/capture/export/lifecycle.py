@@ -1,0 +1,128 @@
+"""The one recorder of this process: made on first use, flushed and delivered at exit, renewed in a forked child."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from arttrace import native
+from arttrace.capture.base.guard import Guard, logger
+from arttrace.capture.base.settings import Settings
+from arttrace.capture.export import summary
+from arttrace.paths import beside_another
+
+if TYPE_CHECKING:
+    from arttrace.capture.export.recorder import Counts, Recorder
+
+_lock = native.Lock()
+_recorder: Recorder | None = None
+_replaced: list[Recorder] = []  # their open scopes may still end
+_exiting = Guard("the flush at exit", background=True)
+
+_DELIVER_AT_EXIT_S = 5.0  # to a collector that answers; the rest stays in the outbox
+
+before_exit: list[Callable[[], None]] = []
+"""Called before the last flush: what is still open ends here."""
+
+
+def recorder() -> Recorder:
+    """The recorder, with the settings of `init` or of the environment."""
+    return _recorder if _recorder is not None else configure()
+
+
+def configure(settings: Settings | None = None, *, renew: bool = False) -> Recorder:
+    """Make the recorder (by the environment without `settings`), or with `renew` put another in its place."""
+    global _recorder
+    with _lock:
+        if _recorder is not None and not renew:
+            return _recorder
+        from arttrace.capture.export.recorder import Recorder  # on first use: importing arttrace stays quick
+
+        settings = settings or Settings.resolve()
+        if not settings.disabled and (above := settings.data.above()) is not None:
+            logger.warning("arttrace: %s", beside_another(settings.data, above))
+        if _recorder is not None:
+            if _recorder.settings == settings:
+                return _recorder
+            _recorder.retire()
+            _replaced.append(_recorder)
+        atexit.unregister(_at_exit)
+        if not settings.disabled:
+            atexit.register(_at_exit)
+        _recorder = Recorder(settings)
+        return _recorder
+
+
+def started() -> bool:
+    """Whether anything of this process could have been recorded."""
+    return _recorder is not None
+
+
+def shutdown(timeout_s: float | None) -> bool:
+    """Close the spool's segment and deliver it; False when that takes longer than `timeout_s`."""
+    end = None if timeout_s is None else time.monotonic() + timeout_s
+    closed = recorder().close(timeout_s)
+    return recorder().deliver(None if end is None else max(0.0, end - time.monotonic())) and closed
+
+
+def stop(timeout_s: float | None) -> bool:
+    """Deliver as `shutdown` does, end every thread, and record nothing until `configure` is given settings."""
+    delivered = shutdown(timeout_s) if _recorder is not None else True
+    configure(replace(_recorder.settings if _recorder is not None else Settings.resolve(), disabled=True), renew=True)
+    for each in _all():
+        each.stop()
+    return delivered
+
+
+def hand_over(timeout_s: float) -> None:
+    """Return when what was recorded outlives this process, which may be killed any moment."""
+    for each in _all():
+        each.hand_over(timeout_s)
+    summary.write()
+
+
+def counts() -> Counts:
+    """What became of this process's records so far: spooled, refused for want of disk or memory, delivered; and its
+    runs that sampling left out."""
+    from arttrace.capture.export.recorder import Counts
+
+    of_each = [each.counts() for each in _all()]
+    return Counts(
+        recorded=sum(each.recorded for each in of_each),
+        refused=sum(each.refused for each in of_each),
+        delivered=sum(each.delivered for each in of_each),
+        rejected=sum(each.rejected for each in of_each),
+        left_out=sum(each.left_out for each in of_each),
+    )
+
+
+def _all() -> list[Recorder]:
+    return [*_replaced, *([_recorder] if _recorder is not None else [])]
+
+
+def _at_exit() -> None:
+    native.never_switch()
+    for finish in before_exit:
+        with _exiting:
+            finish()
+    for each in _all():
+        with _exiting:
+            each.close(timeout_s=10.0)
+    if _recorder is not None:
+        with _exiting:
+            _recorder.deliver(_DELIVER_AT_EXIT_S, patient=False)
+
+
+def _after_fork_in_child() -> None:
+    global _lock
+    _lock = native.Lock()
+    for each in _all():
+        each.after_fork_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

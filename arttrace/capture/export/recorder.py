@@ -1,0 +1,468 @@
+"""The recorder: makes spans, ends them in a background thread, and appends them to the spool.
+
+The user's thread only starts a span and hands over what it saw; decoding, encoding and writing happen here. A span is
+with the operating system as soon as its job has run, and on the disk a second later or after `flush`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from arttrace import native, semconv
+from arttrace.capture.base.guard import Guard, failed, failures, logger, raise_background_failure
+from arttrace.capture.base.settings import MAX_SPOOL_BYTES, MAX_WAITING_BYTES, Settings
+from arttrace.capture.context.sampling import Holder
+from arttrace.capture.export import summary
+from arttrace.capture.export.open_span import OpenSpan
+from arttrace.capture.export.span_rows import encoded, span_row
+from arttrace.content import ContentMode, ContentRules, Hidden
+from arttrace.journal import JournalWriter
+from arttrace.records.record import Record
+
+if TYPE_CHECKING:
+    from arttrace.capture.export.shipper import Shipper
+
+Job = Callable[[], None]
+
+_SYNC_INTERVAL_S = 0.5  # half of what is promised: power may fail a second after a call ended
+_SHOWN_AFTER_S = 1.0
+# Of a spool that fails and recovers again and again the log has this many lines, and then one in this time.
+_WORDS = 6
+_SAY_EVERY_S = 60.0
+_LOOK_AFTER_S = 0.5  # whether the worker is still there, while a flush waits for it
+# Two threads that take turns at the interpreter cost each other more than decoding does. So what ends within a tenth
+# of a second (half of what a call may need to survive a kill) is worked off together, in turns too short to be felt.
+_GATHER_S = 0.1
+_GATHER_BYTES = 8 << 20
+_TURN_S = 0.001
+_PAUSE_S = 0.0001  # after a turn: who waits for the interpreter gets it now, and not after its 5 ms
+# Whoever gives up the interpreter, for a pause or a write, waits behind every thread that wants it, each for its 5 ms.
+# So what has waited this long is worked off in longer turns with one write, and what comes next is gathered for less.
+_LATE_S = 0.12
+_LATE_TURN_S = 0.02
+_SHORTEST_GATHER_S = 0.005
+_SPOOL_SEGMENT_BYTES = 64 << 20
+_OUTBOX_SEGMENT_BYTES = 8 << 20
+_background = Guard("recording in the background", background=True)
+_SPOOLING = "writing to the spool"
+_spooling = Guard(_SPOOLING, background=True)
+_shipping = Guard("shipping to the collector", background=True)
+
+
+class Opened(Protocol):
+    """A call or scope that has begun."""
+
+    @property
+    def span(self) -> OpenSpan: ...
+
+    @property
+    def capture_content(self) -> ContentMode: ...
+
+    @property
+    def hidden(self) -> Hidden | None: ...
+
+    def so_far(self) -> Mapping[str, Any]: ...
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """Records that were spooled; that were not, for want of disk or memory; and, with an endpoint, those that this
+    process delivered to it, and those that it refused for good. `left_out` are runs, not records: those that were not
+    sampled."""
+
+    recorded: int = 0
+    refused: int = 0
+    delivered: int = 0
+    rejected: int = 0
+    left_out: int = 0
+
+
+class Recorder:
+    """One per process. Its spans are its own: no sampler, limit or processor of the user's applies to them."""
+
+    _gather_s: float
+    _oldest: float
+    """When the first job of this turn was submitted."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.rules = ContentRules(settings.capture_content, settings.mask, partial(failed, "the mask", background=True))
+        self.recorded = 0
+        self.refused = 0
+        self._unsaid = 0  # refused, and not yet said to be lost
+        self._failing = False
+        self._words_left = _WORDS
+        self._say_at = 0.0
+        self._removed = 0
+        self._shipper: Shipper | None = None
+        # What is shipped is nobody's else to take away, and each of its segments is read as a whole.
+        ships = settings.endpoint is not None
+        self._spool = JournalWriter(
+            settings.data.outbox if ships else settings.data.spool,
+            max_segment_bytes=_OUTBOX_SEGMENT_BYTES if ships else _SPOOL_SEGMENT_BYTES,
+            fsync_interval_s=_SYNC_INTERVAL_S,
+            max_total_bytes=MAX_SPOOL_BYTES,
+        )
+        self._resource: dict[str, Any] = {semconv.SERVICE_NAME: settings.project}
+        self._start_worker_state()
+        self._holder = Holder(self.submit, lambda payload: self._turn.append(payload))
+
+    def ended(self, what: Opened, attributes: dict[str, Any], end_ns: int, failure: tuple[str, str] | None) -> None:
+        """End the span of a call or scope and append to the spool what of it may be written; a job's to do. `failure`
+        is (error type, message)."""
+        span, mode, is_whole = what.span, what.capture_content, False
+        try:
+            said = "" if failure is None else failure[1]
+            span.attributes, said = self.rules.span(attributes, said, mode, what.hidden)
+            span.end_ns, span.failure = end_ns, None if failure is None else (failure[0], said)
+            self._open.pop(id(what), None)
+            summary.ended(what, span.attributes)
+            self.append(span_row(span, self._resource))
+            is_whole = True
+        finally:
+            if getattr(what, "is_root", False):
+                run_id = attributes.get(semconv.TRAJECTORY_ID, "")
+                self._holder.root_ended(run_id, failed=failure is not None or not is_whole)
+
+    def submit(self, job: Job, weight: int = 0) -> None:
+        """Run a job in the background, after those submitted before.
+
+        `weight` is how many bytes it holds. When too many wait (a disk that hangs), the job is refused and counted:
+        the user's program is not to run out of memory.
+        """
+        if weight:
+            with self._weighing:
+                full = self._waiting_bytes + weight > MAX_WAITING_BYTES
+                self._waiting_bytes += 0 if full else weight
+                many = self._waiting_bytes > _GATHER_BYTES
+            if many:
+                self._hurry.set()
+            if full:
+                self.refused += 1
+                failed("keeping up with the calls", BufferError(f"over {MAX_WAITING_BYTES} bytes wait to be written"))
+                return
+        self._jobs.put((job, weight, time.monotonic()))
+        if sys.is_finalizing():  # a thread that is started now never begins, and its start never returns
+            self._drain()
+        elif self._worker is None:
+            self._start_worker()
+
+    def started(self, what: Opened) -> None:
+        """Say that a call or a root has begun. One that lasts over a second is spooled once as it is, without an end.
+
+        It is asked in the background for its span and the attributes known by then.
+        """
+        self._open[id(what)] = (time.monotonic() + _SHOWN_AFTER_S, what)
+        if self._idle:  # the worker waits for a job, and for nothing else
+            self.submit(_nothing)
+
+    def record(self, record: Record) -> None:
+        """Append a record to the spool in the background."""
+        self.submit(lambda: self.append(record))
+
+    def append(self, record: Record) -> None:
+        """Append a record to the spool when this turn of the jobs ends; one that the spool refuses is logged and
+        counted."""
+        try:
+            payload = encoded(record)
+            if not self._holder.takes(record, payload):
+                self._turn.append(payload)
+        except Exception as error:  # noqa: BLE001  the first rule
+            self._refuse(error)
+
+    def _end_turn(self) -> None:
+        """Write what the jobs of this turn appended: at once, as each write hands the interpreter over."""
+        payloads = self._turn.copy()
+        self._turn.clear()
+        self._write(payloads)
+        if self._oldest < time.monotonic() - _LATE_S:
+            self._gather_s = max(_SHORTEST_GATHER_S, self._gather_s / 2)
+        self._oldest = math.inf
+
+    def _write(self, payloads: list[bytes]) -> None:
+        if len(payloads) > 1 and self._spooled(payloads):
+            return
+        for payload in payloads:  # some of it may still find room
+            self._spooled([payload])
+
+    def _spooled(self, payloads: list[bytes]) -> bool:
+        """Whether the spool took them. A refusal counts where it is of one payload."""
+        try:
+            self._spool.append(*payloads)
+        except Exception as error:  # noqa: BLE001  the first rule
+            if len(payloads) == 1:
+                self._refuse(error)
+            return False
+        self.recorded += len(payloads)
+        if self._failing:
+            self._failing = False
+            if self._is_time_to_say():
+                logger.warning("arttrace: the spool takes records again; %d were refused and are lost", self._forget())
+        if self._spool.removed > self._removed:
+            gone, self._removed = self._spool.removed - self._removed, self._spool.removed
+            logger.warning("arttrace: %s was removed; up to %d records went with it", self._spool.directory, gone)
+        if self.settings.endpoint is not None:
+            with _shipping:
+                self.shipper().notify()
+        return True
+
+    def _refuse(self, error: Exception) -> None:
+        self.refused += 1
+        self._unsaid += 1
+        if not self._failing and failures[_SPOOLING] and self._is_time_to_say():  # the first time is logged below
+            logger.warning("arttrace: %s failed again: %s", _SPOOLING, error)
+        self._failing = True
+        failed(_SPOOLING, error, background=True)
+
+    def _is_time_to_say(self) -> bool:
+        """Whether a word about the spool is due: on an almost full disk it takes one record and refuses the next."""
+        if self._words_left:
+            self._words_left -= 1
+        elif time.monotonic() < self._say_at:
+            return False
+        self._say_at = time.monotonic() + _SAY_EVERY_S
+        return True
+
+    def _forget(self) -> int:
+        refused, self._unsaid = self._unsaid, 0
+        return refused
+
+    def shipper(self) -> Shipper:
+        """What ships to the endpoint of the settings. Raises ArttraceError when that is none."""
+        if self._shipper is None:
+            from arttrace.capture.export.shipper import (
+                Shipper,  # 40 ms of http.client and ssl: not on the user's thread
+            )
+
+            self._shipper = Shipper(self.settings.data.outbox, self.settings.endpoint or "", self.settings.api_key)
+        return self._shipper
+
+    def counts(self) -> Counts:
+        """What became of this process's records so far."""
+        shipped = self._shipper.counts if self._shipper is not None else None
+        return Counts(
+            recorded=self.recorded,
+            refused=self.refused,
+            delivered=shipped.delivered if shipped else 0,
+            rejected=shipped.refused if shipped else 0,
+            left_out=self._holder.left_out,
+        )
+
+    def hand_over(self, timeout_s: float | None = None) -> bool:
+        """Return when everything submitted before is with the operating system, which outlives this process; False
+        when that took longer than `timeout_s`."""
+        done = native.Event()
+        self.submit(self._end_turn)
+        self.submit(done.set)
+        self._hurry.set()
+        return self._wait(done, timeout_s)
+
+    def flush(self, timeout_s: float | None = None) -> bool:
+        """The same for when it is on the disk."""
+        in_time = self.hand_over(timeout_s)
+        with _spooling:
+            self._spool.sync()
+        raise_background_failure()
+        return in_time
+
+    def _wait(self, done: native.Event, timeout_s: float | None) -> bool:
+        """Wait for a job to be done by the worker, or do what waits in its place when there is none."""
+        end = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            worker = self._worker
+            if done.wait_outside(0.0 if worker is None else min(_LOOK_AFTER_S, max(0.0, end - time.monotonic()))):
+                break
+            if worker is None or not worker.is_alive():  # the interpreter ends, no thread starts
+                self._drain()
+                return done.is_set()
+            if time.monotonic() >= end:
+                return False
+        return True
+
+    def close(self, timeout_s: float | None = None) -> bool:
+        """Flush, then seal the segment so that a reader may take it away. A later submit opens a new one."""
+        in_time = self.flush(timeout_s)
+        with _spooling:
+            self._spool.close()
+        if self._unsaid:
+            logger.warning("arttrace: %d records could not be written and are lost", self._forget())
+        return in_time
+
+    def deliver(self, timeout_s: float | None, *, patient: bool = True) -> bool:
+        """Return True when what was closed is with the collector, or when there is none to ship to.
+
+        False when the time is over, or, without `patient`, when the collector takes nothing now: the rest stays in
+        the outbox, and the next process of this data directory, or `arttrace ship`, delivers it.
+        """
+        if self.settings.endpoint is None:
+            return True
+        with _shipping:
+            return self.shipper().drain(timeout_s, patient=patient)
+        return False
+
+    def retire(self) -> None:
+        """Close, and leave the shipping to the recorder that comes after this one."""
+        self.close()
+        if self._shipper is not None:
+            self._shipper.stop()
+
+    def stop(self) -> None:
+        """End its threads after what they have been given. A later `submit` starts another."""
+        if self._worker is not None:
+            self.submit(_end_of_work)
+            self._hurry.set()
+        if self._shipper is not None:
+            self._shipper.stop()
+
+    def _start_worker_state(self) -> None:
+        self._jobs: native.SimpleQueue[tuple[Job, int, float]] = native.SimpleQueue()
+        self._turn: list[bytes] = []
+        self._turn_ends = 0.0
+        self._gather_s = _GATHER_S
+        self._oldest = math.inf
+        self._hurry = native.Event()  # somebody waits for a flush, or much waits
+        self._weighing = native.allocate_lock()
+        self._waiting_bytes = 0
+        self._worker: native.Thread | None = None
+        self._starting = native.allocate_lock()
+        # By id(), in order of beginning; those that lasted, and so are in the spool, are not here any more.
+        self._open: dict[int, tuple[float, Opened]] = {}
+        self._idle = True
+
+    def _start_worker(self) -> None:
+        # Not waited for: a dropped stream may be collected, and its call end, on the very thread that starts it.
+        if not self._starting.acquire(blocking=False):
+            return
+        try:
+            if self._worker is not None:
+                return
+            self._worker = worker = native.Thread(self._work)
+            try:
+                worker.start()
+            except BaseException as error:
+                self._worker = None  # whatever kept it from starting, the next job tries again
+                if not isinstance(error, RuntimeError):
+                    raise
+                return
+        finally:
+            self._starting.release()
+        _flush_when_a_multiprocessing_child_ends(self)
+
+    def _work(self) -> None:
+        try:
+            with _background:  # a worker that dies is counted, and the next job starts another
+                self._work_off()
+        finally:
+            self._worker = None
+
+    def _work_off(self) -> None:
+        sync_at: float | None = None
+        self._gather()
+        while True:
+            job, weight, since = self._next_job(sync_at)
+            if job is _end_of_work:
+                self._end_turn()
+                return
+            if job is not None:
+                self._run(job, weight)
+                self._oldest = min(self._oldest, since)
+                now = time.monotonic()
+                late = now - self._oldest > _LATE_S
+                if now >= self._turn_ends + (_LATE_TURN_S if late else 0.0):
+                    self._end_turn()
+                    if not late and not self._hurry.is_set():
+                        native.sleep(_PAUSE_S)
+                    self._turn_ends = time.monotonic() + _TURN_S
+                sync_at = time.monotonic() + _SYNC_INTERVAL_S if sync_at is None else sync_at
+            del job  # holds the bytes of a call
+            if self._show_open():
+                sync_at = time.monotonic() + _SYNC_INTERVAL_S if sync_at is None else sync_at
+            if sync_at is not None and time.monotonic() >= sync_at:
+                sync_at = None
+                with _spooling:
+                    self._spool.sync()
+
+    def _next_job(self, sync_at: float | None) -> tuple[Job | None, int, float]:
+        """The next job, or None when it is time for something else. One that had to be waited for waits for more."""
+        with contextlib.suppress(native.Empty):
+            return self._jobs.get_nowait()
+        self._end_turn()
+        self._hurry.clear()
+        self._idle = sync_at is None  # before the look at what has begun: `started` looks the other way round
+        shown_at = next((due for due, _ in list(self._open.values())), None)
+        times = [each for each in (sync_at, shown_at) if each is not None]
+        self._idle = not times
+        try:
+            job = self._jobs.get(timeout=max(0.0, min(times) - time.monotonic()) if times else None)
+        except native.Empty:
+            return None, 0, 0.0
+        self._idle = False
+        self._gather()
+        return job
+
+    def _gather(self) -> None:
+        self._hurry.wait(self._gather_s)
+        self._gather_s = min(_GATHER_S, self._gather_s * 1.1)
+        self._turn_ends = time.monotonic() + _TURN_S
+
+    def _show_open(self) -> bool:
+        """Spool the calls and roots that have lasted; whether there were any."""
+        shown, now = False, time.monotonic()
+        for key, (due, what) in list(self._open.items()):
+            if due > now:
+                break
+            if self._open.pop(key, None) is not None:
+                with _background:
+                    shown = True
+                    row = span_row(what.span, self._resource)
+                    row = msgspec.structs.replace(row, attributes={**row.attributes, **what.so_far()})
+                    self.append(self.rules.row(row, what.capture_content))
+        return shown
+
+    def _drain(self) -> None:
+        while True:
+            try:
+                job, weight, _ = self._jobs.get_nowait()
+            except native.Empty:
+                break
+            self._run(job, weight)
+        self._end_turn()
+
+    def _run(self, job: Job, weight: int) -> None:
+        with _background:
+            job()
+        if weight:
+            with self._weighing:
+                self._waiting_bytes -= weight
+
+    def after_fork_in_child(self) -> None:
+        """Jobs waiting at the fork are the parent's; the child starts with none, and a thread of its own."""
+        self._start_worker_state()
+        self.recorded = self.refused = self._unsaid = 0
+        self._holder.forget()
+        if self._shipper is not None:
+            self._shipper.after_fork_in_child()
+
+
+def _end_of_work() -> None:
+    """A job after which the worker ends."""
+
+
+def _nothing() -> None:
+    """A job that only wakes the worker."""
+
+
+def _flush_when_a_multiprocessing_child_ends(recorder: Recorder) -> None:
+    # Such a child ends with os._exit and runs no atexit functions, only multiprocessing's own finalizers.
+    util = sys.modules.get("multiprocessing.util")
+    process = sys.modules.get("multiprocessing.process")
+    if util is not None and process is not None and process.parent_process() is not None:
+        util.Finalize(None, partial(recorder.close, 5.0), exitpriority=100)
+        util.Finalize(None, summary.write, exitpriority=90)

@@ -1,0 +1,168 @@
+"""The shipper: a background thread that delivers the outbox of this data directory for as long as there is one.
+
+Of all the processes that share the directory one ships at a time, for all of them and for those that died; another
+takes over when it ends. The user's thread never waits for it, but in `drain`.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+
+from arttrace import native
+from arttrace.capture.base.guard import Guard, logger
+from arttrace.capture.export.delivery import Delivered, Delivery, NotNow, ShippingLock, sizes, undelivered
+from arttrace.capture.export.otlp_client import OtlpClient
+
+_GATHER_S = 0.2  # what comes within this time goes out together
+_LOOK_S = 1.0  # how often to look for what other processes wrote, and for the lock
+_FIRST_WAIT_S = 0.5
+_LONGEST_WAIT_S = 60.0
+_URGENT_WAIT_S = 0.2  # between attempts while somebody waits for the delivery
+
+_shipping = Guard("shipping to the collector", background=True)
+
+
+class Shipper:
+    """Ships one directory to one receiver. Raises ArttraceError when `endpoint` is no URL."""
+
+    def __init__(self, directory: Path, endpoint: str, api_key: str | None = None) -> None:
+        OtlpClient(endpoint, api_key)
+        self._directory = directory
+        self._new_client: Callable[[], OtlpClient] = lambda: OtlpClient(endpoint, api_key)
+        self._lock: ShippingLock | None = None
+        self._client: OtlpClient | None = None
+        self._earlier = Delivered()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._thread: native.Thread | None = None
+        self._starting = native.allocate_lock()
+        self._news = native.Event()
+        self._hurry = native.Event()
+        self._stop = native.Event()
+        self._waiting = 0  # callers of `drain`
+        self._delivery: Delivery | None = None
+        self.outages = 0
+
+    @property
+    def counts(self) -> Delivered:
+        """What this process has delivered, and what was refused."""
+        counts = [self._earlier, *([self._delivery.counts] if self._delivery is not None else [])]
+        return Delivered(
+            delivered=sum(each.delivered for each in counts),
+            refused=sum(each.refused for each in counts),
+            damaged=sum(each.damaged for each in counts),
+        )
+
+    def notify(self) -> None:
+        """There is something new in the outbox. Called in the background."""
+        self._start()
+        if not self._news.is_set():
+            self._news.set()
+
+    def drain(self, timeout_s: float | None, *, patient: bool = True) -> bool:
+        """Return True when all that is sealed, by this process and its children, is delivered by whichever process
+        ships; False when the time is over, or, without `patient`, when the receiver does not take it."""
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        sealed, outages = sizes(self._directory, sealed_only=True), self.outages
+        if not sealed:
+            return True
+        self._start()
+        self._waiting += 1
+        try:
+            self._hurry.set()
+            self._news.set()
+            while undelivered(self._directory, sealed):
+                if self._thread is None or (not patient and self.outages > outages):
+                    return False
+                if end is not None and time.monotonic() >= end:
+                    return False
+                native.pause(0.02)
+        finally:
+            self._waiting -= 1
+        return True
+
+    def stop(self) -> None:
+        """End the thread after the request under way. A later `notify` starts another."""
+        self._stop.set()
+        self._hurry.set()
+        self._news.set()
+        self._thread = None
+
+    def after_fork_in_child(self) -> None:
+        """The thread, the lock and the connection are the parent's; the child ships with its own."""
+        if self._lock is not None:
+            self._lock.release()
+        if self._client is not None:
+            self._client.close()
+        self._lock = self._client = None
+        self._earlier = Delivered()
+        self._reset()
+
+    def _start(self) -> None:
+        if self._thread is not None and self._thread.is_alive():
+            return
+        with self._starting:
+            if self._thread is not None and self._thread.is_alive():
+                return
+            self._stop = native.Event()
+            thread = native.Thread(partial(self._run, self._stop))
+            try:
+                thread.start()
+            except RuntimeError:  # the interpreter is ending
+                return
+            self._thread = thread
+
+    def _run(self, stop: native.Event) -> None:
+        with suppress_instrumentation():
+            while not stop.is_set():
+                with _shipping:
+                    lock = ShippingLock.take(self._directory)
+                    if lock is not None:
+                        self._lock = lock
+                        self._ship(lock, stop)
+                stop.wait(_URGENT_WAIT_S if self._waiting else _LOOK_S)
+
+    def _ship(self, lock: ShippingLock, stop: native.Event) -> None:
+        """Deliver what there is and what comes, until told to stop or until the lock is worth nothing any more."""
+        client = self._client = self._new_client()
+        self._delivery = Delivery(self._directory, client, stop.is_set)
+        failures = 0
+        self._hurry.wait(_GATHER_S)
+        try:
+            while not stop.is_set() and lock.held():
+                self._news.clear()
+                self._hurry.clear()
+                try:
+                    self._delivery.run()
+                except NotNow as refusal:
+                    failures += 1
+                    self._outage(refusal, first=failures == 1)
+                    self._hurry.wait(self._wait_s(failures, refusal.retry_after_s))
+                    continue
+                if failures:
+                    logger.warning("arttrace: %s takes spans again", client.name)
+                    failures = 0
+                if self._news.wait(_LOOK_S) and not self._hurry.is_set():
+                    self._hurry.wait(_GATHER_S)
+        finally:
+            self._earlier, self._delivery = self.counts, None
+            lock.release()
+            client.close()
+
+    def _wait_s(self, failures: int, retry_after_s: float) -> float:
+        if self._waiting:
+            return max(_URGENT_WAIT_S, retry_after_s)
+        longest = min(_FIRST_WAIT_S * 2.0 ** min(failures - 1, 16), _LONGEST_WAIT_S)
+        return max(longest * random.uniform(0.5, 1.0), retry_after_s)
+
+    def _outage(self, refusal: NotNow, *, first: bool) -> None:
+        self.outages += 1
+        if first:
+            logger.warning("arttrace: %s; what was recorded waits in %s", refusal.reason, self._directory)

@@ -1,0 +1,180 @@
+"""The one line at the end of `arttrace run`: what was captured, and what was seen and not captured.
+
+Each process of the program adds its numbers to one file, whose path is in the environment. The first of them, which the
+others descend from, adds it all up when it ends, and leaves the line in the data directory for who asks later.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import sys
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from arttrace import semconv
+from arttrace.capture.base.guard import Guard
+from arttrace.paths import LAST_RUN
+from arttrace.records.record import Record
+from arttrace.records.span import SpanRow
+
+VARIABLE = "ARTTRACE_TALLY"
+_OWNER = "ARTTRACE_TALLY_OWNER"
+_MAX_KINDS = 20
+BY_A_SETTING = "ARTTRACE_CAPTURE_HTTP=1 captures them"
+BY_NONE = "no setting captures them: they are not in OpenAI's protocol"
+# Model APIs that are not OpenAI's: Anthropic, Gemini, Ollama, Cohere, Bedrock.
+_OTHERS = re.compile(
+    r"/v\d[a-z0-9]*/messages|:(stream)?generatecontent|/api/(chat|generate)|/v\d/chat"
+    r"|/model/[^/]+/(invoke|converse)[a-z-]*",
+    re.IGNORECASE,
+)
+_CALLS = (
+    semconv.OPERATION_CHAT,
+    semconv.OPERATION_TEXT_COMPLETION,
+    semconv.OPERATION_GENERATE_CONTENT,
+    semconv.OPERATION_EMBEDDINGS,
+)
+_tallying = Guard("counting what was captured", background=True)
+
+
+class Tally(msgspec.Struct):
+    """The numbers of one process, or of all."""
+
+    runs: int = 0
+    calls: int = 0
+    left_out: int = 0
+    passed: dict[str, int] = {}
+    routes: set[str] = set()
+    used: set[str] = set()
+
+    def line(self, data: str) -> str:
+        """What a person is told."""
+        if self.runs or self.calls:
+            said = [f"{_number(self.runs, 'run')} and {_number(self.calls, 'model call')} captured in {data}"]
+        elif self.left_out:
+            said = [f"nothing was captured in {data}"]
+        else:
+            said = ["nothing was captured: arttrace saw no model call of the openai client"]
+        if self.left_out:
+            said.append(f"{_number(self.left_out, 'run')} left out by sampling")
+        said += [f"not captured: {_number(count, 'request')} to {what}" for what, count in sorted(self.passed.items())]
+        unused = ", ".join(sorted(self.routes - self.used))
+        return "; ".join([*said, *([f"no call matched the route {unused}"] if unused else [])])
+
+
+_tally = Tally()
+_path: Path | None = None
+
+
+def begin() -> None:
+    """Count in this process, where `arttrace run` asks for it."""
+    global _path
+    path = os.environ.get(VARIABLE)
+    if path and _path is None:
+        _path = Path(path)
+        if not os.environ.get(_OWNER, "").endswith(f" {path}"):  # else a process above this one counts
+            os.environ[_OWNER] = f"{os.getpid()} {path}"
+        atexit.register(_end)  # before all others of arttrace: runs after them
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_forget)
+
+
+def is_on() -> bool:
+    """Whether this process counts."""
+    return _path is not None
+
+
+def ended(what: Any, attributes: dict[str, Any]) -> None:
+    """A span has ended."""
+    if _path is not None:
+        _tally.calls += _is_call(attributes)
+        _tally.runs += bool(getattr(what, "is_root", False))
+
+
+def is_call(record: Record) -> bool:
+    """Whether a record is a model call that has ended."""
+    return isinstance(record, SpanRow) and record.end_ns > 0 and _is_call(record.attributes)
+
+
+def dropped(*, runs: int = 0, calls: int = 0) -> None:
+    """What had ended was left out by sampling, and so not captured."""
+    if _path is not None:
+        _tally.calls -= calls
+        _tally.runs -= runs
+        _tally.left_out += runs
+
+
+def _is_call(attributes: Mapping[str, Any]) -> bool:
+    return attributes.get(semconv.OPERATION_NAME) in _CALLS
+
+
+def passed(host: str | None, path: str, *, known: bool) -> None:
+    """A POST went out that no call was recorded of. `known` says that it is in OpenAI's protocol."""
+    if known or _is_of_another_api(path):
+        what = f"{host or ''}{path[-80:]} ({BY_A_SETTING if known else BY_NONE})"
+        if what in _tally.passed or len(_tally.passed) < _MAX_KINDS:
+            _tally.passed[what] = _tally.passed.get(what, 0) + 1
+
+
+def matched(route: str) -> None:
+    """A route was taken."""
+    if _path is not None and route not in _tally.used:
+        _tally.used.add(route)
+
+
+def write() -> None:
+    """Add this process's numbers to the file."""
+    if _path is None:
+        return
+    with _tallying:
+        routing = sys.modules.get("arttrace.capture.calls.routing")
+        _tally.routes = set() if routing is None else routing.known()
+        line = msgspec.json.encode(_tally) + b"\n"
+        _forget()
+        _path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            os.write(handle, line)
+        finally:
+            os.close(handle)
+
+
+def _end() -> None:
+    with _tallying:
+        write()
+        if _path is None or os.environ.get(_OWNER) != f"{os.getpid()} {_path}":
+            return
+        total, decoder = Tally(), msgspec.json.Decoder(Tally)
+        for each in decoder.decode_lines(_path.read_bytes()):
+            total.runs, total.calls = total.runs + each.runs, total.calls + each.calls
+            total.left_out += each.left_out
+            for what, count in each.passed.items():
+                total.passed[what] = total.passed.get(what, 0) + count
+            total.routes |= each.routes
+            total.used |= each.used
+        _path.unlink()
+        line = total.line(str(_path.parent))
+        handle = os.open(_path.parent / LAST_RUN, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(line)
+        print(f"arttrace: {line}", file=sys.__stderr__, flush=True)
+
+
+def _forget() -> None:
+    global _tally
+    _tally = Tally()
+
+
+@lru_cache(maxsize=256)
+def _is_of_another_api(path: str) -> bool:
+    return _OTHERS.search(path) is not None
+
+
+def _number(count: int, thing: str) -> str:
+    return f"{count} {thing}{'' if count == 1 else 's'}"

@@ -1,0 +1,75 @@
+"""Hooks CrewAI: an agent's tasks and its own runs (its role is its name), and its tools, which are run by one of two
+classes; where one of these calls the other that is one execution."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from arttrace.capture.base.values import is_json
+from arttrace.capture.patches.frameworks.runs import Called, Shown, ToolRun, agent_method
+from arttrace.capture.patches.registry import patch
+
+
+def install_agents(module: ModuleType) -> None:
+    """Hook `crewai.agent.core`."""
+    for method in ("execute_task", "aexecute_task", "kickoff", "kickoff_async"):
+        if hasattr(module.Agent, method):
+            patch(module.Agent, method, lambda run: agent_method(run, _role))
+
+
+def _role(agent: Any) -> str:
+    return str(agent.role).strip()
+
+
+def install_tools(module: ModuleType) -> None:
+    """Hook `crewai.tools.base_tool`."""
+    for kind in (module.BaseTool, module.Tool):
+        patch(kind, "run", lambda run: _run(run, "crewai"))
+        patch(kind, "arun", lambda arun: _arun(arun, "crewai"))
+
+
+def install_structured_tools(module: ModuleType) -> None:
+    """Hook `crewai.tools.structured_tool`, whose tools are given their arguments as `input`."""
+    patch(module.CrewStructuredTool, "invoke", lambda invoke: _run(invoke, "crewai.structured_tool"))
+    patch(module.CrewStructuredTool, "ainvoke", lambda ainvoke: _arun(ainvoke, "crewai.structured_tool"))
+
+
+def _called(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Called:
+    as_the_model_knows_it = import_module("crewai.utilities.string_utils").sanitize_tool_name
+    given = kwargs.get("input", args[0] if args else None)
+    by_name = given if isinstance(given, dict) else {**kwargs, "args": list(args)} if args else kwargs
+    return Called(str(as_the_model_knows_it(tool.name)), by_name)
+
+
+def _shown(result: Any) -> Shown:
+    return Shown(result) if is_json(result) else Shown(str(result), whole=None)
+
+
+def _run(run_tool: Callable[..., Any], library: str) -> Callable[..., Any]:
+    @functools.wraps(run_tool)
+    def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        run = ToolRun(library, lambda: _called(self, args, kwargs))
+        with run:
+            answer = run.answer(lambda tool: tool.result)
+            result = run_tool(self, *args, **kwargs) if answer is None else answer()
+            run.returned(result, _shown)
+        return result
+
+    return hooked
+
+
+def _arun(run_tool: Callable[..., Any], library: str) -> Callable[..., Any]:
+    @functools.wraps(run_tool)
+    async def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        run = ToolRun(library, lambda: _called(self, args, kwargs))
+        with run:
+            answer = run.answer(lambda tool: tool.result)
+            result = await run_tool(self, *args, **kwargs) if answer is None else answer()
+            run.returned(result, _shown)
+        return result
+
+    return hooked

@@ -1,0 +1,115 @@
+"""Installs the hooks into other people's modules, each when the user's program has imported it and not before."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+
+import wrapt
+
+from arttrace import native
+from arttrace.capture.base.guard import Guard
+from arttrace.capture.export import lifecycle
+from arttrace.capture.patches import registry as patches
+from arttrace.capture.patches import threads
+
+_HOOKS = (
+    ("httpx", "httpx:install"),
+    ("httpx2", "httpx:install"),
+    ("httpx", "outgoing_headers:install"),  # after the taps, so that these see the headers that go out
+    ("httpx2", "outgoing_headers:install"),
+    ("openai._base_client", "openai:install"),
+    ("requests.sessions", "requests_aiohttp:install_requests"),
+    ("aiohttp", "requests_aiohttp:install_aiohttp"),
+    ("opentelemetry.trace", "otel_tracers:install_api"),
+    ("opentelemetry.sdk.trace", "otel_tracers:install_sdk"),
+    ("mcp.client.session", "frameworks.mcp:install"),
+    ("langchain_core.tools.base", "frameworks.langchain:install"),
+    ("langgraph.pregel.main", "frameworks.langgraph:install"),
+    ("agents.run_internal.tool_execution", "frameworks.openai_agents:install_tools"),
+    ("agents.realtime.session", "frameworks.openai_agents:install_tools"),
+    ("agents.run_internal.turn_resolution", "frameworks.openai_agents:install_handoffs"),
+    ("agents.tracing.spans", "frameworks.openai_agents:install_agents"),
+    ("crewai.agent.core", "frameworks.crewai:install_agents"),
+    ("crewai.tools.base_tool", "frameworks.crewai:install_tools"),
+    ("crewai.tools.structured_tool", "frameworks.crewai:install_structured_tools"),
+    ("llama_index.core.agent.workflow.base_agent", "frameworks.llama_index:install_agent"),
+    ("llama_index.core.agent.workflow.multi_agent_workflow", "frameworks.llama_index:install_workflow"),
+    ("agno.agent.agent", "frameworks.agno:install_agent"),
+    ("agno.team.team", "frameworks.agno:install_team"),
+    ("agno.tools.function", "frameworks.agno:install_tools"),
+    ("pydantic_ai.agent", "frameworks.pydantic_ai:install"),
+    ("smolagents.tools", "frameworks.smolagents:install_tools"),
+    ("smolagents.agents", "frameworks.smolagents:install_agents"),
+    ("subprocess", "processes:install_subprocess"),
+    ("multiprocessing.process", "processes:install_process"),
+    ("multiprocessing.pool", "processes:install_pool"),
+    ("concurrent.futures.process", "processes:install_executor"),
+)
+"""Which module's import brings which hook of ours: `file:function`."""
+
+_installing = Guard("installing a hook")
+_undoing = Guard("taking the hooks out")
+_lock = native.Lock()
+_installed = False
+_registered = False
+_removed = False
+
+
+def install(*, again: bool = False) -> None:
+    """Install once; further calls do nothing. After `uninstall` only with `again`."""
+    global _installed, _registered, _removed
+    if _installed or (_removed and not again):
+        return
+    with _lock:
+        first, _installed = not _installed, True
+        known, _registered, _removed = _registered, True, False
+    if first:
+        with _installing:
+            threads.install()
+            lifecycle.before_exit.insert(0, _close_open_calls)
+            for name, hook in _HOOKS:
+                if not known:
+                    wrapt.register_post_import_hook(_guarded(_named(hook)), name)
+                elif name in sys.modules:  # who waits for the others' import does so still
+                    _guarded(_named(hook))(sys.modules[name])
+
+
+def uninstall() -> None:
+    """End what is open, and make every module what it would be without arttrace."""
+    global _installed, _removed
+    with _lock:
+        was, _installed, _removed = _installed, False, True
+    if was:
+        for finish in lifecycle.before_exit.copy():
+            with _undoing:
+                finish()
+        lifecycle.before_exit.remove(_close_open_calls)
+        with _undoing:
+            patches.undo()
+
+
+def _named(hook: str) -> Callable[[ModuleType], None]:
+    """A hook that is imported when the module is that it hooks."""
+    module_name, _, function = hook.partition(":")
+
+    def install(module: ModuleType) -> None:
+        getattr(import_module(f"arttrace.capture.patches.{module_name}"), function)(module)
+
+    return install
+
+
+def _close_open_calls() -> None:
+    if "arttrace.capture.calls.model_call" in sys.modules:
+        sys.modules["arttrace.capture.calls.model_call"].close_open_calls()
+
+
+def _guarded(hook: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+    def run(module: ModuleType) -> None:
+        if _installed:
+            with _installing:
+                hook(module)
+
+    return run

@@ -1,0 +1,191 @@
+"""Hooks `request` of openai's clients, sync and async: the one place every call of theirs goes through.
+
+Recorded are chat completions, responses, legacy completions and embeddings, however they were asked for (create,
+parse, stream, raw). Other endpoints (files, audio, ...) pass untouched and unrecorded.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from arttrace.capture.base.guard import Guard, logger
+from arttrace.capture.calls.model_call import ModelCall, UnrecordedCall, begin_call, is_suppressed
+from arttrace.capture.patches.httpx import current_call
+from arttrace.capture.patches.registry import is_patched, patch
+from arttrace.wire import api_of
+
+_beginning = Guard("beginning a model call")
+_ending = Guard("ending a model call")
+_said: set[str] = set()
+
+
+_above: ContextVar[Any] = ContextVar("arttrace_above", default=None)
+"""The call begun by a hook above the client's own `request`, until that is reached."""
+
+_bases: list[tuple[type[Any], Callable[..., Any], Callable[..., Any]]] = []
+"""The classes that `request` is hooked on, each with its own `request` and what hooks one."""
+
+
+def install(module: ModuleType) -> None:
+    """Hook `openai._base_client`."""
+    _bases.clear()
+    for base, hook in ((module.SyncAPIClient, _sync_request), (module.AsyncAPIClient, _async_request)):
+        _bases.append((base, base.request, hook))
+        patch(base, "request", hook)
+        for client in _overriding(base):
+            if _calls_past_us(client.request, base):
+                patch(client, "request", partial(hook, above=True))
+
+
+def _overriding(base: type[Any]) -> Iterator[type[Any]]:
+    """The subclasses that have a `request` of their own, not hooked yet."""
+    for client in base.__subclasses__():
+        if "request" in vars(client) and not is_patched(client, "request"):
+            yield client
+        yield from _overriding(client)
+
+
+def _calls_past_us(request: Any, base: type[Any]) -> bool:
+    """Whether a `request` wraps the one that the base class had before our hook, as instrumentation does that was
+    switched on earlier. One that is written as `super().request(...)` comes to the hook by itself."""
+    bare = next(bare for known, bare, _ in _bases if known is base)
+    for _ in range(20):
+        if request is bare:
+            return True
+        request = getattr(request, "__wrapped__", None)
+    return False
+
+
+def client_of(request: Any) -> type[Any] | None:
+    """Which base class the client is of that makes an HTTP request, when it is one of openai's."""
+    agent = request.headers.get("user-agent", "").partition("/")[0]
+    if not agent or "x-stainless-lang" not in request.headers:
+        return None
+    return next((base for base, _, _ in _bases if any(below.__name__ == agent for below in _all_below(base))), None)
+
+
+def note_passed_by(base: type[Any]) -> None:
+    """A call of such a client has not come to our hook: say so, and hook the classes that override `request`.
+
+    Their later calls are recorded as ever. Where only an object overrides it, each attempt of a call stays a call of
+    its own.
+    """
+    overriding = list(_overriding(base))
+    names = ", ".join(f"{client.__name__}.request" for client in overriding) or f"`request` of a {base.__name__}"
+    if base.__name__ not in _said:
+        _said.add(base.__name__)
+        logger.warning(
+            "arttrace: %s was replaced by something that goes past arttrace; its calls are recorded at the HTTP client."
+            " Import arttrace, or start the program by `arttrace run`, before what replaces it",
+            names,
+        )
+    hook = next(hook for known, _, hook in _bases if known is base)
+    for client in overriding:
+        patch(client, "request", partial(hook, above=True))
+
+
+class _OfOneClient(partial[Any]):
+    """Our hook around what somebody has put in the place of `request` on one object."""
+
+
+def _is_around_us(client: Any) -> bool:
+    """Whether somebody has put something around our hook since, which may be what suppresses instrumentation here.
+
+    Logfire does that, so that nothing below it makes spans of the call that it makes one of. From now on our hook is
+    around it, and sees what the caller has suppressed; the first call is recorded without knowing.
+    """
+    base, _, hook = next(known for known in _bases if isinstance(client, known[0]))
+    around = vars(client).get("request")
+    if around is not None and not isinstance(around, _OfOneClient):
+        client.request = _OfOneClient(hook(lambda _, *args, **kwargs: around(*args, **kwargs), above=True), client)
+        return True
+    overriding = [client for client in type(client).__mro__ if client in set(_overriding(base))]
+    for each in overriding:
+        patch(each, "request", partial(hook, above=True))
+    return bool(overriding)
+
+
+def _all_below(base: type[Any]) -> Iterator[type[Any]]:
+    for client in base.__subclasses__():
+        yield client
+        yield from _all_below(client)
+
+
+def _begin(client: Any, options: Any, above: bool) -> ModelCall | UnrecordedCall | None:
+    try:
+        begun = _above.get()
+        if begun is not None and begun is current_call.get():
+            if not above:
+                _above.set(None)
+            return None
+        path = str(options.url).partition("?")[0]
+        if api_of(path) is None or options.method.lower() != "post":
+            return None
+        provider = "azure.ai.openai" if "Azure" in type(client).__name__ else "openai"
+        suppressed = is_suppressed() and not _is_around_us(client)
+        call = begin_call(client._client, path=path, provider=provider, suppressed=suppressed)
+        if above:
+            _above.set(call)
+        return call
+    except Exception as error:  # noqa: BLE001  the first rule
+        _beginning.caught(error)
+        return None
+
+
+def _sync_request(request: Callable[..., Any], above: bool = False) -> Callable[..., Any]:
+    @functools.wraps(request)
+    def hooked(self: Any, cast_to: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
+        call = _begin(self, options, above)
+        if call is None:
+            return request(self, cast_to, options, *args, **kwargs)
+        before = current_call.get()
+        current_call.set(call)
+        try:
+            result = request(self, cast_to, options, *args, **kwargs)
+        except BaseException as error:
+            with _ending:
+                call.raised(error)
+            raise
+        finally:
+            current_call.set(before)
+            if above:
+                _above.set(None)
+        try:
+            call.returned()
+        except Exception as error:  # noqa: BLE001  the first rule
+            _ending.caught(error)
+        return result
+
+    return hooked
+
+
+def _async_request(request: Callable[..., Any], above: bool = False) -> Callable[..., Any]:
+    @functools.wraps(request)
+    async def hooked(self: Any, cast_to: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
+        call = _begin(self, options, above)
+        if call is None:
+            return await request(self, cast_to, options, *args, **kwargs)
+        before = current_call.get()
+        current_call.set(call)
+        try:
+            result = await request(self, cast_to, options, *args, **kwargs)
+        except BaseException as error:
+            with _ending:
+                call.raised(error)
+            raise
+        finally:
+            current_call.set(before)
+            if above:
+                _above.set(None)
+        try:
+            call.returned()
+        except Exception as error:  # noqa: BLE001  the first rule
+            _ending.caught(error)
+        return result
+
+    return hooked

@@ -1,0 +1,180 @@
+"""Follows the GenAI spans that libraries make by OpenTelemetry: agents, tools, and calls that no hook of ours sees.
+
+Every tracer's `start_span` is hooked, that of the SDK (whichever provider the user has, or several) and the one that
+does nothing while there is no provider. What such a span says becomes a scope of ours; the span itself goes where the
+user's provider sends it, and nowhere where there is none.
+
+Which scope a flow of control is in is read from OpenTelemetry's own context: each span that is started within a
+followed one knows its scope. So nothing is entered or left here, and a context that a library leaks, or a generator
+that is dropped, leaves no scope behind: one that has ended counts no more.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+from msgspec.structs import replace
+from opentelemetry.context import get_value
+from opentelemetry.trace import NonRecordingSpan, StatusCode, get_current_span
+
+from arttrace.capture.base.guard import Guard
+from arttrace.capture.calls.genai_span import CALLS, Followed, FollowedCall, FollowedScope, Said, operation_of
+from arttrace.capture.context import flow as flows
+from arttrace.capture.context.flow import current_flow, set_flow
+from arttrace.capture.context.scope import Scope
+from arttrace.capture.patches.registry import patch
+
+_SCOPE = "_arttrace_scope"
+"""On a span: the innermost scope of what is done inside it."""
+_FOLLOWED = "_arttrace_followed"
+"""On a span that is being followed: what is recorded of it."""
+
+_beginning = Guard("following a library's span")
+_ending = Guard("ending a library's span")
+
+
+def install_api(module: ModuleType) -> None:
+    """Hook `opentelemetry.trace`: the tracer of a program without a provider."""
+    patch(module.NoOpTracer, "start_span", _start)
+
+
+def install_sdk(module: ModuleType) -> None:
+    """Hook `opentelemetry.sdk.trace`."""
+    patch(module.Tracer, "start_span", _start)
+    patch(module.Span, "end", _end)
+
+
+def innermost(own: Scope | None) -> Scope | None:
+    """The inner one of the flow's own scope and that of the library's span that is current."""
+    return _inner(own, getattr(get_current_span(), _SCOPE, None))
+
+
+def _inner(own: Scope | None, followed: Any) -> Scope | None:
+    if type(followed) is not Scope:
+        return own
+    scope: Scope | None = followed
+    while scope is not None and scope.has_ended and not scope.is_place:
+        scope = scope.parent
+    inner = scope
+    while scope is not None and own is not None:
+        if scope is own:
+            return inner
+        scope = scope.parent
+    return inner if own is None else own
+
+
+def _read(name: str, context: Any = None, kind: Any = None, attributes: Any = None, *_: Any, **__: Any) -> Any:
+    return name, context, attributes or {}
+
+
+def _start(start_span: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(start_span)
+    def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        begun = None
+        try:
+            name, context, attributes = _read(*args, **kwargs)
+            begun = _begin(self, name, context, attributes)
+        except Exception as error:  # noqa: BLE001  the first rule
+            _beginning.caught(error)
+        span = start_span(self, *args, **kwargs)
+        return span if begun is None else _marked(span, attributes, *begun)
+
+    return hooked
+
+
+def _begin(tracer: Any, name: str, context: Any, attributes: Mapping[str, Any]) -> tuple[Scope, Followed | None] | None:
+    """The scope inside a span that starts now, and what is recorded of it; None where it concerns nothing of ours."""
+    flow = current_flow()
+    inherited = getattr(get_current_span(context), _SCOPE, None)
+    operation = operation_of(name, attributes)
+    if operation is None or flow.muted or get_value("suppress_instrumentation"):
+        return None if inherited is None else (inherited, None)
+    scope = _inner(flow.scope, inherited)
+    followed: Followed | None
+    if operation in CALLS:
+        followed = None if scope is None else FollowedCall(scope, name)
+    else:
+        of = getattr(tracer, "_instrumentation_scope", None)
+        set_flow(replace(flow, scope=scope, is_whole=True))
+        try:
+            followed = FollowedScope.open(operation, name, attributes, library=getattr(of, "name", "opentelemetry"))
+        finally:
+            set_flow(replace(current_flow(), scope=flow.scope, is_whole=flow.is_whole))
+    if followed is None:
+        return None if inherited is None else (inherited, None)
+    flows.follow(innermost)
+    return followed.scope, followed
+
+
+def _marked(span: Any, attributes: Mapping[str, Any], scope: Scope, followed: Followed | None) -> Any:
+    """The span that started with what is known of it: itself, or another in place of one that records nothing."""
+    try:
+        if isinstance(span, NonRecordingSpan):
+            span = NonRecordingSpan(span.get_span_context()) if followed is None else _Ear(span, attributes, followed)
+        setattr(span, _SCOPE, scope)
+        if followed is not None:
+            setattr(span, _FOLLOWED, followed)
+    except Exception as error:  # noqa: BLE001  the first rule
+        _beginning.caught(error)
+    return span
+
+
+def _end(end: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(end)
+    def hooked(self: Any, *args: Any, **kwargs: Any) -> None:
+        followed = self.__dict__.pop(_FOLLOWED, None)
+        if followed is not None:
+            try:
+                failure = None
+                if self.status.status_code is StatusCode.ERROR:
+                    failure = self.status.description or ""
+                events = [(event.name, event.attributes or {}) for event in self.events]
+                followed.end(Said(self.attributes or {}, events, failure))
+            except Exception as error:  # noqa: BLE001  the first rule
+                _ending.caught(error)
+        return end(self, *args, **kwargs)
+
+    return hooked
+
+
+class _Ear(NonRecordingSpan):
+    """In place of a span that would record nothing, for want of a provider or not sampled: it keeps what is said of it
+    until it ends. Its ids are those of the span that it stands for."""
+
+    def __init__(self, span: NonRecordingSpan, attributes: Mapping[str, Any], followed: Followed) -> None:
+        super().__init__(span.get_span_context())
+        self._followed: Followed | None = followed
+        self._attributes: dict[str, Any] = dict(attributes)
+        self._events: list[tuple[str, Mapping[str, Any]]] = []
+        self._failure: str | None = None
+
+    def is_recording(self) -> bool:
+        return self._followed is not None and self._followed.is_awaited
+
+    def set_attribute(self, key: str, value: Any) -> None:
+        self._attributes[key] = value
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        self._attributes.update(attributes)
+
+    def add_event(self, name: str, attributes: Any = None, timestamp: int | None = None) -> None:
+        self._events.append((name, dict(attributes or {})))
+
+    def set_status(self, status: Any, description: str | None = None) -> None:
+        if getattr(status, "status_code", status) is StatusCode.ERROR:
+            self._failure = getattr(status, "description", None) or description or ""
+
+    def record_exception(
+        self, exception: BaseException, attributes: Any = None, timestamp: int | None = None, escaped: bool = False
+    ) -> None:
+        said = {"exception.type": type(exception).__qualname__, "exception.message": str(exception)}
+        self._events.append(("exception", said))
+
+    def end(self, end_time: int | None = None) -> None:
+        followed, self._followed = self._followed, None
+        if followed is not None:
+            with _ending:
+                followed.end(Said(self._attributes, self._events, self._failure))

@@ -1,0 +1,227 @@
+"""Tells a process that is started inside a trajectory so: `subprocess`, `multiprocessing` and pools of processes.
+
+A child's environment is what it would have been, and one variable more. A process of `multiprocessing` that is not
+forked gets the same with its own pickle, and each job of a pool brings its own place with it, as the pool's processes
+were started for another job or for none.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from types import ModuleType
+from typing import Any
+
+from msgspec.structs import replace
+
+from arttrace.capture.base.guard import Guard
+from arttrace.capture.context.flow import OUTSIDE, calling_flow, current_flow, set_flow
+from arttrace.capture.context.propagation import VARIABLE, Carried, carried_by, parse
+from arttrace.capture.context.remote_parent import place_of
+from arttrace.capture.export import lifecycle
+from arttrace.capture.patches.registry import patch
+from arttrace.capture.patches.threads import in_flow
+
+_carrying = Guard("telling a child process its trajectory")
+_handing_over = Guard("keeping what a process of a pool recorded")
+_HAND_OVER_S = 5.0  # where the disk hangs, the result is not held up longer
+_WITH_ENVIRON = ("linux",)
+_ENV = 10  # the place of `env` among the positional arguments of Popen
+
+
+def install_subprocess(module: ModuleType) -> None:
+    """Hook `subprocess.Popen`, which asyncio's subprocesses are started with as well."""
+    patch(module.Popen, "__init__", _popen)
+
+
+def install_process(module: ModuleType) -> None:
+    """Hook `multiprocessing.process.BaseProcess.start`."""
+    patch(module.BaseProcess, "start", _start)
+
+
+def install_executor(module: ModuleType) -> None:
+    """Hook `ProcessPoolExecutor.submit` of `concurrent.futures.process`."""
+    patch(module.ProcessPoolExecutor, "submit", _submit)
+
+
+def install_pool(module: ModuleType) -> None:
+    """Hook `multiprocessing.pool.Pool`: its beginning, and every way to give it a job."""
+    patch(module.Pool, "__init__", _outside)
+    for name in ("apply_async", "_map_async", "imap", "imap_unordered"):
+        patch(module.Pool, name, lambda method: _pooled(method, module.ThreadPool))
+    patch(module, "worker", _worker)
+
+
+def _popen(init: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(init)
+    def hooked(self: Any, *args: Any, **kwargs: Any) -> None:
+        carried = _carried(joins=False)  # most programs are not Python's, or not captured
+        if carried is not None:
+            with _carrying:
+                if len(args) > _ENV:
+                    args = (*args[:_ENV], _with_context(args[_ENV], carried), *args[_ENV + 1 :])
+                else:
+                    kwargs["env"] = _with_context(kwargs.get("env"), carried)
+        init(self, *args, **kwargs)
+
+    return hooked
+
+
+def _with_context(env: Any, carried: Carried) -> Any:
+    """The environment and our variable; what is no mapping is left for Popen to refuse."""
+    if env is None:
+        return {**_inherited(), VARIABLE: carried.text()}
+    if not isinstance(env, Mapping):
+        return env
+    if env.get("ARTTRACE_DIR") != os.environ.get("ARTTRACE_DIR"):  # the child was given a directory of its own
+        carried = replace(carried, dir=None)
+    return {**env, VARIABLE: carried.text()}
+
+
+def _inherited() -> dict[Any, Any]:
+    """What a child inherits that is given no environment: C's, which C code may have changed beside `os.environ`."""
+    if sys.platform not in _WITH_ENVIRON:
+        return dict(os.environ)
+    import ctypes
+
+    entries: Any = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
+    found = {}
+    for entry in itertools.takewhile(bool, entries):
+        name, equals, value = entry.partition(b"=")
+        if equals:
+            found[os.fsdecode(name)] = os.fsdecode(value)
+    return found
+
+
+def _start(start: Callable[[Any], None]) -> Callable[[Any], None]:
+    @functools.wraps(start)
+    def hooked(self: Any) -> None:
+        carried = _carried()
+        if carried is None:
+            return start(self)
+        self._arttrace = _Joining(carried.text())  # a forked process inherits its flow and does not look at it
+        try:
+            return start(self)
+        finally:
+            del self._arttrace
+
+    return hooked
+
+
+class _Joining:
+    """Unpickled in a process that is beginning, it makes that one a part of the trajectory."""
+
+    def __init__(self, context: str) -> None:
+        self._context = context
+
+    def __reduce__(self) -> Any:
+        return _join, (self._context,)
+
+
+def _join(context: str) -> None:
+    from arttrace.capture.patches import hooks
+
+    os.environ[VARIABLE] = context  # for the settings of this process
+    with _carrying:
+        carried = parse(context)
+        if carried is not None:
+            set_flow(replace(current_flow(), scope=place_of(carried)))
+    hooks.install()
+
+
+def _submit(submit: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(submit)
+    def hooked(self: Executor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        carried = _carried()
+        with _Outside():  # it may start a process, which is for other jobs too
+            return submit(self, fn if carried is None else _Job(carried.text(), fn), *args, **kwargs)
+
+    return hooked
+
+
+def _outside(init: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(init)
+    def hooked(self: Any, *args: Any, **kwargs: Any) -> None:
+        with _Outside():
+            init(self, *args, **kwargs)
+
+    return hooked
+
+
+class _Outside:
+    """Outside any scope, for the length of a block."""
+
+    def __enter__(self) -> None:
+        self._flow = current_flow()
+        set_flow(OUTSIDE)
+
+    def __exit__(self, *_: object) -> None:
+        set_flow(self._flow)
+
+
+def _pooled(method: Callable[..., Any], thread_pool: type[Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def hooked(self: Any, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        carried = _carried()
+        if carried is not None:
+            is_local = isinstance(self, thread_pool)
+            with _carrying:
+                func = in_flow(calling_flow(), func) if is_local else _Job(carried.text(), func)
+        return method(self, func, *args, **kwargs)
+
+    return hooked
+
+
+def _worker(work: Callable[..., None]) -> Callable[..., None]:
+    """What a process of a pool runs: leaving the pool's `with` block kills it once its results have come."""
+
+    @functools.wraps(work)
+    def hooked(inqueue: Any, outqueue: Any, *args: Any, **kwargs: Any) -> None:
+        of_a_process = hasattr(outqueue, "_writer")
+        work(inqueue, _Results(outqueue) if of_a_process else outqueue, *args, **kwargs)
+
+    return hooked
+
+
+class _Results:
+    """The queue of a pool's results: each is put in when what was recorded on the way to it can no more be lost."""
+
+    def __init__(self, queue: Any) -> None:
+        self._queue = queue
+
+    def put(self, result: Any) -> None:
+        with _handing_over:
+            lifecycle.hand_over(_HAND_OVER_S)
+        self._queue.put(result)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+
+class _Job:
+    """A job of a pool with the place it belongs to; pickles where its function does."""
+
+    def __init__(self, context: str, fn: Callable[..., Any]) -> None:
+        self._context = context
+        self._fn = fn
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        before = current_flow()
+        with _carrying:
+            carried = parse(self._context)
+            if carried is not None:
+                set_flow(replace(before, scope=place_of(carried), execution=None))
+        try:
+            return self._fn(*args, **kwargs)
+        finally:
+            set_flow(before)
+
+
+def _carried(*, joins: bool = True) -> Carried | None:
+    with _carrying:
+        return carried_by(joins=joins)
+    return None

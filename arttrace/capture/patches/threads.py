@@ -1,0 +1,82 @@
+"""Carries the flow, and nothing else of the context, into threads and thread pools that a trajectory starts.
+
+The user's own context variables stay as Python has them: not inherited. A pool's worker thread inherits nothing from
+the job that happened to start it; each job brings its own flow.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from arttrace.capture.base.guard import Guard
+from arttrace.capture.context.flow import EMPTY_FLOW, OUTSIDE, Flow, calling_flow, current_flow, set_flow
+from arttrace.capture.patches.registry import patch
+
+_carrying = Guard("carrying the flow into a thread")
+
+
+def install() -> None:
+    """Hook `Thread.start` and `ThreadPoolExecutor.submit`."""
+    patch(threading.Thread, "start", _start)
+    patch(ThreadPoolExecutor, "submit", _submit)
+
+
+def _start(start: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+    @functools.wraps(start)
+    def hooked(self: threading.Thread) -> None:
+        flow = current_flow()
+        with _carrying:
+            flow = calling_flow()
+        if flow is EMPTY_FLOW or flow is OUTSIDE:
+            return start(self)
+        with _carrying:
+            run = self.run
+
+            def run_in_flow() -> None:
+                del self.__dict__["run"]
+                set_flow(flow)
+                run()
+
+            self.run = run_in_flow  # type: ignore[method-assign]
+        try:
+            return start(self)
+        except BaseException:
+            self.__dict__.pop("run", None)
+            raise
+
+    return hooked
+
+
+def _submit(submit: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(submit)
+    def hooked(self: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        own = flow = current_flow()
+        with _carrying:
+            flow = calling_flow()
+        if flow is EMPTY_FLOW:
+            return submit(self, fn, *args, **kwargs)
+        set_flow(OUTSIDE)
+        try:
+            return submit(self, in_flow(flow, fn), *args, **kwargs)
+        finally:
+            set_flow(own)
+
+    return hooked
+
+
+def in_flow(flow: Flow, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn` as a job that brings its flow to whichever thread runs it."""
+
+    def job(*args: Any, **kwargs: Any) -> Any:
+        before = current_flow()
+        set_flow(flow)
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            set_flow(before)
+
+    return job

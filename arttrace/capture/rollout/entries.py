@@ -1,0 +1,109 @@
+"""What a rollout runs: the function that an entry names, or a whole program, with arguments as they were recorded."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from arttrace.capture import bootstrap
+from arttrace.capture.base.annotations import as_annotated, hints_of
+from arttrace.capture.context.program import ROLLOUT
+from arttrace.exits import how_ended
+from arttrace.records.rollout import RolloutJob
+
+
+def load_entry(entry: str) -> Callable[..., Any]:
+    """The callable that `module:function` or `path/to/file.py:function` names; a file's folder joins sys.path.
+
+    Raises what importing it raises, ValueError for another form, TypeError when it names no callable, or a method.
+    """
+    source, colon, attribute = entry.rpartition(":")
+    if not colon or not source or not attribute:
+        raise ValueError(f"{entry!r} is neither module:function nor path/to/file.py:function")
+    if source.endswith(".py"):
+        path = Path(source).absolute()
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no file {path}")
+        sys.path.insert(0, str(path.parent))
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    else:
+        sys.path.insert(0, str(Path.cwd()))
+        module = importlib.import_module(source)
+    found: Any = module
+    holder: Any = None
+    for name in attribute.split("."):
+        holder, found = found, getattr(found, name)
+    if not callable(found):
+        raise TypeError(f"{entry} is no function but {type(found).__name__}")
+    if inspect.isclass(holder) and _needs_an_object(holder, name):
+        raise TypeError(
+            f"{entry} is a method, and the record does not hold the object it was called on. Name a function that makes"
+            " the object and calls it."
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def _needs_an_object(holder: type, name: str) -> bool:
+    found = inspect.getattr_static(holder, name)
+    while not isinstance(found, (staticmethod, classmethod)) and hasattr(found, "__wrapped__"):
+        found = found.__wrapped__
+    return inspect.isfunction(found)
+
+
+def bind(fn: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments for `fn` from those that were recorded by parameter name.
+
+    A value whose parameter is annotated as a dataclass, a pydantic model, a date and the like is made one again.
+    Raises TypeError for a name that is no parameter.
+    """
+    signature = inspect.signature(fn)
+    unknown = sorted(arguments.keys() - signature.parameters.keys())
+    if unknown:
+        raise TypeError(f"it has no parameter {unknown[0]!r}: the entry point has changed since it was recorded")
+    hints = hints_of(fn)
+    bound = inspect.BoundArguments(signature, {})
+    for name, parameter in signature.parameters.items():
+        if name in arguments:
+            is_one = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            value = arguments[name]
+            bound.arguments[name] = as_annotated(value, hints.get(name)) if is_one else value
+    return bound.args, bound.kwargs
+
+
+def run_program(program: str, job: RolloutJob) -> None:
+    """Run a script (its path) or a module again as one trajectory, as `arttrace run` does; its output is this
+    process's.
+
+    Raises RuntimeError with its exit code when that is not 0.
+    """
+    folder = str(Path(str(bootstrap.__file__)).parent)
+    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != folder]
+    given = {
+        "trajectory_id": job.trajectory_id,
+        "scenario": job.scenario,
+        "group": job.group,
+        "metadata": job.metadata,
+    }
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([folder, *others]),
+        ROLLOUT: msgspec.json.encode(given).decode(),
+    }
+    started = [program] if program.endswith(".py") else ["-m", program]
+    command = [sys.executable, *started, *map(str, job.arguments.get("argv") or ())]
+    code = subprocess.run(command, env=environment, check=False).returncode
+    if code:
+        raise RuntimeError(f"the program ended with {how_ended(code)}")
