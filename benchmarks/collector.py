@@ -246,7 +246,7 @@ def serve_stock(directory: str) -> None:
     import duckdb
     import uvicorn
 
-    from arttrace.formats.otlp import protobuf_spans
+    from arttrace.formats.otlp.decode import protobuf_spans
     from arttrace.records.record import encode_record
 
     connection = duckdb.connect(str(Path(directory) / "stock.duckdb"))
@@ -357,7 +357,7 @@ def sustained(seconds: float) -> None:
 
 def backlog(spans: int) -> None:
     """What waits in a spool into DuckDB, with nobody who sends beside it."""
-    from arttrace.formats.payload import encode_otlp
+    from arttrace.formats.journal_entry import encode_otlp
     from arttrace.journal import JournalWriter
     from arttrace.paths import DataDir
     from arttrace.store import Store

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from arttrace.rewards.prompt import parse_prompt
+from arttrace.rewards.judge_prompt import parse_prompt
 
 
 def pytest_configure() -> None:

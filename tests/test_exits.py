@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from arttrace.exits import how_ended
+from arttrace.system.exit_status import how_ended
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from simulated_agent import Run, research_run
 
-from arttrace.groups import group_key, group_trajectories, keys_by
 from arttrace.records.trajectory import Trajectory
 from arttrace.trajectories import build_trajectories
+from arttrace.trajectories.groups import group_key, group_trajectories, keys_by
 
 
 def test_explicit_group_then_scenario_then_arguments() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from arttrace.formats.otlp_check import encode_varint
+from arttrace.formats.otlp.check_protobuf import encode_varint
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 METRICS = "text/plain; version=0.0.4; charset=utf-8"

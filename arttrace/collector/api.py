@@ -22,11 +22,11 @@ from arttrace.collector.answers import JSON, Refused
 from arttrace.collector.asking import Turns
 from arttrace.collector.patience import Body
 from arttrace.errors import StoreError
+from arttrace.formats.otlp.validate import checked
 from arttrace.paths import DataDir
-from arttrace.records.checked import checked
 from arttrace.records.record import Record
 from arttrace.records.tokens import TokenIds, plain
-from arttrace.records.unreadable import UNREADABLE
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.store import Store
 from arttrace.store.operations import OPERATIONS, Operation
 from arttrace.store.remote import JSON_LINES, MSGPACK, Failure

@@ -14,7 +14,7 @@ from arttrace.collector.bodies import Budget
 from arttrace.collector.guard import Guard
 from arttrace.collector.traces import Traces
 from arttrace.errors import ArttraceError
-from arttrace.formats.otlp import MalformedRequest, TooManySpans
+from arttrace.formats.otlp.decode import MalformedRequest, TooManySpans
 
 SERVICE = "opentelemetry.proto.collector.trace.v1.TraceService"
 

@@ -22,8 +22,8 @@ import msgspec
 from arttrace.collector.owner import answering
 from arttrace.errors import StoreInUse
 from arttrace.paths import DataDir
-from arttrace.private import only_for_its_user
 from arttrace.store import Store
+from arttrace.system.private_files import only_for_its_user
 
 STOP = "stop\n"
 """What the collector says when it ends in order."""

@@ -12,8 +12,8 @@ import time
 import msgspec
 
 from arttrace.collector.load import STOP, Round
-from arttrace.exits import how_ended
 from arttrace.paths import DataDir
+from arttrace.system.exit_status import how_ended
 
 _log = logging.getLogger("arttrace")
 

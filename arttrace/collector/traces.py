@@ -8,9 +8,9 @@ from concurrent.futures import Future
 from arttrace.collector.answers import JSON, PROTOBUF, Answer, Refused, failure, success
 from arttrace.collector.bodies import Budget, undo
 from arttrace.collector.sink import Sink
-from arttrace.formats.otlp import MalformedRequest, TooManySpans, parse_json
-from arttrace.formats.otlp_check import Checked, check_protobuf
-from arttrace.formats.payload import encode_otlp, encode_records
+from arttrace.formats.journal_entry import encode_otlp, encode_records
+from arttrace.formats.otlp.check_protobuf import Checked, check_protobuf
+from arttrace.formats.otlp.decode import MalformedRequest, TooManySpans, parse_json
 
 _INLINE_BYTES = 1 << 20  # a larger body is unpacked and checked in a thread, so that others are answered meanwhile
 

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import click
 
-from arttrace.commands.options import options_from_the_front
-from arttrace.commands.shadowed import foreign_trainer
+from arttrace.commands.shared.options import options_from_the_front
+from arttrace.commands.shared.shadowed_trainer import foreign_trainer
 from arttrace.errors import ArttraceError
-from arttrace.private import only_for_its_user
+from arttrace.system.private_files import only_for_its_user
 
 _ENTRY_POINTS = "arttrace.commands"
 _PACKAGE_OF_EXTRA = {"store": "duckdb", "judge": "litellm", "trainer": "torch"}
@@ -31,21 +31,27 @@ _COMMANDS = {
     "collect": _Command("arttrace.commands.collect", "Receive spans of any OpenTelemetry SDK.", "store"),
     "demo": _Command("", "Watch the whole loop on this machine.", "trainer"),
     "doctor": _Command("arttrace.commands.doctor", "Check the installation, the data directory and the servers."),
-    "export": _Command("arttrace.commands.export", "Write stored spans as OTLP.", "store"),
-    "group": _Command("arttrace.commands.group", "Group stored runs by another criterion than their own.", "store"),
-    "import": _Command("arttrace.commands.import_", "Take in traces of other systems from files.", "store"),
-    "init": _Command("arttrace.commands.init", "Make this directory the project's root for captured data."),
-    "judge-check": _Command("arttrace.commands.judge_check", "Compare a judge's scores with true rewards.", "judge"),
-    "ls": _Command("arttrace.commands.ls", "List captured runs, the newest first.", "store"),
+    "export": _Command("arttrace.commands.data.export", "Write stored spans as OTLP.", "store"),
+    "group": _Command(
+        "arttrace.commands.inspect.group", "Group stored runs by another criterion than their own.", "store"
+    ),
+    "import": _Command("arttrace.commands.data.import_", "Take in traces of other systems from files.", "store"),
+    "init": _Command("arttrace.commands.data.init", "Make this directory the project's root for captured data."),
+    "judge-check": _Command(
+        "arttrace.commands.scoring.judge_check", "Compare a judge's scores with true rewards.", "judge"
+    ),
+    "ls": _Command("arttrace.commands.inspect.ls", "List captured runs, the newest first.", "store"),
     "policies": _Command("", "List, compare, export, fork, roll back and prune versions.", "trainer"),
-    "prune": _Command("arttrace.commands.prune", "Take old runs out of the store, and their space back.", "store"),
+    "prune": _Command("arttrace.commands.data.prune", "Take old runs out of the store, and their space back.", "store"),
     "rollout": _Command("", "Run recorded inputs again under the current policy.", "trainer"),
     "run": _Command("arttrace.commands.run", "Run a program and capture what its agents do."),
-    "score": _Command("arttrace.commands.score", "Let a judge model score groups of runs.", "judge"),
+    "score": _Command("arttrace.commands.scoring.score", "Let a judge model score groups of runs.", "judge"),
     "serve": _Command("", "Serve a model and its policy's newest version.", "trainer"),
     "ship": _Command("arttrace.commands.ship", "Deliver what captured processes left to a collector."),
-    "show": _Command("arttrace.commands.show", "Show one run as a tree of agents, messages and tools.", "store"),
-    "sql": _Command("arttrace.commands.sql", "Query the store with SQL.", "store"),
+    "show": _Command(
+        "arttrace.commands.inspect.show", "Show one run as a tree of agents, messages and tools.", "store"
+    ),
+    "sql": _Command("arttrace.commands.inspect.sql", "Query the store with SQL.", "store"),
     "status": _Command("", "Show what the training daemon does.", "trainer"),
     "train": _Command("", "Train the policy on captured runs: GRPO, SFT or DPO.", "trainer"),
 }

@@ -7,8 +7,8 @@ import click
 from arttrace.collector.owner import HOST
 from arttrace.collector.retention import Limits
 from arttrace.collector.server import serve
-from arttrace.commands import limits
-from arttrace.commands.options import api_key_file_option, dir_option
+from arttrace.commands.shared import units
+from arttrace.commands.shared.options import api_key_file_option, dir_option
 from arttrace.paths import DataDir
 
 
@@ -16,9 +16,9 @@ from arttrace.paths import DataDir
 @click.option("--port", type=click.IntRange(0, 65535), default=4318, show_default=True, help="0 takes a free port.")
 @click.option("--host", default=HOST, show_default=True, help="Listen on this address; any but loopback needs a key.")
 @click.option("--grpc-port", type=click.IntRange(0, 65535), help="Receive OTLP/gRPC there too; mostly 4317.")
-@click.option("--retain", "age_ns", metavar="AGE", callback=limits.age_ns, help="Take older runs out: 30d, 12h, 2w.")
+@click.option("--retain", "age_ns", metavar="AGE", callback=units.age_ns, help="Take older runs out: 30d, 12h, 2w.")
 @click.option(
-    "--retain-size", "max_bytes", metavar="SIZE", callback=limits.size_bytes, help="Take the oldest out beyond: 10GB."
+    "--retain-size", "max_bytes", metavar="SIZE", callback=units.size_bytes, help="Take the oldest out beyond: 10GB."
 )
 @api_key_file_option
 @dir_option

@@ -16,8 +16,8 @@ import httpx
 import msgspec
 from packaging.requirements import Requirement
 
-from arttrace.commands.options import dir_option, json_option
-from arttrace.commands.shadowed import foreign_trainer
+from arttrace.commands.shared.options import dir_option, json_option
+from arttrace.commands.shared.shadowed_trainer import foreign_trainer
 from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir, beside_another
 

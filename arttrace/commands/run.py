@@ -14,10 +14,10 @@ from uuid import uuid4
 import click
 
 from arttrace.capture.export.summary import VARIABLE
-from arttrace.commands.options import dir_option
+from arttrace.commands.shared.options import dir_option
 from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir
-from arttrace.private import users_umask
+from arttrace.system.private_files import users_umask
 
 _PYTHON = re.compile(r"(python|pypy)[\d.]*w?(\.exe)?", re.IGNORECASE)
 

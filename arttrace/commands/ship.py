@@ -10,7 +10,7 @@ import click
 
 from arttrace.capture.export.delivery import Delivered, Delivery, NotNow, ShippingLock, sizes, undelivered
 from arttrace.capture.export.otlp_client import OtlpClient
-from arttrace.commands.options import dir_option
+from arttrace.commands.shared.options import dir_option
 from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir
 

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from arttrace import semconv
-from arttrace.formats.messages import answers, inputs, settings, text_of, tools
+from arttrace.formats.sdks.openai_messages import answers, inputs, settings, text_of, tools
 from arttrace.records.message import canonical_json
 from arttrace.records.record import Record
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
-from arttrace.trajectories.values import finite
+from arttrace.trajectories.decoding.attribute_values import finite
 
 _NO_TIME = 946_684_800_000_000_000
 _SECOND = 1_000_000_000

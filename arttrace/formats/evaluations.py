@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from arttrace import semconv
-from arttrace.records.int64 import INT64
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanEvent, SpanRow
-from arttrace.trajectories.values import finite
+from arttrace.records.values.integers import INT64
+from arttrace.trajectories.decoding.attribute_values import finite
 
 _SPAN_PREFIX = "evaluate "
 

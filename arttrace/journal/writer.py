@@ -10,11 +10,11 @@ import time
 import weakref
 from pathlib import Path
 
-from arttrace import native
 from arttrace.journal import lock
 from arttrace.journal.frames import HEADER, encode_frame
 from arttrace.journal.reader import OPEN_SUFFIX, SEALED_SUFFIX
-from arttrace.private import make_directory, tighten
+from arttrace.system import native_threads
+from arttrace.system.private_files import make_directory, tighten
 
 _datasync = getattr(os, "fdatasync", os.fsync)
 
@@ -52,7 +52,7 @@ class JournalWriter:
         self._max_segment_bytes = max_segment_bytes
         self._fsync_interval_s = fsync_interval_s
         self._max_total_bytes = max_total_bytes
-        self._lock = native.allocate_lock()
+        self._lock = native_threads.allocate_lock()
         self._fd: int | None = None
         self._path = directory
         self._size = 0
@@ -195,7 +195,7 @@ class JournalWriter:
 
     def _after_fork_in_child(self) -> None:
         # The lock may have been held by a thread that does not exist here, and the segment is the parent's.
-        self._lock = native.allocate_lock()
+        self._lock = native_threads.allocate_lock()
         if self._fd is not None:
             os.close(self._fd)
         self._fd, self._dirty, self._room, self._failed = None, False, 0, None

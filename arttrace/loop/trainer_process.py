@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from arttrace.errors import TrainingError
-from arttrace.exits import how_ended
 from arttrace.loop.child import Child
 from arttrace.records.group import Group
+from arttrace.system.exit_status import how_ended
 
 
 class TrainedStep(msgspec.Struct, frozen=True):

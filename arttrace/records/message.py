@@ -143,10 +143,10 @@ def _canonical_parts(
 def message_hash(message: Message) -> str:
     """32 hex digits, equal for messages that a chat template renders alike.
 
-    The ids of tool calls and results do not count (what a result answers is told by position, see
-    trajectories/exchanges.py), nor does the name of an assistant. Empty text equals no text, text in several parts
-    their whole, a missing name an empty one, and JSON equal JSON in tool arguments and results. Raises RecursionError
-    for a tool result, or another part, too deep to be written as JSON.
+    The ids of tool calls and results do not count (what a result answers is found by position, see
+    trajectories/messages/tool_results.py), nor does the name of an assistant. Empty text equals no text, text in
+    several parts their whole, a missing name an empty one, and JSON equal JSON in tool arguments and results. Raises
+    RecursionError for a tool result, or another part, too deep to be written as JSON.
     """
     name = message.name or "" if message.role != "assistant" else ""
     parts = _canonical_parts(message.parts, _canonical_arguments, _canonical_response)

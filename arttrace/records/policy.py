@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from arttrace.records.int64 import Int64
+from arttrace.records.values.integers import Int64
 
 
 class Consumed(msgspec.Struct, frozen=True, omit_defaults=True):

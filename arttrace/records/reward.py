@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from arttrace.records.int64 import Int64
+from arttrace.records.values.integers import Int64
 
 
 class Reward(msgspec.Struct, frozen=True, tag="reward", omit_defaults=True):

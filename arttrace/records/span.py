@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
-from arttrace.records.int64 import Int64
-
-Attributes = dict[str, Any]
-"""Attribute values: str, bool, int, float, or lists of them; structured values (dicts) are accepted on input. Bytes and
-doubles that are no numbers stand there as text, and their places in a Typed beside it."""
-
-Typed = dict[str, list[tuple[str | int, ...]]]
-"""The places, as keys and indices from the attributes on, of values that JSON cannot hold: under "bytes" those of bytes
-(base64 in the attributes), under "double" those of "NaN", "Infinity" and "-Infinity"."""
+from arttrace.records.values.integers import Int64
+from arttrace.records.values.json_types import Attributes as Attributes
+from arttrace.records.values.json_types import Typed as Typed
 
 
 def _none() -> Attributes:

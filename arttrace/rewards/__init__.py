@@ -1,9 +1,9 @@
 """Rewards: numbers from the user's code, and scores that a judge model gives (RULER)."""
 
-from arttrace.rewards.answer import TrajectoryScore
+from arttrace.rewards.combine import trajectory_reward
 from arttrace.rewards.judge import judgement_key, rewards_from, ruler, ruler_score_group, score_groups, to_store
-from arttrace.rewards.mix import trajectory_reward
-from arttrace.rewards.prompt import DEFAULT_RUBRIC
+from arttrace.rewards.judge_answer import TrajectoryScore
+from arttrace.rewards.judge_prompt import DEFAULT_RUBRIC
 
 __all__ = [
     "DEFAULT_RUBRIC",

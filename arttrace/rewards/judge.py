@@ -28,10 +28,10 @@ from arttrace.records.group import Group
 from arttrace.records.message import canonical_json
 from arttrace.records.record import Record
 from arttrace.records.reward import Judgement, Reward
-from arttrace.rewards.answer import ANSWER_FORMAT, TrajectoryScore, read_answer
-from arttrace.rewards.failures import JudgeUnavailable, judge_error, may_pass, retry_after_s, told
-from arttrace.rewards.mix import JUDGE
-from arttrace.rewards.prompt import DEFAULT_RUBRIC, MAX_CHARS, judge_prompt
+from arttrace.rewards.combine import JUDGE
+from arttrace.rewards.judge_answer import ANSWER_FORMAT, TrajectoryScore, read_answer
+from arttrace.rewards.judge_errors import JudgeUnavailable, judge_error, may_pass, retry_after_s, told
+from arttrace.rewards.judge_prompt import DEFAULT_RUBRIC, MAX_CHARS, judge_prompt
 from arttrace.rewards.transcript import Transcript, transcript, transcript_of_messages
 from arttrace.wire.messages import parse_message
 

@@ -20,10 +20,10 @@ from collections.abc import Generator, Sequence
 
 import msgspec
 
-from arttrace.exits import how_ended
 from arttrace.journal import Segment
 from arttrace.store.ahead_process import READY, SIZE, Message, Work, send, unpacked
 from arttrace.store.batches import Batch, read_batches
+from arttrace.system.exit_status import how_ended
 
 _log = logging.getLogger("arttrace")
 

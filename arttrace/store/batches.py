@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 import duckdb
 import msgspec
 
-from arttrace.formats.payload import decode_payload
+from arttrace.formats.journal_entry import decode_payload
 from arttrace.journal import Segment, read_segment
 from arttrace.records.record import Record
 from arttrace.store.parts import Parts, ready

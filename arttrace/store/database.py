@@ -10,9 +10,9 @@ from pathlib import Path
 import duckdb
 
 from arttrace.errors import StoreError, StoreInUse
-from arttrace.private import make_directory, tighten_data
 from arttrace.store import links, migrate, schema
 from arttrace.store.file import FILES, connection_to, copy_beside, for_its_user, make, opening
+from arttrace.system.private_files import make_directory, tighten_data
 
 _LOCK_PATIENCE_S = 2.0
 _HEADERS = 3 * 4096

@@ -13,8 +13,8 @@ import duckdb
 
 from arttrace.errors import StoreError, StoreInUse
 from arttrace.journal import lock
-from arttrace.private import tighten
 from arttrace.store import schema, views
+from arttrace.system.private_files import tighten
 
 # The default of 16 MB stalls ingest with a checkpoint every few thousand spans; what waits for one lies in memory.
 _SETTINGS: dict[str, Any] = {"checkpoint_threshold": "64MB", "memory_limit": "25%"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 
-from arttrace.formats import foreign
+from arttrace.formats.sdks import conventions
 from arttrace.records.span import Attributes, SpanRow
 
 _log = logging.getLogger("arttrace")
@@ -13,18 +13,18 @@ _failed: set[str] = set()
 
 
 def normalised(span: SpanRow) -> SpanRow:
-    """`foreign.normalise`; never raises."""
+    """`conventions.normalise`; never raises."""
     try:
-        return foreign.normalise(span)
+        return conventions.normalise(span)
     except Exception as error:  # noqa: BLE001
         _tell(span, error)
         return span
 
 
 def settled(span: SpanRow) -> Attributes:
-    """`foreign.settled`; never raises."""
+    """`conventions.settled`; never raises."""
     try:
-        return foreign.settled(span)
+        return conventions.settled(span)
     except Exception as error:  # noqa: BLE001
         _tell(span, error)
         return span.attributes

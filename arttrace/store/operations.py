@@ -15,10 +15,10 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from arttrace.records.int64 import INT64, UINT64
 from arttrace.records.message import Message
 from arttrace.records.tokens import TokenIds, plain
 from arttrace.records.trajectory import Trajectory
+from arttrace.records.values.integers import INT64, UINT64
 from arttrace.store.store import Store
 
 NAMES = (

@@ -20,9 +20,9 @@ from arttrace.records.span import SpanRow
 from arttrace.store import links
 from arttrace.store.named import normalised
 from arttrace.store.rows import EVALUATE
-from arttrace.trajectories.membership import is_of_a_run, membership
-from arttrace.trajectories.rewarded import trace_roots
-from arttrace.trajectories.spans import SpanKey, UniqueSpan
+from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan
+from arttrace.trajectories.identity.membership import is_of_a_run, membership
+from arttrace.trajectories.identity.reward_membership import trace_roots
 
 TABLES: Final = """
 CREATE TABLE odd_traces (trace_id VARCHAR NOT NULL, placed BOOLEAN NOT NULL);

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from arttrace.records.message import MessageTexts
-from arttrace.records.unreadable import UNREADABLE
+from arttrace.records.values.nesting import UNREADABLE
 
 _PER_TRACE = 8
 _KEPT_BYTES = 32 << 20  # of texts, each kept whole and cut

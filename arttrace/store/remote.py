@@ -19,7 +19,7 @@ import httpx
 import msgspec
 
 from arttrace.errors import MayPass, StoreError
-from arttrace.formats.payload import encode_records
+from arttrace.formats.journal_entry import encode_records
 from arttrace.paths import DataDir
 from arttrace.records.policy import PolicyStep
 from arttrace.records.record import Record

@@ -8,15 +8,16 @@ from typing import Any
 
 import msgspec
 
-from arttrace import groups, semconv
+from arttrace import semconv
 from arttrace.formats.evaluations import is_reward_span
 from arttrace.records.grouping import Grouping
 from arttrace.records.policy import PolicyStep
 from arttrace.records.record import encode_record
 from arttrace.records.reward import Judgement, Reward
 from arttrace.records.span import Attributes, SpanRow
-from arttrace.trajectories.decode import span_error
-from arttrace.trajectories.values import from_json, text
+from arttrace.trajectories import groups
+from arttrace.trajectories.decoding.attribute_values import from_json, text
+from arttrace.trajectories.decoding.operation import span_error
 
 _canonical = msgspec.json.Encoder(order="sorted")
 

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 
 from arttrace.errors import StoreError, StoreFull
 from arttrace.formats.evaluations import is_reward_span
-from arttrace.groups import group_key
 from arttrace.journal import JournalWriter, list_segments
 from arttrace.paths import DataDir
 from arttrace.records.policy import PolicyStep
@@ -42,7 +41,8 @@ from arttrace.store.shared import SharedFile
 from arttrace.store.summary import SUMMARY_VERSION, InferredTool, TrajectorySummary, inferred_tools, summarise
 from arttrace.store.views import REGROUPED
 from arttrace.trajectories import build_trajectories
-from arttrace.trajectories.rewarded import before_colons
+from arttrace.trajectories.groups import group_key
+from arttrace.trajectories.identity.reward_membership import before_colons
 
 _span = msgspec.json.Decoder(SpanRow)
 _reward = msgspec.json.Decoder(Reward)

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from arttrace.groups import group_key
 from arttrace.records.reward import Reward
 from arttrace.records.trajectory import Trajectory
 from arttrace.trajectories import sequences
+from arttrace.trajectories.groups import group_key
 
 
 class TrajectorySummary(msgspec.Struct, frozen=True):

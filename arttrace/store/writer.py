@@ -30,7 +30,7 @@ from arttrace.store.prefixes import Recent, extension, split
 from arttrace.store.rows import OPERATION, SPAN_ID, SPANS, START, TRAJECTORY_ID, Plain, Row, rows_by_table
 from arttrace.store.summary import SUMMARY_VERSION, InferredTool, TrajectorySummary
 from arttrace.store.views import INFERRED_TOOLS
-from arttrace.trajectories.rewarded import before_colons
+from arttrace.trajectories.identity.reward_membership import before_colons
 
 _CONSUMPTION = {"policy": "VARCHAR", "step": "BIGINT", "trajectory_id": "VARCHAR", "revision": "VARCHAR"}
 _REGROUPED = {"trajectory_id": "VARCHAR", "key": "VARCHAR", "time_ns": "BIGINT", "grouping_id": "VARCHAR"}

@@ -10,26 +10,27 @@ import msgspec
 
 from arttrace import semconv
 from arttrace.records.call import Call
-from arttrace.records.int64 import INT64
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Agent, AgentCall, MessageNode, ToolCall, Trajectory
-from arttrace.trajectories.chains import join_responses
-from arttrace.trajectories.decode import decode_call, span_error
-from arttrace.trajectories.forest import without_cycles
-from arttrace.trajectories.graph import message_graph
-from arttrace.trajectories.history import build_history
-from arttrace.trajectories.labels import labelled
-from arttrace.trajectories.membership import is_of_a_run, membership
-from arttrace.trajectories.reader import MessageReader
-from arttrace.trajectories.returned import Returned
-from arttrace.trajectories.rewarded import by_trajectory
-from arttrace.trajectories.spans import SpanKey, UniqueSpan, deduplicate, distinct_ids, revision
-from arttrace.trajectories.subagents import Scope, partition
-from arttrace.trajectories.tools import Tooling, recorded_tool_call, tool_calls
-from arttrace.trajectories.tree import AgentTree, agent_tree, by_start, is_call, operation
-from arttrace.trajectories.unread import counted, unread
-from arttrace.trajectories.values import as_text, from_json, text
+from arttrace.records.values.integers import INT64
+from arttrace.trajectories.agents.returned_answers import Returned
+from arttrace.trajectories.agents.subagents import Scope, partition
+from arttrace.trajectories.agents.tool_calls import Tooling, recorded_tool_call, tool_calls
+from arttrace.trajectories.agents.tree import AgentTree, agent_tree, by_start
+from arttrace.trajectories.decoding.attribute_values import as_text, from_json, text
+from arttrace.trajectories.decoding.call import decode_call
+from arttrace.trajectories.decoding.messages import MessageReader
+from arttrace.trajectories.decoding.operation import is_call, operation, span_error
+from arttrace.trajectories.decoding.unreadable_calls import counted, unread
+from arttrace.trajectories.identity.ancestors import without_cycles
+from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan, deduplicate, distinct_ids, revision
+from arttrace.trajectories.identity.membership import is_of_a_run, membership
+from arttrace.trajectories.identity.reward_membership import by_trajectory
+from arttrace.trajectories.messages.graph import message_graph
+from arttrace.trajectories.messages.relations import labelled
+from arttrace.trajectories.messages.response_chains import join_responses
+from arttrace.trajectories.messages.trie import build_history
 
 
 def build_trajectories(

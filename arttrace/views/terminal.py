@@ -19,9 +19,9 @@ from arttrace.records.message import Message, OtherPart, Part, ReasoningPart, Te
 from arttrace.records.reward import Reward
 from arttrace.records.sequence import TokenReport, TokenSequence
 from arttrace.records.trajectory import Agent, AgentCall, MessageNode, Relation, ToolCall, Trajectory
-from arttrace.trajectories.membership import ADVICE_ON_COLLISIONS, has_collisions
-from arttrace.trajectories.values import from_json
-from arttrace.views.order import in_order
+from arttrace.trajectories.decoding.attribute_values import from_json
+from arttrace.trajectories.identity.membership import ADVICE_ON_COLLISIONS, has_collisions
+from arttrace.views.timeline import in_order
 
 _PIPE_WIDTH = 100
 _SHORT = 400

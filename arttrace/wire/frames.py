@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from arttrace.records.unreadable import UNREADABLE
+from arttrace.records.values.nesting import UNREADABLE
 
 
 class Delta(msgspec.Struct, gc=False):

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from arttrace.records.unreadable import UNREADABLE
+from arttrace.records.values.nesting import UNREADABLE
 
 # With the values that leave the policy's own distribution as it is; vLLM takes 0 and -1 of top_k for all.
 _NUMBERS: dict[str, tuple[Any, ...]] = {

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from arttrace import semconv
-from arttrace.records.unreadable import UNREADABLE
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.wire.compression import decompress
 from arttrace.wire.exchange import Exchange
 from arttrace.wire.messages import encode_bounded

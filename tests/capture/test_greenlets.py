@@ -19,7 +19,8 @@ from chat_server import ChatServer
 from otlp_receiver import receiving
 from spool import finished_spans
 
-from arttrace import native, semconv
+from arttrace import semconv
+from arttrace.system import native_threads
 from arttrace.trajectories import build_trajectories
 
 PROGRAM = """
@@ -146,7 +147,7 @@ def others(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
 
 
 def test_who_waits_for_a_lock_of_ours_lets_the_greenlet_go_on_that_holds_it(others: list[Callable[[], None]]) -> None:
-    lock = native.Lock()
+    lock = native_threads.Lock()
     lock.__enter__()
     others.append(lambda: lock.__exit__(None, None, None))
     with lock:
@@ -154,7 +155,7 @@ def test_who_waits_for_a_lock_of_ours_lets_the_greenlet_go_on_that_holds_it(othe
 
 
 def test_who_waits_for_an_event_of_ours_lets_other_greenlets_go_on(others: list[Callable[[], None]]) -> None:
-    event, ran = native.Event(), []
+    event, ran = native_threads.Event(), []
     others += [lambda: ran.append("another"), event.set]
     assert event.wait_outside(60)
     assert ran == ["another"]
@@ -163,17 +164,17 @@ def test_who_waits_for_an_event_of_ours_lets_other_greenlets_go_on(others: list[
 
 
 def test_a_thread_of_ours_waits_alone(others: list[Callable[[], None]]) -> None:
-    event, lock, done = native.Event(), native.Lock(), native.Event()
+    event, lock, done = native_threads.Event(), native_threads.Lock(), native_threads.Event()
     lock.__enter__()
 
     def work() -> None:
         event.wait(60)
         with lock:
-            native.pause(0)
+            native_threads.pause(0)
         done.set()
 
     others.append(lambda: pytest.fail("a greenlet was switched to in a thread of ours"))
-    native.Thread(work).start()
+    native_threads.Thread(work).start()
     event.set()
     lock.__exit__(None, None, None)
     assert done.wait(60)
@@ -186,13 +187,13 @@ def test_what_is_native_is_native_where_it_was_patched_before(tmp_path: Path) ->
     def refused(*args, **kwargs):
         raise AssertionError("patched")
     _thread.start_new_thread = threading.Lock = threading.Event = queue.SimpleQueue = time.sleep = refused
-    from arttrace import native
-    done, found = native.Event(), native.SimpleQueue()
+    from arttrace.system import native_threads
+    done, found = native_threads.Event(), native_threads.SimpleQueue()
     def work():
-        native.sleep(0.001)
+        native_threads.sleep(0.001)
         found.put("worked")
         done.set()
-    native.Thread(work).start()
+    native_threads.Thread(work).start()
     assert done.wait(60)
     print(found.get())
     """
@@ -201,13 +202,13 @@ def test_what_is_native_is_native_where_it_was_patched_before(tmp_path: Path) ->
 
 
 def test_an_event_wakes_all_who_wait() -> None:
-    event, woken = native.Event(), []
-    threads = [threading.Thread(target=lambda: woken.append(event.wait(60))) for _ in range(8)]
-    for thread in threads:
+    event, woken = native_threads.Event(), []
+    waiters = [threading.Thread(target=lambda: woken.append(event.wait(60))) for _ in range(8)]
+    for thread in waiters:
         thread.start()
     event.set()
     event.set()
-    for thread in threads:
+    for thread in waiters:
         thread.join(60)
     assert woken == [True] * 8
     assert event.is_set()

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from arttrace import native
 from arttrace.capture.base import guard
 from arttrace.capture.base.settings import Settings
 from arttrace.capture.export import lifecycle
@@ -20,6 +19,7 @@ from arttrace.capture.export.recorder import Recorder
 from arttrace.journal import list_segments
 from arttrace.paths import DataDir
 from arttrace.records.reward import Reward
+from arttrace.system import native_threads
 
 
 @pytest.fixture
@@ -31,15 +31,15 @@ def test_a_call_that_garbage_collection_ends_while_the_worker_starts_blocks_nobo
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[str] = []
-    start = native.Thread.start
+    start = native_threads.Thread.start
 
-    def collecting(self: native.Thread) -> None:
+    def collecting(self: native_threads.Thread) -> None:
         if "collected" not in ran:
             ran.append("collected")
             recorder.submit(lambda: ran.append("of the finalizer"))  # what the end of a dropped stream does
         start(self)
 
-    monkeypatch.setattr(native.Thread, "start", collecting)
+    monkeypatch.setattr(native_threads.Thread, "start", collecting)
     user = threading.Thread(target=recorder.submit, args=(lambda: ran.append("of the call"),), daemon=True)
     user.start()
     user.join(5)
@@ -66,11 +66,11 @@ def test_a_worker_that_dies_is_replaced_by_the_next_job(recorder: Recorder, monk
 def test_a_worker_that_cannot_start_is_started_by_the_next_job(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    def refusing(_: native.Thread) -> None:
+    def refusing(_: native_threads.Thread) -> None:
         raise error
 
     with monkeypatch.context() as patch, contextlib.suppress(MemoryError, KeyboardInterrupt):
-        patch.setattr(native.Thread, "start", refusing)
+        patch.setattr(native_threads.Thread, "start", refusing)
         recorder.submit(list)
     ran = threading.Event()
     recorder.submit(ran.set)

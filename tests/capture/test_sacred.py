@@ -259,11 +259,12 @@ def chosen(program: Program) -> dict[str, FunctionType]:
     ours = faults.functions(arttrace)
     whole(program)  # what happens once in a process is not this program's
     codes = faults.entered(arttrace, lambda: whole(program))
-    # arttrace.native stands where `threading` would: a lock that raises in its release stays held, as that one would.
+    # arttrace.system.native_threads stands where `threading` would: a lock that raises in its release stays locked, as
+    # that one would.
     names = sorted(
         name
         for name, each in ours.items()
-        if each.__code__ in codes and name not in shells and not name.startswith("arttrace.native:")
+        if each.__code__ in codes and name not in shells and not name.startswith("arttrace.system.native_threads:")
     )
     assert len(names) > 100
     return {name: ours[name] for name in names}

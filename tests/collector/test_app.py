@@ -22,8 +22,8 @@ from arttrace.collector.forward import Forward
 from arttrace.collector.guard import Guard
 from arttrace.collector.journal import GroupCommit
 from arttrace.collector.sink import Sink
-from arttrace.formats import otlp_check
-from arttrace.formats.payload import decode_payload
+from arttrace.formats.journal_entry import decode_payload
+from arttrace.formats.otlp import check_protobuf
 from arttrace.journal import JournalWriter, list_segments, read_segment
 from arttrace.paths import DataDir
 from arttrace.records.span import SpanRest, SpanRow
@@ -263,13 +263,13 @@ def test_a_value_nested_beyond_what_protobuf_parses_is_refused_alone(
     client: TestClient, sink: Sink, data: DataDir
 ) -> None:
     def with_value(depth: int, span_id: bytes) -> bytes:
-        value = otlp_check._nested(b"\x18\x01", *[1, 5] * depth)  # the number 1 in arrays in arrays
-        attribute = otlp_check._nested(otlp_check._nested(b"deep", 1) + otlp_check._nested(value, 2), 9)
+        value = check_protobuf._nested(b"\x18\x01", *[1, 5] * depth)  # the number 1 in arrays in arrays
+        attribute = check_protobuf._nested(check_protobuf._nested(b"deep", 1) + check_protobuf._nested(value, 2), 9)
         span = request(span_id).resource_spans[0].scope_spans[0].spans[0].SerializeToString()
-        return otlp_check._nested(span + attribute, 2)
+        return check_protobuf._nested(span + attribute, 2)
 
     def send(*spans: bytes) -> int:
-        content = otlp_check._nested(b"".join(spans), 2, 1)
+        content = check_protobuf._nested(b"".join(spans), 2, 1)
         answer = client.post("/v1/traces", content=content, headers=HEADERS)
         assert answer.status_code == 200
         return int(ExportTraceServiceResponse.FromString(answer.content).partial_success.rejected_spans)
@@ -282,13 +282,13 @@ def test_a_value_nested_beyond_what_protobuf_parses_is_refused_alone(
 
 
 def test_spans_and_attributes_are_counted(client: TestClient, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otlp_check, "MAX_SPANS", 2)
+    monkeypatch.setattr(check_protobuf, "MAX_SPANS", 2)
     body = request(*(bytes([n]) * 8 for n in range(1, 4))).SerializeToString()
     assert client.post("/v1/traces", content=body, headers=HEADERS).status_code == 413
-    monkeypatch.setattr(otlp_check, "_COUNTED_FROM", 0)  # as a large body, which is not parsed to be counted
+    monkeypatch.setattr(check_protobuf, "_COUNTED_FROM", 0)  # as a large body, which is not parsed to be counted
     assert client.post("/v1/traces", content=body, headers=HEADERS).status_code == 413
     monkeypatch.undo()
-    monkeypatch.setattr(otlp_check, "MAX_ATTRIBUTES", 4)
+    monkeypatch.setattr(check_protobuf, "MAX_ATTRIBUTES", 4)
     message = request(b"\x02" * 8, b"\x03" * 8)
     message.resource_spans[0].scope_spans[0].spans[1].attributes.add(key="one more").value.bool_value = True
     answer = client.post("/v1/traces", content=message.SerializeToString(), headers=HEADERS)

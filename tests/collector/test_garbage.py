@@ -16,9 +16,9 @@ from arttrace.collector.app import CollectorApp
 from arttrace.collector.forward import Forward
 from arttrace.collector.guard import Guard
 from arttrace.collector.sink import Sink
-from arttrace.formats.otlp import MalformedRequest, TooManySpans, protobuf_spans
-from arttrace.formats.otlp_check import check_protobuf
-from arttrace.formats.payload import decode_payload, encode_otlp
+from arttrace.formats.journal_entry import decode_payload, encode_otlp
+from arttrace.formats.otlp.check_protobuf import check_protobuf
+from arttrace.formats.otlp.decode import MalformedRequest, TooManySpans, protobuf_spans
 from arttrace.journal import JournalWriter, list_segments, read_segment
 from arttrace.paths import DataDir
 from arttrace.store import Store

@@ -15,7 +15,7 @@ from simulated_agent import research_run
 
 from arttrace.collector.owner import answering
 from arttrace.commands import cli
-from arttrace.commands.options import options_from_the_front, options_to_the_front
+from arttrace.commands.shared.options import options_from_the_front, options_to_the_front
 from arttrace.paths import DataDir
 from arttrace.store import Store
 from arttrace.store.remote import read_owner

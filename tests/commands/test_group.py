@@ -14,7 +14,7 @@ from arttrace.commands import cli
 from arttrace.paths import DataDir
 from arttrace.records.span import SpanRow
 from arttrace.store import Store
-from arttrace.views.filters import group_keys
+from arttrace.views.run_filter import group_keys
 
 
 def _run(id: str, entry: str, question: str, **root: Any) -> list[SpanRow]:

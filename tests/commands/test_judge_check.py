@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from arttrace.commands import cli
-from arttrace.rewards.prompt import parse_prompt
+from arttrace.rewards.judge_prompt import parse_prompt
 
 SOURCE = Path(__file__).parents[3] / "shared" / "data" / "tau-bench-gpt-4o-airline.json.gz"
 

@@ -222,7 +222,7 @@ def test_an_entry_point_is_shown_without_what_is_around_its_module(entry: str, s
 
 
 def test_an_import_of_many_records_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arttrace.commands.import_._AT_ONCE", 2)
+    monkeypatch.setattr("arttrace.commands.data.import_._AT_ONCE", 2)
     file = tmp_path / "runs.jsonl"
     talk = [{"role": "user", "content": "why?"}, {"role": "assistant", "content": "because"}]
     file.write_text("".join(json.dumps({"messages": [*talk, *talk[:number]]}) + "\n" for number in range(3)))

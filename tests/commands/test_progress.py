@@ -1,6 +1,6 @@
 """Progress is told at a bounded rate, with what is left, and the last one always."""
 
-from arttrace.commands.progress import Progress, duration
+from arttrace.commands.shared.progress import Progress, duration
 
 
 def test_progress_has_a_rate_and_the_time_that_is_left() -> None:

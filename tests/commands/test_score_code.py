@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 from simulated_agent import Run, message
 
-from arttrace.commands.score import command
+from arttrace.commands.scoring.score import command
 from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir
 from arttrace.records.record import Record

@@ -28,7 +28,7 @@ from otlp_requests import PROTOBUF, chat_request
 
 from arttrace.collector.grpc_server import SERVICE
 from arttrace.collector.owner import hold_store
-from arttrace.formats.payload import encode_records
+from arttrace.formats.journal_entry import encode_records
 from arttrace.journal import list_segments
 from arttrace.paths import DataDir
 from arttrace.records.reward import Reward

@@ -11,9 +11,9 @@ import pytest
 from tiny_model import make_base_model
 
 from arttrace.errors import ServingError
-from arttrace.groups import group_trajectories
 from arttrace.paths import DataDir
 from arttrace.store import open_store
+from arttrace.trajectories.groups import group_trajectories
 from trainer.grpo.batch import make_batch
 from trainer.learner import LearnerConfig, make_learner
 from trainer.serving import start_serving

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from arttrace import semconv
-from arttrace.formats.files import read_file
-from arttrace.formats.foreign import normalise
+from arttrace.formats.imported_files import read_file
+from arttrace.formats.sdks.conventions import normalise
 from arttrace.paths import DataDir
 from arttrace.records.message import message_hash
 from arttrace.records.record import Record

@@ -14,13 +14,14 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from arttrace import semconv
 from arttrace.collector.traces import failed
-from arttrace.formats import foreign, langfuse, otlp
 from arttrace.formats.evaluations import rewards_of
-from arttrace.formats.files import Unreadable, read_file
-from arttrace.formats.foreign import normalise, settled
-from arttrace.formats.otlp import TooManySpans, parse_json, protobuf_spans
-from arttrace.formats.otlp_json import encode_json
-from arttrace.formats.otlp_protobuf import encode_protobuf
+from arttrace.formats.imported_files import Unreadable, read_file
+from arttrace.formats.otlp import decode
+from arttrace.formats.otlp.decode import TooManySpans, parse_json, protobuf_spans
+from arttrace.formats.otlp.encode_json import encode_json
+from arttrace.formats.otlp.encode_protobuf import encode_protobuf
+from arttrace.formats.sdks import conventions, langfuse
+from arttrace.formats.sdks.conventions import normalise, settled
 from arttrace.records.record import decode_record, encode_record
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanEvent, SpanRow
@@ -120,8 +121,8 @@ def test_what_can_just_be_read_need_not_be_written(name: str, template: str) -> 
 
 _DIGITS = ["0", "1", "²", "٣", "\uff19", "Ⅷ", "-1", "9" * 5000, "00", "", " 1"]
 _SEEN_BY_FOREIGN = [
-    *foreign._FOREIGN,
-    *foreign._OPENINFERENCE,
+    *conventions._FOREIGN,
+    *conventions._OPENINFERENCE,
     *(getattr(semconv, name) for name in dir(semconv) if name.isupper() and isinstance(getattr(semconv, name), str)),
     *(f"langfuse.observation.{end}" for end in ("input", "output", "model.name", "model.parameters", "usage_details")),
     *("langfuse.session.id", "input.value", "output.value", "llm.invocation_parameters", "llm.finish_reason"),
@@ -169,7 +170,7 @@ _kinds = st.dictionaries(
 _events = st.lists(
     st.builds(
         SpanEvent,
-        st.sampled_from([*foreign._INPUT_EVENTS, "gen_ai.choice", semconv.EVALUATION_EVENT]),
+        st.sampled_from([*conventions._INPUT_EVENTS, "gen_ai.choice", semconv.EVALUATION_EVENT]),
         st.sampled_from([0, 1, 2**63, 2**64 - 1]),
         st.dictionaries(
             st.sampled_from([*_FIELDS, "gen_ai.event.content", semconv.EVALUATION_SCORE, semconv.REWARD_ID]),
@@ -273,17 +274,17 @@ def otlp_span(number: int = 1, **more: Any) -> dict[str, Any]:
 
 
 def test_a_json_request_has_the_bounds_of_a_protobuf_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otlp, "MAX_SPANS", 2)
+    monkeypatch.setattr(decode, "MAX_SPANS", 2)
     assert len(parse_json(request(*map(otlp_span, (1, 2)))).spans) == 2
     with pytest.raises(TooManySpans) as raised:
         parse_json(request({}, {}, {}))
     assert failed("application/json", raised.value).status == 413
-    monkeypatch.setattr(otlp, "MAX_ATTRIBUTES", 1)
+    monkeypatch.setattr(decode, "MAX_ATTRIBUTES", 1)
     pairs = [{"key": key, "value": {"intValue": "1"}} for key in "ab"]
     export = parse_json(request(otlp_span(1, attributes=pairs), otlp_span(2, attributes=pairs[:1])))
     assert (len(export.spans), export.refused) == (1, 1)
     assert "attributes" in export.reason
-    monkeypatch.setattr(otlp, "MAX_SPAN_BYTES", 500)
+    monkeypatch.setattr(decode, "MAX_SPAN_BYTES", 500)
     export = parse_json(request(otlp_span(1, name="x" * 501), otlp_span(2)))
     assert (len(export.spans), export.refused) == (1, 1)
     assert "bytes" in export.reason

@@ -14,10 +14,10 @@ from click.testing import CliRunner, Result
 from simulated_agent import research_run
 
 from arttrace.commands import cli, main
-from arttrace.formats.files import Unreadable, read_file
-from arttrace.formats.otlp import parse_json
-from arttrace.formats.otlp_json import encode_json
-from arttrace.formats.otlp_protobuf import encode_protobuf
+from arttrace.formats.imported_files import Unreadable, read_file
+from arttrace.formats.otlp.decode import parse_json
+from arttrace.formats.otlp.encode_json import encode_json
+from arttrace.formats.otlp.encode_protobuf import encode_protobuf
 from arttrace.paths import DataDir
 from arttrace.records.span import SpanEvent, SpanLink, SpanRow
 from arttrace.store import Store
@@ -128,7 +128,7 @@ def test_files_of_no_known_form(content: bytes, says: str) -> None:
 
 
 def test_a_protobuf_file_may_hold_more_than_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arttrace.formats.otlp_check.MAX_SPANS", 2)
+    monkeypatch.setattr("arttrace.formats.otlp.check_protobuf.MAX_SPANS", 2)
     spans = [SpanRow(f"{n:032x}", "1" * 16, "x", 1, 2) for n in range(1, 5)]
     assert read_file(b"".join(encode_protobuf([span]) for span in spans), "file").records == spans
     with pytest.raises(Unreadable, match="more than"):

@@ -21,11 +21,11 @@ from arttrace.collector.bodies import Budget
 from arttrace.collector.sink import Sink
 from arttrace.collector.traces import Traces
 from arttrace.commands import cli
-from arttrace.formats.otlp import parse_json, protobuf_spans
-from arttrace.formats.otlp_json import encode_json
-from arttrace.formats.otlp_protobuf import encode_protobuf
+from arttrace.formats.otlp.decode import parse_json, protobuf_spans
+from arttrace.formats.otlp.encode_json import encode_json
+from arttrace.formats.otlp.encode_protobuf import encode_protobuf
+from arttrace.formats.otlp.validate import MAX_DEPTH
 from arttrace.paths import DataDir
-from arttrace.records.checked import MAX_DEPTH
 from arttrace.records.record import decode_record, encode_record
 from arttrace.records.span import SpanEvent, SpanRow
 from arttrace.store import Store
@@ -124,7 +124,7 @@ def test_everything_is_exported_in_a_few_reads(tmp_path: Path, monkeypatch: pyte
         return read_spans(*given, **more)
 
     monkeypatch.setattr(store_module, "read_spans", counted)
-    monkeypatch.setattr("arttrace.commands.export._SPANS_AT_ONCE", 100)
+    monkeypatch.setattr("arttrace.commands.data.export._SPANS_AT_ONCE", 100)
     with Store.open(data, create=True) as store:
         store.append(reversed(spans))
     output = tmp_path / "spans.json"

@@ -11,14 +11,14 @@ import pytest
 from click.testing import CliRunner
 
 from arttrace.commands import cli
-from arttrace.formats.files import read_file
+from arttrace.formats.imported_files import read_file
 from arttrace.paths import DataDir
 from arttrace.records.message import Message, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from arttrace.records.record import encode_record
 from arttrace.records.span import Attributes, SpanEvent, SpanRow
 from arttrace.records.trajectory import Relation, Trajectory
 from arttrace.store import Store
-from arttrace.trajectories.unread import counted
+from arttrace.trajectories.decoding.unreadable_calls import counted
 
 TRACE = "1" * 32
 DETAILS = "gen_ai.client.inference.operation.details"

@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from arttrace.commands import cli
-from arttrace.groups import group_trajectories
 from arttrace.paths import DataDir
 from arttrace.store import Store
 from arttrace.trajectories import sequences
+from arttrace.trajectories.groups import group_trajectories
 
 FOLDER = Path(__file__).parents[3] / "shared" / "data"
 TAU = FOLDER / "tau-bench-gpt-4o-airline.json.gz"

@@ -9,10 +9,10 @@ import pytest
 
 import arttrace
 from arttrace.errors import ArttraceError
-from arttrace.groups import group_trajectories
 from arttrace.loop import TrajectoryGroup, gather_trajectories, gather_trajectory_groups
 from arttrace.paths import DataDir
 from arttrace.store import Store
+from arttrace.trajectories.groups import group_trajectories
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arttrace.rewards.answer import read_answer
+from arttrace.rewards.judge_answer import read_answer
 
 
 def answer(*entries: Any) -> str:

@@ -12,8 +12,8 @@ import pytest
 from arttrace.errors import JudgeError
 from arttrace.records.group import Group
 from arttrace.records.reward import Reward
-from arttrace.rewards.check import Ballot, check, check_judge, kendall_tau
 from arttrace.rewards.judge import score_groups
+from arttrace.rewards.judge_check import Ballot, check, check_judge, kendall_tau
 
 MODEL = "openai/stand-in"
 

@@ -19,8 +19,8 @@ from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
 from arttrace.records.trajectory import Trajectory
 from arttrace.rewards import judgement_key, rewards_from, ruler, ruler_score_group, score_groups
-from arttrace.rewards.failures import JudgeUnavailable
-from arttrace.rewards.prompt import parse_prompt
+from arttrace.rewards.judge_errors import JudgeUnavailable
+from arttrace.rewards.judge_prompt import parse_prompt
 
 MODEL = "openai/stand-in"
 TRUTH = {"run-a": 1.0, "run-b": 0.0, "run-c": 0.0}

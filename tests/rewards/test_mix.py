@@ -6,7 +6,7 @@ import pytest
 
 from arttrace.records.reward import Reward
 from arttrace.records.trajectory import Trajectory
-from arttrace.rewards.mix import trajectory_reward
+from arttrace.rewards.combine import trajectory_reward
 
 
 def reward(id: str, value: float, source: str = "code", **given: object) -> Reward:

@@ -13,7 +13,7 @@ from arttrace.errors import JudgeError
 from arttrace.records.group import Group
 from arttrace.records.message import Message, OtherPart, TextPart, ToolCallPart, ToolResultPart
 from arttrace.records.trajectory import Agent, MessageNode, ToolCall, Trajectory
-from arttrace.rewards.prompt import DEFAULT_RUBRIC, judge_prompt, parse_prompt
+from arttrace.rewards.judge_prompt import DEFAULT_RUBRIC, judge_prompt, parse_prompt
 from arttrace.rewards.transcript import AgentTranscript, Transcript, transcript, transcript_of_messages
 
 GOLDEN = r"""

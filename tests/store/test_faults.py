@@ -17,8 +17,8 @@ from simulated_agent import T0, research_run
 
 from arttrace import semconv
 from arttrace.errors import StoreError, StoreFull
-from arttrace.formats.otlp_check import check_protobuf
-from arttrace.formats.payload import encode_otlp, encode_records
+from arttrace.formats.journal_entry import encode_otlp, encode_records
+from arttrace.formats.otlp.check_protobuf import check_protobuf
 from arttrace.journal import JournalWriter, list_segments
 from arttrace.paths import DataDir
 from arttrace.records.record import encode_record

@@ -15,7 +15,7 @@ from simulated_agent import T0, Run, message, research_run
 from arttrace.collector.owner import hold_store
 from arttrace.commands import cli
 from arttrace.errors import StoreError
-from arttrace.formats.files import read_file
+from arttrace.formats.imported_files import read_file
 from arttrace.journal import list_segments
 from arttrace.paths import DataDir
 from arttrace.records.policy import Consumed, PolicyStep

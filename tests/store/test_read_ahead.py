@@ -14,7 +14,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from arttrace import semconv
-from arttrace.formats.payload import decode_payload, encode_otlp, encode_records
+from arttrace.formats.journal_entry import decode_payload, encode_otlp, encode_records
 from arttrace.journal import JournalWriter, list_segments
 from arttrace.paths import DataDir
 from arttrace.records.reward import Reward

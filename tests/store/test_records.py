@@ -13,15 +13,15 @@ import pytest
 from starlette.testclient import TestClient
 
 from arttrace.collector.api import create_api
-from arttrace.formats.otlp import protobuf_spans
-from arttrace.formats.otlp_json import encode_json
-from arttrace.formats.otlp_protobuf import encode_protobuf
+from arttrace.formats.otlp.decode import protobuf_spans
+from arttrace.formats.otlp.encode_json import encode_json
+from arttrace.formats.otlp.encode_protobuf import encode_protobuf
+from arttrace.formats.otlp.validate import MAX_DEPTH, checked
 from arttrace.paths import DataDir
-from arttrace.records.checked import MAX_DEPTH, checked
 from arttrace.records.record import encode_record
 from arttrace.records.reward import Reward
 from arttrace.records.span import OriginRest, SpanEvent, SpanLink, SpanRest, SpanRow
-from arttrace.records.typed import exact, plain
+from arttrace.records.values.json_types import exact, plain
 from arttrace.store import Store
 from arttrace.store.remote import JSON_LINES
 

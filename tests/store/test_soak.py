@@ -16,7 +16,7 @@ ROUNDS, SPANS = 100, 8192
 LOADER = f"""
 import json, os, sys
 from pathlib import Path
-from arttrace.formats.payload import encode_records
+from arttrace.formats.journal_entry import encode_records
 from arttrace.journal import JournalWriter
 from arttrace.paths import DataDir
 from arttrace.records.span import SpanRow

@@ -12,7 +12,7 @@ from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from arttrace.formats.otlp import protobuf_spans
+from arttrace.formats.otlp.decode import protobuf_spans
 from arttrace.records.span import SpanRow
 
 Reply = tuple[int, dict[str, str], bytes]

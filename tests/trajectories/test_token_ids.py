@@ -11,7 +11,7 @@ from simulated_agent import Run, message
 
 from arttrace.records.tokens import TokenIds, begins_with, encode_token_ids, plain, token_bytes
 from arttrace.trajectories import build_trajectories, sequences
-from arttrace.trajectories.shared import SharedTokens
+from arttrace.trajectories.decoding.shared_prefixes import SharedTokens
 
 
 def test_prompts_read_together_are_what_each_is_alone() -> None:

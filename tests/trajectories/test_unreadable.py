@@ -12,7 +12,7 @@ from simulated_agent import Run, message
 from arttrace import semconv
 from arttrace.records.reward import Reward
 from arttrace.trajectories import build_trajectories, sequences
-from arttrace.trajectories.rewarded import before_colons
+from arttrace.trajectories.identity.reward_membership import before_colons
 
 DEEP = 100_000
 QUESTION = message("user", "How far is it?")

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from simulated_agent import Run, message, result
 
-from arttrace.formats.files import read_file
+from arttrace.formats.imported_files import read_file
 from arttrace.records.span import SpanRow
 from arttrace.trajectories import build_trajectories, sequences
 from arttrace.views.terminal import group_name, trajectory_view

@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from arttrace.commands.options import SharedOptionsGroup, dir_option, json_option
+from arttrace.commands.shared.options import SharedOptionsGroup, dir_option, json_option
 from arttrace.errors import ServingError, TrainingError
 from arttrace.paths import DataDir
 from arttrace.records.policy import PolicyStep

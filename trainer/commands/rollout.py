@@ -14,15 +14,15 @@ from typing import Any, Literal
 import click
 import msgspec
 
-from arttrace.commands.options import dir_option, json_option
+from arttrace.commands.shared.options import dir_option, json_option
 from arttrace.errors import ArttraceError, RolloutError
-from arttrace.groups import REPLAY_OF
 from arttrace.paths import DataDir
 from arttrace.records.rollout import RolloutJob, RolloutResult
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import AnyStore, open_store
-from arttrace.views.filters import group_keys
+from arttrace.trajectories.groups import REPLAY_OF
+from arttrace.views.run_filter import group_keys
 from trainer.rollouts.replay import OnMissing, Plan, Scenario, plan_replay, same_entry
 from trainer.rollouts.report import Outcome, Report, report_of
 from trainer.rollouts.workers import RolloutWorkers

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import click
 
-from arttrace.commands.options import api_key_file_option, dir_option, json_option
+from arttrace.commands.shared.options import api_key_file_option, dir_option, json_option
 from arttrace.paths import DataDir
 from trainer.log import LogFormat, log_format_option, logging_to
 

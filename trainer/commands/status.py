@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from arttrace.commands.options import dir_option, json_option
+from arttrace.commands.shared.options import dir_option, json_option
 from arttrace.errors import TrainingError
 from arttrace.paths import DataDir
 from trainer.daemon.state import FAILED, STOPPED, DaemonState, read_state

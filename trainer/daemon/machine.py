@@ -28,13 +28,13 @@ from typing import Any
 import msgspec
 
 from arttrace.errors import ArttraceError, TrainingError
-from arttrace.groups import group_trajectories
 from arttrace.records.group import Group
 from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.reward import Judgement
 from arttrace.rewards import to_store
 from arttrace.store import AnyStore
 from arttrace.store.late import late
+from arttrace.trajectories.groups import group_trajectories
 from trainer.daemon.config import DaemonConfig
 from trainer.daemon.queue import Terms, look
 from trainer.daemon.scoring import JudgeTerms, judge

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from arttrace.rewards.mix import trajectory_reward
+from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import TrajectorySummary
 from trainer.daemon.state import PlannedGroup, Queue
 from trainer.grpo.selection import why_not

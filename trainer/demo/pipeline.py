@@ -19,12 +19,12 @@ from typing import Any
 
 from arttrace.collector.owner import hold_store
 from arttrace.errors import JudgeError, ServingError
-from arttrace.groups import group_trajectories
 from arttrace.paths import DataDir
 from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
 from arttrace.rewards import judgement_key, score_groups, to_store
 from arttrace.rewards.judge import load_litellm
+from arttrace.trajectories.groups import group_trajectories
 from trainer.demo import recipe, stand_in, stand_in_judge
 from trainer.demo.report import markdown
 from trainer.demo.scenarios import Scenario, draw, load_world, truth

@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from arttrace.errors import ServingError
-from arttrace.rewards.prompt import parse_prompt
+from arttrace.rewards.judge_prompt import parse_prompt
 from trainer.demo import stand_in
 
 NAME = "stand-in-judge"

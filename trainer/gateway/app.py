@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from arttrace.errors import ServingError
-from arttrace.records.unreadable import UNREADABLE
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.wire import Api
 from trainer.gateway.engines.pool import Pool
 from trainer.gateway.engines.sleep import Sleeper

@@ -15,7 +15,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from arttrace.errors import ServingError
-from arttrace.records.unreadable import UNREADABLE
+from arttrace.records.values.nesting import UNREADABLE
 from trainer.gateway.engines.pool import Pool, Replica
 from trainer.gateway.engines.upstream import EngineGone, Upstream
 from trainer.gateway.errors import engine_down

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from arttrace.records.unreadable import UNREADABLE
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.wire import Api
 from arttrace.wire.sampling import as_the_policy
 from trainer.gateway.errors import Refusal

@@ -15,7 +15,7 @@ import msgspec
 from arttrace.records.group import Group
 from arttrace.records.policy import PolicyStep
 from arttrace.records.reward import Judgement
-from arttrace.rewards.mix import trajectory_reward
+from arttrace.rewards.combine import trajectory_reward
 from trainer.grpo.batch import Batch
 from trainer.grpo.selection import staleness
 from trainer.learner.interface import StepMetrics

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from arttrace.records.reward import Reward
-from arttrace.rewards.mix import trajectory_reward
+from arttrace.rewards.combine import trajectory_reward
 from arttrace.store.summary import TrajectorySummary
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from arttrace.records.group import Group
 from arttrace.records.trajectory import Trajectory
-from arttrace.rewards.mix import trajectory_reward
+from arttrace.rewards.combine import trajectory_reward
 
 
 @dataclass(frozen=True, slots=True)

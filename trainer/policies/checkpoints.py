@@ -22,8 +22,8 @@ import msgspec
 
 from arttrace.errors import MayPass, TrainingError
 from arttrace.journal.lock import acquire
-from arttrace.private import make_directory
 from arttrace.records.policy import PolicyStep
+from arttrace.system.private_files import make_directory
 
 _MANIFEST, _PRUNED, _LOCK, _ROLLBACK = "manifest.json", "pruned.json", "train.lock", "rollback.json"
 STATE, DROPPED = "trainer_state.pt", "trainer_state.dropped"

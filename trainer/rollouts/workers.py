@@ -19,10 +19,10 @@ from typing import IO, overload
 import msgspec
 
 from arttrace.errors import RolloutError
-from arttrace.exits import how_ended
 from arttrace.paths import DataDir
-from arttrace.private import users_umask
 from arttrace.records.rollout import RolloutJob, RolloutResult, WorkerReady
+from arttrace.system.exit_status import how_ended
+from arttrace.system.private_files import users_umask
 
 __all__ = ["RolloutJob", "RolloutResult", "RolloutWorkers"]
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from arttrace.errors import ServingError
-from arttrace.exits import how_ended
 from arttrace.paths import DataDir
+from arttrace.system.exit_status import how_ended
 from trainer.serving.client import GatewayClient, find_serving
 from trainer.serving.process import GuardedProcess
 from trainer.serving.report import ServingFile

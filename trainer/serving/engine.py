@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from arttrace.errors import ServingError
-from arttrace.exits import how_ended
+from arttrace.system.exit_status import how_ended
 from trainer.serving.model import ModelShape, kv_cache_gib
 from trainer.serving.process import GuardedProcess
 

@@ -20,7 +20,7 @@ import uvicorn
 from arttrace.errors import ServingError
 from arttrace.journal.lock import acquire
 from arttrace.paths import DataDir
-from arttrace.private import make_directory, tighten_data
+from arttrace.system.private_files import make_directory, tighten_data
 from trainer.gateway.app import Gateway
 from trainer.gateway.engines.pool import Pool, Replica
 from trainer.gateway.engines.sleep import Sleeper

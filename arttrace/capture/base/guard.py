@@ -12,7 +12,7 @@ import os
 from collections import Counter
 from types import TracebackType
 
-from arttrace import native
+from arttrace.system import native_threads
 
 logger = logging.getLogger("arttrace")
 
@@ -20,12 +20,12 @@ failures: Counter[str] = Counter()
 """How often each part of ours failed, by the part's name."""
 
 _background: list[Exception] = []
-_lock = native.allocate_lock()
+_lock = native_threads.allocate_lock()
 
 
 def _after_fork_in_child() -> None:
     global _lock
-    _lock = native.allocate_lock()
+    _lock = native_threads.allocate_lock()
 
 
 if hasattr(os, "register_at_fork"):

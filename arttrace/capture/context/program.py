@@ -14,7 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-from arttrace import native
 from arttrace.capture.base.entry_point import of_program
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.base.ids import random_hex
@@ -23,8 +22,9 @@ from arttrace.capture.context.propagation import of_process
 from arttrace.capture.context.remote_parent import place_by_baggage, place_of
 from arttrace.capture.context.scope import Run, RunOverrides, Scope, ScopeKind
 from arttrace.capture.export import lifecycle
+from arttrace.system import native_threads
 
-_lock = native.Lock()
+_lock = native_threads.Lock()
 ROLLOUT = "ARTTRACE_ROLLOUT"
 """The environment's word for a rollout's values, from the worker to the program that it starts."""
 
@@ -108,7 +108,7 @@ def end() -> None:
 
 def _after_fork_in_child() -> None:
     global _lock, _scope
-    _lock, _scope = native.Lock(), None
+    _lock, _scope = native_threads.Lock(), None
 
 
 if hasattr(os, "register_at_fork"):

@@ -21,10 +21,10 @@ from arttrace.capture.export.otlp import encode_request, reward_span
 from arttrace.capture.export.otlp_client import Answer, OtlpClient
 from arttrace.journal import JournalFull, JournalWriter, Segment, list_segments, lock, read_segment
 from arttrace.journal.reader import SEALED_SUFFIX
-from arttrace.private import make_directory
 from arttrace.records.record import Record, encode_record
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
+from arttrace.system.private_files import make_directory
 
 _BATCH_BYTES = 4 << 20
 _BATCH_RECORDS = 512

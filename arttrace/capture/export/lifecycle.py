@@ -9,16 +9,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from arttrace import native
 from arttrace.capture.base.guard import Guard, logger
 from arttrace.capture.base.settings import Settings
 from arttrace.capture.export import summary
 from arttrace.paths import beside_another
+from arttrace.system import native_threads
 
 if TYPE_CHECKING:
     from arttrace.capture.export.recorder import Counts, Recorder
 
-_lock = native.Lock()
+_lock = native_threads.Lock()
 _recorder: Recorder | None = None
 _replaced: list[Recorder] = []  # their open scopes may still end
 _exiting = Guard("the flush at exit", background=True)
@@ -105,7 +105,7 @@ def _all() -> list[Recorder]:
 
 
 def _at_exit() -> None:
-    native.never_switch()
+    native_threads.never_switch()
     for finish in before_exit:
         with _exiting:
             finish()
@@ -119,7 +119,7 @@ def _at_exit() -> None:
 
 def _after_fork_in_child() -> None:
     global _lock
-    _lock = native.Lock()
+    _lock = native_threads.Lock()
     for each in _all():
         each.after_fork_in_child()
 

@@ -13,9 +13,9 @@ from functools import lru_cache
 from typing import Any
 
 from arttrace import semconv
-from arttrace.records.int64 import INT64
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanEvent, SpanLink, SpanRow
+from arttrace.records.values.integers import INT64
 
 _MAX_DEPTH = 32  # a message nested over a hundred levels does not parse; each of ours takes three
 _SMALL = [bytes((number,)) for number in range(0x80)]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from arttrace import native, semconv
+from arttrace import semconv
 from arttrace.capture.base.guard import Guard, failed, failures, logger, raise_background_failure
 from arttrace.capture.base.settings import MAX_SPOOL_BYTES, MAX_WAITING_BYTES, Settings
 from arttrace.capture.context.sampling import Holder
@@ -26,6 +26,7 @@ from arttrace.capture.export.span_rows import encoded, span_row
 from arttrace.content import ContentMode, ContentRules, Hidden
 from arttrace.journal import JournalWriter
 from arttrace.records.record import Record
+from arttrace.system import native_threads
 
 if TYPE_CHECKING:
     from arttrace.capture.export.shipper import Shipper
@@ -258,7 +259,7 @@ class Recorder:
     def hand_over(self, timeout_s: float | None = None) -> bool:
         """Return when everything submitted before is with the operating system, which outlives this process; False
         when that took longer than `timeout_s`."""
-        done = native.Event()
+        done = native_threads.Event()
         self.submit(self._end_turn)
         self.submit(done.set)
         self._hurry.set()
@@ -272,7 +273,7 @@ class Recorder:
         raise_background_failure()
         return in_time
 
-    def _wait(self, done: native.Event, timeout_s: float | None) -> bool:
+    def _wait(self, done: native_threads.Event, timeout_s: float | None) -> bool:
         """Wait for a job to be done by the worker, or do what waits in its place when there is none."""
         end = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -322,16 +323,16 @@ class Recorder:
             self._shipper.stop()
 
     def _start_worker_state(self) -> None:
-        self._jobs: native.SimpleQueue[tuple[Job, int, float]] = native.SimpleQueue()
+        self._jobs: native_threads.SimpleQueue[tuple[Job, int, float]] = native_threads.SimpleQueue()
         self._turn: list[bytes] = []
         self._turn_ends = 0.0
         self._gather_s = _GATHER_S
         self._oldest = math.inf
-        self._hurry = native.Event()  # somebody waits for a flush, or much waits
-        self._weighing = native.allocate_lock()
+        self._hurry = native_threads.Event()  # somebody waits for a flush, or much waits
+        self._weighing = native_threads.allocate_lock()
         self._waiting_bytes = 0
-        self._worker: native.Thread | None = None
-        self._starting = native.allocate_lock()
+        self._worker: native_threads.Thread | None = None
+        self._starting = native_threads.allocate_lock()
         # By id(), in order of beginning; those that lasted, and so are in the spool, are not here any more.
         self._open: dict[int, tuple[float, Opened]] = {}
         self._idle = True
@@ -343,7 +344,7 @@ class Recorder:
         try:
             if self._worker is not None:
                 return
-            self._worker = worker = native.Thread(self._work)
+            self._worker = worker = native_threads.Thread(self._work)
             try:
                 worker.start()
             except BaseException as error:
@@ -378,7 +379,7 @@ class Recorder:
                 if now >= self._turn_ends + (_LATE_TURN_S if late else 0.0):
                     self._end_turn()
                     if not late and not self._hurry.is_set():
-                        native.sleep(_PAUSE_S)
+                        native_threads.sleep(_PAUSE_S)
                     self._turn_ends = time.monotonic() + _TURN_S
                 sync_at = time.monotonic() + _SYNC_INTERVAL_S if sync_at is None else sync_at
             del job  # holds the bytes of a call
@@ -391,7 +392,7 @@ class Recorder:
 
     def _next_job(self, sync_at: float | None) -> tuple[Job | None, int, float]:
         """The next job, or None when it is time for something else. One that had to be waited for waits for more."""
-        with contextlib.suppress(native.Empty):
+        with contextlib.suppress(native_threads.Empty):
             return self._jobs.get_nowait()
         self._end_turn()
         self._hurry.clear()
@@ -401,7 +402,7 @@ class Recorder:
         self._idle = not times
         try:
             job = self._jobs.get(timeout=max(0.0, min(times) - time.monotonic()) if times else None)
-        except native.Empty:
+        except native_threads.Empty:
             return None, 0, 0.0
         self._idle = False
         self._gather()
@@ -430,7 +431,7 @@ class Recorder:
         while True:
             try:
                 job, weight, _ = self._jobs.get_nowait()
-            except native.Empty:
+            except native_threads.Empty:
                 break
             self._run(job, weight)
         self._end_turn()

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
-from arttrace import native
 from arttrace.capture.base.guard import Guard, logger
 from arttrace.capture.export.delivery import Delivered, Delivery, NotNow, ShippingLock, sizes, undelivered
 from arttrace.capture.export.otlp_client import OtlpClient
+from arttrace.system import native_threads
 
 _GATHER_S = 0.2  # what comes within this time goes out together
 _LOOK_S = 1.0  # how often to look for what other processes wrote, and for the lock
@@ -41,11 +41,11 @@ class Shipper:
         self._reset()
 
     def _reset(self) -> None:
-        self._thread: native.Thread | None = None
-        self._starting = native.allocate_lock()
-        self._news = native.Event()
-        self._hurry = native.Event()
-        self._stop = native.Event()
+        self._thread: native_threads.Thread | None = None
+        self._starting = native_threads.allocate_lock()
+        self._news = native_threads.Event()
+        self._hurry = native_threads.Event()
+        self._stop = native_threads.Event()
         self._waiting = 0  # callers of `drain`
         self._delivery: Delivery | None = None
         self.outages = 0
@@ -83,7 +83,7 @@ class Shipper:
                     return False
                 if end is not None and time.monotonic() >= end:
                     return False
-                native.pause(0.02)
+                native_threads.pause(0.02)
         finally:
             self._waiting -= 1
         return True
@@ -111,15 +111,15 @@ class Shipper:
         with self._starting:
             if self._thread is not None and self._thread.is_alive():
                 return
-            self._stop = native.Event()
-            thread = native.Thread(partial(self._run, self._stop))
+            self._stop = native_threads.Event()
+            thread = native_threads.Thread(partial(self._run, self._stop))
             try:
                 thread.start()
             except RuntimeError:  # the interpreter is ending
                 return
             self._thread = thread
 
-    def _run(self, stop: native.Event) -> None:
+    def _run(self, stop: native_threads.Event) -> None:
         with suppress_instrumentation():
             while not stop.is_set():
                 with _shipping:
@@ -129,7 +129,7 @@ class Shipper:
                         self._ship(lock, stop)
                 stop.wait(_URGENT_WAIT_S if self._waiting else _LOOK_S)
 
-    def _ship(self, lock: ShippingLock, stop: native.Event) -> None:
+    def _ship(self, lock: ShippingLock, stop: native_threads.Event) -> None:
         """Deliver what there is and what comes, until told to stop or until the lock is worth nothing any more."""
         client = self._client = self._new_client()
         self._delivery = Delivery(self._directory, client, stop.is_set)

@@ -9,11 +9,11 @@ from types import ModuleType
 
 import wrapt
 
-from arttrace import native
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.export import lifecycle
 from arttrace.capture.patches import registry as patches
 from arttrace.capture.patches import threads
+from arttrace.system import native_threads
 
 _HOOKS = (
     ("httpx", "httpx:install"),
@@ -52,7 +52,7 @@ _HOOKS = (
 
 _installing = Guard("installing a hook")
 _undoing = Guard("taking the hooks out")
-_lock = native.Lock()
+_lock = native_threads.Lock()
 _installed = False
 _registered = False
 _removed = False

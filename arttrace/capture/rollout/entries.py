@@ -17,8 +17,8 @@ import msgspec
 from arttrace.capture import bootstrap
 from arttrace.capture.base.annotations import as_annotated, hints_of
 from arttrace.capture.context.program import ROLLOUT
-from arttrace.exits import how_ended
 from arttrace.records.rollout import RolloutJob
+from arttrace.system.exit_status import how_ended
 
 
 def load_entry(entry: str) -> Callable[..., Any]:

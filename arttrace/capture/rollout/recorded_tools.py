@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from arttrace import native
 from arttrace.capture.base.annotations import as_annotated, hints_of
 from arttrace.capture.base.guard import Guard
 from arttrace.errors import ArttraceError
 from arttrace.records.message import canonical_json
 from arttrace.records.rollout import RecordedTool, ToolRecord
+from arttrace.system import native_threads
 
 if TYPE_CHECKING:
     from arttrace.capture.context.scope import Scope
@@ -40,7 +40,7 @@ class RecordedTools:
         self.agents = frozenset(record.agents)
         self.asked = 0
         """How many tool calls have come here to be answered."""
-        self._lock = native.allocate_lock()
+        self._lock = native_threads.allocate_lock()
         self._answers: defaultdict[tuple[str, bytes], deque[RecordedTool]] = defaultdict(deque)
         for tool in record.tools:
             self._answers[tool.name, canonical_json(tool.arguments)].append(tool)

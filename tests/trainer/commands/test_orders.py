@@ -16,11 +16,11 @@ from recorded_runs import recorded_group
 from tiny_model import make_base_model
 
 from arttrace.errors import TrainingError
-from arttrace.groups import group_trajectories
 from arttrace.loop.trainer_process import TrainerProcess
 from arttrace.paths import DataDir
 from arttrace.records.group import Group
 from arttrace.store import Store, open_store
+from arttrace.trajectories.groups import group_trajectories
 from trainer.commands.train import orders
 from trainer.commands.train.cli import command as train
 from trainer.commands.train.orders import Order, OrderedGroup, Trainer, parse_settings

@@ -20,7 +20,7 @@ from tiny_model import make_base_model
 
 from arttrace.paths import DataDir
 from arttrace.records.reward import Reward
-from arttrace.rewards.prompt import parse_prompt
+from arttrace.rewards.judge_prompt import parse_prompt
 from arttrace.store import Store
 from trainer.daemon.state import read_state
 from trainer.policies.checkpoints import Checkpoints

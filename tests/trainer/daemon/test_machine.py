@@ -21,7 +21,7 @@ from recorded_runs import recorded_group
 
 from arttrace.errors import TrainingError
 from arttrace.paths import DataDir
-from arttrace.rewards.prompt import parse_prompt
+from arttrace.rewards.judge_prompt import parse_prompt
 from arttrace.store import Store
 from trainer.daemon.config import DaemonConfig, Keep
 from trainer.daemon.machine import Daemon

@@ -10,8 +10,8 @@ import pytest
 from openai import OpenAI
 
 from arttrace.records.message import Message, TextPart, ToolCallPart, ToolResultPart
-from arttrace.rewards.answer import read_answer
-from arttrace.rewards.prompt import judge_prompt
+from arttrace.rewards.judge_answer import read_answer
+from arttrace.rewards.judge_prompt import judge_prompt
 from arttrace.rewards.transcript import AgentTranscript, Transcript
 from trainer.demo import stand_in, stand_in_judge
 from trainer.demo.teacher import Teacher

@@ -4,11 +4,11 @@ import pytest
 from simulated_agent import Run, message, research_run
 
 from arttrace.errors import TrainingError
-from arttrace.groups import group_trajectories
 from arttrace.records.group import Group
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.trajectories import build_trajectories, sequences
+from arttrace.trajectories.groups import group_trajectories
 from trainer.grpo.batch import make_batch
 from trainer.grpo.trainer import require_trainable
 

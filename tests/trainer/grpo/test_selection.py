@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_agent import Run, message
 
-from arttrace.groups import group_trajectories
 from arttrace.paths import DataDir
 from arttrace.records.record import Record
 from arttrace.records.reward import Reward
@@ -16,6 +15,7 @@ from arttrace.records.trajectory import Trajectory
 from arttrace.store import Store
 from arttrace.store.summary import summarise
 from arttrace.trajectories import build_trajectories
+from arttrace.trajectories.groups import group_trajectories
 from trainer.grpo.batch import make_batch
 from trainer.grpo.selection import choose
 

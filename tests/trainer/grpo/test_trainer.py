@@ -10,11 +10,11 @@ import pytest
 from simulated_agent import research_run
 
 from arttrace.errors import ServingError, TrainingError
-from arttrace.groups import group_trajectories
 from arttrace.paths import DataDir
 from arttrace.records.record import Record
 from arttrace.records.reward import Reward
 from arttrace.store import Store
+from arttrace.trajectories.groups import group_trajectories
 from trainer.grpo.trainer import PolicyTrainer
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample, StepMetrics

@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from pydantic.fields import FieldInfo
 
 from arttrace.collector.owner import HOST, hold_store
-from arttrace.commands.judge_options import read_rubric
+from arttrace.commands.scoring.judge_options import read_rubric
 from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir
 from arttrace.store.remote import read_owner

@@ -13,9 +13,9 @@ from pathlib import Path
 import click
 import msgspec
 
-from arttrace.groups import group_trajectories
 from arttrace.records.group import Group
 from arttrace.store import AnyStore
+from arttrace.trajectories.groups import group_trajectories
 from trainer.commands.train.report import print_step, require_base_model, tell_uses, uses_document
 from trainer.grpo.advantages import Scale
 from trainer.grpo.batch import Batch, make_batch

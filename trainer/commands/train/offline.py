@@ -11,10 +11,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from arttrace.commands.progress import Progress
-from arttrace.groups import group_trajectories
+from arttrace.commands.shared.progress import Progress
 from arttrace.records.group import Group
 from arttrace.store import AnyStore
+from arttrace.trajectories.groups import group_trajectories
 from trainer.commands.train.report import print_step, require_base_model, tell_uses, uses_document
 from trainer.learner import LearnerConfig
 from trainer.offline.plan import Method, OfflinePlan, plan_dpo, plan_sft, require_examples

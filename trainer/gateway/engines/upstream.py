@@ -9,7 +9,7 @@ import msgspec
 
 from arttrace.content import secrets
 from arttrace.errors import ServingError
-from arttrace.records.unreadable import UNREADABLE
+from arttrace.records.values.nesting import UNREADABLE
 from trainer.gateway.engines.connections import Answer, BrokenOff, Connections
 from trainer.gateway.errors import engine_down
 from trainer.serving.engine import EngineAddress

@@ -1,0 +1,84 @@
+"""`arttrace export`: the stored spans, as they came, for other systems."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from arttrace.commands.shared.options import store_option
+from arttrace.errors import ArttraceError
+from arttrace.formats.otlp.encode_json import encode_json
+from arttrace.formats.otlp.encode_protobuf import encode_protobuf
+from arttrace.paths import DataDir
+from arttrace.records.span import SpanRow
+from arttrace.store import AnyStore, open_store
+
+_SPANS_AT_ONCE = 10_000
+_FORMS: dict[str, Callable[[list[SpanRow]], bytes]] = {
+    "otlp-json": lambda spans: encode_json(spans) + b"\n",
+    "otlp-protobuf": encode_protobuf,
+}
+
+
+@click.command("export")
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option("--format", "form", type=click.Choice(list(_FORMS)), default="otlp-json", show_default=True)
+@click.option("--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="A file.  [default: print]")
+@store_option
+def command(ids: tuple[str, ...], form: str, output: Path | None, data: DataDir) -> None:
+    """Write the spans of the trajectories ID (or of everything) as they came: one OTLP/JSON request per line, or one
+    request in protobuf.
+
+    `arttrace import` and any OTLP receiver take them in again.
+    """
+    with open_store(data) as store:
+        try:
+            if output is None:
+                _write(store, ids, _FORMS[form], sys.stdout.buffer)
+                return
+            with output.open("wb") as file:
+                count = _write(store, ids, _FORMS[form], file)
+        except OSError as error:
+            raise ArttraceError(
+                f"{output or 'standard output'} cannot be written: {error.strerror or error}"
+            ) from error
+    click.echo(f"{count} spans in {output}")
+
+
+def _write(store: AnyStore, ids: tuple[str, ...], encode: Callable[[list[SpanRow]], bytes], file: BinaryIO) -> int:
+    count = 0
+    for spans in _of_trajectories(store, ids) if ids else _everything(store):
+        count += len(spans)
+        if spans:
+            file.write(encode(spans))
+    return count
+
+
+def _of_trajectories(store: AnyStore, ids: tuple[str, ...]) -> Iterator[list[SpanRow]]:
+    written: set[str] = set()
+    for id in ids:
+        spans = [span for span in store.spans(store.trajectory(id).id) if span.trace_id not in written]
+        written.update(span.trace_id for span in spans)  # a trace may be in several runs
+        yield spans
+
+
+def _everything(store: AnyStore) -> Iterator[list[SpanRow]]:
+    """One trace after the other, as they began, read some thousands of spans at a time."""
+    _, rows = store.sql(
+        "SELECT trace_id, count(*) FROM span_records GROUP BY trace_id ORDER BY min(start_ns), trace_id"
+    )
+    traces: list[str] = []
+    held = 0
+    for place, (trace_id, spans) in enumerate(rows, start=1):
+        traces.append(trace_id)
+        held += spans
+        if held >= _SPANS_AT_ONCE or place == len(rows):
+            of_trace: dict[str, list[SpanRow]] = {trace: [] for trace in traces}
+            for span in store.spans_of_traces(traces):
+                of_trace[span.trace_id].append(span)
+            yield from of_trace.values()
+            traces, held = [], 0

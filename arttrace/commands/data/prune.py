@@ -1,0 +1,61 @@
+"""`arttrace prune`: old runs out of the store, and their space back."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+import click
+
+from arttrace.commands.shared import units
+from arttrace.commands.shared.options import store_option
+from arttrace.paths import DataDir
+from arttrace.store import open_store
+from arttrace.store.prune import Pruned
+
+
+@click.command("prune")
+@click.option("--older-than", "age_ns", metavar="AGE", callback=units.age_ns, help="Runs that are older: 30d, 12h.")
+@click.option(
+    "--max-size", "max_bytes", metavar="SIZE", callback=units.size_bytes, help="The oldest until the file fits: 10GB."
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@store_option
+def command(age_ns: int | None, max_bytes: int | None, dry_run: bool, data: DataDir) -> None:
+    """Take old runs out of the store.
+
+    A run is as old as the later of two things: when it ended, and when it came into the store. What was imported
+    yesterday is a day old, whenever it happened. What is to go is listed by where it came from, first.
+
+    What policies consumed, their steps and paid-for judgements stay known. The file is written anew and takes the old
+    one's place at once: there must be room for what is kept.
+    """
+    if age_ns is None and max_bytes is None:
+        raise click.UsageError("say what is to go: --older-than AGE, --max-size SIZE, or both")
+    before_ns = None if age_ns is None else time.time_ns() - age_ns
+    with open_store(data) as store:
+        found = store.prune(before_ns=before_ns, max_bytes=max_bytes, dry_run=True)
+        _tell(found)
+        if dry_run:
+            return
+        done = store.prune(before_ns=before_ns, max_bytes=max_bytes) if found.trajectories or found.spans else found
+    click.echo(_counts(done, "gone"))
+    if done.bytes_after is not None:
+        click.echo(f"{done.bytes_before / 1e6:.1f} MB before, {done.bytes_after / 1e6:.1f} MB now")
+
+
+def _tell(found: Pruned) -> None:
+    """What goes, by where it came from."""
+    click.echo(_counts(found, "to go"))
+    room = max((len(source.name) for source in found.sources), default=0)
+    for source in found.sources:
+        days = f"{_day(source.first_ns)} to {_day(source.last_ns)}"
+        click.echo(f"  {source.name.ljust(room)}  {source.trajectories} trajectories ({source.spans} spans) of {days}")
+
+
+def _counts(found: Pruned, verb: str) -> str:
+    return f"{found.trajectories} trajectories ({found.spans} spans) {verb}, {found.kept_trajectories} kept"
+
+
+def _day(time_ns: int) -> str:
+    return datetime.fromtimestamp(time_ns / 1e9, UTC).date().isoformat()

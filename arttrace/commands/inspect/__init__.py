@@ -1,0 +1,1 @@
+"""`arttrace ls`, `show`, `sql` and `group`: commands that read the store."""

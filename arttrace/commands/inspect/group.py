@@ -1,0 +1,128 @@
+"""`arttrace group`: stored runs grouped by another criterion than their own; a view that can be taken back."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import click
+import msgspec
+
+from arttrace.commands.shared.options import json_option, store_option
+from arttrace.paths import DataDir
+from arttrace.records.grouping import Grouping
+from arttrace.records.trajectory import Trajectory
+from arttrace.store import AnyStore, open_store
+from arttrace.trajectories.groups import BY, group_key, keys_by, own_key
+
+_AT_ONCE = 1000
+_SHOWN = 20
+
+
+@click.command("group")
+@click.option("--by", metavar="|".join(BY), help="What runs of one group have in common.")
+@click.option("--undo", is_flag=True, help="Back to the groups that the runs have by themselves.")
+@click.option("--entry", metavar="NAME", help="Only runs of this entry point, as `arttrace ls` shows it.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be joined.")
+@json_option
+@store_option
+def command(by: str | None, undo: bool, entry: str | None, dry_run: bool, as_json: bool, data: DataDir) -> None:
+    """Group stored runs by another criterion than their own, so that they can be compared.
+
+    \b
+    --by entry            the entry point and its arguments, whatever path or module loaded it: joins what older
+                          versions recorded under several names; a group or scenario that your code named stays
+    --by input            the first message of the user
+    --by metadata.NAME    a value of the runs' metadata, such as metadata.task_id
+    --by argument.NAME    a value of the entry point's arguments
+
+    A run that says nothing of it keeps the group that it has. Nothing that was recorded changes: the last grouping of a
+    run counts everywhere, in `ls`, `score`, `train` and SQL, and `--undo` takes it back. Runs that come later have
+    their own group; give it to them with `scenario=` or `group=`.
+    """
+    if (by is None) == (not undo):
+        raise click.UsageError(f"say what to group by: --by {' | '.join(BY)}; or --undo")
+    with open_store(data) as store:
+        runs = _runs(store, entry)
+        before, own = {run.id: group_key(run) for run in runs}, {run.id: own_key(run) for run in runs}
+        try:
+            found = own if by is None else keys_by(by, runs)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--by") from error
+        after = {id: found[id] or key for id, key in before.items()}
+        changed = {id: None if key == own[id] else key for id, key in after.items() if key != before[id]}
+        if not dry_run:
+            _store(store, by or "own", changed)
+    without = sum(found[id] is None for id in before)
+    if as_json:
+        click.echo(msgspec.json.encode(_document(before, after, without)))
+    else:
+        _show(by, before, after, without, dry_run)
+
+
+def _runs(store: AnyStore, entry: str | None) -> list[Trajectory]:
+    """The stored runs, without what they said: only what groups are made of."""
+    ids = [one.id for one in store.summaries() if entry is None or entry in (one.entry, one.entry.rpartition("/")[2])]
+    found: list[Trajectory] = []
+    for start in range(0, len(ids), _AT_ONCE):
+        for run in store.trajectories(ids=ids[start : start + _AT_ONCE]):
+            first = run.calls[:1]
+            found.append(msgspec.structs.replace(run, calls=first, nodes=(), tool_calls=(), agents=run.agents[:1]))
+    return found
+
+
+def _store(store: AnyStore, by: str, keys: Mapping[str, str | None]) -> None:
+    now, items = time.time_ns(), sorted(keys.items())
+    for start in range(0, len(items), _AT_ONCE):
+        some = dict(items[start : start + _AT_ONCE])
+        store.append([Grouping(id=secrets.token_hex(16), by=by, keys=some, time_ns=now)])
+
+
+def _joined(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[tuple[str, int, Sequence[str]]]:
+    """The groups that changed: their key, how many runs they have, and the groups that these had."""
+    members: defaultdict[str, list[str]] = defaultdict(list)
+    for id, key in after.items():
+        members[key].append(id)
+    for key, ids in sorted(members.items()):
+        earlier = [name for name, _ in Counter(before[id] for id in ids).most_common()]
+        if earlier != [key]:
+            yield key, len(ids), earlier
+
+
+def _document(before: Mapping[str, str], after: Mapping[str, str], without: int) -> dict[str, Any]:
+    return {
+        "runs": len(after),
+        "groups_before": len({*before.values()}),
+        "groups": len({*after.values()}),
+        "without_key": without,
+        "changed": [
+            {"key": key, "runs": runs, "groups_before": list(earlier)} for key, runs, earlier in _joined(before, after)
+        ],
+    }
+
+
+def _show(by: str | None, before: Mapping[str, str], after: Mapping[str, str], without: int, dry_run: bool) -> None:
+    changed = list(_joined(before, after))
+    verb = "would be" if dry_run else "are"
+    click.echo(
+        f"{len(after)} runs {verb} in {len({*after.values()})} groups{'' if by is None else f' by {by}'}; "
+        f"{len({*before.values()})} before."
+    )
+    joined = sorted((one for one in changed if len(one[2]) > 1), key=lambda one: (-len(one[2]), -one[1], one[0]))
+    for key, runs, earlier in joined[:_SHOWN]:
+        names = ", ".join(_short(name) for name in earlier[:4]) + (", ..." if len(earlier) > 4 else "")
+        click.echo(f"  {_short(key)}: {runs} runs, joined from {len(earlier)} groups: {names}")
+    if rest := len(changed) - len(joined[:_SHOWN]):
+        noun = "group has" if rest == 1 else "groups have"
+        click.echo(f"  {rest} {'more ' if joined else ''}{noun} another key (--json lists all).")
+    if without:
+        click.echo(f"  {without} runs say nothing of {by} and keep their group.")
+    if by is not None and changed and not dry_run:
+        click.echo("`arttrace group --undo` takes it back.")
+
+
+def _short(key: str) -> str:
+    return key if len(key) <= 60 else key[:57] + "..."

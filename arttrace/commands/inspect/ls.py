@@ -1,0 +1,149 @@
+"""`arttrace ls`: the trajectories of a data directory, the newest first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import click
+import msgspec
+
+from arttrace.commands.shared.options import json_option, store_option
+from arttrace.paths import DataDir
+from arttrace.rewards.combine import trajectory_reward
+from arttrace.store import TrajectorySummary, open_store
+from arttrace.store.late import late
+from arttrace.trajectories.identity.membership import ADVICE_ON_COLLISIONS, has_collisions
+from arttrace.views import run_filter, terminal
+from arttrace.views.run_filter import RunFilter, chosen, comparison, moment, runs_with
+
+
+def _checked(check: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
+    def callback(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                check(value)
+            except ValueError as error:
+                raise click.BadParameter(str(error)) from error
+        return value
+
+    return callback
+
+
+@click.command("ls")
+@click.option("--entry", metavar="NAME", help="Only runs of this entry point.")
+@click.option("--group", metavar="KEY", help="Only runs of this group: its key, or what the column shows of it.")
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only runs with this tag; several: with all of them.")
+@click.option("--policy", metavar="NAME[@N]", help="Only runs that this policy, or this version of it, answered in.")
+@click.option(
+    "--status", type=click.Choice(["complete", "unread", "incomplete", "failed"]), help="Only runs of this status."
+)
+@click.option("--errors", is_flag=True, help="Only runs that failed or are incomplete.")
+@click.option("--reward", metavar="'<0.5'", callback=_checked(comparison), help="Only runs with such a reward.")
+@click.option("--since", metavar="2h|DATE", callback=_checked(moment), help="Only runs that started since.")
+@click.option("--search", metavar="TEXT", help="Only runs with this text in their messages, tool calls or arguments.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most this many.")
+@click.option("--wide", is_flag=True, help="Show tags and metadata too, and nothing shortened.")
+@json_option
+@store_option
+def command(
+    entry: str | None,
+    group: str | None,
+    tags: tuple[str, ...],
+    policy: str | None,
+    status: str | None,
+    errors: bool,
+    reward: str | None,
+    since: str | None,
+    search: str | None,
+    limit: int,
+    wide: bool,
+    as_json: bool,
+    data: DataDir,
+) -> None:
+    """List captured trajectories, the newest first; of several filters all must hold.
+
+    The status "unread" is of a run with calls that yield no message: below the list stands what they are. The column
+    "tokens" reads trained/captured: how many of the sampled tokens a policy can be trained on.
+    `arttrace show ID` shows one of them.
+    """
+    wanted = RunFilter(
+        entry=entry,
+        group=group,
+        tags=tags,
+        policy=policy,
+        status=("failed", "incomplete") if errors else (status,) if status else (),
+        reward=reward,
+        since_ns=None if since is None else moment(since),
+    )
+    with open_store(data) as store:
+        if wanted or search:
+            ids = runs_with(store, search) if search else None
+            summaries = chosen(store.summaries(since_ns=wanted.since_ns), wanted, ids, limit)
+        else:
+            summaries = store.summaries(limit=limit)
+        waiting = [] if as_json else [id for (id,) in store.sql(_REWARDED_AND_NOT_HERE)[1]]
+        late_in = late(store, summaries)
+    if as_json:
+        documents = [
+            {**msgspec.to_builtins(s), "reward": trajectory_reward(s), "late": late_in.get(s.id, ())} for s in summaries
+        ]
+        click.echo(msgspec.json.encode(documents))
+        return
+    if waiting:
+        named = ", ".join(map(terminal.one_line, waiting[:_NAMED])) + (", ..." if len(waiting) > _NAMED else "")
+        count = f"{len(waiting)} run{'' if len(waiting) == 1 else 's'}" if len(waiting) < _COUNTED else "many runs"
+        click.secho(f"rewards wait for {count} that are not here: {named}", fg="yellow", err=True)
+    if not summaries:
+        only_group = group is not None and wanted == RunFilter(group=group) and not search
+        click.echo(
+            f"no trajectories in group {group!r}" if only_group
+            else "no trajectory matches" if wanted or search
+            else "no trajectories yet"
+        )  # fmt: skip
+        return
+    prefixes = terminal.short_ids([summary.id for summary in summaries])
+    console = terminal.console()
+    if wide:
+        console.width = max(console.width, 10_000)
+    rows = (_row(summary, prefixes[summary.id], wide) for summary in summaries)
+    console.print(terminal.trajectory_table(rows, wide=wide))
+    if any(has_collisions(summary.incomplete) for summary in summaries):
+        console.print(ADVICE_ON_COLLISIONS, style="yellow")
+    for id, versions in late_in.items():
+        console.print(f"{prefixes[id]}: {terminal.came_late(versions)}", style="yellow", markup=False)
+    unread = Counter[str]()
+    for summary in summaries:
+        unread.update(summary.unread)
+    for line in terminal.unread_lines(unread):
+        console.print(line, style="yellow", markup=False)
+    if len(summaries) == limit:
+        console.print(f"the newest {limit}; more with --limit", style="dim")
+
+
+_NAMED, _COUNTED = 3, 1000
+_REWARDED_AND_NOT_HERE = f"""SELECT DISTINCT trajectory_id FROM reward_records
+    WHERE trajectory_id NOT IN (SELECT trajectory_id FROM span_records WHERE trajectory_id IS NOT NULL)
+    AND split_part(trajectory_id, ':', 1) NOT IN (SELECT trace_id FROM span_records)
+    AND id NOT IN (SELECT id FROM placed_rewards) ORDER BY 1 LIMIT {_COUNTED}"""  # noqa: S608
+
+_HUGE = 1e6  # a reward that would take the other columns' room
+
+
+def _row(summary: TrajectorySummary, prefix: str, wide: bool) -> tuple[str, ...]:
+    reward = trajectory_reward(summary)
+    group = "" if summary.group == summary.id else terminal.group_name(summary.group, summary.entry)
+    metadata = msgspec.json.encode(summary.metadata).decode() if summary.metadata else ""
+    return (
+        prefix,
+        terminal.entry_name(summary.entry),
+        group,
+        terminal.age(summary.start_ns),
+        str(summary.agents),
+        str(summary.calls),
+        f"{summary.trained_tokens}/{summary.captured_tokens}",
+        ", ".join(summary.policy_versions) or "-",
+        "-" if reward is None else f"{reward:.3f}" if abs(reward) < _HUGE else f"{reward:.3g}",
+        run_filter.status(summary),
+        *((", ".join(summary.tags), metadata) if wide else ()),
+    )

@@ -1,0 +1,46 @@
+"""`arttrace sql`: a query over the store's views."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from arttrace.commands.shared.options import json_option, store_option
+from arttrace.paths import DataDir
+from arttrace.store import open_store
+from arttrace.store.views import as_text
+from arttrace.views import terminal
+
+
+class _SqlCommand(click.Command):
+    """Its help ends with every view and column, from the table that makes them."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Views"):
+            for line in as_text(formatter.width - formatter.current_indent).splitlines():
+                formatter.write(f"{'':{formatter.current_indent}}{line}".rstrip() + "\n")
+
+
+@click.command("sql", cls=_SqlCommand)
+@click.argument("query")
+@json_option
+@store_option
+def command(query: str, as_json: bool, data: DataDir) -> None:
+    """Run a SQL query (DuckDB's dialect) that reads the store. Times are TIMESTAMPTZ, in UTC.
+
+    \b
+    Examples:
+      arttrace sql 'SELECT scenario, avg(value) FROM rewards
+                    JOIN trajectories t ON t.id = trajectory_id GROUP BY scenario'
+      arttrace sql "SELECT id, calls, tags FROM trajectories
+                    WHERE started > now() - interval 1 hour AND metadata->>'user' = 'u1'"
+    """
+    with open_store(data) as store:
+        columns, rows = store.sql(query)
+    if as_json:
+        named = [dict(zip(columns, row, strict=True)) for row in rows]
+        click.echo(msgspec.json.encode(named, enc_hook=str))
+        return
+    console = terminal.console()
+    terminal.print_rows(console, columns, rows)
+    console.print(f"{len(rows)} row{'' if len(rows) == 1 else 's'}", style="dim")

@@ -1,0 +1,1 @@
+"""`arttrace score` and `arttrace judge-check`: rewards for stored runs."""

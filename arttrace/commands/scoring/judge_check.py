@@ -1,0 +1,90 @@
+"""`arttrace judge-check`: how far a judge can be trusted, on groups of runs whose true rewards are known."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from arttrace.collector.owner import hold_store
+from arttrace.commands.scoring.judge_options import judge_base_url_option, judge_option, judge_params, rubric_option
+from arttrace.commands.shared.options import json_option, store_option
+from arttrace.paths import DataDir
+from arttrace.rewards.judge_check import JudgeCheck, check_judge
+from arttrace.trajectories.groups import group_trajectories
+
+
+@click.command("judge-check")
+@judge_option
+@judge_base_url_option
+@rubric_option
+@click.option(
+    "--repeats",
+    type=click.IntRange(1, 100),
+    default=3,
+    show_default=True,
+    help="How often to ask about each group, in another order each time.",
+)
+@click.option("--limit", type=click.IntRange(min=1), help="Ask about so many groups only.")
+@store_option
+@json_option
+def command(
+    judge: str,
+    judge_base_url: str | None,
+    rubric: str,
+    repeats: int,
+    limit: int | None,
+    data: DataDir,
+    as_json: bool,
+) -> None:
+    """Let a judge score groups whose runs have rewards from code, and compare.
+
+    Nothing is stored, and the judge sees no reward. Agreement of 50 % is chance. A judge that varies by more than the
+    differences it is to see, or that favours a place in the prompt, needs more --votes when scoring, or replacing.
+    """
+    with hold_store(data) as store:
+        complete = [trajectory for trajectory in store.trajectories() if not trajectory.incomplete]
+    groups = [group for group in group_trajectories(complete) if len(group.trajectories) > 1][:limit]
+
+    def on_ballot(done: int, total: int) -> None:
+        if done == total or done % 10 == 0:
+            click.echo(f"{done} of {total} answers", err=True)
+
+    params = judge_params(judge, judge_base_url)
+    found = asyncio.run(check_judge(groups, judge, params, rubric, repeats=repeats, on_ballot=on_ballot))
+    if as_json:
+        click.echo(msgspec.json.encode(found))
+    else:
+        _show(judge, found)
+
+
+def _show(judge: str, found: JudgeCheck) -> None:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+    cost = "price not known" if found.cost is None else f"${found.cost:.4f}"
+    for name, value, meaning in (
+        ("pairs ordered as the rewards", _share(found.agreement), "50 % is chance"),
+        ("rank correlation (tau-b)", _number(found.tau), "1 is the same order"),
+        ("spread where rewards are equal", _number(found.equal_spread), f"{found.equal_groups} groups; 0 is right"),
+        ("first place less last place", _number(found.first_minus_last, signed=True), "0 is no bias"),
+        ("deviation over repeats", _number(found.repeat_std), "0 is always the same score"),
+        ("answers", f"{found.ballots}", f"{found.failed} more could not be used" if found.failed else ""),
+        ("tokens", f"{found.input_tokens + found.output_tokens}", cost),
+    ):
+        table.add_row(name, value, meaning)
+    console = Console()
+    console.print(f"{judge} on {found.groups} groups of {found.runs} runs", highlight=False)
+    console.print(table, highlight=False)
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def _number(value: float | None, *, signed: bool = False) -> str:
+    return "-" if value is None else f"{value:{'+' if signed else ''}.3f}"

@@ -1,0 +1,58 @@
+"""The options that say which model judges, at which address, and by which rubric."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from arttrace.rewards.judge_prompt import DEFAULT_RUBRIC
+
+_Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def read_rubric(given: str | None) -> str:
+    """The text of --rubric: a file's, or itself; the default where none is given."""
+    if given is None:
+        return DEFAULT_RUBRIC
+    try:
+        words = Path(given).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise click.BadParameter(f"{given} is no text file", param_hint="--rubric") from None
+    except OSError:  # no such file, or longer than a file's name may be: it is the text itself
+        words = given
+    if not words.strip():
+        raise click.BadParameter("the rubric is empty", param_hint="--rubric")
+    return words
+
+
+def judge_params(judge: str, base_url: str | None) -> dict[str, Any]:
+    """What litellm is told beside the model. Says when the address comes from the environment instead."""
+    elsewhere = os.environ.get("OPENAI_BASE_URL")
+    if judge.startswith("openai/") and not base_url and elsewhere:
+        # The agent's address, exported in the same shell, would be the judge's as well.
+        click.echo(
+            f"note: the judge is asked at $OPENAI_BASE_URL, {elsewhere}; unset it to ask OpenAI itself", err=True
+        )
+    return {"api_base": base_url} if base_url else {}
+
+
+def _read(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str:
+    return read_rubric(value)
+
+
+judge_option: _Decorator = click.option(
+    "--judge", required=True, metavar="MODEL", help="Judge model by its litellm name, such as openai/o3."
+)
+judge_base_url_option: _Decorator = click.option(
+    "--judge-base-url", metavar="URL", help="Ask this server (chat completions) instead of the provider's."
+)
+rubric_option: _Decorator = click.option(
+    "--rubric",
+    metavar="FILE|TEXT",
+    callback=_read,
+    help="What a good run is, in words.  [default: success, then economy]",
+)

@@ -1,0 +1,240 @@
+"""`arttrace score`: a judge scores the groups in the store that it has not scored yet."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from arttrace.collector.owner import hold_store
+from arttrace.commands.scoring.judge_options import judge_base_url_option, judge_params, rubric_option
+from arttrace.commands.scoring.score_by_function import load_rewarder, score_by_function
+from arttrace.commands.shared.options import json_option, store_option
+from arttrace.errors import JudgeError, StoreError
+from arttrace.paths import DataDir
+from arttrace.records.group import Group
+from arttrace.records.reward import Judgement
+from arttrace.rewards import judgement_key, score_groups, to_store
+from arttrace.store import AnyStore
+from arttrace.trajectories.groups import group_trajectories
+from arttrace.views.run_filter import group_keys
+
+_NO_GROUP_MEND = (
+    "A group comes about when an entry point runs more than once on the same scenario: give runs the same `scenario` "
+    "or `group`, or call the entry point again with the same arguments. `arttrace ls` shows what the store holds."
+)
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    """What is to be done: `due` groups are not judged yet, `judged` ones are, by this judge and rubric."""
+
+    due: list[Group]
+    judged: list[Judgement]
+    singletons: int
+    incomplete: int
+
+
+@click.command()
+@click.option("--judge", metavar="MODEL", help="Judge model by its litellm name, such as openai/o3.")
+@judge_base_url_option
+@rubric_option
+@click.option("--reward", metavar="MODULE:FUNCTION", help="Reward runs by this function of a trajectory instead.")
+@click.option("--reward-version", metavar="TEXT", help="Version of the function.  [default: a hash of its source]")
+@click.option("--group", metavar="KEY", help="Score this group only: its key, or what `ls` shows.")
+@click.option(
+    "--votes",
+    type=click.IntRange(1, 15),
+    default=1,
+    show_default=True,
+    help="Ask so many times per group, in another order each time, and take the mean.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be scored; ask nobody.")
+@store_option
+@json_option
+def command(
+    judge: str | None,
+    judge_base_url: str | None,
+    rubric: str,
+    reward: str | None,
+    reward_version: str | None,
+    group: str | None,
+    votes: int,
+    dry_run: bool,
+    data: DataDir,
+    as_json: bool,
+) -> None:
+    """Let a judge model score every group of runs (RULER), or a function of yours reward every run.
+
+    The runs of one scenario are shown to the judge together, and it scores them against each other, in 0..1. Each
+    group is stored as soon as it is scored, and is not paid for twice: stop the command, start it again, and it goes on
+    with the groups that are left. Rewards that your code gave stay as they are.
+
+    With --reward, `def function(trajectory) -> float | None` is called once for each complete run, and again when its
+    source, --reward-version or the run has changed: its reward then takes the place of its earlier one. It is added to
+    what the run was rewarded with otherwise. None gives no reward.
+    """
+    if (judge is None) == (reward is None):
+        raise click.UsageError("give either --judge MODEL or --reward MODULE:FUNCTION")
+    if reward is not None:
+        rewarder = load_rewarder(reward, reward_version)
+        with hold_store(data) as store:
+            score_by_function(store, rewarder, group, dry_run=dry_run, as_json=as_json)
+        return
+    assert judge is not None
+    params = judge_params(judge, judge_base_url)
+    with hold_store(data) as store:
+        plan = _plan(store, judge, rubric, group, votes)
+        if dry_run:
+            _show_due(plan, votes, as_json)
+            return
+        total, done = len(plan.due), 0
+
+        def on_judged(scored: Group, judgement: Judgement) -> None:
+            nonlocal done
+            store.append(to_store(judgement))
+            plan.judged.append(judgement)
+            done += 1
+            click.echo(
+                f"[{done}/{total}] {_without_folder(scored.key)}: {_scores(judgement)}, {_price(judgement.cost)}",
+                err=True,
+            )
+
+        try:
+            results = asyncio.run(score_groups(plan.due, judge, params, rubric, votes=votes, on_judged=on_judged))
+        except BaseException:
+            if total:
+                click.echo(f"{done} of {total} groups are scored and stored; run again to go on.", err=True)
+            raise
+    failed = [
+        (one.key, result) for one, result in zip(plan.due, results, strict=True) if isinstance(result, JudgeError)
+    ]
+    judgements = sorted(plan.judged, key=lambda judgement: judgement.group)
+    if as_json:
+        click.echo(msgspec.json.encode(_document(plan, judgements, done, failed)))
+    else:
+        _show(plan, judgements, done, failed)
+    if failed:
+        raise JudgeError(f"{len(failed)} of {total} groups could not be scored.", failed[0][1].mend)
+
+
+def _plan(store: AnyStore, judge: str, rubric: str, key: str | None, votes: int) -> _Plan:
+    trajectories = store.trajectories(groups=None if key is None else group_keys(store, key))
+    complete = [trajectory for trajectory in trajectories if not trajectory.incomplete]
+    groups = group_trajectories(complete)
+    several = [group for group in groups if len(group.trajectories) > 1]
+    if not several:
+        raise StoreError(_why_no_group(len(trajectories), len(complete), key), _NO_GROUP_MEND)
+    due, judged = [], []
+    for group in several:
+        judgement = store.judgement(judgement_key(group, judge, rubric, votes))
+        if judgement is None:
+            due.append(group)
+        else:
+            judged.append(judgement)
+    return _Plan(due, judged, len(groups) - len(several), len(trajectories) - len(complete))
+
+
+def _show_due(plan: _Plan, votes: int, as_json: bool) -> None:
+    runs = sum(len(group.trajectories) for group in plan.due)
+    if as_json:
+        due = {group.key: len(group.trajectories) for group in plan.due}
+        click.echo(
+            msgspec.json.encode(
+                {
+                    "due": due,
+                    "judged": len(plan.judged),
+                    "singletons": plan.singletons,
+                    "incomplete": plan.incomplete,
+                }
+            )
+        )
+        return
+    click.echo(f"{len(plan.due)} groups ({runs} runs) would be scored, in {len(plan.due) * votes} requests at least.")
+    click.echo(f"  {len(plan.judged)} groups are scored already by this judge and rubric.")
+    if plan.singletons:
+        click.echo(f"  left out: {plan.singletons} single runs (nothing to compare them with)")
+    if plan.incomplete:
+        click.echo(f"  left out: {plan.incomplete} incomplete runs")
+
+
+def _why_no_group(trajectories: int, complete: int, key: str | None) -> str:
+    where = "the store" if key is None else f"group {key!r}"
+    if not trajectories:
+        return f"There is nothing to score: {where} holds no trajectory."
+    return (
+        f"There is nothing to compare: of {trajectories} trajectories in {where}, {complete} are complete, and no two "
+        "of them attempted the same scenario."
+    )
+
+
+def _without_folder(key: str) -> str:
+    """A group's key for people: of an entry point, /home/me/agent.py:run or shop.agent:run, the folder and the packages
+    are not shown."""
+    return re.sub(r"^(/\S*/|(\w+\.)+(?=\w+:\w))", "", key)
+
+
+def _scores(judgement: Judgement) -> str:
+    values = judgement.scores.values()
+    return f"{len(values)} runs, {min(values):.2f} to {max(values):.2f}"
+
+
+def _price(cost: float | None) -> str:
+    return "price not known" if cost is None else f"${cost:.4f}"
+
+
+def _total_cost(judgements: Sequence[Judgement]) -> float | None:
+    costs = [judgement.cost for judgement in judgements]
+    return None if None in costs else sum(cost for cost in costs if cost is not None)
+
+
+def _document(
+    plan: _Plan, judgements: Sequence[Judgement], scored_now: int, failed: Sequence[tuple[str, JudgeError]]
+) -> dict[str, Any]:
+    return {
+        "groups": [msgspec.to_builtins(judgement) for judgement in judgements],
+        "scored_now": scored_now,
+        "failed": [{"group": key, "error": error.message} for key, error in failed],
+        "singletons": plan.singletons,
+        "incomplete": plan.incomplete,
+        "cost": _total_cost(judgements),
+    }
+
+
+def _show(
+    plan: _Plan, judgements: Sequence[Judgement], scored_now: int, failed: Sequence[tuple[str, JudgeError]]
+) -> None:
+    table = Table("group", box=None, header_style="bold", pad_edge=False)
+    for name in ("runs", "mean", "spread", "low", "high", "tokens", "cost"):
+        table.add_column(name, justify="right")
+    for judgement in judgements:
+        values = list(judgement.scores.values())
+        table.add_row(
+            escape(_without_folder(judgement.group)),
+            str(len(values)),
+            f"{statistics.fmean(values):.3f}",
+            f"{statistics.pstdev(values):.3f}",
+            f"{min(values):.2f}",
+            f"{max(values):.2f}",
+            str(judgement.input_tokens + judgement.output_tokens),
+            _price(judgement.cost),
+        )
+    console = Console()
+    console.print(table)
+    notes = [f"{scored_now} of {len(judgements)} groups scored now, {len(judgements) - scored_now} before"]
+    if plan.singletons:
+        notes.append(f"{plan.singletons} single runs left out (nothing to compare them with)")
+    if plan.incomplete:
+        notes.append(f"{plan.incomplete} incomplete runs left out")
+    console.print("; ".join(notes) + ".", highlight=False)
+    for key, error in failed:
+        console.print(
+            f"not scored: {_without_folder(key)}: {error.message}", style="red", highlight=False, markup=False
+        )

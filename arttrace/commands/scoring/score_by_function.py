@@ -1,0 +1,186 @@
+"""`arttrace score --reward`: a function of the user's rewards stored runs, each once per version of the function."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import math
+import statistics
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+import msgspec
+
+from arttrace.capture.rollout.entries import load_entry
+from arttrace.commands.shared.progress import Progress
+from arttrace.errors import ArttraceError, StoreError
+from arttrace.records.reward import Reward, reward_clock
+from arttrace.records.trajectory import Trajectory
+from arttrace.store import AnyStore, TrajectorySummary
+from arttrace.views.run_filter import group_keys
+
+_AT_ONCE = 100
+_SHOWN_ERRORS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Rewarder:
+    """The function, the name that its rewards have, and its version."""
+
+    name: str
+    function: Callable[[Trajectory], Any]
+    version: str
+
+    def reward_id(self, trajectory_id: str) -> str:
+        """The id of its reward for a run: a later version's takes the place of an earlier one's."""
+        return "code-" + hashlib.sha256(f"{self.name}\n{trajectory_id}".encode()).hexdigest()[:32]
+
+    def version_for(self, revision: str) -> str:
+        """What its reward for a run of this revision is marked with."""
+        return f"{self.version} {revision}"
+
+    def done(self, run: TrajectorySummary) -> bool:
+        """Whether this version has rewarded this revision of the run."""
+        id, version = self.reward_id(run.id), self.version_for(run.revision)
+        return any(one.id == id and one.version == version for one in run.rewards)
+
+
+@dataclass
+class _Outcome:
+    values: list[float] = field(default_factory=list)
+    none: int = 0
+    failed: list[tuple[str, str]] = field(default_factory=list)
+
+
+def load_rewarder(given: str, version: str | None) -> Rewarder:
+    """The function that `module:function` or `file.py:function` names. Without a version it is its source's hash.
+
+    Raises ArttraceError when it cannot be loaded, or has no source and no version.
+    """
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            function = load_entry(given)
+    except Exception as error:
+        raise ArttraceError(
+            f"The reward function {given} cannot be loaded: {type(error).__name__}: {error}",
+            "Name it as module:function, importable from here, or as path/to/file.py:function.",
+        ) from error
+    if inspect.iscoroutinefunction(function):
+        raise ArttraceError(f"{given} is a coroutine function.", "Give a plain one: def reward(run) -> float | None.")
+    if version is None:
+        try:
+            source = textwrap.dedent(inspect.getsource(function))
+        except (OSError, TypeError):
+            raise ArttraceError(
+                f"The source of {given} cannot be read, so that its version is not known.", "Pass --reward-version."
+            ) from None
+        version = hashlib.sha256(source.encode()).hexdigest()[:12]
+    return Rewarder(given.rpartition("/")[2], function, version)
+
+
+def score_by_function(store: AnyStore, rewarder: Rewarder, group: str | None, *, dry_run: bool, as_json: bool) -> None:
+    """Reward every complete run that this version has not rewarded. Raises ArttraceError when some could not be."""
+    keys = None if group is None else set(group_keys(store, group))
+    runs = [one for one in store.summaries() if keys is None or one.group in keys]
+    complete = [one for one in runs if not one.incomplete]
+    if not complete:
+        where = "the store" if group is None else f"group {group!r}"
+        raise StoreError(
+            f"There is nothing to reward: of {len(runs)} trajectories in {where}, none is complete.",
+            "`arttrace ls` shows what the store holds.",
+        )
+    due = [one for one in complete if not rewarder.done(one)]
+    before = len(complete) - len(due)
+    outcome = _Outcome()
+    if not dry_run:
+        _score(store, rewarder, [one.id for one in due][::-1], outcome)
+    _tell(rewarder, outcome, len(due), before, len(runs) - len(complete), dry_run=dry_run, as_json=as_json)
+    if outcome.failed:
+        raise ArttraceError(
+            f"{len(outcome.failed)} of {len(due)} runs could not be rewarded; {outcome.failed[0][1]}",
+            "Mend the function and run again: the others are stored.",
+        )
+
+
+def _score(store: AnyStore, rewarder: Rewarder, due: Sequence[str], outcome: _Outcome) -> None:
+    progress = Progress(len(due), "runs", lambda line: click.echo(line, err=True))
+    for first in range(0, len(due), _AT_ONCE):
+        some = due[first : first + _AT_ONCE]
+        made: list[Reward] = []
+        try:
+            for number, reward in enumerate(_rewards(store.trajectories(ids=some), rewarder, outcome), start=first + 1):
+                made += [reward] if reward is not None else []
+                progress(number)
+        finally:
+            store.append(made)  # also at Ctrl-C: what is done is kept
+
+
+def _rewards(runs: Sequence[Trajectory], rewarder: Rewarder, outcome: _Outcome) -> Iterator[Reward | None]:
+    for run in runs:
+        try:
+            with contextlib.redirect_stdout(sys.stderr):  # stdout is ours
+                value = rewarder.function(run)
+            number = None if value is None else float(value)
+            if number is not None and not math.isfinite(number):
+                raise ValueError(f"{number} is no finite number")
+        except Exception as error:  # noqa: BLE001 - whatever the user's function raises
+            outcome.failed.append((run.id, f"{type(error).__name__}: {error}"))
+            if len(outcome.failed) <= _SHOWN_ERRORS:
+                click.echo(f"not rewarded: {run.id[:8]}: {outcome.failed[-1][1]}", err=True)
+            yield None
+            continue
+        if number is None:
+            outcome.none += 1
+            yield None
+            continue
+        outcome.values.append(number)
+        yield Reward(
+            id=(id := rewarder.reward_id(run.id)),
+            trajectory_id=run.id,
+            value=number,
+            name=rewarder.name,
+            version=rewarder.version_for(run.revision),
+            time_ns=reward_clock.now_ns(max((one.time_ns for one in run.rewards if one.id == id), default=0)),
+        )
+
+
+def _tell(
+    rewarder: Rewarder,
+    outcome: _Outcome,
+    due: int,
+    before: int,
+    incomplete: int,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    values = outcome.values
+    document = {
+        "reward": rewarder.name,
+        "version": rewarder.version,
+        "due": due,
+        "rewarded_now": len(values),
+        "rewarded_before": before,
+        "no_reward": outcome.none,
+        "incomplete": incomplete,
+        "failed": [{"trajectory_id": id, "error": error} for id, error in outcome.failed],
+        "mean": statistics.fmean(values) if values else None,
+    }
+    if as_json:
+        click.echo(msgspec.json.encode(document))
+        return
+    if dry_run:
+        head = f"{due} runs would be rewarded by {rewarder.name} (version {rewarder.version})"
+    else:
+        head = f"{len(values)} runs rewarded by {rewarder.name} (version {rewarder.version})"
+        if values:
+            head += f", mean {statistics.fmean(values):.3f}, {min(values):.2f} to {max(values):.2f}"
+    notes = [f"{before} before"]
+    notes += [f"{outcome.none} given none"] if outcome.none else []
+    notes += [f"{incomplete} incomplete runs left out"] if incomplete else []
+    click.echo("; ".join([head, *notes]) + ".")

@@ -1,0 +1,1 @@
+"""Options, units, progress: what several commands use."""

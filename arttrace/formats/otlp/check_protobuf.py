@@ -1,0 +1,235 @@
+"""What of a protobuf trace request is good: the ack needs to know that, and no more. Pure.
+
+A request that is good as a whole, as nearly every one is, is parsed once in C and kept byte for byte. One that does
+not parse is walked field by field, so that a single span with a broken string or too deep a value is refused alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import msgspec
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from arttrace.formats.otlp.decode import MAX_ATTRIBUTES, MAX_SPAN_BYTES, MAX_SPANS, MalformedRequest, TooManySpans
+from arttrace.records.values.integers import INT64
+
+_COUNTED_FROM = 1 << 20  # an empty span takes 2 bytes on the wire and 100 times that in memory: count before parsing
+_LATEST_NS = INT64.stop - 1
+_NO_TRACE, _NO_SPAN = bytes(16), bytes(8)
+_BYTES = 2
+_RESOURCE_SPANS, _SCOPE_SPANS, _SPANS = 1, 2, 2
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """The request without what was refused (`body` is empty when nothing is left), and the reason of the first."""
+
+    body: bytes
+    spans: int
+    refused: int = 0
+    reason: str = ""
+
+
+def check_protobuf(body: bytes) -> Checked:
+    """Checks a request. Raises MalformedRequest when it is none, TooManySpans when it holds too many."""
+    if len(body) > _COUNTED_FROM and _count(body) > MAX_SPANS:
+        raise TooManySpans
+    try:
+        request = ExportTraceServiceRequest.FromString(body)
+    except DecodeError:
+        return _salvage(body)
+    total = bad = 0
+    large = len(body) > MAX_SPAN_BYTES
+    for resource_spans in request.resource_spans:
+        for scope_spans in resource_spans.scope_spans:
+            spans = scope_spans.spans
+            total += len(spans)
+            for span in spans:
+                if not _good(span) or (large and span.ByteSize() > MAX_SPAN_BYTES):
+                    bad += 1
+    if total > MAX_SPANS:
+        raise TooManySpans
+    return Checked(body, total) if not bad else _without_bad(request, total)
+
+
+def one_by_one(body: bytes) -> list[bytes]:
+    """A request of any size as requests of one resource each; as it is when it cannot be taken apart."""
+    try:
+        return [_nested(of_resource, _RESOURCE_SPANS) for of_resource in _fields(body, _RESOURCE_SPANS)]
+    except IndexError:
+        return [body]
+
+
+def _good(span: Span) -> bool:
+    trace_id, span_id, parent = span.trace_id, span.span_id, span.parent_span_id
+    return (
+        len(trace_id) == 16
+        and trace_id != _NO_TRACE
+        and len(span_id) == 8
+        and span_id != _NO_SPAN
+        and (not parent or len(parent) == 8)
+        and 0 < span.start_time_unix_nano <= _LATEST_NS
+        and span.end_time_unix_nano <= _LATEST_NS
+        and len(span.attributes) <= MAX_ATTRIBUTES
+    )
+
+
+def _why(span: Span) -> str:
+    trace_id, span_id, parent = span.trace_id, span.span_id, span.parent_span_id
+    name = f"span {span.name[:100]!r}"
+    if len(trace_id) != 16 or trace_id == _NO_TRACE:
+        return f"{name}: the trace id is not 16 bytes, or all zero"
+    if len(span_id) != 8 or span_id == _NO_SPAN:
+        return f"{name}: the span id is not 8 bytes, or all zero"
+    if parent and len(parent) != 8:
+        return f"{name}: the parent span id is not 8 bytes"
+    if len(span.attributes) > MAX_ATTRIBUTES:
+        return f"{name}: it has more than {MAX_ATTRIBUTES} attributes"
+    if span.ByteSize() > MAX_SPAN_BYTES:
+        return f"{name}: it is over {MAX_SPAN_BYTES} bytes"
+    return f"{name}: its times are not nanoseconds since 1970"
+
+
+def _without_bad(request: ExportTraceServiceRequest, total: int) -> Checked:
+    reasons: list[str] = []
+    for resource_spans in request.resource_spans:
+        for scope_spans in resource_spans.scope_spans:
+            keep = []
+            for span in scope_spans.spans:
+                if _good(span) and span.ByteSize() <= MAX_SPAN_BYTES:
+                    keep.append(span.SerializeToString())
+                else:
+                    reasons.append(_why(span))
+            if len(keep) < len(scope_spans.spans):
+                del scope_spans.spans[:]
+                scope_spans.spans.extend(Span.FromString(span) for span in keep)
+    left = total - len(reasons)
+    return Checked(request.SerializeToString() if left else b"", left, len(reasons), reasons[0])
+
+
+def _salvage(body: bytes) -> Checked:
+    """Keeps the spans that parse on their own, unless what they stand in does not."""
+    total = lost = 0
+    kept: list[bytes] = []
+    try:
+        _, batches = _split(body, _RESOURCE_SPANS)
+        for batch in batches:
+            resource, scoped = _split(batch, _SCOPE_SPANS)
+            resource_parses = _parses(_nested(resource, _RESOURCE_SPANS))
+            good_scoped: list[bytes] = []
+            for one in scoped:
+                scope, spans = _split(one, _SPANS)
+                total += len(spans)
+                if total > MAX_SPANS:
+                    raise TooManySpans
+                good: list[bytes] = []
+                if resource_parses and _parses(_nested(scope, _SCOPE_SPANS, _RESOURCE_SPANS)):
+                    good = [span for span in spans if _parses(_nested(span, _SPANS, _SCOPE_SPANS, _RESOURCE_SPANS))]
+                lost += len(spans) - len(good)
+                good_scoped.append(_nested(scope + b"".join(_nested(span, _SPANS) for span in good), _SCOPE_SPANS))
+            if resource_parses:
+                kept.append(_nested(resource + b"".join(good_scoped), _RESOURCE_SPANS))
+    except IndexError as error:
+        raise MalformedRequest("the body is no OTLP trace request in protobuf") from error
+    rest = b"".join(kept)
+    if not lost or not _parses(rest):
+        raise MalformedRequest("the body is no OTLP trace request in protobuf")
+    checked = check_protobuf(rest)
+    reason = "a span, or what it stands in, holds text that is no UTF-8, values nested too deep, or damaged bytes"
+    return Checked(checked.body if checked.spans else b"", checked.spans, checked.refused + lost, reason)
+
+
+def _parses(request: bytes) -> bool:
+    try:
+        ExportTraceServiceRequest.FromString(request)
+    except DecodeError:
+        return False
+    return True
+
+
+def _count(body: bytes) -> int:
+    """How many spans a large request holds, stopping above the bound, without parsing it."""
+    total = 0
+    # A field that cannot be walked stops the parser at the same place.
+    with contextlib.suppress(IndexError):
+        for batch in _fields(body, _RESOURCE_SPANS):
+            for scoped in _fields(batch, _SCOPE_SPANS):
+                for _ in _fields(scoped, _SPANS):
+                    total += 1
+                    if total > MAX_SPANS:
+                        return total
+    return total
+
+
+# --- the wire format: tag, then a varint, 8 bytes, a length and its bytes, or 4 bytes ------------------------
+
+
+def _split(message: bytes, number: int) -> tuple[bytes, list[bytes]]:
+    """A message without one of its submessage fields, and the occurrences of that field."""
+    found: list[bytes] = []
+    rest: list[bytes] = []
+    for start, value, end, field in _walk(message):
+        if field == number << 3 | _BYTES:
+            found.append(message[value:end])
+        else:
+            rest.append(message[start:end])
+    return b"".join(rest), found
+
+
+def _fields(message: bytes, number: int) -> Iterator[bytes]:
+    return (message[value:end] for _, value, end, field in _walk(message) if field == number << 3 | _BYTES)
+
+
+def _walk(message: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """Each field as (start of its tag, start of its value, end, tag). Raises IndexError where there is none."""
+    at, size = 0, len(message)
+    while at < size:
+        start = at
+        tag, at = _varint(message, at)
+        match tag & 7:
+            case 0:
+                value, (_, at) = at, _varint(message, at)
+            case 1:
+                value, at = at, at + 8
+            case 2:
+                length, value = _varint(message, at)
+                at = value + length
+            case 5:
+                value, at = at, at + 4
+            case _:
+                raise IndexError(at)
+        if at > size or tag < 8:
+            raise IndexError(at)
+        yield start, value, at, tag
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise IndexError(at)
+
+
+def _nested(message: bytes, *numbers: int) -> bytes:
+    """A message as a field of an otherwise empty one, which is a field of the next, and so on outwards."""
+    for number in numbers:
+        message = bytes([number << 3 | _BYTES]) + encode_varint(len(message)) + message
+    return message
+
+
+def encode_varint(number: int) -> bytes:
+    """A number that is not negative, in protobuf's variable length."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])

@@ -1,0 +1,1 @@
+"""Spans of other SDKs under the names of the GenAI conventions, one file per SDK. Pure."""

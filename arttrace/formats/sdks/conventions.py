@@ -1,0 +1,280 @@
+"""Spans of other SDKs under the names of the conventions, from which trajectories are built. Pure.
+
+Understood: older and newest OpenTelemetry GenAI names (`gen_ai.prompt.N...`, `gen_ai.system`, message events),
+OpenInference, OpenLLMetry's `traceloop.*`, Vercel's `ai.*`, Strands' events and Langfuse's OpenTelemetry attributes.
+The stored span stays as it came; what it does not say is left out, never invented.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from arttrace import semconv
+from arttrace.formats.sdks import langfuse, strands, vercel
+from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, settings, text_of, tools
+from arttrace.records.span import Attributes, SpanRow
+from arttrace.trajectories.decoding.attribute_values import from_json, text
+
+_LEVELS = 32
+"""Of numbered attributes; what lies deeper keeps its dots."""
+_OPENINFERENCE_KIND = "openinference.span.kind"
+_TRACELOOP_KIND = "traceloop.span.kind"
+
+_RENAMED = {
+    "gen_ai.system": semconv.PROVIDER_NAME,
+    "gen_ai.usage.prompt_tokens": semconv.USAGE_INPUT_TOKENS,
+    "gen_ai.usage.completion_tokens": semconv.USAGE_OUTPUT_TOKENS,
+    "gen_ai.usage.cache_creation.input_tokens": semconv.USAGE_CACHE_WRITE_INPUT_TOKENS,
+    "gen_ai.usage.cache_creation_input_tokens": semconv.USAGE_CACHE_WRITE_INPUT_TOKENS,
+    "gen_ai.usage.cache_read_input_tokens": semconv.USAGE_CACHE_READ_INPUT_TOKENS,
+    "gen_ai.usage.reasoning_tokens": semconv.USAGE_REASONING_OUTPUT_TOKENS,
+}
+_OPENINFERENCE = {
+    "llm.provider": semconv.PROVIDER_NAME,
+    "llm.system": semconv.PROVIDER_NAME,
+    "llm.model_name": semconv.RESPONSE_MODEL,
+    "llm.token_count.prompt": semconv.USAGE_INPUT_TOKENS,
+    "llm.token_count.completion": semconv.USAGE_OUTPUT_TOKENS,
+    "llm.token_count.prompt_details.cache_read": semconv.USAGE_CACHE_READ_INPUT_TOKENS,
+    "llm.token_count.prompt_details.cache_write": semconv.USAGE_CACHE_WRITE_INPUT_TOKENS,
+    "llm.token_count.completion_details.reasoning": semconv.USAGE_REASONING_OUTPUT_TOKENS,
+    "session.id": semconv.CONVERSATION_ID,
+}
+_FOREIGN = frozenset(
+    {_OPENINFERENCE_KIND, _TRACELOOP_KIND, langfuse.TYPE, vercel.OPERATION, "llm.request.type", *_RENAMED}
+)
+_KINDS = {
+    "LLM": semconv.OPERATION_CHAT,
+    "generation": semconv.OPERATION_CHAT,
+    "chat": semconv.OPERATION_CHAT,
+    "AGENT": semconv.OPERATION_INVOKE_AGENT,
+    "agent": semconv.OPERATION_INVOKE_AGENT,
+    "workflow": semconv.OPERATION_INVOKE_AGENT,
+    "TOOL": semconv.OPERATION_EXECUTE_TOOL,
+    "tool": semconv.OPERATION_EXECUTE_TOOL,
+}
+
+
+def normalise(span: SpanRow) -> SpanRow:
+    """The span with the attributes that trajectories are built from; the same object when there is nothing to do."""
+    attributes = span.attributes
+    if semconv.TRAJECTORY_ID in attributes and semconv.OPERATION_NAME in attributes:
+        return span  # our own
+    found = _renamed(span)
+    operation = attributes.get(semconv.OPERATION_NAME, found.get(semconv.OPERATION_NAME))
+    if operation in semconv.CALL_OPERATIONS:
+        _messages(span, found)
+    elif operation == semconv.OPERATION_EXECUTE_TOOL and span.events:
+        found = {**strands.tool(span), **found}
+    added = {name: value for name, value in found.items() if value is not None and name not in attributes}
+    added.update(_mended(attributes))
+    return msgspec.structs.replace(span, attributes={**attributes, **added}) if added else span
+
+
+def settled(span: SpanRow) -> Attributes:
+    """The attributes under the names of the conventions; messages and tools that stand there in another form are left
+    aside, which makes it cheap."""
+    attributes = span.attributes
+    found = _renamed(span)
+    if not found:
+        return attributes
+    return {**{name: value for name, value in found.items() if value is not None}, **attributes}
+
+
+def _renamed(span: SpanRow) -> Attributes:
+    attributes = span.attributes
+    found: Attributes = {}
+    if _FOREIGN.isdisjoint(attributes):
+        return found
+    if _OPENINFERENCE_KIND in attributes:
+        found = _openinference(attributes)
+    elif langfuse.TYPE in attributes:
+        found = langfuse.attributes(span)
+    elif _TRACELOOP_KIND in attributes:
+        found = _traceloop(attributes)
+    elif vercel.OPERATION in attributes:
+        found = vercel.attributes(attributes)
+    elif kind := _KINDS.get(text(attributes.get("llm.request.type")) or ""):
+        found = {semconv.OPERATION_NAME: kind}
+    for old, new in _RENAMED.items():
+        if old in attributes:
+            found.setdefault(new, attributes[old])
+    return found
+
+
+def _mended(attributes: Attributes) -> Attributes:
+    """Tool definitions of OpenTelemetry's flat form in the nested one of OpenAI."""
+    given = attributes.get(semconv.TOOL_DEFINITIONS)
+    definitions = from_json(given)
+    if not isinstance(definitions, list) or all(isinstance(tool, dict) and "function" in tool for tool in definitions):
+        return {}
+    return {semconv.TOOL_DEFINITIONS: tools(definitions)}
+
+
+# --- messages ----------------------------------------------------------------------------------------------
+
+
+def _messages(span: SpanRow, found: Attributes) -> None:
+    """Numbered attributes and message events as message lists, where no list is given."""
+    attributes = span.attributes
+    if span.events:
+        found.update((name, value) for name, value in strands.details(span).items() if name not in found)
+    if semconv.INPUT_MESSAGES not in attributes and semconv.INPUT_MESSAGES not in found:
+        prompt = numbered(attributes, "gen_ai.prompt") or _event_messages(span, _INPUT_EVENTS)
+        if prompt:
+            found[semconv.INPUT_MESSAGES] = inputs(prompt)
+    if semconv.OUTPUT_MESSAGES not in attributes and semconv.OUTPUT_MESSAGES not in found:
+        replies = numbered(attributes, "gen_ai.completion") or _event_messages(span, ("gen_ai.choice",))
+        if replies:
+            found[semconv.OUTPUT_MESSAGES] = answers(replies)
+    if "llm.request.functions.0.name" in attributes:
+        found.setdefault(semconv.TOOL_DEFINITIONS, tools(numbered(attributes, "llm.request.functions")))
+
+
+_INPUT_EVENTS = (
+    "gen_ai.system.message",
+    "gen_ai.user.message",
+    "gen_ai.assistant.message",
+    "gen_ai.tool.message",
+)
+
+
+def _event_messages(span: SpanRow, names: Iterable[str]) -> list[dict[str, Any]]:
+    """Messages from events: the message's fields are the event's attributes, or JSON in `gen_ai.event.content`."""
+    messages = []
+    for event in span.events:
+        if event.name not in names:
+            continue
+        content = from_json(event.attributes.get("gen_ai.event.content"))
+        body = {**event.attributes, **(content if isinstance(content, dict) else {})}
+        inner = from_json(body.get("message"))
+        message = {key: from_json(value) if key == "tool_calls" else value for key, value in body.items()}
+        if isinstance(inner, dict):
+            message.update(inner)
+        elif isinstance(inner, str):
+            message.setdefault("content", inner)
+        message.setdefault("role", event.name.split(".")[1] if event.name != "gen_ai.choice" else "assistant")
+        if isinstance(inner, list):
+            message["content"] = inner
+        if message["role"] == "tool":
+            message.setdefault("tool_call_id", message.get("id"))
+        messages += strands.of_blocks(message) or [message]
+    return messages
+
+
+def numbered(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
+    """`prefix.0.a.b`, `prefix.1.c.0.d`, ... as a list of objects, in order of their numbers."""
+    start = prefix + "."
+    if start not in "\n".join(attributes):
+        return []
+    root: dict[str, Any] = {}
+    for name, value in attributes.items():
+        if name.startswith(start):
+            node, path = root, name[len(start) :].split(".", _LEVELS)
+            for step in path[:-1]:
+                below = node.get(step)
+                node[step] = node = below if isinstance(below, dict) else {}
+            node[path[-1]] = value
+    listed = _lists(root)
+    return [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
+
+
+_NUMBER = re.compile("[0-9]{1,9}")
+
+
+def _lists(node: Any, levels: int = _LEVELS) -> Any:
+    if not isinstance(node, dict) or levels < 0:
+        return node
+    if node and all(map(_NUMBER.fullmatch, node)):
+        return [_lists(node[key], levels - 1) for key in sorted(node, key=int)]
+    return {key: _lists(value, levels - 1) for key, value in node.items()}
+
+
+# --- OpenInference -----------------------------------------------------------------------------------------
+
+
+def _openinference(attributes: Attributes) -> Attributes:
+    kind = text(attributes[_OPENINFERENCE_KIND]) or ""
+    found: Attributes = {semconv.OPERATION_NAME: _KINDS.get(kind)}
+    found.update((new, attributes[old]) for old, new in _OPENINFERENCE.items() if old in attributes)
+    given, output = attributes.get("input.value"), attributes.get("output.value")
+    if kind == "LLM":
+        found[semconv.REQUEST_MODEL] = attributes.get("llm.model_name")
+        found.update(settings(from_json(attributes.get("llm.invocation_parameters"))))
+        messages = [_openinference_message(item) for item in numbered(attributes, "llm.input_messages")]
+        replies = [_openinference_message(item) for item in numbered(attributes, "llm.output_messages")]
+        definitions = [_openinference_tool(item) for item in numbered(attributes, "llm.tools")]
+        reason = attributes.get("llm.finish_reason")
+        found[semconv.INPUT_MESSAGES] = inputs(messages) if messages else None
+        found[semconv.OUTPUT_MESSAGES] = (
+            answers([{**reply, "finish_reason": reason} for reply in replies]) if replies else None
+        )
+        found[semconv.TOOL_DEFINITIONS] = tools(definitions) if definitions else None
+        found[semconv.RESPONSE_FINISH_REASONS] = [reason] if reason else None
+    elif kind == "TOOL":
+        found[semconv.TOOL_NAME] = attributes.get("tool.name") or attributes.get("tool_call.function.name")
+        found[semconv.TOOL_CALL_ID] = attributes.get("tool.id") or attributes.get("tool_call.id")
+        found[semconv.TOOL_CALL_ARGUMENTS] = given
+        found[semconv.TOOL_CALL_RESULT] = output
+    elif kind == "AGENT":
+        found.update(_agent(attributes.get("agent.name"), given, output))
+    return found
+
+
+def _openinference_tool(item: dict[str, Any]) -> Any:
+    tool = item.get("tool")
+    return from_json(tool.get("json_schema")) if isinstance(tool, dict) else None
+
+
+def _openinference_message(item: dict[str, Any]) -> dict[str, Any]:
+    held = item.get("message")
+    message = dict(held) if isinstance(held, dict) else {}
+    calls = message.get("tool_calls")
+    if isinstance(calls, list):
+        message["tool_calls"] = [
+            call["tool_call"] for call in calls if isinstance(call, dict) and isinstance(call.get("tool_call"), dict)
+        ]
+    contents = message.pop("contents", None)
+    if isinstance(contents, list):
+        message.setdefault("content", [_openinference_content(part) for part in contents])
+    return message
+
+
+def _openinference_content(part: Any) -> Any:
+    content = part.get("message_content") if isinstance(part, dict) else None
+    if not isinstance(content, dict):
+        return part
+    image = content.get("image")
+    if content.get("type") == "image" and isinstance(image, dict):
+        url = image.get("image", image).get("url") if isinstance(image.get("image", image), dict) else None
+        return {"type": "image_url", "image_url": {"url": url}}
+    return content
+
+
+# --- OpenLLMetry -------------------------------------------------------------------------------------------
+
+
+def _traceloop(attributes: Attributes) -> Attributes:
+    kind = text(attributes[_TRACELOOP_KIND]) or ""
+    found: Attributes = {semconv.OPERATION_NAME: _KINDS.get(kind)}
+    name = attributes.get("traceloop.entity.name")
+    given, output = (attributes.get(f"traceloop.entity.{side}") for side in ("input", "output"))
+    if kind == "tool":
+        found[semconv.TOOL_NAME] = name
+        found[semconv.TOOL_CALL_ARGUMENTS] = text_of(keywords(from_json(given)))
+        found[semconv.TOOL_CALL_RESULT] = output
+    elif kind in ("agent", "workflow"):
+        found.update(_agent(name, text_of(keywords(from_json(given))), output))
+    return found
+
+
+def _agent(name: Any, given: Any, output: Any) -> Attributes:
+    return {
+        semconv.AGENT_NAME: name,
+        semconv.ENTRY_ARGUMENTS: given,
+        semconv.ENTRY_RESULT: output,
+    }

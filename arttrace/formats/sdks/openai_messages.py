@@ -1,0 +1,102 @@
+"""OpenAI's chat messages, tools and settings, wherever another format holds them, as attributes of ours. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from arttrace import semconv
+from arttrace.records.span import Attributes
+from arttrace.records.values.nesting import UNREADABLE
+from arttrace.trajectories.decoding.attribute_values import from_json
+from arttrace.wire.messages import parse_message
+
+_encoder = msgspec.json.Encoder()
+
+_SETTINGS = {
+    "model": semconv.REQUEST_MODEL,
+    "temperature": semconv.REQUEST_TEMPERATURE,
+    "top_p": semconv.REQUEST_TOP_P,
+    "top_k": semconv.REQUEST_TOP_K,
+    "max_tokens": semconv.REQUEST_MAX_TOKENS,
+    "max_completion_tokens": semconv.REQUEST_MAX_TOKENS,
+    "seed": semconv.REQUEST_SEED,
+    "frequency_penalty": semconv.REQUEST_FREQUENCY_PENALTY,
+    "presence_penalty": semconv.REQUEST_PRESENCE_PENALTY,
+}
+
+
+def inputs(messages: Sequence[Any]) -> str:
+    """Messages in OpenAI's form as the JSON text of `gen_ai.input.messages`."""
+    return _list_text([parse_message(_plain(message)) for message in messages if isinstance(message, dict)])
+
+
+def answers(messages: Sequence[Any]) -> str:
+    """Answers in OpenAI's form, each with its finish reason, as the JSON text of `gen_ai.output.messages`."""
+    found = []
+    for message in messages:
+        if isinstance(message, dict):
+            parsed = parse_message({"role": "assistant", **_plain(message)})
+            answer = {"role": parsed.role, "parts": parsed.parts, "name": parsed.name}
+            reason = message.get("finish_reason")
+            found.append({**answer, "finish_reason": reason} if isinstance(reason, str) else answer)
+    return _list_text(found)
+
+
+def tools(definitions: Sequence[Any]) -> str:
+    """Tool definitions in OpenAI's nested form, as the JSON text of `gen_ai.tool.definitions`."""
+    return _list_text([_tool(tool) for tool in definitions if isinstance(tool, dict)])
+
+
+def settings(parameters: Any) -> Attributes:
+    """Request parameters under the names of the conventions."""
+    if not isinstance(parameters, dict):
+        return {}
+    return {
+        name: value
+        for key, name in _SETTINGS.items()
+        if isinstance(value := parameters.get(key), (int, float, str)) and not isinstance(value, bool)
+    }
+
+
+def keywords(given: Any) -> Any:
+    """A function's input without the frame `{"args": [], "kwargs": {...}}`, where there are only keywords."""
+    if isinstance(given, dict) and set(given) == {"args", "kwargs"} and not given["args"]:
+        return given["kwargs"]
+    return given
+
+
+def text_of(value: Any) -> str | None:
+    """JSON text of a value; None stays None, and is what becomes of a value too deep to be written."""
+    try:
+        return None if value is None else _encoder.encode(value).decode()
+    except UNREADABLE:
+        return None
+
+
+def _list_text(items: Sequence[Any]) -> str:
+    """JSON text of a list, without the items that cannot be written."""
+    return text_of(items) or f"[{','.join(text for item in items if (text := text_of(item)) is not None)}]"
+
+
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    if "function" in tool or "name" not in tool:
+        return tool
+    function = {key: from_json(value) if key == "parameters" else value for key, value in tool.items() if key != "type"}
+    return {"type": "function", "function": function}
+
+
+def _plain(message: dict[str, Any]) -> dict[str, Any]:
+    """Tool calls without the `function` level are given it; arguments stay as they are."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return message
+    nested = [
+        call
+        if not isinstance(call, dict) or "function" in call
+        else {"id": call.get("id"), "function": {"name": call.get("name"), "arguments": call.get("arguments")}}
+        for call in calls
+    ]
+    return {**message, "tool_calls": nested}

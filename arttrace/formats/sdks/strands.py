@@ -1,0 +1,94 @@
+"""Strands Agents: messages and tools in span events, older ones as blocks of Bedrock's Converse API. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from arttrace import semconv
+from arttrace.formats.sdks.openai_messages import text_of
+from arttrace.records.message import joined_text
+from arttrace.records.span import Attributes, SpanRow
+from arttrace.trajectories.decoding.attribute_values import from_json
+
+DETAILS = "gen_ai.client.inference.operation.details"
+_DETAILED = (
+    semconv.INPUT_MESSAGES,
+    semconv.OUTPUT_MESSAGES,
+    semconv.SYSTEM_INSTRUCTIONS,
+    semconv.TOOL_DEFINITIONS,
+)
+
+
+def details(span: SpanRow) -> Attributes:
+    """What the conventions' events about a call say of it, the first word of each thing."""
+    found: Attributes = {}
+    for event in span.events:
+        if event.name == DETAILS:
+            for name in _DETAILED:
+                if name in event.attributes:
+                    found.setdefault(name, event.attributes[name])
+    return found
+
+
+def tool(span: SpanRow) -> Attributes:
+    """Arguments and result of a tool, where its span says them in events."""
+    found: Attributes = {}
+    for event in span.events:
+        if event.name == "gen_ai.tool.message":
+            found[semconv.TOOL_CALL_ARGUMENTS] = event.attributes.get("content")
+        elif event.name == "gen_ai.choice":
+            found[semconv.TOOL_CALL_RESULT] = event.attributes.get("message")
+        elif event.name == DETAILS:
+            asked, given = (_only_part(event.attributes.get(name)) for name in _DETAILED[:2])
+            if "arguments" in asked:
+                found[semconv.TOOL_CALL_ARGUMENTS] = text_of(asked["arguments"])
+            if "response" in given:
+                found[semconv.TOOL_CALL_RESULT] = text_of(given["response"])
+    return found
+
+
+def _only_part(messages: Any) -> dict[str, Any]:
+    listed = from_json(messages)
+    message = listed[0] if isinstance(listed, list) and listed else None
+    parts = message.get("parts") if isinstance(message, dict) else None
+    return parts[0] if isinstance(parts, list) and parts and isinstance(parts[0], dict) else {}
+
+
+def of_blocks(message: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """A message whose content is Converse's blocks as messages in OpenAI's form, a tool's results one by one; None for
+    any other."""
+    blocks = from_json(message.get("content"))
+    if not isinstance(blocks, list) or not blocks or not all(map(_is_block, blocks)):
+        return None
+    content: list[Any] = []
+    calls, results = [], []
+    reasoning = ""
+    for block in blocks:
+        match block:
+            case {"toolUse": dict() as asked}:
+                function = {"name": asked.get("name"), "arguments": asked.get("input")}
+                calls.append({"id": asked.get("toolUseId"), "function": function})
+            case {"toolResult": dict() as given}:
+                said = given.get("content")
+                said = said if (joined := joined_text(said)) is None else joined
+                results.append({"role": "tool", "tool_call_id": given.get("toolUseId"), "content": said})
+            case {"reasoningContent": {"reasoningText": {"text": str() as thought}}}:
+                reasoning += thought
+            case {"text": str() as text}:
+                content.append({"type": "text", "text": text})
+            case _:
+                content.append({"type": next(iter(block)), **block})
+    rest = {name: value for name, value in message.items() if name not in ("content", "message", "id", "tool_call_id")}
+    if not (content or calls or reasoning):
+        return results
+    own = {**rest, "content": content, "tool_calls": calls, "reasoning_content": reasoning or None}
+    if own.get("role") == "tool":
+        own["role"] = "user"
+    return [*results, own]
+
+
+_BLOCKS = ("text", "toolUse", "toolResult", "reasoningContent", "image", "document", "video", "cachePoint")
+
+
+def _is_block(value: Any) -> bool:
+    return isinstance(value, dict) and "type" not in value and len(value) == 1 and next(iter(value)) in _BLOCKS

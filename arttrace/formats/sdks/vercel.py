@@ -1,0 +1,116 @@
+"""Vercel's AI SDK: its `ai.*` attributes under the names of the conventions. Pure.
+
+`ai.generateText` and its like are agents; what they make are `....doGenerate` and `....doStream`, one per call of the
+model, and `ai.toolCall`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from arttrace import semconv
+from arttrace.formats.sdks.openai_messages import answers, inputs, text_of, tools
+from arttrace.records.span import Attributes
+from arttrace.trajectories.decoding.attribute_values import from_json, text
+
+OPERATION = "ai.operationId"
+
+_AGENTS = ("ai.generateText", "ai.streamText", "ai.generateObject", "ai.streamObject")
+_METADATA = "ai.telemetry.metadata."
+_USAGE = {
+    semconv.USAGE_INPUT_TOKENS: ("ai.usage.inputTokens", "ai.usage.promptTokens"),
+    semconv.USAGE_OUTPUT_TOKENS: ("ai.usage.outputTokens", "ai.usage.completionTokens"),
+    semconv.USAGE_CACHE_READ_INPUT_TOKENS: ("ai.usage.cachedInputTokens",),
+    semconv.USAGE_REASONING_OUTPUT_TOKENS: ("ai.usage.reasoningTokens",),
+}
+
+
+def attributes(given: Attributes) -> Attributes:
+    """What a span of the SDK says."""
+    operation = text(given.get(OPERATION)) or ""
+    if operation == "ai.toolCall":
+        return {
+            semconv.OPERATION_NAME: semconv.OPERATION_EXECUTE_TOOL,
+            semconv.TOOL_NAME: given.get("ai.toolCall.name"),
+            semconv.TOOL_CALL_ID: given.get("ai.toolCall.id"),
+            semconv.TOOL_CALL_ARGUMENTS: given.get("ai.toolCall.args"),
+            semconv.TOOL_CALL_RESULT: given.get("ai.toolCall.result"),
+        }
+    if operation in _AGENTS:
+        metadata = {name[len(_METADATA) :]: value for name, value in given.items() if name.startswith(_METADATA)}
+        return {
+            semconv.OPERATION_NAME: semconv.OPERATION_INVOKE_AGENT,
+            semconv.AGENT_NAME: given.get("ai.telemetry.functionId") or operation,
+            semconv.ENTRY_ARGUMENTS: given.get("ai.prompt"),
+            semconv.ENTRY_RESULT: given.get("ai.response.text") or given.get("ai.response.object"),
+            semconv.METADATA: text_of(metadata) if metadata else None,
+        }
+    return _call(given) if operation.endswith((".doGenerate", ".doStream")) else {}
+
+
+def _call(given: Attributes) -> Attributes:
+    found: Attributes = {
+        semconv.OPERATION_NAME: semconv.OPERATION_CHAT,
+        semconv.PROVIDER_NAME: given.get("ai.model.provider"),
+        semconv.REQUEST_MODEL: given.get("ai.model.id"),
+        semconv.RESPONSE_MODEL: given.get("ai.response.model"),
+        semconv.RESPONSE_ID: given.get("ai.response.id"),
+    }
+    for name, olds in _USAGE.items():
+        found[name] = next((given[old] for old in olds if isinstance(given.get(old), int)), None)
+    messages = from_json(given.get("ai.prompt.messages"))
+    if isinstance(messages, list):
+        found[semconv.INPUT_MESSAGES] = inputs([one for item in messages for one in _messages(item)])
+    offered = given.get("ai.prompt.tools")
+    if isinstance(offered, list):
+        found[semconv.TOOL_DEFINITIONS] = tools([_tool(from_json(item)) for item in offered])
+    said = given.get("ai.response.text", given.get("ai.response.object"))
+    asked = from_json(given.get("ai.response.toolCalls"))
+    calls = [_tool_call(call) for call in asked if isinstance(call, dict)] if isinstance(asked, list) else []
+    reasoning = given.get("ai.response.reasoning")
+    if said or calls or reasoning:
+        reply = {"content": said, "tool_calls": calls, "reasoning_content": reasoning}
+        found[semconv.OUTPUT_MESSAGES] = answers([{**reply, "finish_reason": given.get("ai.response.finishReason")}])
+    return found
+
+
+def _tool(item: Any) -> Any:
+    if not isinstance(item, dict) or "name" not in item:
+        return item
+    parameters = item.get("inputSchema", item.get("parameters"))
+    return {"name": item["name"], "description": item.get("description"), "parameters": parameters}
+
+
+def _tool_call(part: dict[str, Any]) -> dict[str, Any]:
+    arguments = part.get("input", part.get("args"))
+    return {"id": part.get("toolCallId"), "function": {"name": part.get("toolName"), "arguments": arguments}}
+
+
+def _messages(item: Any) -> list[dict[str, Any]]:
+    """A message of the SDK in OpenAI's form: one per result of a tool."""
+    if not isinstance(item, dict) or not isinstance(item.get("content"), list):
+        return [item] if isinstance(item, dict) else []
+    content: list[Any] = []
+    calls, results = [], []
+    reasoning = ""
+    for part in item["content"]:
+        match part:
+            case {"type": "tool-call"}:
+                calls.append(_tool_call(part))
+            case {"type": "tool-result"}:
+                said = _output(part.get("output", part.get("result")))
+                results.append({"role": "tool", "tool_call_id": part.get("toolCallId"), "content": said})
+            case {"type": "reasoning", "text": str() as thought}:
+                reasoning += thought
+            case _:
+                content.append(part)
+    if item.get("role") == "tool":
+        return results
+    own = {"role": item.get("role"), "content": content, "tool_calls": calls, "reasoning_content": reasoning or None}
+    return [own, *results]
+
+
+def _output(value: Any) -> Any:
+    """What the model is shown: the value of `{"type": "text", "value": ...}`, of older versions itself."""
+    shown = value["value"] if isinstance(value, dict) and "type" in value and "value" in value else value
+    return shown if isinstance(shown, str) else text_of(shown)

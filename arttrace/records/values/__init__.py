@@ -1,0 +1,1 @@
+"""What a value in a record may be: integers of a column, nesting that can be read, what JSON cannot hold."""

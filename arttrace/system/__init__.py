@@ -1,0 +1,1 @@
+"""The operating system, as all of arttrace uses it: native threads, private files, exit statuses."""

@@ -1,0 +1,1 @@
+"""Who made the calls: recorded agents, sub-agents that only the calls reveal, and their tool calls."""

@@ -1,0 +1,64 @@
+"""Attribute values, which may be anything a sender wrote: as text, as what their JSON holds, or None; never raising."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from arttrace.records.values.nesting import UNREADABLE, are_shallow
+
+_T = TypeVar("_T")
+_DEPTH = 256
+"""Levels of the deepest value that is read: whoever writes it again, within whatever, stays within what msgspec can."""
+
+
+def as_text(value: Any) -> str | None:
+    """Text as it is, None as None, anything else as JSON with sorted keys; None for what is too deep to be written."""
+    if value is None or isinstance(value, str):
+        return value
+    try:
+        return msgspec.json.encode(value, order="sorted").decode()
+    except UNREADABLE:
+        return None
+
+
+def from_json(value: Any) -> Any:
+    """What a JSON text holds; the value itself when it is no text, no JSON, or JSON of more than 256 levels."""
+    if not isinstance(value, str):
+        return value
+    try:
+        found = msgspec.json.decode(value)
+    except UNREADABLE:
+        return value
+    if len(value) > 2 * _DEPTH and value.count("[") + value.count("{") > _DEPTH and not is_shallow(found):
+        return value
+    return found
+
+
+def is_shallow(value: Any) -> bool:
+    """Whether a value has no more than 256 levels."""
+    return are_shallow([value], _DEPTH)
+
+
+def text(value: Any) -> str | None:
+    """The value when it is a text that is not empty."""
+    return value if isinstance(value, str) and value else None
+
+
+def finite(value: Any) -> float | None:
+    """The value when it is a number that a float can hold, and neither infinite nor NaN."""
+    try:
+        return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def or_none(decode: Callable[[Any], _T | None], value: Any) -> _T | None:
+    """What `decode` makes of a value; None for None, and for what it cannot read."""
+    try:
+        return None if value is None else decode(value)
+    except UNREADABLE:
+        return None

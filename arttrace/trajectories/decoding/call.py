@@ -1,0 +1,150 @@
+"""One `chat` span becomes one Call: attributes to messages, choices, tools and token truth, without ever raising.
+
+An attribute of another type than its own is left out (None or empty), so that it costs nothing else. The newest GenAI
+names are read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from arttrace import semconv
+from arttrace.records.call import Call, Choice
+from arttrace.records.message import Message
+from arttrace.records.span import SpanRow
+from arttrace.records.tokens import TokenIds, decode_logprobs, decode_token_ids
+from arttrace.trajectories.decoding.attribute_values import or_none
+from arttrace.trajectories.decoding.messages import MessageReader
+from arttrace.trajectories.decoding.operation import span_error
+
+
+def _named(attribute: str) -> Any:
+    return msgspec.field(default=None, name=attribute)
+
+
+class _Attributes(msgspec.Struct, gc=False):
+    """What is read of a call's span. `Any` is read further on."""
+
+    input_messages: Any = _named(semconv.INPUT_MESSAGES)
+    output_messages: Any = _named(semconv.OUTPUT_MESSAGES)
+    system_instructions: Any = _named(semconv.SYSTEM_INSTRUCTIONS)
+    tool_definitions: Any = _named(semconv.TOOL_DEFINITIONS)
+    prompt_token_ids: Any = _named(semconv.PROMPT_TOKEN_IDS)
+    request_model: str | None = _named(semconv.REQUEST_MODEL)
+    response_model: str | None = _named(semconv.RESPONSE_MODEL)
+    policy_version: str | None = _named(semconv.POLICY_VERSION)
+    temperature: float | None = _named(semconv.REQUEST_TEMPERATURE)
+    sampling: str | None = _named(semconv.SAMPLING)
+    response_id: str | None = _named(semconv.RESPONSE_ID)
+    previous_response_id: str | None = _named(semconv.PREVIOUS_RESPONSE_ID)
+    compacted: bool | None = _named(semconv.CONVERSATION_COMPACTED)
+    input_tokens: int | None = _named(semconv.USAGE_INPUT_TOKENS)
+    output_tokens: int | None = _named(semconv.USAGE_OUTPUT_TOKENS)
+    interrupted: str | None = _named(semconv.INTERRUPTED)
+    truncated: Any = _named(semconv.TRUNCATED)
+    masked: Any = _named(semconv.MASKED)
+    execution_id: str | None = _named(semconv.EXECUTION_ID)
+    execution_parent_id: str | None = _named(semconv.EXECUTION_PARENT_ID)
+
+
+# Sampling settings with their values that leave the policy's own distribution as it is; vLLM takes 0 and -1 for all.
+_NEUTRAL: dict[str, tuple[int, ...]] = {
+    semconv.REQUEST_TOP_P: (1,),
+    semconv.REQUEST_TOP_K: (-1, 0),
+    semconv.REQUEST_FREQUENCY_PENALTY: (0,),
+    semconv.REQUEST_PRESENCE_PENALTY: (0,),
+}
+_SAMPLING = frozenset((*_NEUTRAL, semconv.SAMPLING_SETTINGS))
+
+
+def decode_call(span: SpanRow, reader: MessageReader) -> Call:
+    """The call that a `chat` span recorded."""
+    said = _read(span.attributes)
+    messages = reader.read(said.input_messages)
+    instructions = reader.instructions(said.system_instructions)
+    if instructions is not None:
+        messages = reader.instructed(instructions, messages)
+    return Call(
+        span_id=span.span_id,
+        trace_id=span.trace_id,
+        parent_span_id=span.parent_span_id,
+        start_ns=span.start_ns,
+        end_ns=span.end_ns,
+        request_model=said.request_model or "",
+        response_model=said.response_model or "",
+        policy_version=said.policy_version or None,
+        messages=messages,
+        tools=reader.tools(said.tool_definitions),
+        choices=_choices(reader.choices(said.output_messages), span.attributes),
+        prompt_token_ids=or_none(_prompt_token_ids, said.prompt_token_ids),
+        # Whatever was asked for: the gateway let the policy sample by itself.
+        temperature=None if said.sampling == "policy" else said.temperature,
+        altered_sampling=() if said.sampling == "policy" else _altered_sampling(span.attributes),
+        processed_logprobs=said.sampling == "processed",
+        response_id=said.response_id or None,
+        previous_response_id=said.previous_response_id or None,
+        compacted=said.compacted is True,
+        input_tokens=said.input_tokens,
+        output_tokens=said.output_tokens,
+        error=span_error(span),
+        interrupted=said.interrupted or None,
+        truncated=bool(said.truncated),
+        masked=bool(said.masked),
+        execution_id=said.execution_id or None,
+        execution_parent_id=said.execution_parent_id or None,
+    )
+
+
+def _read(attributes: dict[str, Any]) -> _Attributes:
+    try:
+        return msgspec.convert(attributes, _Attributes)
+    except msgspec.ValidationError:
+        return msgspec.convert({name: value for name, value in attributes.items() if _fits(name, value)}, _Attributes)
+
+
+def _fits(name: str, value: Any) -> bool:
+    try:
+        msgspec.convert({name: value}, _Attributes)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _prompt_token_ids(value: Any) -> TokenIds | None:
+    ids = value if isinstance(value, TokenIds) else decode_token_ids(value)
+    return None if ids is None else TokenIds.of(ids)
+
+
+def _altered_sampling(attributes: dict[str, Any]) -> tuple[str, ...]:
+    if attributes.keys().isdisjoint(_SAMPLING):
+        return ()
+    further = attributes.get(semconv.SAMPLING_SETTINGS)
+    return (
+        *(name for name, neutral in _NEUTRAL.items() if attributes.get(name) not in (None, *neutral)),
+        *(name for name in (further if isinstance(further, (list, tuple)) else ()) if isinstance(name, str)),
+    )
+
+
+def _choices(answers: list[tuple[Message, str | None]], attributes: dict[str, Any]) -> tuple[Choice, ...]:
+    choices: list[Choice] = []
+    while True:
+        index = len(choices)
+        suffix = f".{index}" if index else ""
+        ids = attributes.get(semconv.TOKEN_IDS + suffix)
+        if index >= len(answers) and ids is None:
+            return tuple(choices)
+        message, finish_reason = answers[index] if index < len(answers) else (Message("assistant", ()), None)
+        choices.append(
+            Choice(
+                index=index,
+                message=message,
+                finish_reason=finish_reason,
+                token_ids=or_none(decode_token_ids, ids),
+                logprobs=or_none(decode_logprobs, attributes.get(semconv.LOGPROBS + suffix)),
+                prompt_token_ids=or_none(decode_token_ids, attributes.get(semconv.PROMPT_TOKEN_IDS + suffix))
+                if index
+                else None,
+            )
+        )

@@ -1,0 +1,218 @@
+"""What a call's input shares with earlier inputs of its run is read once, so that a growing history costs its growth.
+
+A history that grows by a turn per call comes as ever longer texts, each beginning with the one before it. That is
+recognised by comparing texts; only the rest is parsed, unpacked or hashed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from arttrace.records.message import MessageTexts
+from arttrace.records.tokens import TokenIds, token_array
+from arttrace.records.values.nesting import UNREADABLE
+
+_T = TypeVar("_T")
+_KEPT = 16
+
+_raw_list: msgspec.json.Decoder[list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def message_texts(value: Any) -> list[str] | None:
+    """The JSON text of each message of an attribute (JSON text or values), None when it is neither. Raises ValueError
+    for text that is no list, RecursionError for one too deep."""
+    if isinstance(value, str):
+        return [bytes(raw).decode() for raw in _raw_list.decode(value)]
+    if isinstance(value, (list, tuple)):
+        return [msgspec.json.encode(item).decode() for item in value]
+    return None
+
+
+class _Known(Generic[_T]):
+    """A text that was read and what was made of it. It lies in pieces, each less than half of the one before, so that
+    to grow it copies little and to compare it takes few steps."""
+
+    __slots__ = ("length", "made", "pieces")
+
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+        self.length = 0
+        self.made: _T
+
+    def begins(self, text: str, end: int) -> bool:
+        """Whether the first `end` characters of `text` begin with this one."""
+        at = 0
+        for piece in self.pieces:
+            if not text.startswith(piece, at, end):
+                return False
+            at += len(piece)
+        return True
+
+    def grow(self, further: str, made: _T) -> None:
+        self.pieces.append(further)
+        while len(self.pieces) > 1 and len(self.pieces[-2]) < 2 * len(self.pieces[-1]):
+            self.pieces[-2:] = ["".join(self.pieces[-2:])]
+        self.length += len(further)
+        self.made = made
+
+
+class Recent(Generic[_T]):
+    """The last few texts, each with what was made of it."""
+
+    def __init__(self) -> None:
+        self._held: list[_Known[_T]] = []
+
+    def longest(self, text: str, end: int) -> _Known[_T] | None:
+        """The longest of them that the first `end` characters of `text` begin with."""
+        found = None
+        for held in reversed(self._held):
+            if (found is None or held.length > found.length) and held.begins(text, end):
+                found = held
+        return found
+
+    def keep(self, further: str, made: _T, after: _Known[_T] | None) -> None:
+        """Keeps a text: `further` characters after a held one, in whose place it comes."""
+        if after is None:
+            after = _Known()
+        else:
+            self._held.remove(after)
+        after.grow(further, made)
+        self._held.append(after)
+        del self._held[:-_KEPT]
+
+
+class Prefixes(Generic[_T]):
+    """Tuples of objects that are one and the same where they are equal, each with what was made of it."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[int, int], tuple[tuple[Any, ...], _T]] = {}  # by length and identity of the last item
+
+    def longest(self, items: tuple[Any, ...]) -> tuple[int, _T | None]:
+        """The length of the longest held tuple that `items` begins with, and what was made of it; (0, None)."""
+        for length in range(len(items), 0, -1):
+            held = self._held.get((length, id(items[length - 1])))
+            if held is not None and items[:length] == held[0]:
+                return length, held[1]
+        return 0, None
+
+    def keep(self, items: tuple[Any, ...], made: _T) -> None:
+        """Holds a tuple that is not empty."""
+        self._held[len(items), id(items[-1])] = (items, made)
+
+
+class MessageList:
+    """The messages of an attribute, as the list that it goes on from and the JSON texts that it adds; equal texts are
+    one object. `size` is the characters of all of them, `digest` a hash over them all (16 bytes)."""
+
+    __slots__ = ("_state", "added", "before", "size")
+
+    def __init__(self, before: MessageList | None, added: Sequence[str], digests: _Digests) -> None:
+        self.before, self.added = before, added
+        self._state: Any = hashlib.blake2b(digest_size=16) if before is None else before._state.copy()
+        self._state.update(b"".join([digests[text] for text in added]))
+        self.size: int = sum(map(len, added), before.size if before else 0)
+
+    @property
+    def digest(self) -> bytes:
+        digest: bytes = self._state.digest()
+        return digest
+
+
+class _Digests(dict[str, bytes]):
+    def __missing__(self, text: str) -> bytes:
+        self[text] = digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        return digest
+
+
+class SharedTexts:
+    """Message lists of one trace as MessageLists."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+        self._digests = _Digests()
+        self._recent: Recent[MessageList] = Recent()
+        self._whole: Prefixes[MessageList] = Prefixes()
+
+    def messages(self, value: Any) -> MessageList | None:
+        """The messages of an attribute: JSON text, values, or MessageTexts. None when it is no list."""
+        try:
+            if isinstance(value, str):
+                return self._of_json(value)
+            texts = value if isinstance(value, MessageTexts) else self._read(value)
+            return None if texts is None else self._of_texts(texts)
+        except UNREADABLE:
+            return None
+
+    def _of_texts(self, texts: tuple[str, ...]) -> MessageList:
+        length, known = self._whole.longest(texts)
+        if known is not None and length == len(texts):
+            return known
+        found = MessageList(known, texts[length:], self._digests)
+        if texts:
+            self._whole.keep(texts, found)
+        return found
+
+    def _of_json(self, text: str) -> MessageList:
+        end = len(text.rstrip()) - 1  # of what a longer list begins with: all but the closing bracket
+        held = self._recent.longest(text, end) if text[end : end + 1] == "]" else None
+        if held is not None:
+            rest = text[held.length : end].lstrip()
+            if not rest:
+                return held.made
+            if rest.startswith(",") and (added := self._read(f"[{rest[1:]}]")):
+                found = MessageList(held.made, added, self._digests)
+                self._recent.keep(text[held.length : end], found, held)
+                return found
+        found = self._of_texts(self._read(text) or ())
+        if found.size:
+            self._recent.keep(text[:end], found, None)
+        return found
+
+    def _read(self, value: Any) -> tuple[str, ...] | None:
+        texts = message_texts(value)
+        return None if texts is None else tuple([self._texts.setdefault(text, text) for text in texts])
+
+
+_IDS_AT_ONCE = 16  # characters of base64 that hold three whole ids
+_PREFIX = len("i4:")
+
+
+class SharedTokens:
+    """Token ids of one trace's prompts: those that extend earlier ones lie in one array with them."""
+
+    def __init__(self) -> None:
+        self._recent: Recent[tuple[Any, array[int]]] = Recent()  # a hash over the text; its ids come first in the array
+
+    def read(self, text: str) -> tuple[bytes, TokenIds | None]:
+        """The hash of an encoded prompt (16 bytes), and its ids, None when it is not readable."""
+        held = self._recent.longest(text, len(text))
+        read, (state, ids) = (held.length, held.made) if held else (0, (hashlib.blake2b(digest_size=16), array("i")))
+        state = state.copy()
+        known = max(0, read - _PREFIX) // _IDS_AT_ONCE * 3
+        try:
+            tail = token_array(text[:_PREFIX] + text[max(read, _PREFIX) :])
+        except ValueError:
+            state.update(text[read:].encode())
+            return state.digest(), None
+        further = ids[known : known + len(tail)]
+        if further == tail[: len(further)]:
+            ids.extend(tail[len(further) :])
+        else:
+            ids = ids[:known] + tail
+        whole = _whole_ids(text)
+        if whole > read:
+            state.update(text[read:whole].encode())
+            self._recent.keep(text[read:whole], (state.copy(), ids), held)
+            read = whole
+        state.update(text[read:].encode())
+        return state.digest(), TokenIds(ids, known + len(tail))
+
+
+def _whole_ids(text: str) -> int:
+    """How many characters of an encoded prompt a longer one is sure to begin with."""
+    return max(0, len(text) - _PREFIX - 4) // _IDS_AT_ONCE * _IDS_AT_ONCE + _PREFIX

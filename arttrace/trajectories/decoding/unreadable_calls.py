@@ -1,0 +1,64 @@
+"""Calls that yield no message are counted and named: what a sender wrote in a form that nobody here reads, or left out.
+
+They are named by the instrumentation scope and the names of the attributes, which tell whoever mends it what came.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from arttrace import semconv
+from arttrace.records.call import Call
+from arttrace.records.span import SpanRow
+from arttrace.trajectories.decoding.call import decode_call
+from arttrace.trajectories.decoding.messages import MessageReader
+from arttrace.trajectories.decoding.operation import is_call, operation
+
+_MARKS = frozenset(
+    {
+        semconv.REQUEST_MODEL,
+        semconv.RESPONSE_MODEL,
+        semconv.INPUT_MESSAGES,
+        semconv.OUTPUT_MESSAGES,
+        semconv.USAGE_OUTPUT_TOKENS,
+        "gen_ai.usage.completion_tokens",
+        "llm.model_name",
+        "llm.request.type",
+        "llm.token_count.completion",
+    }
+)
+"""What only model calls say; a span that says one of these and no operation looks like one."""
+_NAMES, _NAME, _KINDS = 24, 64, 8
+_numbers = re.compile(r"\.[0-9]+(?=\.|$)")
+
+
+def unread(span: SpanRow, call: Call | None) -> str | None:
+    """What to name a span by that looks like a model call and yields no message, `call` being what was read of it; None
+    for any other. One that is in progress, or failed before it was answered, may still say what was asked."""
+    if call is None:
+        return None if operation(span) or _MARKS.isdisjoint(span.attributes) else _named(span)
+    said = call.messages or any(choice.message.parts for choice in call.choices)
+    return None if said or call.end_ns == 0 else _named(span)
+
+
+def unread_calls(spans: Iterable[SpanRow]) -> dict[str, int]:
+    """Those among spans under the names of the conventions, counted by name."""
+    reader = MessageReader()
+    return counted(unread(span, decode_call(span, reader) if is_call(span) else None) for span in spans)
+
+
+def counted(names: Iterable[str | None]) -> dict[str, int]:
+    """The most frequent names, the rest under one."""
+    named = [name for name in names if name is not None]
+    found = Counter(named).most_common() if named else []
+    kept = dict(sorted(found[:_KINDS], key=lambda item: (-item[1], item[0])))
+    rest = sum(count for _, count in found[_KINDS:])
+    return {**kept, "others": rest} if rest else kept
+
+
+def _named(span: SpanRow) -> str:
+    names = sorted({_numbers.sub(".N", name)[:_NAME] for name in span.attributes})
+    shown = ", ".join(names[:_NAMES]) + (", ..." if len(names) > _NAMES else "")
+    return f"{span.scope_name[:_NAME] or 'no scope'}, {operation(span)[:_NAME] or 'no operation'}: {shown or 'nothing'}"

@@ -1,0 +1,283 @@
+"""Whose span is this? Decided here and nowhere else, from everything that ties spans together.
+
+A span belongs to the trajectory it names, else to that of its nearest ancestor which names one; an agent whose parent
+is not there stands under the span that it links to. What is left hangs together as trees, each below one uppermost
+span.
+
+- A tree is *whole* when its uppermost span has no parent. It belongs to that span's trace, which conversations split
+  where no run's span stands above both.
+- A tree is *torn* when its uppermost span's parent, or what it links to, did not arrive. It belongs to the one run in
+  that parent's trace. Where several are there it stays by itself, and each of them may lack it and says so.
+
+Only the set of spans counts, and a span that comes later may change the answer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from arttrace import semconv
+from arttrace.records.span import SpanRow
+from arttrace.trajectories.decoding.attribute_values import text
+from arttrace.trajectories.decoding.operation import operation
+from arttrace.trajectories.identity.ancestors import nearest, tops, without_cycles
+from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan
+
+Parents = dict[SpanKey, SpanKey | None]
+
+
+class Home(NamedTuple):
+    """The id under which spans were given (the one named, else a trace's), and that of their trajectory: the same,
+    unless conversations split the trace."""
+
+    given: str
+    id: str
+
+
+class Membership(msgspec.Struct, frozen=True):
+    """Of every span its home and the key of its parent, present or not, without cycles; `problems` is, by trajectory,
+    why spans may be missing in it, or not be its own."""
+
+    homes: dict[SpanKey, Home]
+    parents: Parents
+    problems: dict[str, tuple[str, ...]]
+
+
+def is_of_a_run(span: SpanRow) -> bool:
+    """Whether a trajectory consists of this span and others; spans without are only between those."""
+    return bool(operation(span)) or semconv.TRAJECTORY_ID in span.attributes
+
+
+def membership(spans: Mapping[SpanKey, UniqueSpan]) -> Membership:
+    """The membership of every span."""
+    parents, cut = without_cycles(_given_parents(spans))
+    named = _inherited(spans, parents, semconv.TRAJECTORY_ID)
+    made = {id: Home(id, id) for id in named.values() if id is not None}
+    homes = {key: made[id] for key, id in named.items() if id is not None}
+    doubts: dict[str, Counter[str]] = {}
+    if len(homes) < len(spans):
+        homes.update(_Trees(spans, parents, cut, homes).homes(doubts))
+    problems: dict[str, list[str]] = {}
+    for id in sorted({homes[key].id for key in cut}):
+        problems.setdefault(id, []).append("parents in a cycle")
+    for id, count in _collisions(spans, homes).items():
+        problems.setdefault(id, []).append(COLLIDED.format(count=count))
+    for id, reasons in doubts.items():
+        problems.setdefault(id, []).extend(f"{reason}: {count}" for reason, count in sorted(reasons.items()))
+    return Membership(homes, parents, {id: tuple(found) for id, found in problems.items()})
+
+
+COLLIDED = "ids of {count} spans stand for several spans"
+ADVICE_ON_COLLISIONS = (
+    "Span ids that repeat come from a program that seeds `random` before OpenTelemetry makes ids of it. Seed a "
+    "random.Random of your own in place of the module's, or give TracerProvider an id_generator."
+)
+MAY_LACK = "may lack spans whose parent did not arrive"
+LINK_LOST = "linked span missing"
+
+
+def _given_parents(spans: Mapping[SpanKey, UniqueSpan]) -> Parents:
+    """The key of every span's parent as its sender gave it. An agent whose parent is not among the spans stands under
+    the first one of them that it links to."""
+    found: Parents = {}
+    for key, span in spans.items():
+        row = span.row
+        parent = (row.trace_id, row.parent_span_id) if row.parent_span_id else None
+        if row.links and parent not in spans and operation(row) == semconv.OPERATION_INVOKE_AGENT:
+            linked = [link for one in row.links if (link := (one.trace_id, one.span_id)) in spans and link != key]
+            parent = linked[0] if linked else parent
+        found[key] = parent
+    return found
+
+
+def _inherited(spans: Mapping[SpanKey, UniqueSpan], parents: Parents, attribute: str) -> dict[SpanKey, str | None]:
+    """A text attribute of every span or of its nearest ancestor that has it."""
+    own = {key: value for key, span in spans.items() if (value := text(span.row.attributes.get(attribute)))}
+    return nearest(parents, own)
+
+
+def _collisions(spans: Mapping[SpanKey, UniqueSpan], homes: Mapping[SpanKey, Home]) -> Counter[str]:
+    """By trajectory, how many of its spans' ids stand for other spans too. The runs of the others are not whole
+    either."""
+    collided = [(key, span.collided) for key, span in spans.items() if span.collided is not None]
+    return Counter(id for key, others in collided for id in {homes[key].id, *others})
+
+
+def has_collisions(incomplete: str) -> bool:
+    """Whether the reasons why a trajectory is incomplete name ids that stand for several spans."""
+    return COLLIDED.partition("}")[2] in incomplete
+
+
+class _Trees:
+    """The trees of spans that name no trajectory and have no ancestor that does; a tree is named by its uppermost
+    span."""
+
+    def __init__(
+        self,
+        spans: Mapping[SpanKey, UniqueSpan],
+        parents: Parents,
+        cut: Collection[SpanKey],
+        named: Mapping[SpanKey, Home],
+    ) -> None:
+        self._spans, self._parents = spans, parents
+        self._top = tops(parents)
+        self._members: dict[SpanKey, list[SpanKey]] = {}
+        for key, top in self._top.items():
+            if key not in named:
+                self._members.setdefault(top, []).append(key)
+        self._conversations = _inherited(spans, parents, semconv.CONVERSATION_ID)
+        self._of_runs = {key for key, span in spans.items() if is_of_a_run(span.row)}
+        run_trees = [top for top, members in self._members.items() if not self._of_runs.isdisjoint(members)]
+        self._links = {top: lost for top in run_trees if (lost := self._lost_links(top))}
+        """What the trees link to that is not there."""
+        self._torn = {top for top in run_trees if parents[top] or top in cut or top in self._links}
+        self._found: dict[SpanKey, Home] = {}
+        self._told_apart: dict[str, set[str]] = {}
+        """The conversations in each trace."""
+        self._runs: dict[str, set[Home]] = {}
+        """The homes of the runs' spans in each trace."""
+        self._others: dict[SpanKey, set[Home]] = {}
+        """Homes that a torn tree cannot have, by its uppermost span or by the parent that it lost: it stands above a
+        run's entry, or beside it."""
+        self._note(named.items())
+
+    def homes(self, doubts: dict[str, Counter[str]]) -> dict[SpanKey, Home]:
+        """The homes of all their spans. `doubts` counts, by trajectory and reason, spans of runs that may be its own.
+        The parent of what a link ties becomes what is linked to."""
+        linking: dict[str, set[str]] = {}
+        for top, lost in self._links.items():
+            linking.setdefault(top[0], set()).update(trace for trace, _ in lost)
+        self._settle([top for top in self._members if top not in self._torn], doubts)
+        self._settle([top for top in self._torn if top[0] not in linking], doubts)
+        reached = {trace: self._reach(trace, linking) for linked in linking.values() for trace in linked}
+        self._settle(list(self._links), doubts, reached)
+        self._settle([top for top in self._torn if top[0] in linking and top not in self._links], doubts)
+        return self._found
+
+    def _lost_links(self, top: SpanKey) -> list[SpanKey]:
+        row = self._spans[top].row
+        if not row.links or operation(row) != semconv.OPERATION_INVOKE_AGENT or semconv.ENTRY in row.attributes:
+            return []
+        return [link for one in row.links if (link := (one.trace_id, one.span_id)) not in self._spans]
+
+    def _note(self, homes: Iterable[tuple[SpanKey, Home]]) -> None:
+        """What the spans that have a home tell about trees that have none."""
+        for key, home in homes:
+            if key not in self._of_runs:
+                continue
+            self._runs.setdefault(key[0], set()).add(home)
+            parent = self._parents[key]
+            if parent is None:
+                continue
+            above = self._top.get(parent, parent)
+            if semconv.ENTRY in self._spans[key].row.attributes:
+                self._others.setdefault(above, set()).add(home)
+            elif above in self._torn and above not in self._found:
+                self._runs.setdefault(above[0], set()).add(home)
+
+    def _settle(
+        self,
+        trees: Iterable[SpanKey],
+        doubts: dict[str, Counter[str]],
+        reached: Mapping[str, Collection[Home]] | None = None,
+    ) -> None:
+        """Gives homes to trees that may belong to the runs in their traces, or, with `reached`, to those of the traces
+        that they link to."""
+        alone: dict[str, list[SpanKey]] = {}
+        several: dict[SpanKey, set[Home]] = {}
+        settled: dict[SpanKey, Home] = {}
+        for top in trees:
+            found = self._candidates(top, reached) if top in self._torn else set()
+            if len(found) == 1:
+                [home] = found
+                settled.update(dict.fromkeys(self._members[top], home))
+                if reached is not None:
+                    self._parents[top] = next(link for link in self._links[top] if home in reached[link[0]])
+            else:
+                alone.setdefault(top[0], []).extend(self._members[top])
+                several[top] = found
+        for trace, members in alone.items():
+            settled.update(self._split(trace, members))
+        self._note(settled.items())
+        self._found.update(settled)
+        for top, found in several.items():
+            lost = sum(key in self._of_runs for key in self._members[top])
+            for home in found - {settled[top]}:
+                doubts.setdefault(home.id, Counter())[MAY_LACK] += lost
+            if top in self._links:
+                doubts.setdefault(settled[top].id, Counter())[LINK_LOST] += 1
+
+    def _candidates(self, top: SpanKey, reached: Mapping[str, Collection[Home]] | None) -> set[Home]:
+        """The runs of which a torn tree may be a part."""
+        found: set[Home] = set()
+        if reached is None:
+            found |= self._runs.get(top[0], set())
+        else:
+            found.update(*(reached[trace] for trace, _ in self._links[top]))
+        found -= self._others.get(top, set())
+        if (parent := self._parents[top]) is not None:
+            found -= self._others.get(parent, set())
+        same = {home for home in found if home.id == f"{home.given}:{self._conversations[top]}"}
+        return same if len(same) == 1 else found
+
+    def _reach(self, trace: str, linking: Mapping[str, Collection[str]]) -> set[Home]:
+        """The runs in a trace and in those to which torn trees in it link, and so on."""
+        found: set[Home] = set()
+        seen, waiting = {trace}, [trace]
+        while waiting:
+            at = waiting.pop()
+            found |= self._runs.get(at, set())
+            further = set(linking.get(at, ())) - seen
+            seen |= further
+            waiting += further
+        return found
+
+    def _split(self, trace: str, members: Collection[SpanKey]) -> dict[SpanKey, Home]:
+        """The homes of spans in a trace's own run, or in one for each of its conversations."""
+        part_of = self._parts(members)
+        own: dict[SpanKey, set[str]] = {}
+        for key, part in part_of.items():
+            if conversation := self._conversations[key]:
+                own.setdefault(part, set()).add(conversation)
+        spoken = {part: self._conversations[part] or _only(own.get(part, set())) for part in part_of.values()}
+        held = self._told_apart.setdefault(trace, set())
+        held.update(conversation for conversation in spoken.values() if conversation)
+        if len(held) < 2:
+            return dict.fromkeys(members, Home(trace, trace))
+        below: dict[SpanKey, set[str]] = {}
+        for part, conversation in spoken.items():
+            above = self._parents[part]
+            while above is not None and above in self._spans:
+                if (conversation or "") in below.setdefault(above, set()):
+                    break
+                below[above].add(conversation or "")
+                above = self._parents[above]
+        found = {}
+        for key in members:
+            head = part_of.get(key)
+            said = spoken[head] if head else _only(below.get(key, set())) or self._conversations[key]
+            found[key] = Home(trace, f"{trace}:{said}" if said in held else trace)
+        return found
+
+    def _parts(self, members: Iterable[SpanKey]) -> dict[SpanKey, SpanKey]:
+        """The uppermost span of a run at or above every span that has one: what stands below it is joined by it."""
+        found: dict[SpanKey, SpanKey | None] = {}
+        for start in members:
+            path: list[SpanKey] = []
+            at: SpanKey | None = start
+            while at is not None and at in self._spans and at not in found:
+                path.append(at)
+                at = self._parents[at]
+            part = found.get(at) if at is not None else None
+            for key in reversed(path):
+                part = part or (key if key in self._of_runs else None)
+                found[key] = part
+        return {key: part for key, part in found.items() if part is not None}
+
+
+def _only(items: Collection[str]) -> str | None:
+    return next(iter(items)) if len(items) == 1 else None

@@ -1,0 +1,61 @@
+"""Calls that name the response they go on from, instead of sending its history, get that history back.
+
+The server kept it: the input of the earlier response and its answer. Instructions are not handed on, each request
+brings its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from arttrace.records.call import Call
+from arttrace.records.message import Message
+from arttrace.trajectories.decoding.messages import MessageReader
+from arttrace.trajectories.identity.deduplicate import SpanKey
+
+
+def join_responses(
+    calls: Mapping[SpanKey, Call], instructed: Collection[SpanKey], reader: MessageReader
+) -> dict[SpanKey, Call]:
+    """The calls of one trajectory, in order of start, with whole histories. `instructed` are those whose first message
+    is their instructions. A history that was not captured stays left out."""
+    if not any(call.previous_response_id for call in calls.values()):
+        return dict(calls)
+    by_response: dict[str, SpanKey] = {}
+    for key, call in calls.items():
+        if call.response_id:
+            by_response.setdefault(call.response_id, key)
+    inputs: dict[SpanKey, tuple[Message, ...]] = {}  # without instructions
+    for start in calls:
+        chain = _unknown_before(start, calls, by_response, inputs)
+        for key in reversed(chain):
+            before = by_response.get(calls[key].previous_response_id or "")
+            own = calls[key].messages[key in instructed :]
+            whole = reader.extended(inputs[before], (*_answer(calls[before]), *own)) if before in inputs else own
+            inputs[key] = whole
+    return {
+        key: msgspec.structs.replace(
+            call, messages=reader.instructed(call.messages[0], inputs[key]) if key in instructed else inputs[key]
+        )
+        for key, call in calls.items()
+    }
+
+
+def _unknown_before(
+    key: SpanKey,
+    calls: Mapping[SpanKey, Call],
+    by_response: Mapping[str, SpanKey],
+    known: Collection[SpanKey],
+) -> Sequence[SpanKey]:
+    chain: dict[SpanKey, None] = {}
+    at: SpanKey | None = key
+    while at is not None and at not in known and at not in chain:
+        chain[at] = None
+        at = by_response.get(calls[at].previous_response_id or "")
+    return list(chain)
+
+
+def _answer(call: Call) -> tuple[Message, ...]:
+    return tuple(choice.message for choice in call.choices[:1] if choice.message.parts)

@@ -1,0 +1,138 @@
+"""Which runs are shown: by entry, group, tag, policy, status, reward, time and text."""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+import time
+from collections.abc import Iterable
+from datetime import datetime
+
+import msgspec
+
+from arttrace.rewards.combine import trajectory_reward
+from arttrace.store import AnyStore, TrajectorySummary
+from arttrace.views.terminal import entry_name, group_name
+
+_COMPARED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq}
+SECONDS_OF_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run must be to be shown; all that is given must hold.
+
+    `entry` is the entry point's name, whole or as `ls` shows it; `group` a group's key or what `ls` shows of it;
+    `policy` a policy or one version of it (`policy@3`); `status` some of "complete", "unread", "incomplete" and
+    "failed"; `reward` a number or a comparison such as `<0.5`; `since_ns` nanoseconds since 1970. Raises ValueError
+    for a reward that is no comparison.
+    """
+
+    entry: str | None = None
+    group: str | None = None
+    tags: tuple[str, ...] = ()
+    policy: str | None = None
+    status: tuple[str, ...] = ()
+    reward: str | None = None
+    since_ns: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.reward is not None:
+            comparison(self.reward)
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, name) for name in self.__struct_fields__)
+
+    def matches(self, run: TrajectorySummary) -> bool:
+        """Whether a run is shown."""
+        return (
+            (self.entry is None or self.entry in (run.entry, entry_name(run.entry)))
+            and (self.group is None or is_group(self.group, run))
+            and set(self.tags) <= set(run.tags)
+            and (self.policy is None or any(self.policy in (v, v.rpartition("@")[0]) for v in run.policy_versions))
+            and (not self.status or status(run) in self.status)
+            and (self.since_ns is None or run.start_ns >= self.since_ns)
+            and (self.reward is None or _holds(self.reward, trajectory_reward(run)))
+        )
+
+
+def status(run: TrajectorySummary) -> str:
+    """What `ls` shows as a run's status."""
+    if run.incomplete:
+        return "incomplete"
+    return "failed" if run.error else "unread" if run.unread else "complete"
+
+
+def is_group(text: str, run: TrajectorySummary) -> bool:
+    """Whether `text` is the key of a run's group, or what is shown of it, cut as it may be."""
+    shown = group_name(run.group, run.entry)
+    return text in (run.group, shown) or (len(text) > 1 and text.endswith("…") and shown.startswith(text[:-1]))
+
+
+def group_keys(store: AnyStore, text: str) -> list[str]:
+    """The keys of the groups that `text` names, by their key or by what `ls` shows of it; `text` itself where there is
+    none."""
+    keys = {run.group for run in store.summaries() if is_group(text, run)}
+    return [text] if text in keys else sorted(keys) or [text]
+
+
+def comparison(text: str) -> tuple[str, float]:
+    """The sign and the number of `<0.5`, `>=1` or `0.5`. Raises ValueError for any other text."""
+    found = re.fullmatch(r"\s*(<=|>=|<|>|==?)?\s*([-+]?\d*\.?\d+(?:e[-+]?\d+)?)\s*", text)
+    if found is None:
+        raise ValueError(f"{text!r} is no comparison such as '<0.5', '>=1' or '0'")
+    return (found[1] or "=")[:2].replace("==", "="), float(found[2])
+
+
+def _holds(text: str, reward: float | None) -> bool:
+    sign, number = comparison(text)
+    return reward is not None and bool(_COMPARED[sign](reward, number))
+
+
+def moment(text: str, now_ns: int | None = None) -> int:
+    """Nanoseconds since 1970 of an age before now (`90s`, `2h`, `7d`) or of an ISO date and time (in the local zone
+    unless it says otherwise). Raises ValueError for any other text."""
+    if found := re.fullmatch(r"\s*(\d+(?:\.\d+)?)([smhdw])\s*", text):
+        return (time.time_ns() if now_ns is None else now_ns) - int(float(found[1]) * SECONDS_OF_UNIT[found[2]] * 1e9)
+    try:
+        return int(datetime.fromisoformat(text.strip()).timestamp() * 1e9)
+    except ValueError:
+        raise ValueError(f"{text!r} is no age such as 2h or 7d, and no date such as 2026-11-16T08:00") from None
+
+
+def runs_with(store: AnyStore, text: str) -> set[str]:
+    """The ids of the runs in whose messages, tool calls, arguments or results a text stands, in whatever case."""
+    forms = [form.lower().replace("'", "''") for form in sorted(_forms(text))]
+
+    def holds(column: str) -> str:
+        return " OR ".join(f"contains(lower({column}), '{form}')" for form in forms)
+
+    query = " UNION ".join(
+        (
+            f"SELECT trajectory_id FROM messages WHERE {holds('message::VARCHAR')}",  # noqa: S608
+            f"SELECT trajectory_id FROM spans WHERE {holds('document::VARCHAR')}",  # noqa: S608
+        )
+    )
+    return {id for (id,) in store.sql(query)[1] if id is not None}
+
+
+def _forms(text: str) -> set[str]:
+    """How a text stands in stored JSON: as it is, as JSON, and as JSON in a string of JSON, with letters beyond ASCII
+    as they are or escaped."""
+    forms = {text, text.lower()}
+    for _ in range(2):
+        forms |= {json.dumps(form, ensure_ascii=escaped)[1:-1] for form in forms for escaped in (False, True)}
+    return forms
+
+
+def chosen(
+    runs: Iterable[TrajectorySummary], wanted: RunFilter, ids: set[str] | None, limit: int | None
+) -> list[TrajectorySummary]:
+    """At most `limit` of the runs that match, in their order; `ids` are those with the text that was searched for."""
+    found: list[TrajectorySummary] = []
+    for run in runs:
+        if limit is not None and len(found) >= limit:
+            break
+        if (ids is None or run.id in ids or run.id.partition(":")[0] in ids) and wanted.matches(run):
+            found.append(run)
+    return found
