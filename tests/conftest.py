@@ -1,9 +1,10 @@
-"""Ctrl-C as a terminal gives it, for all tests; a judge behind real HTTP, for those of rewards and of the commands
-that ask one."""
+"""Ctrl-C as a terminal gives it, compiled modules for the processes that tests start, and which tests one worker of
+pytest-xdist runs, for all tests; a judge behind real HTTP, for those of rewards and of the commands that ask one."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -18,8 +19,38 @@ from arttrace.rewards.judge_prompt import parse_prompt
 
 def pytest_configure() -> None:
     """A shell starts what it runs in the background with SIGINT ignored, and every process started from there inherits
-    that."""
+    that. And where Python is asked to write no bytecode, each of the hundreds of processes that the tests start would
+    compile all of arttrace again."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+LONGEST_FIRST = ("tests/e2e/test_demo.py", "tests/e2e/test_user_loop.py", "tests/e2e/test_serving.py", "tests/e2e/")
+"""What several workers begin with, so that none of them is left alone with it at the end."""
+SHARES_ITS_MODEL_WITH = {"tests/e2e/test_user_loop.py": "tests/e2e/test_demo.py"}
+"""Files that one worker runs, one after the other: the base model that the demo builds serves both."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    def rank(item: pytest.Item) -> int:
+        return next((n for n, begin in enumerate(LONGEST_FIRST) if item.nodeid.startswith(begin)), len(LONGEST_FIRST))
+
+    if hasattr(config, "workerinput"):
+        items.sort(key=rank)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `-n`, a worker runs the tests of a file together, in the files' order: they share servers and models."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return SHARES_ITS_MODEL_WITH.get(file, file)
+
+    config.option.loadscopereorder = False  # else by how many tests a file has
+    return ByFile(config, log)
 
 
 Script = Callable[[dict[str, Any]], tuple[int, Any]]
