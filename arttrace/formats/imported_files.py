@@ -17,6 +17,7 @@ from arttrace.formats.otlp.decode import MalformedRequest, TooManySpans, json_sp
 from arttrace.formats.otlp.validate import checked
 from arttrace.formats.sdks import langfuse
 from arttrace.records.record import Record, decode_record
+from arttrace.records.values.lenient_json import read_json
 from arttrace.records.values.nesting import UNREADABLE
 
 _KEPT_REASONS, _SHOWN = 5, 500
@@ -87,12 +88,12 @@ def _gunzip(data: bytes) -> bytes:
 
 def _items(data: bytes) -> Iterator[Any]:
     try:
-        document = msgspec.json.decode(data)
+        document = read_json(data)
     except UNREADABLE:
         for line in data.splitlines():
             if line.strip():
                 try:
-                    yield msgspec.json.decode(line)
+                    yield read_json(line)
                 except UNREADABLE as error:
                     yield error
         return

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from arttrace.records.values.nesting import UNREADABLE
+from arttrace.wire.span import json_or_none
 
 
 class Delta(msgspec.Struct, gc=False):
@@ -65,7 +66,6 @@ class Frame(msgspec.Struct, gc=False):
 
 _frame = msgspec.json.Decoder(Frame)
 _frames = msgspec.json.Decoder(list[Frame])
-_document = msgspec.json.Decoder()
 
 
 def read_frame(data: bytes) -> Frame | None:
@@ -88,10 +88,7 @@ def read_frames(events: list[bytes]) -> list[Frame | None]:
 
 
 def _in_the_long_way(data: bytes) -> Frame | None:
-    try:
-        document = _document.decode(data)
-    except UNREADABLE:
-        return None
+    document = json_or_none(data)
     return frame_of(document) if isinstance(document, dict) else None
 
 

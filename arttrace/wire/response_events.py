@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from arttrace.wire.answer import dicts, logprobs_of
-from arttrace.wire.span import error_of, read_json
+from arttrace.wire.span import error_of, json_or_none
 
 _LAST = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
 # Deltas of an item's own text fields, by event.
@@ -47,7 +47,7 @@ def read_events(events: Iterable[bytes]) -> ResponseStream:
     for data in events:
         if data.startswith(b"[DONE]"):  # vLLM and others end with it, OpenAI does not
             break
-        event = read_json(data)
+        event = json_or_none(data)
         if not isinstance(event, dict):
             stream.unreadable_events += 1
             continue

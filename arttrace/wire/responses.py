@@ -15,7 +15,7 @@ from arttrace.wire.exchange import Exchange
 from arttrace.wire.items import parse_input, parse_instructions, parse_output
 from arttrace.wire.messages import Answer
 from arttrace.wire.response_events import output_logprobs, read_events
-from arttrace.wire.span import Decoded, Failure, SpanDraft, error_of, read_json
+from arttrace.wire.span import Decoded, Failure, SpanDraft, error_of, json_or_none
 from arttrace.wire.sse import event_data
 
 _TOKENS = (
@@ -47,7 +47,7 @@ def _response(span: SpanDraft) -> Failure | None:
     if not isinstance(body, bytes):
         return body
     if not span.is_stream(body):
-        response = read_json(body)
+        response = json_or_none(body)
         if not isinstance(response, dict):
             return ("invalid_response", "the response is no JSON object")
         return _put(span, response)

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from arttrace import semconv
+from arttrace.records.values.lenient_json import read_json
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.wire.compression import decompress
 from arttrace.wire.exchange import Exchange
@@ -124,8 +125,10 @@ class SpanDraft:
 
     def request(self) -> dict[str, Any]:
         """The request's JSON object, its common fields set; empty when it is none."""
-        document = read_json(self._exchange.request)
+        document = json_or_none(self._exchange.request)
         request = document if isinstance(document, dict) else {}
+        if request is not document and self._exchange.request:  # what was said to the model is not known
+            self.cut.append(semconv.INPUT_MESSAGES)
         deployment = _DEPLOYMENT.search(self._exchange.path)
         model = request.get("model")
         self.put(semconv.REQUEST_MODEL, model if isinstance(model, str) else deployment and deployment[1])
@@ -236,10 +239,10 @@ def named_trajectory(request: Any) -> str | None:
     return named if isinstance(named, str) and 0 < len(named) <= MAX_TRAJECTORY_ID else None
 
 
-def read_json(body: bytes) -> Any:
+def json_or_none(body: bytes) -> Any:
     """A JSON document, or None when it is none."""
     try:
-        return msgspec.json.decode(body)
+        return read_json(body)
     except UNREADABLE:
         return None
 
@@ -258,6 +261,6 @@ def error_of(document: Mapping[str, Any]) -> str | None:
 
 def error_text(body: bytes) -> str:
     """What the body of a failed request says."""
-    document = read_json(body)
+    document = json_or_none(body)
     message = error_of(document) if isinstance(document, dict) else None
     return message or body[:MAX_ERROR_TEXT].decode(errors="replace")

@@ -28,7 +28,7 @@ from arttrace.capture.export.open_span import OpenSpan, users_span
 from arttrace.capture.export.recorder import Recorder
 from arttrace.content import MAX_CONTENT_BYTES, ContentMode, Hidden, secrets
 from arttrace.wire import Ending, Exchange, decode, operation_of
-from arttrace.wire.span import named_trajectory, read_json
+from arttrace.wire.span import json_or_none, named_trajectory
 
 _KEPT_HEADERS = ("content-type", "content-encoding", semconv.POLICY_VERSION_HEADER, semconv.SAMPLING_HEADER)
 
@@ -301,7 +301,7 @@ class ModelCall:
         """Whether the request names a trajectory other than the one it was made in: it belongs to that one."""
         if b'"trajectory_id"' not in request:
             return False
-        return named_trajectory(read_json(request)) not in (None, run_id)
+        return named_trajectory(json_or_none(request)) not in (None, run_id)
 
     def so_far(self) -> dict[str, Any]:
         """What is known of a call that has not ended."""

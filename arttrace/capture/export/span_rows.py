@@ -10,6 +10,7 @@ from arttrace import semconv
 from arttrace.capture.export.open_span import OpenSpan
 from arttrace.records.record import Record, encode_record
 from arttrace.records.span import SpanRow
+from arttrace.records.values.lenient_json import well_formed
 
 _ERROR = 2  # OTLP's number of the status
 
@@ -36,16 +37,8 @@ def span_row(span: OpenSpan, resource: dict[str, Any]) -> SpanRow:
 
 
 def encoded(record: Record) -> bytes:
-    """One record as JSON; what UTF-8 cannot hold becomes a question mark."""
+    """One record as JSON; what UTF-8 cannot hold becomes U+FFFD."""
     try:
         return encode_record(record)
     except UnicodeEncodeError:  # half a surrogate pair, which a model may emit and UTF-8 cannot hold
-        return encode_record(msgspec.convert(_encodable(msgspec.to_builtins(record)), Record))
-
-
-def _encodable(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode(errors="replace").decode()
-    if isinstance(value, dict):
-        return {_encodable(key): _encodable(item) for key, item in value.items()}
-    return [_encodable(item) for item in value] if isinstance(value, list) else value
+        return encode_record(msgspec.convert(well_formed(msgspec.to_builtins(record)), Record))

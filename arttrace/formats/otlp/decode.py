@@ -22,6 +22,7 @@ from arttrace.formats.otlp.validate import MAX_DEPTH, check_ids, check_times
 from arttrace.records.span import Attributes, EntityRef, OriginRest, SpanEvent, SpanLink, SpanRest, SpanRow, Typed
 from arttrace.records.values.integers import INT32, INT64, UINT32, UINT64
 from arttrace.records.values.json_types import plain
+from arttrace.records.values.lenient_json import read_json
 from arttrace.records.values.nesting import UNREADABLE
 
 MAX_SPANS = 65_536
@@ -177,7 +178,7 @@ def parse_json(body: bytes) -> Export:
     """Reads a JSON request; a span that is not valid is refused alone. Raises MalformedRequest when it is none,
     TooManySpans when it holds too many."""
     try:
-        request = msgspec.json.decode(body)
+        request = read_json(body)
     except UNREADABLE as error:
         raise MalformedRequest(f"the body is no OTLP trace request in JSON: {error}") from error
     return json_spans(request, most=MAX_SPANS, large=len(body) > MAX_SPAN_BYTES)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from arttrace.records.values.lenient_json import read_json
 from arttrace.records.values.nesting import UNREADABLE, are_shallow
 
 _T = TypeVar("_T")
@@ -30,7 +31,7 @@ def from_json(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        found = msgspec.json.decode(value)
+        found = read_json(value)
     except UNREADABLE:
         return value
     if len(value) > 2 * _DEPTH and value.count("[") + value.count("{") > _DEPTH and not is_shallow(found):

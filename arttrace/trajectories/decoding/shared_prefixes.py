@@ -15,6 +15,7 @@ import msgspec
 
 from arttrace.records.message import MessageTexts
 from arttrace.records.tokens import TokenIds, token_array
+from arttrace.records.values.lenient_json import read_lenient
 from arttrace.records.values.nesting import UNREADABLE
 
 _T = TypeVar("_T")
@@ -27,7 +28,12 @@ def message_texts(value: Any) -> list[str] | None:
     """The JSON text of each message of an attribute (JSON text or values), None when it is neither. Raises ValueError
     for text that is no list, RecursionError for one too deep."""
     if isinstance(value, str):
-        return [bytes(raw).decode() for raw in _raw_list.decode(value)]
+        try:
+            return [bytes(raw).decode() for raw in _raw_list.decode(value)]
+        except ValueError:
+            value = read_lenient(value)
+            if not isinstance(value, list):
+                raise
     if isinstance(value, (list, tuple)):
         return [msgspec.json.encode(item).decode() for item in value]
     return None

@@ -1,0 +1,40 @@
+"""JSON as other senders write it: with half a surrogate pair, bytes that are no UTF-8, or numbers that are not finite.
+
+A model that is cut inside an emoji answers half a surrogate pair, and Python's `json` and JavaScript's write it on as
+an escape. UTF-8 cannot hold it: it becomes U+FFFD, the replacement character, as do bytes that are no UTF-8.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+_HALF = re.compile("[\ud800-\udfff]")
+
+
+def read_json(text: str | bytes) -> Any:
+    """What a JSON text holds. Raises ValueError where it is none, RecursionError for its depth."""
+    try:
+        return msgspec.json.decode(text)
+    except ValueError as error:
+        with suppress(ValueError):
+            return read_lenient(text)
+        raise error from None
+
+
+def read_lenient(text: str | bytes) -> Any:
+    """What a JSON text holds that msgspec refuses. Raises ValueError where it is none, RecursionError for its depth."""
+    return well_formed(json.loads(text.decode(errors="replace") if isinstance(text, bytes) else text))
+
+
+def well_formed(value: Any) -> Any:
+    """The same with U+FFFD in the place of each half of a surrogate pair."""
+    if isinstance(value, str):
+        return _HALF.sub("\ufffd", value)
+    if isinstance(value, dict):
+        return {well_formed(key): well_formed(item) for key, item in value.items()}
+    return [well_formed(item) for item in value] if isinstance(value, list) else value
