@@ -11,7 +11,7 @@ from arttrace.records.policy import Consumed
 from arttrace.records.trajectory import Agent, Trajectory
 from arttrace.trajectories import sequences
 from trainer.grpo.advantages import Scale, group_advantages
-from trainer.grpo.selection import compared
+from trainer.grpo.selection import compared, staleness
 from trainer.learner.interface import Sample
 
 
@@ -22,13 +22,16 @@ class Batch:
     `samples` holds one entry per trajectory with trainable tokens. `consumed` names every trajectory whose reward
     entered an advantage. `left_out` counts trajectories by the reason they were dropped (one that is alone in its
     group needs company before a reward), `quarantined` calls by the reason their tokens are not trained. Rewards are
-    those of the consumed trajectories, group by group. `equal_groups` are those whose rewards are all equal, their
-    agents' own too: they teach nothing, and stay in the normaliser.
+    those of the consumed trajectories, group by group; `staleness` are theirs, in steps before version `step`, which
+    the batch was made for. `equal_groups` are those whose rewards are all equal, their agents' own too: they teach
+    nothing, and stay in the normaliser.
     """
 
+    step: int = 0
     samples: tuple[Sample, ...] = ()
     consumed: tuple[Consumed, ...] = ()
     rewards: tuple[tuple[float, ...], ...] = ()
+    staleness: tuple[int, ...] = ()
     equal_groups: int = 0
     captured_tokens: int = 0
     trained_tokens: int = 0
@@ -66,6 +69,7 @@ def make_batch(
     samples: list[Sample] = []
     consumed: list[Consumed] = []
     rewards: list[tuple[float, ...]] = []
+    ages: list[int] = []
     left_out: Counter[str] = Counter()
     quarantined: Counter[str] = Counter()
     equal = captured = trained = 0
@@ -80,6 +84,7 @@ def make_batch(
         equal += len(set(values)) == 1 and not any(any(agents.values()) for agents in own.values())
         for (trajectory, _), advantage in zip(scored, group_advantages(values, scale=scale), strict=True):
             consumed.append(Consumed(trajectory.id, trajectory.revision))
+            ages.append(staleness(trajectory, step, policy))
             found, report = sequences(trajectory, policy=policy)
             captured += report.captured_tokens
             quarantined.update(report.reasons)
@@ -89,9 +94,11 @@ def make_batch(
             trained += report.trained_tokens
             samples.append(Sample(found, advantage, own.get(trajectory.id, {})))
     return Batch(
+        step=step,
         samples=tuple(samples),
         consumed=tuple(consumed),
         rewards=tuple(rewards),
+        staleness=tuple(ages),
         equal_groups=equal,
         captured_tokens=captured,
         trained_tokens=trained,

@@ -17,7 +17,6 @@ from arttrace.records.policy import PolicyStep
 from arttrace.records.reward import Judgement
 from arttrace.rewards.combine import trajectory_reward
 from trainer.grpo.batch import Batch
-from trainer.grpo.selection import staleness
 from trainer.learner.interface import StepMetrics
 
 
@@ -30,18 +29,8 @@ class GroupReward(msgspec.Struct, frozen=True):
     spread: float
 
 
-def step_numbers(
-    batch: Batch,
-    learned: StepMetrics,
-    groups: Sequence[Group],
-    *,
-    step: int,
-    policy: str,
-    judgements: Sequence[Judgement] = (),
-) -> dict[str, float]:
-    """What a PolicyStep keeps of the step that followed version `step`."""
-    consumed = {entry.trajectory_id for entry in batch.consumed}
-    ages = [staleness(one, step, policy) for group in groups for one in group.trajectories if one.id in consumed]
+def step_numbers(batch: Batch, learned: StepMetrics, judgements: Sequence[Judgement] = ()) -> dict[str, float]:
+    """What a PolicyStep keeps of the step that trained on the batch."""
     numbers = {
         "groups": float(len(batch.rewards)),
         "groups_equal": float(batch.equal_groups),
@@ -54,8 +43,8 @@ def step_numbers(
         "tokens_quarantined": float(batch.captured_tokens - batch.trained_tokens),
         "calls_quarantined": float(sum(batch.quarantined.values())),
         "trajectories_left_out": float(sum(batch.left_out.values())),
-        "staleness_mean": statistics.fmean(ages) if ages else 0.0,
-        "staleness_max": float(max(ages, default=0)),
+        "staleness_mean": statistics.fmean(batch.staleness) if batch.staleness else 0.0,
+        "staleness_max": float(max(batch.staleness, default=0)),
         **learned.numbers(),
         "tokens_per_second": batch.trained_tokens / learned.step_s if learned.step_s > 0 else 0.0,
     }

@@ -67,16 +67,27 @@ class PolicyTrainer:
         """
         clock = clock or Clock()
         clock(Phase.BATCH)
-        last = self.checkpoints.latest() or 0
-        batch = make_batch(groups, policy=self.policy, scale=self.scale, step=last, max_staleness=self.max_staleness)
+        step = self.checkpoints.latest() or 0
+        batch = make_batch(groups, policy=self.policy, scale=self.scale, step=step, max_staleness=self.max_staleness)
+        return self.train_on(batch, clock, beside=beside, judgements=judgements)
+
+    def train_on(
+        self,
+        batch: Batch,
+        clock: Clock | None = None,
+        *,
+        beside: tuple[Consumed, ...] = (),
+        judgements: Sequence[Judgement] = (),
+    ) -> PolicyStep | None:
+        """As `train`, on a batch that was made of scored groups for the newest version."""
+        clock = clock or Clock()
         require_trainable(batch)
         if not teaches(batch.samples, self.learner.config):
             clock.stop()
             return None
         clock(Phase.STEP)
         with engines_asleep(self.gateway, self.retry):
-            learned = self.learner.step(batch.samples, current_version=f"{self.policy}@{last}")
-        metrics = step_numbers(batch, learned, groups, step=last, policy=self.policy, judgements=judgements)
+            learned = self.learner.step(batch.samples, current_version=f"{self.policy}@{batch.step}")
         return complete_step(
             self.store,
             self.checkpoints,
@@ -84,7 +95,7 @@ class PolicyTrainer:
             self.base_model,
             self.learner.save,
             (*batch.consumed, *beside),
-            metrics,
+            step_numbers(batch, learned, judgements),
             clock,
             self.retry,
             method="grpo",

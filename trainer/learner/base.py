@@ -19,7 +19,7 @@ from trainer.learner.memory import is_out_of_memory, let_go
 from trainer.learner.policy_model import trainable
 from trainer.learner.quiet import quiet
 from trainer.learner.ranks import largest, total
-from trainer.learner.samples import Plan, plan_step, share_out
+from trainer.learner.samples import Plan, plan_step, split_minibatches
 from trainer.learner.state import Snapshot, load_state, save_state
 
 UNSOUND = "The weights were left as they were. Lower the learning rate, or look at the last rewards and versions."
@@ -84,7 +84,7 @@ class BaseLearner(ABC):
         """Train once on the samples: see `Learner.step`."""
         started = time.perf_counter()
         whole = plan_step(samples, self.config)
-        parts = share_out(samples, self.config.minibatches)
+        parts = split_minibatches(samples, self.config.minibatches)
         plans = [whole] if len(parts) == 1 else [plan_step(part, self.config) for part in parts]
         plans = [plan for plan in plans if plan.rows]
         if not plans:

@@ -107,7 +107,7 @@ def plan_step(samples: Sequence[Sample], config: LearnerConfig) -> Plan:
     return Plan(tuple(rows), float(normaliser), total, trajectories, len(samples))
 
 
-def share_out(samples: Sequence[Sample], minibatches: int) -> list[list[Sample]]:
+def split_minibatches(samples: Sequence[Sample], minibatches: int) -> list[list[Sample]]:
     """The samples in at most so many parts of nearly equal number, whatever the order given; none is empty."""
     if minibatches == 1:
         return [list(samples)]

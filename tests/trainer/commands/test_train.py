@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,9 @@ from arttrace.records.reward import Reward
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import Store
 from trainer.commands.train.cli import command
-from trainer.commands.train.grpo import share_out
+from trainer.grpo import batch
 from trainer.grpo.selection import Chosen
+from trainer.grpo.shares import share_out
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample, StepMetrics
 from trainer.policies.checkpoints import Checkpoints
@@ -116,6 +118,23 @@ def test_only_the_groups_that_are_taken_are_built(data: DataDir, monkeypatch: py
     assert isinstance(refused.exception, TrainingError)
     assert "2 no reward, 2 alone in its group" in refused.exception.message
     assert built == []
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_the_sequences_of_a_run_are_made_once(data: DataDir, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(data, "equal", "same", rewards=(1.0, 1.0))
+    fill(data, "t")
+    made: Counter[str] = Counter()
+    sequences = batch.sequences
+
+    def counted(trajectory: Trajectory, **terms: Any) -> Any:
+        made[trajectory.id] += 1
+        return sequences(trajectory, **terms)
+
+    monkeypatch.setattr(batch, "sequences", counted)
+    done = train(data, "--steps", str(steps))
+    assert done.exception is None, done.output
+    assert made == Counter({f"{scenario}-{n}": 1 for scenario in ("equal", "same", "s", "t") for n in range(2)})
 
 
 def test_steps_that_are_not_wanted_any_more_are_left(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:

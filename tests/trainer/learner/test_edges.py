@@ -17,7 +17,7 @@ from trainer.learner.base import BaseLearner
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample
 from trainer.learner.packed.engine import PackedLearner
-from trainer.learner.samples import share_out
+from trainer.learner.samples import split_minibatches
 from trainer.learner.trl.engine import TrlLearner
 
 pytestmark = pytest.mark.usefixtures("double_norms")
@@ -147,7 +147,7 @@ def test_minibatches_are_the_same_whatever_the_order_of_twins(make_samples: Make
         for n in range(4)
     ]
     samples += make_samples(1)
-    assert share_out(samples, 3) == share_out(samples[::-1], 3)
+    assert split_minibatches(samples, 3) == split_minibatches(samples[::-1], 3)
 
 
 @pytest.mark.parametrize("engine", [PackedLearner, TrlLearner])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 import torch
@@ -10,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
+from trainer.learner.packed import forest
 from trainer.learner.packed.attention import _JoinedAttention, blockwise_attention
-from trainer.learner.packed.forest import Forest, plant, shared_length, split_forests
+from trainer.learner.packed.forest import Forest, RowRun, plant, shared_length, split_forests
 from trainer.learner.samples import Row
 
 
@@ -27,8 +29,8 @@ def row(ids: list[int], advantage: float = 1.0, trajectory: int = 0) -> Row:
     )
 
 
-def planted(rows: list[Row]) -> Forest:
-    return plant(rows, current_version="p@1", device="cpu", dtype=torch.float64)
+def planted(run: RowRun) -> Forest:
+    return plant(run, current_version="p@1", device="cpu", dtype=torch.float64)
 
 
 token_rows = st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=8), min_size=1, max_size=8)
@@ -39,20 +41,20 @@ token_rows = st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=8), min_s
 def test_every_row_can_be_read_back_from_its_forest(lists: list[list[int]], budget: int) -> None:
     rows = [row(ids, trajectory=number) for number, ids in enumerate(lists)]
     runs = split_forests(rows, budget)
-    assert sorted(r.trajectory for run in runs for r in run) == list(range(len(rows)))
+    assert sorted(r.trajectory for run in runs for r in run.rows) == list(range(len(rows)))
     for run in runs:
         forest = planted(run)
-        distinct = {r.token_ids[: n + 1] for r in run for n in range(len(r.token_ids))}
+        distinct = {r.token_ids[: n + 1] for r in run.rows for n in range(len(r.token_ids))}
         assert forest.token_ids.numel() == len(distinct), "each distinct beginning is one token of the forest"
-        assert len(distinct) <= budget or len(run) == 1
+        assert len(distinct) <= budget or len(run.rows) == 1
         paths = []
         for block in forest.blocks:
             path = [*block.path.tolist(), *range(block.start, block.stop)]
             assert forest.positions[path].tolist() == list(range(len(path)))
             paths.append(tuple(forest.token_ids[path].tolist()))
-        assert all(any(path[: len(r.token_ids)] == r.token_ids for path in paths) for r in run)
+        assert all(any(path[: len(r.token_ids)] == r.token_ids for path in paths) for r in run.rows)
         at, next_id = forest.predict_at[forest.prediction], forest.predict_id[forest.prediction]
-        wanted = [(r, place) for r in run for place, is_target in enumerate(r.targets) if is_target]
+        wanted = [(r, place) for r in run.rows for place, is_target in enumerate(r.targets) if is_target]
         assert next_id.tolist() == [r.token_ids[place] for r, place in wanted]
         assert forest.positions[at].tolist() == [place - 1 for _, place in wanted]
         assert forest.token_ids[at].tolist() == [r.token_ids[place - 1] for r, place in wanted]
@@ -62,6 +64,21 @@ def test_every_row_can_be_read_back_from_its_forest(lists: list[list[int]], budg
         assert len(set(zip(forest.predict_at.tolist(), forest.predict_id.tolist(), strict=True))) == len(
             forest.predict_at
         )
+
+
+def test_what_neighbours_share_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+
+    def counted(left: tuple[int, ...], right: tuple[int, ...]) -> int:
+        measured.append((left, right))
+        return shared_length(left, right)
+
+    monkeypatch.setattr(forest, "shared_length", counted)
+    rows = branching_rows(0)
+    for run in split_forests(rows, 20):
+        planted(run)
+    ordered = sorted(one.token_ids for one in rows)
+    assert measured == list(pairwise(ordered))
 
 
 @given(token_rows, st.integers(1, 30), st.randoms())

@@ -7,63 +7,29 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import closing
-from itertools import islice
 from pathlib import Path
 
 import click
 import msgspec
 
-from arttrace.records.group import Group
 from arttrace.store import AnyStore
-from arttrace.trajectories.groups import group_trajectories
 from trainer.commands.train.report import print_step, require_base_model, tell_uses, uses_document
 from trainer.grpo.advantages import Scale
 from trainer.grpo.batch import Batch, make_batch
-from trainer.grpo.selection import Choice, Chosen, choose
+from trainer.grpo.selection import Chosen
+from trainer.grpo.shares import build, choose_groups, share_out
 from trainer.grpo.trainer import PolicyTrainer, require_trainable
 from trainer.learner import LearnerConfig, make_learner
 from trainer.learner.interface import teaches
 from trainer.policies.checkpoints import Checkpoints
 from trainer.serving import GatewayClient, ServingFile
+from trainer.step.phases import Clock, Phase
 from trainer.step.reporters import open_reporters
 from trainer.step.signals import stop_on_signals
 
 _SKIPPED = "all rewards within each group are equal, so there is nothing to learn from them"
 _SKIPPED_MEND = "Run the scenarios more often, take harder ones, or score them by a finer rubric."
 _INTERRUPTED = 130
-
-
-def choose_groups(store: AnyStore, checkpoints: Checkpoints, max_staleness: int | None) -> Choice:
-    """The groups of the store that the policy's next step can compare."""
-    consumed = checkpoints.consumed_ids("grpo")  # a dry run has recorded nothing
-    found = store.summaries(unconsumed_by=checkpoints.policy, method="grpo")
-    fresh = (one for one in found if one.id not in consumed)
-    return choose(fresh, policy=checkpoints.policy, step=checkpoints.latest() or 0, max_staleness=max_staleness)
-
-
-def share_out(groups: Sequence[Chosen], steps: int, max_staleness: int | None) -> tuple[list[Sequence[Chosen]], str]:
-    """The groups in even shares for `steps` steps at most, and why there are fewer, "" when that needs no word.
-
-    A step makes the runs of all shares after its own older by one: the stalest groups go first, and there are as many
-    shares as keep every group within `max_staleness` until its turn.
-    """
-    asked = min(steps, len(groups))
-    count = asked if max_staleness is None else min(asked, max_staleness + 1)
-    shares = _oldest_first(groups, count)
-    while max_staleness is not None and any(share[0].staleness + n > max_staleness for n, share in enumerate(shares)):
-        count -= 1
-        shares = _oldest_first(groups, count)
-    if count == asked:
-        return shares, ""
-    why = f"{count} {'step' if count == 1 else 'steps'} instead of {asked}: with more, runs would be too stale"
-    return shares, f"{why} by their turn (--max-staleness {max_staleness})"
-
-
-def _oldest_first(groups: Sequence[Chosen], count: int) -> list[Sequence[Chosen]]:
-    """`count` even shares by falling staleness; groups of one staleness whose keys are neighbours are dealt apart."""
-    dealt = [groups[n::count] for n in range(count)]
-    ordered = iter(sorted((group for share in dealt for group in share), key=lambda one: one.staleness, reverse=True))
-    return [list(islice(ordered, len(share))) for share in dealt]
 
 
 def train_grpo(
@@ -85,25 +51,33 @@ def train_grpo(
     choice = choose_groups(store, checkpoints, max_staleness)
     shares, fewer = share_out(choice.groups, steps, max_staleness)
 
-    def batch_of(groups: Sequence[Group]) -> Batch:
+    def batch_of(share: Sequence[Chosen]) -> tuple[Batch, Clock]:
+        groups = build(store, share)
+        clock = Clock()
+        clock(Phase.BATCH)
         step = checkpoints.latest() or 0
-        return make_batch(groups, policy=checkpoints.policy, scale=scale, step=step, max_staleness=max_staleness)
+        made = make_batch(groups, policy=checkpoints.policy, scale=scale, step=step, max_staleness=max_staleness)
+        clock.stop()
+        return made, clock
 
-    first = build(store, shares[0]) if shares else []
-    batch = batch_of(first)
-    require_trainable(batch if shares else Batch(left_out=choice.left_out))  # before the imports that take seconds
+    batch, clock = batch_of(shares[0]) if shares else (Batch(left_out=choice.left_out), Clock())
+    require_trainable(batch)  # before the imports that take seconds
     base_model = require_base_model(base_model)
     gateway = GatewayClient(serving.url) if serving else None
     if gateway:
         gateway.status()
-    if not teaches(batch.samples, learner) and not any(
-        teaches(batch_of(build(store, share)).samples, learner) for share in shares[1:]
-    ):
-        print_skip(as_json)
-        return
+    # A share that teaches nothing makes no version, so that the batch of the next one stays as it is until its turn.
+    ready: list[tuple[Batch, Clock] | None] = []  # None: nothing to learn
+    while not teaches(batch.samples, learner):
+        ready.append(None if batch.samples else (batch, clock))
+        if len(ready) == len(shares):
+            print_skip(as_json)
+            return
+        batch, clock = batch_of(shares[len(ready)])
+    ready.append((batch, clock))
     if fewer:
         click.echo(fewer, err=True)
-    loop = PolicyTrainer(
+    trainer = PolicyTrainer(
         policy=checkpoints.policy,
         base_model=str(base_model),
         store=store,
@@ -121,12 +95,13 @@ def train_grpo(
     config = {"method": "grpo", **msgspec.to_builtins(learner)}
     reporters = open_reporters(report_to, checkpoints.directory, checkpoints.policy, config, say)
     with stop_on_signals(stop, say), closing(reporters):
-        loop.resume()
+        trainer.resume()
         for number, share in enumerate(shares):
             if stop.is_set():
                 click.echo(f"stopped after {number} of {len(shares)} steps; the other runs are as they were", err=True)
                 sys.exit(_INTERRUPTED)
-            done = loop.train(build(store, share) if number else first)
+            due = ready[number] if number < len(ready) else batch_of(share)
+            done = trainer.train_on(*due) if due else None
             if done is None:
                 print_skip(as_json)
             else:
@@ -187,9 +162,3 @@ def print_plan(
         click.echo(f"  left out: {count} trajectories ({reason})")
     for reason, count in sorted(batch.quarantined.items()):
         click.echo(f"  quarantined: {count} calls ({reason})")
-
-
-def build(store: AnyStore, chosen: Sequence[Chosen]) -> list[Group]:
-    """The runs of the chosen groups."""
-    ids = [id for group in chosen for id in group.ids]
-    return group_trajectories(store.trajectories(ids=ids)) if ids else []

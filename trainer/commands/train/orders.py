@@ -26,11 +26,11 @@ from arttrace.paths import DataDir
 from arttrace.records.group import Group
 from arttrace.records.policy import PolicyStep
 from arttrace.store import AnyStore
-from trainer.commands.train.grpo import build, choose_groups, share_out
 from trainer.commands.train.offline import OfflineTerms, plan_offline
 from trainer.commands.train.report import require_served
 from trainer.daemon.config import names
 from trainer.grpo.advantages import Scale
+from trainer.grpo.shares import build, choose_groups, share_out
 from trainer.grpo.trainer import NothingToTrain, PolicyTrainer
 from trainer.learner import LearnerConfig, make_learner
 from trainer.learner.interface import Learner

@@ -95,8 +95,7 @@ class PackedLearner(BaseLearner):
         rank, ranks = rank_and_count()
         runs = split_forests(plan.rows, config.micro_batch_tokens)
         forests = tuple(
-            plant(rows, current_version=current_version, device=config.device, dtype=dtype)
-            for rows in runs[rank::ranks]
+            plant(run, current_version=current_version, device=config.device, dtype=dtype) for run in runs[rank::ranks]
         )
         before = [Before(sampled=forest.logprobs, old=forest.logprobs) for forest in forests]
         if config.importance != "clip" and (several or config.epochs > 1):

@@ -4,6 +4,10 @@ Rows in lexicographic order have this property: what a row shares with any row b
 before it. So a run of sorted rows is a forest in depth-first order, and every row adds one block of tokens of its own
 behind the path that it continues. A block attends fully to that path and causally to itself; nothing is padded, and no
 mask is built.
+
+This is another tree than that of `arttrace.trajectories.sequences`, which joins the answers of one agent and decides
+whose targets their tokens are: this one joins rows of any agents and trajectories, and decides nothing. What two rows
+share is measured once per step, by `split_forests`.
 """
 
 from __future__ import annotations
@@ -14,6 +18,15 @@ from dataclasses import dataclass
 import torch
 
 from trainer.learner.samples import Row
+
+
+@dataclass(frozen=True, slots=True)
+class RowRun:
+    """Rows in lexicographic order that go through the model together. `shared[n]` is how many tokens row n has in
+    common with the row before it, 0 for the first."""
+
+    rows: tuple[Row, ...]
+    shared: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,38 +79,34 @@ def shared_length(left: Sequence[int], right: Sequence[int]) -> int:
     return low
 
 
-def split_forests(rows: Iterable[Row], max_tokens: int) -> list[list[Row]]:
+def split_forests(rows: Iterable[Row], max_tokens: int) -> list[RowRun]:
     """The rows in lexicographic order, cut into runs of at most `max_tokens` distinct tokens each.
 
     A row that is longer goes alone; where a run is cut, the next one computes the shared beginning again. The result
     does not depend on the order given.
     """
     ordered = sorted(rows, key=lambda row: (row.token_ids, row.targets, row.logprobs, row.advantage, row.temperatures))
-    runs: list[list[Row]] = []
+    runs: list[list[tuple[Row, int]]] = []
     room = 0
     for row in ordered:
-        new = len(row.token_ids)
-        if runs:
-            new -= shared_length(runs[-1][-1].token_ids, row.token_ids)
-        if not runs or new > room:
+        shared = shared_length(runs[-1][-1][0].token_ids, row.token_ids) if runs else 0
+        if not runs or len(row.token_ids) - shared > room:
             runs.append([])
-            new, room = len(row.token_ids), max_tokens
-        runs[-1].append(row)
-        room -= new
-    return runs
+            shared, room = 0, max_tokens
+        runs[-1].append((row, shared))
+        room -= len(row.token_ids) - shared
+    return [RowRun(tuple(row for row, _ in run), tuple(shared for _, shared in run)) for run in runs]
 
 
-def plant(rows: Sequence[Row], *, current_version: str | None, device: str, dtype: torch.dtype) -> Forest:
-    """One run of sorted rows as a forest on `device`; floating numbers in `dtype`."""
+def plant(run: RowRun, *, current_version: str | None, device: str, dtype: torch.dtype) -> Forest:
+    """One run of rows as a forest on `device`; floating numbers in `dtype`."""
     token_ids: list[int] = []
     positions: list[int] = []
     blocks: list[Block] = []
     path: list[int] = []
-    before: Sequence[int] = ()
     predictions: dict[tuple[int, int, float], None] = {}
     targets: list[tuple[tuple[int, int, float], Row, int]] = []
-    for row in rows:
-        shared = shared_length(before, row.token_ids)
+    for row, shared in zip(run.rows, run.shared, strict=True):
         start = len(token_ids)
         token_ids += row.token_ids[shared:]
         positions += range(shared, len(row.token_ids))
@@ -110,7 +119,6 @@ def plant(rows: Sequence[Row], *, current_version: str | None, device: str, dtyp
                 prediction = (path[place - 1], row.token_ids[place], temperature)
                 predictions[prediction] = None
                 targets.append((prediction, row, place))
-        before = row.token_ids
     ordered = sorted(predictions)
     index = {prediction: number for number, prediction in enumerate(ordered)}
 

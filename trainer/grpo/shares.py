@@ -1,0 +1,51 @@
+"""Which groups of the store wait for a policy, shared out over the steps that are asked for, and read whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+from arttrace.records.group import Group
+from arttrace.store import AnyStore
+from arttrace.trajectories.groups import group_trajectories
+from trainer.grpo.selection import Choice, Chosen, choose
+from trainer.policies.checkpoints import Checkpoints
+
+
+def choose_groups(store: AnyStore, checkpoints: Checkpoints, max_staleness: int | None) -> Choice:
+    """The groups of the store that the policy's next step can compare."""
+    consumed = checkpoints.consumed_ids("grpo")  # a dry run has recorded nothing
+    found = store.summaries(unconsumed_by=checkpoints.policy, method="grpo")
+    fresh = (one for one in found if one.id not in consumed)
+    return choose(fresh, policy=checkpoints.policy, step=checkpoints.latest() or 0, max_staleness=max_staleness)
+
+
+def share_out(groups: Sequence[Chosen], steps: int, max_staleness: int | None) -> tuple[list[Sequence[Chosen]], str]:
+    """The groups in even shares for `steps` steps at most, and why there are fewer, "" when that needs no word.
+
+    A step makes the runs of all shares after its own older by one: the stalest groups go first, and there are as many
+    shares as keep every group within `max_staleness` until its turn.
+    """
+    asked = min(steps, len(groups))
+    count = asked if max_staleness is None else min(asked, max_staleness + 1)
+    shares = _oldest_first(groups, count)
+    while max_staleness is not None and any(share[0].staleness + n > max_staleness for n, share in enumerate(shares)):
+        count -= 1
+        shares = _oldest_first(groups, count)
+    if count == asked:
+        return shares, ""
+    why = f"{count} {'step' if count == 1 else 'steps'} instead of {asked}: with more, runs would be too stale"
+    return shares, f"{why} by their turn (--max-staleness {max_staleness})"
+
+
+def _oldest_first(groups: Sequence[Chosen], count: int) -> list[Sequence[Chosen]]:
+    """`count` even shares by falling staleness; groups of one staleness whose keys are neighbours are dealt apart."""
+    dealt = [groups[n::count] for n in range(count)]
+    ordered = iter(sorted((group for share in dealt for group in share), key=lambda one: one.staleness, reverse=True))
+    return [list(islice(ordered, len(share))) for share in dealt]
+
+
+def build(store: AnyStore, chosen: Sequence[Chosen]) -> list[Group]:
+    """The runs of the chosen groups."""
+    ids = [id for group in chosen for id in group.ids]
+    return group_trajectories(store.trajectories(ids=ids)) if ids else []
