@@ -25,7 +25,7 @@ class TrainedStep(msgspec.Struct, frozen=True):
     metrics: dict[str, float] = {}
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _OrderResult(msgspec.Struct, frozen=True):
     id: int
     steps: list[TrainedStep] = []
     error: str = ""
@@ -61,10 +61,10 @@ class TrainerProcess:
         if child is not None:
             await child.stop()
 
-    async def _answer(self, child: Child) -> _Answer:
+    async def _answer(self, child: Child) -> _OrderResult:
         """The answer to the newest order; those to orders whose caller was cancelled are passed over."""
         while line := await child.line():
-            answer = msgspec.json.decode(line, type=_Answer)
+            answer = msgspec.json.decode(line, type=_OrderResult)
             if answer.id == self._orders:
                 return answer
         self._child = None

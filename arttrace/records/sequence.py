@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import msgspec
 
 
@@ -33,11 +35,31 @@ class TokenSequence(msgspec.Struct, frozen=True):
         return sum(self.trained)
 
 
+class NotTrained(StrEnum):
+    """Why the sampled tokens of a call are not targets."""
+
+    NO_TOKEN_IDS = "no token ids"
+    NO_LOGPROBS = "log-probabilities missing"
+    COLLIDED = "other content under its id"
+    TRUNCATED = "truncated"
+    MASKED = "redacted or masked"
+    ERROR = "error"
+    IN_PROGRESS = "in progress"
+    COUNT_DIFFERS = "token count differs from usage"
+    PROMPT_COUNT_DIFFERS = "prompt token count differs from usage"
+    RECORDED_TWICE = "recorded twice"
+    NOT_AT_TEMPERATURE_1 = "not sampled at temperature 1"
+    ALTERED_SAMPLING = "sampling was narrowed or shifted"
+    OTHER_POLICY = "sampled by another policy"
+    NO_POLICY_VERSION = "policy version not known"
+
+
 class TokenReport(msgspec.Struct, frozen=True):
     """What became of the calls and sampled tokens of one trajectory: nothing is dropped without a count.
 
-    `reasons` maps a reason ("no token ids", "log-probabilities missing", "truncated", "error", "not sampled at
-    temperature 1", ...: trajectories/sequences.py) to the number of calls quarantined for it.
+    `reasons` maps a NotTrained to the number of calls quarantined for it. Token counts are of sampled tokens;
+    `captured_tokens` is the sum of `trained_tokens` and `quarantined_tokens`, `forks` the sequences beyond the first
+    of each agent.
     """
 
     calls: int = 0

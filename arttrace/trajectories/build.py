@@ -15,7 +15,7 @@ from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Agent, AgentCall, MessageNode, ToolCall, Trajectory
 from arttrace.records.values.integers import INT64
 from arttrace.trajectories.agents.returned_answers import Returned
-from arttrace.trajectories.agents.subagents import Scope, partition
+from arttrace.trajectories.agents.subagents import AgentSpan, partition
 from arttrace.trajectories.agents.tool_calls import Tooling, recorded_tool_call, tool_calls
 from arttrace.trajectories.agents.tree import AgentTree, agent_tree, by_start
 from arttrace.trajectories.decoding.attribute_values import as_text, from_json, text
@@ -150,7 +150,7 @@ def _agents_and_calls(
         head = tree.spans_of.get(agent.id)
         history = build_history(calls[agent.id], executions, reader)
         split = partition(
-            Scope(
+            AgentSpan(
                 agent_id=agent.id,
                 execution_id=text(head.attributes.get(semconv.EXECUTION_ID)) if head else None,
                 history=history,

@@ -18,28 +18,13 @@ from typing import Any
 import msgspec
 
 from arttrace.records.call import Call, Choice
-from arttrace.records.sequence import TokenReport, TokenSequence
+from arttrace.records.sequence import NotTrained, TokenReport, TokenSequence
 from arttrace.records.tokens import is_logprob, token_bytes
 from arttrace.records.trajectory import Trajectory
 
-NO_TOKEN_IDS = "no token ids"
-NO_LOGPROBS = "log-probabilities missing"
-COLLIDED = "other content under its id"
-TRUNCATED = "truncated"
-MASKED = "redacted or masked"
-ERROR = "error"
-IN_PROGRESS = "in progress"
-COUNT_DIFFERS = "token count differs from usage"
-PROMPT_COUNT_DIFFERS = "prompt token count differs from usage"
-RECORDED_TWICE = "recorded twice"
-NOT_AT_TEMPERATURE_1 = "not sampled at temperature 1"
-ALTERED_SAMPLING = "sampling was narrowed or shifted"
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.1, 2.0
 """Within these a temperature is trained on where the engine's log-probabilities include it. Below, the rounding of a
 logit weighs more than what a step changes; 0 is no distribution."""
-
-OTHER_POLICY = "sampled by another policy"
-NO_POLICY_VERSION = "policy version not known"
 
 
 class _Node(msgspec.Struct):
@@ -76,7 +61,7 @@ def sequences(trajectory: Trajectory, *, policy: str | None = None) -> tuple[tup
         nodes: list[_Node] = []
         for call in calls:
             if id(call) in twice:
-                reasons[RECORDED_TWICE] += 1
+                reasons[NotTrained.RECORDED_TWICE] += 1
                 continue
             faults = _faults(call, policy)
             if any(faults):
@@ -100,11 +85,11 @@ def sequences(trajectory: Trajectory, *, policy: str | None = None) -> tuple[tup
         quarantined_tokens=quarantined_tokens,
         quarantined_calls=reasons.total(),
         forks=forks,
-        reasons=dict(sorted(reasons.items())),
+        reasons={str(reason): count for reason, count in sorted(reasons.items())},
     )
 
 
-def _fault(call: Call, choice: Choice | None) -> str | None:
+def _fault(call: Call, choice: Choice | None) -> NotTrained | None:
     """Why an answer cannot be trained on, None when it can. A stream that was cut keeps the tokens it brought.
 
     Log-probabilities are those of the policy itself, over the whole vocabulary, at temperature 1 or, where the engine
@@ -112,38 +97,44 @@ def _fault(call: Call, choice: Choice | None) -> str | None:
     log-probabilities under which they were sampled, or could not have been others.
     """
     if call.collided:
-        return COLLIDED
+        return NotTrained.COLLIDED
     if call.truncated:
-        return TRUNCATED
+        return NotTrained.TRUNCATED
     if call.masked:
-        return MASKED
+        return NotTrained.MASKED
     if call.error and not call.interrupted:  # unreadable chunks, say: what there is need not be what was sampled
-        return ERROR
+        return NotTrained.ERROR
     if choice is None or not _prompt(call, choice) or choice.token_ids is None:
-        return ERROR if call.error else IN_PROGRESS if choice is None and not call.end_ns else NO_TOKEN_IDS
+        return (
+            NotTrained.ERROR
+            if call.error
+            else NotTrained.IN_PROGRESS
+            if choice is None and not call.end_ns
+            else NotTrained.NO_TOKEN_IDS
+        )
     logprobs = choice.logprobs
     if logprobs is None or len(logprobs) != len(choice.token_ids) or not all(map(is_logprob, logprobs)):
-        return NO_LOGPROBS
+        return NotTrained.NO_LOGPROBS
     sampled = sum(len(other.token_ids or ()) for other in call.choices)
     if call.output_tokens is not None and call.interrupted is None and sampled != call.output_tokens:
-        return COUNT_DIFFERS
+        return NotTrained.COUNT_DIFFERS
     if not _is_prompt_whole(call):
-        return PROMPT_COUNT_DIFFERS
+        return NotTrained.PROMPT_COUNT_DIFFERS
     if call.temperature not in (None, 1.0) and not (
         call.processed_logprobs and LEAST_TEMPERATURE <= call.temperature <= MOST_TEMPERATURE
     ):
-        return NOT_AT_TEMPERATURE_1
+        return NotTrained.NOT_AT_TEMPERATURE_1
     if call.altered_sampling:
-        return ALTERED_SAMPLING
+        return NotTrained.ALTERED_SAMPLING
     return None
 
 
-def _foreign(call: Call, policy: str | None) -> str | None:
+def _foreign(call: Call, policy: str | None) -> NotTrained | None:
     if policy is None:
         return None
     if not call.policy_version:
-        return NO_POLICY_VERSION
-    return None if call.policy_version.rpartition("@")[0] == policy else OTHER_POLICY
+        return NotTrained.NO_POLICY_VERSION
+    return None if call.policy_version.rpartition("@")[0] == policy else NotTrained.OTHER_POLICY
 
 
 def _is_prompt_whole(call: Call) -> bool:
@@ -184,7 +175,7 @@ def _order(call: Call) -> tuple[int, str, str]:
     return (call.start_ns, call.span_id, call.trace_id)
 
 
-def _faults(call: Call, policy: str | None) -> list[str | None]:
+def _faults(call: Call, policy: str | None) -> list[NotTrained | None]:
     """Of each choice why it cannot be trained on."""
     return [_fault(call, choice) or _foreign(call, policy) for choice in call.choices or (None,)]
 

@@ -33,7 +33,7 @@ _NO_GROUP_MEND = (
 )
 
 
-class _Plan(msgspec.Struct, frozen=True):
+class _DueGroups(msgspec.Struct, frozen=True):
     """What is to be done: `due` groups are not judged yet, `judged` ones are, by this judge and rubric."""
 
     due: list[Group]
@@ -125,7 +125,7 @@ def command(
         raise JudgeError(f"{len(failed)} of {total} groups could not be scored.", failed[0][1].mend)
 
 
-def _plan(store: AnyStore, judge: str, rubric: str, key: str | None, votes: int) -> _Plan:
+def _plan(store: AnyStore, judge: str, rubric: str, key: str | None, votes: int) -> _DueGroups:
     trajectories = store.trajectories(groups=None if key is None else group_keys(store, key))
     complete = [trajectory for trajectory in trajectories if not trajectory.incomplete]
     groups = group_trajectories(complete)
@@ -139,10 +139,10 @@ def _plan(store: AnyStore, judge: str, rubric: str, key: str | None, votes: int)
             due.append(group)
         else:
             judged.append(judgement)
-    return _Plan(due, judged, len(groups) - len(several), len(trajectories) - len(complete))
+    return _DueGroups(due, judged, len(groups) - len(several), len(trajectories) - len(complete))
 
 
-def _show_due(plan: _Plan, votes: int, as_json: bool) -> None:
+def _show_due(plan: _DueGroups, votes: int, as_json: bool) -> None:
     runs = sum(len(group.trajectories) for group in plan.due)
     if as_json:
         due = {group.key: len(group.trajectories) for group in plan.due}
@@ -196,7 +196,7 @@ def _total_cost(judgements: Sequence[Judgement]) -> float | None:
 
 
 def _document(
-    plan: _Plan, judgements: Sequence[Judgement], scored_now: int, failed: Sequence[tuple[str, JudgeError]]
+    plan: _DueGroups, judgements: Sequence[Judgement], scored_now: int, failed: Sequence[tuple[str, JudgeError]]
 ) -> dict[str, Any]:
     return {
         "groups": [msgspec.to_builtins(judgement) for judgement in judgements],
@@ -209,7 +209,7 @@ def _document(
 
 
 def _show(
-    plan: _Plan, judgements: Sequence[Judgement], scored_now: int, failed: Sequence[tuple[str, JudgeError]]
+    plan: _DueGroups, judgements: Sequence[Judgement], scored_now: int, failed: Sequence[tuple[str, JudgeError]]
 ) -> None:
     table = Table("group", box=None, header_style="bold", pad_edge=False)
     for name in ("runs", "mean", "spread", "low", "high", "tokens", "cost"):

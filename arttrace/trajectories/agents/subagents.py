@@ -29,7 +29,7 @@ answer tells it apart). All None: the agent itself."""
 _OWN: _Key = (None, None, None)
 
 
-class Scope(msgspec.Struct, frozen=True):
+class AgentSpan(msgspec.Struct, frozen=True):
     """One agent span with what the inference needs: the history of its calls, the tool span above each span (None
     outside tools), the spans of tools and decorated agents right below it, and the parent of every known flow of
     control. Neither tools nor flows go round in a cycle. `placed` has what was found out by `_place`."""
@@ -44,9 +44,9 @@ class Scope(msgspec.Struct, frozen=True):
 
 
 class Partition(msgspec.Struct, frozen=True):
-    """The inferred agents of a scope, the agent of each of its calls (by number), and the one under which each span of
-    a tool or a decorated agent stands. An inferred agent that runs in a tool span without call id has that span's id as
-    `spawned_by`."""
+    """The inferred agents of an agent span, the agent of each of its calls (by number), and the one under which each
+    span of a tool or a decorated agent stands. An inferred agent that runs in a tool span without call id has that
+    span's id as `spawned_by`."""
 
     agents: tuple[Agent, ...]
     agent_of_call: list[str]
@@ -65,24 +65,26 @@ class _Group(msgspec.Struct):
     confidence: float = 1.0
 
 
-def partition(scope: Scope) -> Partition:
-    """Tells the agents of one scope apart."""
-    roots = _roots(scope.history)
-    groups = _by_flow(scope, roots)
-    returned = Returned((exchange.result, exchange) for exchange in scope.history.exchanges)
-    _split_by_answer(scope, groups, roots, returned)
+def partition(agent_span: AgentSpan) -> Partition:
+    """Tells the agents of one agent span apart."""
+    roots = _roots(agent_span.history)
+    groups = _by_flow(agent_span, roots)
+    returned = Returned((exchange.result, exchange) for exchange in agent_span.history.exchanges)
+    _split_by_answer(agent_span, groups, roots, returned)
     for group in groups.values():
         if group.key != _OWN and group.key[2] is None:
-            group.parent = _place_above(scope, groups, group.key)
-            _name_by_tool_span(scope, group)
-    _name_by_answer(scope, groups, returned)
+            group.parent = _place_above(agent_span, groups, group.key)
+            _name_by_tool_span(agent_span, group)
+    _name_by_answer(agent_span, groups, returned)
     own = _collapsed(groups)
     ids = {
-        key: scope.agent_id if key in (_OWN, own) else f"inferred:{scope.history.calls[group.calls[0]].span_id}"
+        key: agent_span.agent_id
+        if key in (_OWN, own)
+        else f"inferred:{agent_span.history.calls[group.calls[0]].span_id}"
         for key, group in groups.items()
     }
-    ids[_OWN] = scope.agent_id
-    calls = scope.history.calls
+    ids[_OWN] = agent_span.agent_id
+    calls = agent_span.history.calls
     agents = [
         Agent(
             id=ids[key],
@@ -102,13 +104,13 @@ def partition(scope: Scope) -> Partition:
     for key, group in groups.items():
         for number in group.calls:
             agent_of_call[number] = ids[key]
-    exchanges = scope.history.exchanges if scope.spans else ()
+    exchanges = agent_span.history.exchanges if agent_span.spans else ()
     asked_by = {id: agent_of_call[e.call] for e in exchanges for id in e.ids[1:]}
     asked_by |= {e.part.id: agent_of_call[e.call] for e in exchanges if e.part.id}
     agent_of_span = {
         key: asked_by.get(text(span.attributes.get(semconv.TOOL_CALL_ID)) or "")
-        or ids[_place(scope, groups, scope.tool_of.get(key), _flow(span))]
-        for key, span in scope.spans.items()
+        or ids[_place(agent_span, groups, agent_span.tool_of.get(key), _flow(span))]
+        for key, span in agent_span.spans.items()
     }
     return Partition(tuple(agents), agent_of_call, agent_of_span)
 
@@ -130,15 +132,15 @@ def _roots(history: History) -> list[int]:
     return [number if root is None else root for number, root in enumerate(roots)]
 
 
-def _by_flow(scope: Scope, roots: Sequence[int]) -> dict[_Key, _Group]:
-    calls = scope.history.calls
+def _by_flow(agent_span: AgentSpan, roots: Sequence[int]) -> dict[_Key, _Group]:
+    calls = agent_span.history.calls
     key_of: dict[int, _Key] = {}  # of each root
     groups: dict[_Key, _Group] = {}
     for number, root in enumerate(roots):
         key = key_of.get(root)
         if key is None:
-            tool = scope.tool_of.get((calls[root].trace_id, calls[root].span_id))
-            base = _flow(scope.spans.get(tool)) if tool else scope.execution_id
+            tool = agent_span.tool_of.get((calls[root].trace_id, calls[root].span_id))
+            base = _flow(agent_span.spans.get(tool)) if tool else agent_span.execution_id
             flow = calls[root].execution_id
             forked = flow is not None and base is not None and flow != base
             key = key_of[root] = (tool, flow if forked else None, None)
@@ -155,9 +157,9 @@ def _last_answer(history: History, numbers: Sequence[int]) -> str:
     return last.choices[0].message.text.strip() if last.choices else ""
 
 
-def _around(scope: Scope, numbers: Sequence[int]) -> Callable[[Exchange], bool]:
+def _around(agent_span: AgentSpan, numbers: Sequence[int]) -> Callable[[Exchange], bool]:
     """Whether a tool call was asked for before these calls, and its result seen after them."""
-    calls = scope.history.calls
+    calls = agent_span.history.calls
     start_ns = min(calls[number].start_ns for number in numbers)
     end_ns = max(calls[number].end_ns for number in numbers)
     return lambda exchange: calls[exchange.call].end_ns <= start_ns and end_ns <= (exchange.seen_ns or 0)
@@ -171,7 +173,7 @@ def _slot(exchange: Exchange) -> _Slot:
 
 
 def _split_by_answer(
-    scope: Scope, groups: dict[_Key, _Group], roots: Sequence[int], returned: Returned[Exchange]
+    agent_span: AgentSpan, groups: dict[_Key, _Group], roots: Sequence[int], returned: Returned[Exchange]
 ) -> None:
     """Histories of one flow whose answers were asked for, by another history of it or by an agent elsewhere, are apart.
     In the flow of a sub-agent that is so only where several of them were."""
@@ -185,22 +187,22 @@ def _split_by_answer(
     for level in returned.LEVELS:
         for key, own in histories.items():
             for root in [root for root in own if len(own) > 1 and (key[0], key[1], root) not in groups]:
-                around = _around(scope, own[root])
-                for found in returned.find(_last_answer(scope.history, own[root]), level, around):
+                around = _around(agent_span, own[root])
+                for found in returned.find(_last_answer(agent_span.history, own[root]), level, around):
                     exchange = found.item
                     asking = roots[exchange.call]
                     if asking not in own or asking == root or _slot(exchange) in used or not around(exchange):
                         continue
                     used.add(_slot(exchange))
-                    _split(scope, groups, key, root, own[root], found)
+                    _split(agent_span, groups, key, root, own[root], found)
                     break
     for key, own in histories.items():
         if key != _OWN and len(own) > 1:
-            _split_flow(scope, groups, key, own, roots, returned, used)
+            _split_flow(agent_span, groups, key, own, roots, returned, used)
 
 
 def _split_flow(
-    scope: Scope,
+    agent_span: AgentSpan,
     groups: dict[_Key, _Group],
     key: _Key,
     own: Mapping[int, list[int]],
@@ -215,9 +217,9 @@ def _split_flow(
     taken: set[_Slot] = set()
     for level in returned.LEVELS:
         for root in left:
-            around = _around(scope, own[root])
+            around = _around(agent_span, own[root])
             for found in (
-                returned.find(_last_answer(scope.history, own[root]), level, around) if root not in asked else ()
+                returned.find(_last_answer(agent_span.history, own[root]), level, around) if root not in asked else ()
             ):
                 slot = _slot(found.item)
                 if roots[found.item.call] not in own and slot not in used and slot not in taken and around(found.item):
@@ -232,16 +234,16 @@ def _split_flow(
     for root in left[left.index(first) + 1 :]:
         before += own[root]
         if root in asked:
-            _split(scope, groups, key, root, before, asked[root])
+            _split(agent_span, groups, key, root, before, asked[root])
             before = []
 
 
 def _split(
-    scope: Scope, groups: dict[_Key, _Group], key: _Key, root: int, members: list[int], found: Found[Exchange]
+    agent_span: AgentSpan, groups: dict[_Key, _Group], key: _Key, root: int, members: list[int], found: Found[Exchange]
 ) -> None:
     part, split, apart = found.item.part, (key[0], key[1], root), set(members)
     groups[key].calls = [number for number in groups[key].calls if number not in apart]
-    id = found.item.id(scope.history.calls)
+    id = found.item.id(agent_span.history.calls)
     groups[split] = _Group(split, members, key, part.name, id, _evidence(found), found.confidence)
     asker = next((k for k, group in groups.items() if found.item.call in group.calls), key)
     if not _stands_under(groups, asker, split):
@@ -252,41 +254,44 @@ def _evidence(found: Found[Exchange]) -> str:
     return f"its answer {found.how} {found.item.part.name} returned"
 
 
-def _place(scope: Scope, groups: Mapping[_Key, _Group], tool: SpanKey | None, execution: str | None) -> _Key:
+def _place(agent_span: AgentSpan, groups: Mapping[_Key, _Group], tool: SpanKey | None, execution: str | None) -> _Key:
     """The agent that whatever runs in this tool span and flow of control belongs to."""
     passed: list[tuple[SpanKey | None, str | None]] = []
     found: _Key | None = None
     while found is None:
-        found = scope.placed.get((tool, execution))
+        found = agent_span.placed.get((tool, execution))
         if found is not None:
             break
         passed.append((tool, execution))
-        base = _flow(scope.spans.get(tool)) if tool else scope.execution_id
+        base = _flow(agent_span.spans.get(tool)) if tool else agent_span.execution_id
         if execution is not None and execution != base:
             if (tool, execution, None) in groups:
                 found = (tool, execution, None)
-            execution = scope.executions.get(execution)
+            execution = agent_span.executions.get(execution)
         elif tool is None:
             found = _OWN
         elif (tool, None, None) in groups:
             found = (tool, None, None)
         else:
-            execution, tool = _flow(scope.spans.get(tool)), scope.tool_of.get(tool)
-    scope.placed.update(dict.fromkeys(passed, found))
+            execution, tool = _flow(agent_span.spans.get(tool)), agent_span.tool_of.get(tool)
+    agent_span.placed.update(dict.fromkeys(passed, found))
     return found
 
 
-def _place_above(scope: Scope, groups: Mapping[_Key, _Group], key: _Key) -> _Key:
+def _place_above(agent_span: AgentSpan, groups: Mapping[_Key, _Group], key: _Key) -> _Key:
     tool, execution, _ = key
     if execution is not None:
-        return _place(scope, groups, tool, scope.executions.get(execution))
+        return _place(agent_span, groups, tool, agent_span.executions.get(execution))
     return _place(
-        scope, groups, scope.tool_of.get(tool) if tool else None, _flow(scope.spans.get(tool)) if tool else None
+        agent_span,
+        groups,
+        agent_span.tool_of.get(tool) if tool else None,
+        _flow(agent_span.spans.get(tool)) if tool else None,
     )
 
 
-def _name_by_tool_span(scope: Scope, group: _Group) -> None:
-    span = scope.spans.get(group.key[0]) if group.key[0] else None
+def _name_by_tool_span(agent_span: AgentSpan, group: _Group) -> None:
+    span = agent_span.spans.get(group.key[0]) if group.key[0] else None
     if span is None:
         return
     group.name = text(span.attributes.get(semconv.TOOL_NAME)) or group.name
@@ -294,7 +299,7 @@ def _name_by_tool_span(scope: Scope, group: _Group) -> None:
     group.evidence = f"runs inside the tool {group.name}"
 
 
-def _name_by_answer(scope: Scope, groups: dict[_Key, _Group], returned: Returned[Exchange]) -> None:
+def _name_by_answer(agent_span: AgentSpan, groups: dict[_Key, _Group], returned: Returned[Exchange]) -> None:
     unnamed = [g for g in groups.values() if g.key != _OWN and g.calls and not g.spawned_by and g.key[2] is None]
     if not unnamed:
         return
@@ -305,7 +310,9 @@ def _name_by_answer(scope: Scope, groups: dict[_Key, _Group], returned: Returned
         for group in [group for group in unnamed if not group.spawned_by]:
             candidates = [
                 found
-                for found in returned.find(_last_answer(scope.history, group.calls), level, _around(scope, group.calls))
+                for found in returned.find(
+                    _last_answer(agent_span.history, group.calls), level, _around(agent_span, group.calls)
+                )
                 if _slot(found.item) not in taken
                 and found.item.part.id not in used
                 and not _stands_under(groups, asker[found.item.call], group.key)
@@ -314,7 +321,7 @@ def _name_by_answer(scope: Scope, groups: dict[_Key, _Group], returned: Returned
                 continue
             found = min(candidates, key=lambda one: asker[one.item.call] != group.parent)  # the first of the parent's
             taken.add(_slot(found.item))
-            group.name, group.spawned_by = found.item.part.name, found.item.id(scope.history.calls)
+            group.name, group.spawned_by = found.item.part.name, found.item.id(agent_span.history.calls)
             group.parent = asker[found.item.call]
             group.evidence = ", ".join(filter(None, [group.evidence, _evidence(found)]))
             group.confidence = found.confidence

@@ -31,7 +31,7 @@ _message: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 _OF_TEXT = frozenset((TextPart, ReasoningPart, ToolCallPart))
 
 
-class _Answer(msgspec.Struct, gc=False):
+class _SampledMessage(msgspec.Struct, gc=False):
     role: str
     parts: tuple[Part, ...]
     name: str | None = None
@@ -42,7 +42,7 @@ class _FinishReason(msgspec.Struct):
     finish_reason: str | None = None
 
 
-_answers: msgspec.json.Decoder[list[_Answer]] = msgspec.json.Decoder(list[_Answer])
+_answers: msgspec.json.Decoder[list[_SampledMessage]] = msgspec.json.Decoder(list[_SampledMessage])
 _finish_reason: msgspec.json.Decoder[_FinishReason] = msgspec.json.Decoder(_FinishReason)
 
 
