@@ -32,7 +32,7 @@ from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.tokens import encode_token_ids
 from arttrace.store import Store
-from arttrace.store.summary import summarise
+from arttrace.store.rows.summary import summarise
 from arttrace.trajectories import build_trajectories
 
 GROUP, BATCH_GROUPS, LISTED = 4, 8, 20

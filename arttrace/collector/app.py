@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 
 from arttrace.collector import metrics
-from arttrace.collector.answers import JSON, METRICS, PROTOBUF, Answer, Refused, failure
-from arttrace.collector.asgi import App, Receive, Scope
-from arttrace.collector.bodies import MAX_BODY_BYTES, Budget
-from arttrace.collector.front import OwnerApp
-from arttrace.collector.guard import Guard, Headers
-from arttrace.collector.loader import Loader
-from arttrace.collector.patience import Body
-from arttrace.collector.sink import Sink
-from arttrace.collector.traces import Traces, failed
+from arttrace.collector.otlp.receiver import Traces, failed
+from arttrace.collector.otlp.request_bodies import MAX_BODY_BYTES, Budget
+from arttrace.collector.spool import Sink
+from arttrace.collector.supervisor import Loader
+from arttrace.store.server.app import OwnerApp
+from arttrace.store.server.asgi import App, Receive, Scope
+from arttrace.store.server.auth import Guard, Headers
+from arttrace.store.server.responses import JSON, METRICS, PROTOBUF, Answer, Refused, failure
+from arttrace.store.server.timeouts import Body
 
 IN_FLIGHT_BYTES = 256 << 20
 

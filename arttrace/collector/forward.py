@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import msgspec
 
-from arttrace.collector.answers import JSON, Refused
-from arttrace.collector.asgi import Receive, Scope, Send
-from arttrace.collector.patience import Body
 from arttrace.paths import DataDir
-from arttrace.store.remote import Failure, read_owner
+from arttrace.store.access.remote import Failure, read_owner
+from arttrace.store.server.asgi import Receive, Scope, Send
+from arttrace.store.server.responses import JSON, Refused
+from arttrace.store.server.timeouts import Body
 
 _TIMEOUT = httpx.Timeout(600.0, connect=5.0)
 _HEADERS = ("content-type", "accept")

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from arttrace.collector.bodies import Budget
-from arttrace.collector.loader import Loader
-from arttrace.collector.sink import Sink, directory_bytes
+from arttrace.collector.otlp.request_bodies import Budget
+from arttrace.collector.spool import Sink, directory_bytes
+from arttrace.collector.supervisor import Loader
 
 
 def render(sink: Sink, loader: Loader | None, budget: Budget, answers: Mapping[int, int]) -> bytes:

@@ -11,7 +11,7 @@ import msgspec
 from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir
 from arttrace.store import open_store
-from arttrace.store.prune import Pruned
+from arttrace.store.file.prune import Pruned
 
 _HOUR_S = 3600.0
 

@@ -11,15 +11,15 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import NoReturn
 
 from arttrace.collector.app import CollectorApp
-from arttrace.collector.bodies import MAX_BODY_BYTES
 from arttrace.collector.forward import Forward
-from arttrace.collector.guard import Guard
-from arttrace.collector.loader import Loader
-from arttrace.collector.owner import HOST, http_server, listen, url_of
+from arttrace.collector.otlp.request_bodies import MAX_BODY_BYTES
 from arttrace.collector.retention import Limits, Retention
-from arttrace.collector.sink import Sink
+from arttrace.collector.spool import Sink
+from arttrace.collector.supervisor import Loader
 from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir
+from arttrace.store.server.auth import Guard
+from arttrace.store.server.owner import HOST, http_server, listen, url_of
 
 
 def serve(
@@ -87,7 +87,7 @@ def _ended_in_order() -> Iterator[None]:
 
 def _grpc() -> Callable[..., AbstractContextManager[int]]:
     try:
-        from arttrace.collector.grpc_server import serving_grpc
+        from arttrace.collector.otlp.grpc_server import serving_grpc
     except ModuleNotFoundError as error:
         raise ArttraceError(
             f"gRPC needs the package {error.name}, which is not installed", "Install it: pip install 'arttrace[grpc]'"

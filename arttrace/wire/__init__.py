@@ -2,6 +2,6 @@
 
 from arttrace.wire.decode import Api, api_of, decode, operation_of
 from arttrace.wire.exchange import Ending, Exchange
-from arttrace.wire.span import Decoded
+from arttrace.wire.span_attributes import Decoded
 
 __all__ = ["Api", "Decoded", "Ending", "Exchange", "api_of", "decode", "operation_of"]

@@ -6,12 +6,12 @@ from functools import lru_cache
 from typing import Literal, get_args
 
 from arttrace import semconv
-from arttrace.wire.chat import decode_chat
-from arttrace.wire.completions import decode_completion
-from arttrace.wire.embeddings import decode_embeddings
+from arttrace.wire.apis.chat import decode_chat
+from arttrace.wire.apis.completions import decode_completion
+from arttrace.wire.apis.embeddings import decode_embeddings
+from arttrace.wire.apis.responses import decode_response
 from arttrace.wire.exchange import Exchange
-from arttrace.wire.responses import decode_response
-from arttrace.wire.span import Decoded
+from arttrace.wire.span_attributes import Decoded
 
 Api = Literal["chat_completions", "responses", "completions", "embeddings"]
 """The APIs whose calls are recorded, as `openai.api.type` names them."""

@@ -26,7 +26,7 @@ from arttrace.capture.calls.routing import apply, parse_routes
 from arttrace.commands import run
 from arttrace.errors import ArttraceError
 from arttrace.records.span import SpanRow
-from arttrace.wire.rewriting import read_model, with_fields, with_model
+from arttrace.wire.request_body import read_model, with_fields, with_model
 
 Spans = Callable[[], list[SpanRow]]
 KEY, POLICY_KEY = "sk-secret-0123456789", "policy-key-0123456789"

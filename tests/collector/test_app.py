@@ -16,18 +16,18 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from starlette.testclient import TestClient
 
-from arttrace.collector.answers import JSON, PROTOBUF
 from arttrace.collector.app import CollectorApp
 from arttrace.collector.forward import Forward
-from arttrace.collector.guard import Guard
-from arttrace.collector.journal import GroupCommit
-from arttrace.collector.sink import Sink
+from arttrace.collector.group_commit import GroupCommit
+from arttrace.collector.spool import Sink
 from arttrace.formats.journal_entry import decode_payload
 from arttrace.formats.otlp import check_protobuf
 from arttrace.journal import JournalWriter, list_segments, read_segment
 from arttrace.paths import DataDir
 from arttrace.records.span import SpanRest, SpanRow
 from arttrace.store import Store
+from arttrace.store.server.auth import Guard
+from arttrace.store.server.responses import JSON, PROTOBUF
 
 
 @pytest.fixture

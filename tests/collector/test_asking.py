@@ -15,17 +15,18 @@ import httpx
 import pytest
 from simulated_agent import research_run
 
-from arttrace.collector import asking, patience
 from arttrace.collector.app import CollectorApp
-from arttrace.collector.asgi import App
 from arttrace.collector.forward import Forward
-from arttrace.collector.guard import Guard
-from arttrace.collector.owner import HOST, hold_store, http_server, listen, url_of
-from arttrace.collector.sink import Sink
+from arttrace.collector.spool import Sink
 from arttrace.errors import StoreError
 from arttrace.paths import DataDir
-from arttrace.store import Store, open_store, query
-from arttrace.store.remote import read_owner
+from arttrace.store import Store, open_store
+from arttrace.store.access import sql
+from arttrace.store.access.remote import read_owner
+from arttrace.store.server import limits, timeouts
+from arttrace.store.server.asgi import App
+from arttrace.store.server.auth import Guard
+from arttrace.store.server.owner import HOST, hold_store, http_server, listen, url_of
 
 ENDLESS = "SELECT count(*) FROM range(1000000) a, range(1000000) b, range(1000) c"
 
@@ -86,8 +87,8 @@ def test_a_query_ends_when_its_caller_leaves(owned: Store, data: DataDir, sql: s
     assert owner is not None
     front = served(CollectorApp(Sink(data), Forward(data), Guard(owner.token)))
     with front if forwarded else contextlib.nullcontext(owner.url) as url:
-        callers = [ask_and_stay(url, owner.token, sql) for _ in range(asking.QUERIES)]
-        assert eventually(lambda: owned._file.readers == asking.QUERIES)
+        callers = [ask_and_stay(url, owner.token, sql) for _ in range(limits.QUERIES)]
+        assert eventually(lambda: owned._file.readers == limits.QUERIES)
         for caller in callers:
             caller.close()
         assert eventually(lambda: owned._file.readers == 0)
@@ -99,30 +100,30 @@ def test_many_queries_keep_nobody_else_from_the_store(owned: Store, data: DataDi
     owner = read_owner(data)
     assert owner is not None
     callers = [ask_and_stay(owner.url, owner.token, "SELECT pg_sleep(100000)") for _ in range(60)]
-    assert eventually(lambda: owned._file.readers == asking.QUERIES)
+    assert eventually(lambda: owned._file.readers == limits.QUERIES)
     with open_store(data) as store:
         assert [one.id for one in store.summaries()] == ["a"]
         store.append(research_run("b"))
         assert len(store.trajectories()) == 2
-    assert owned._file.readers == asking.QUERIES
+    assert owned._file.readers == limits.QUERIES
     for caller in callers:
         caller.close()
     assert eventually(lambda: owned._file.readers == 0)
 
 
 def test_a_query_has_so_long(owned: Store, data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "QUERY_S", 0.3)
+    monkeypatch.setattr(limits, "QUERY_S", 0.3)
     with open_store(data) as store, pytest.raises(StoreError, match=r"took longer than 0\.3 seconds"):
         store.sql(ENDLESS)
     assert owned._file.readers == 0
 
 
 def test_one_waits_for_its_turn_so_long(owned: Store, data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "WAIT_S", 0.3)
+    monkeypatch.setattr(limits, "WAIT_S", 0.3)
     owner = read_owner(data)
     assert owner is not None
-    callers = [ask_and_stay(owner.url, owner.token, "SELECT pg_sleep(100000)") for _ in range(asking.QUERIES)]
-    assert eventually(lambda: owned._file.readers == asking.QUERIES)
+    callers = [ask_and_stay(owner.url, owner.token, "SELECT pg_sleep(100000)") for _ in range(limits.QUERIES)]
+    assert eventually(lambda: owned._file.readers == limits.QUERIES)
     answer = httpx.post(
         f"{owner.url}/api/sql",
         json={"query": "SELECT 1"},
@@ -135,7 +136,7 @@ def test_one_waits_for_its_turn_so_long(owned: Store, data: DataDir, monkeypatch
 
 
 def test_an_answer_is_so_large(owned: Store, data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query, "MAX_ANSWER_BYTES", 4 << 20)
+    monkeypatch.setattr(sql, "MAX_ANSWER_BYTES", 4 << 20)
     with open_store(data) as store:
         with pytest.raises(StoreError, match="the answer is over 4 MiB"):
             store.sql("SELECT * FROM range(10000000000)")
@@ -148,10 +149,10 @@ def test_a_query_has_so_much_memory(data: DataDir, monkeypatch: pytest.MonkeyPat
     with Store.open(data, create=True) as store:
         [(limit,)] = store.sql("SELECT current_setting('memory_limit')")[1]
         with monkeypatch.context() as patch:
-            patch.setattr("arttrace.store.file._SETTINGS", {})
+            patch.setattr("arttrace.store.file.duckdb_file._SETTINGS", {})
             with Store.open(DataDir(data.root / "other"), create=True) as usual:
                 assert limit != usual.sql("SELECT current_setting('memory_limit')")[1][0][0]
-    monkeypatch.setattr("arttrace.store.file._SETTINGS", {"memory_limit": "100MB"})
+    monkeypatch.setattr("arttrace.store.file.duckdb_file._SETTINGS", {"memory_limit": "100MB"})
     with Store.open(data) as store:
         with pytest.raises(StoreError, match="Out of Memory"):
             store.sql("SELECT len(list(range)) FROM range(100000000)")
@@ -186,7 +187,7 @@ def test_a_stalled_upload_gives_its_place_back(
     collector: tuple[CollectorApp, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, url = collector
-    monkeypatch.setattr(patience, "BODY_S", 1.0)
+    monkeypatch.setattr(timeouts, "BODY_S", 1.0)
     stalled = [connect(url, HALF_A_BODY) for _ in range(5)]
     for one in stalled:
         assert one.recv(65536).startswith((b"HTTP/1.1 408 ", b"HTTP/1.1 503 "))  # for the fifth there was no room
@@ -200,7 +201,7 @@ def test_a_body_that_trickles_is_one_that_stalls(
     collector: tuple[CollectorApp, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, url = collector
-    monkeypatch.setattr(patience, "BODY_S", 1.0)
+    monkeypatch.setattr(timeouts, "BODY_S", 1.0)
     with connect(url, HALF_A_BODY) as one:
         one.settimeout(0.05)
         answer = b""
@@ -216,7 +217,7 @@ def test_a_slow_upload_is_taken_as_long_as_it_comes(
     collector: tuple[CollectorApp, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, url = collector
-    monkeypatch.setattr(patience, "BODY_S", 30.0)
+    monkeypatch.setattr(timeouts, "BODY_S", 30.0)
     body = b'{"resourceSpans": []' + b" " * 3000 + b"}"
     head = (
         b"POST /v1/traces HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
@@ -232,7 +233,7 @@ def test_half_a_head_is_waited_for_so_long(
     collector: tuple[CollectorApp, str], monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     _, url = collector
-    monkeypatch.setattr(patience, "HEAD_S", 2.0)
+    monkeypatch.setattr(timeouts, "HEAD_S", 2.0)
     with connect(url, sent) as first:
         assert ended(first)
     with connect(url, b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n") as second:
@@ -253,7 +254,7 @@ def test_connections_without_a_head_give_way_to_others(
     collector: tuple[CollectorApp, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, url = collector
-    monkeypatch.setattr(patience, "MAX_WITHOUT_HEAD", 20)
+    monkeypatch.setattr(timeouts, "MAX_WITHOUT_HEAD", 20)
     waiting = [connect(url, b"POST /v1/traces HTTP/1.1\r\n") for _ in range(60)]
     try:
         assert httpx.get(f"{url}/health").status_code == 200

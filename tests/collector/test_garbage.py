@@ -14,14 +14,14 @@ from starlette.testclient import TestClient
 
 from arttrace.collector.app import CollectorApp
 from arttrace.collector.forward import Forward
-from arttrace.collector.guard import Guard
-from arttrace.collector.sink import Sink
+from arttrace.collector.spool import Sink
 from arttrace.formats.journal_entry import decode_payload, encode_otlp
 from arttrace.formats.otlp.check_protobuf import check_protobuf
 from arttrace.formats.otlp.decode import MalformedRequest, TooManySpans, protobuf_spans
 from arttrace.journal import JournalWriter, list_segments, read_segment
 from arttrace.paths import DataDir
 from arttrace.store import Store
+from arttrace.store.server.auth import Guard
 
 IDS = [(bytes([n]) * 16, bytes([n]) * 8) for n in range(1, 6)]
 GOOD = chat_request(IDS, padding=20)

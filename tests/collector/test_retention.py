@@ -10,10 +10,10 @@ import pytest
 from msgspec.structs import replace
 from simulated_agent import research_run
 
-from arttrace.collector.owner import answering
 from arttrace.collector.retention import Limits, Retention, apply
 from arttrace.paths import DataDir
 from arttrace.store import Store
+from arttrace.store.server.owner import answering
 
 _DAY_NS = 86_400_000_000_000
 
@@ -24,7 +24,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataDir:
     data = DataDir(tmp_path)
     now = time.time_ns()
     for id, age_ns in (("old", 2 * _DAY_NS), ("new", 0)):
-        monkeypatch.setattr("arttrace.store.writer._now_ns", lambda at=now - age_ns: at)
+        monkeypatch.setattr("arttrace.store.ingest.writer._now_ns", lambda at=now - age_ns: at)
         spans = research_run(id)
         first = min(span.start_ns for span in spans)
         moved = [

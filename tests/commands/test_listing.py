@@ -18,7 +18,7 @@ from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.store import Store
-from arttrace.store.late import late
+from arttrace.store.access.late_spans import late
 from arttrace.views.terminal import entry_name
 
 

@@ -26,14 +26,14 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from otlp_requests import PROTOBUF, chat_request
 
-from arttrace.collector.grpc_server import SERVICE
-from arttrace.collector.owner import hold_store
+from arttrace.collector.otlp.grpc_server import SERVICE
 from arttrace.formats.journal_entry import encode_records
 from arttrace.journal import list_segments
 from arttrace.paths import DataDir
 from arttrace.records.reward import Reward
 from arttrace.store import Store, open_store
-from arttrace.store.remote import read_owner
+from arttrace.store.access.remote import read_owner
+from arttrace.store.server.owner import hold_store
 
 pytestmark = pytest.mark.e2e
 

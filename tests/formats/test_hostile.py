@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from arttrace import semconv
-from arttrace.collector.traces import failed
+from arttrace.collector.otlp.receiver import failed
 from arttrace.formats.evaluations import rewards_of
 from arttrace.formats.imported_files import Unreadable, read_file
 from arttrace.formats.otlp import decode

@@ -16,10 +16,9 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from arttrace.collector.answers import JSON, PROTOBUF
-from arttrace.collector.bodies import Budget
-from arttrace.collector.sink import Sink
-from arttrace.collector.traces import Traces
+from arttrace.collector.otlp.receiver import Traces
+from arttrace.collector.otlp.request_bodies import Budget
+from arttrace.collector.spool import Sink
 from arttrace.commands import cli
 from arttrace.formats.otlp.decode import parse_json, protobuf_spans
 from arttrace.formats.otlp.encode_json import encode_json
@@ -29,7 +28,8 @@ from arttrace.paths import DataDir
 from arttrace.records.record import decode_record, encode_record
 from arttrace.records.span import SpanEvent, SpanRow
 from arttrace.store import Store
-from arttrace.store import store as store_module
+from arttrace.store.access import local as store_module
+from arttrace.store.server.responses import JSON, PROTOBUF
 
 _quiet = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 

@@ -8,4 +8,4 @@ from simulated_agent import T0
 
 @pytest.fixture(autouse=True)
 def _came_as_it_happened(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arttrace.store.writer._now_ns", lambda: T0)
+    monkeypatch.setattr("arttrace.store.ingest.writer._now_ns", lambda: T0)

@@ -13,7 +13,6 @@ import msgspec
 import pytest
 from simulated_agent import T0, research_run
 
-from arttrace.collector.owner import hold_store
 from arttrace.errors import StoreError
 from arttrace.journal import JournalWriter
 from arttrace.paths import DataDir
@@ -21,7 +20,8 @@ from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.record import encode_record
 from arttrace.records.reward import Judgement, Reward
 from arttrace.store import AnyStore, RemoteStore, Store, open_store
-from arttrace.store.operations import OPERATIONS
+from arttrace.store.access.operations import OPERATIONS
+from arttrace.store.server.owner import hold_store
 from arttrace.trajectories import build_trajectories
 
 OWNERS_ALONE = {"open", "close", "append", "journal", "load"}
@@ -138,7 +138,7 @@ def test_messages_that_prompts_share_stay_shared(data: DataDir) -> None:
 
 
 def test_records_larger_than_one_request_all_arrive(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arttrace.store.remote._POST_BYTES", 1000)
+    monkeypatch.setattr("arttrace.store.access.remote._POST_BYTES", 1000)
     with hold_store(data, create=True) as owner, open_store(data) as asker:
         rewards = [Reward(id=str(n), trajectory_id="t", value=float(n), explanation="x" * 300) for n in range(20)]
         asker.append(rewards)

@@ -25,16 +25,16 @@ from arttrace.records.record import encode_record
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanEvent, SpanRow
 from arttrace.store import Store
-from arttrace.store import batches as batches_module
-from arttrace.store import database as database_module
-from arttrace.store import named as named_module
-from arttrace.store import parts as parts_module
-from arttrace.store import shared as shared_module
-from arttrace.store import store as store_module
-from arttrace.store import writer as writer_module
-from arttrace.store.parts import Parts
-from arttrace.store.rows import SPAN_ID, Row
-from arttrace.store.writer import Writer
+from arttrace.store.access import local as store_module
+from arttrace.store.file import connect as database_module
+from arttrace.store.file import connections as shared_module
+from arttrace.store.ingest import batches as batches_module
+from arttrace.store.ingest import writer as writer_module
+from arttrace.store.ingest.writer import Writer
+from arttrace.store.rows import conventions as named_module
+from arttrace.store.rows import encode as parts_module
+from arttrace.store.rows.columns import SPAN_ID, Row
+from arttrace.store.rows.encode import Parts
 
 BAD = "no store can hold it"
 
@@ -319,14 +319,14 @@ def test_what_is_good_is_written_once(data: DataDir, monkeypatch: pytest.MonkeyP
 
 
 def test_a_span_that_cannot_be_normalised_counts_as_it_came(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    normalise, settled = named_module.foreign.normalise, named_module.foreign.settled
+    normalise, settled = named_module.conventions.normalise, named_module.conventions.settled
 
     def fails(span: SpanRow) -> None:
         if semconv.CONVERSATION_ID in span.attributes:
             raise RecursionError
 
-    monkeypatch.setattr(named_module.foreign, "normalise", lambda span: fails(span) or normalise(span))
-    monkeypatch.setattr(named_module.foreign, "settled", lambda span: fails(span) or settled(span))
+    monkeypatch.setattr(named_module.conventions, "normalise", lambda span: fails(span) or normalise(span))
+    monkeypatch.setattr(named_module.conventions, "settled", lambda span: fails(span) or settled(span))
     odd = {semconv.OPERATION_NAME: "chat", semconv.CONVERSATION_ID: "c"}
     root = SpanRow("2" * 32, "1" * 16, "agent", T0, T0 + 9, attributes={semconv.OPERATION_NAME: "invoke_agent"})
     call = SpanRow("2" * 32, "2" * 16, "chat", T0, T0 + 1, parent_span_id="1" * 16, attributes=odd)
@@ -431,7 +431,7 @@ def test_a_rewrite_that_fails_at_its_end_leaves_a_store_that_goes_on(
     def fails(*_: object) -> duckdb.DuckDBPyConnection:
         raise StoreError("not now")
 
-    monkeypatch.setattr("arttrace.store.writer._now_ns", lambda: 1)
+    monkeypatch.setattr("arttrace.store.ingest.writer._now_ns", lambda: 1)
     with Store.open(data, create=True) as store:
         store.append([span(1)])
         with monkeypatch.context() as patch:
@@ -485,7 +485,7 @@ def test_readers_that_come_one_after_the_other_hold_no_rewrite_up(
 ) -> None:
     with Store.open(data, create=True) as store:
         with monkeypatch.context() as patch:
-            patch.setattr("arttrace.store.writer._now_ns", lambda: 1)
+            patch.setattr("arttrace.store.ingest.writer._now_ns", lambda: 1)
             store.append([span(1)])
         store.append(research_run("kept"))
         waits = threading.Event()

@@ -12,8 +12,9 @@ from arttrace.journal import JournalWriter
 from arttrace.paths import DataDir
 from arttrace.records.record import encode_record
 from arttrace.records.span import SpanRow
-from arttrace.store import Store, writer
-from arttrace.store import store as store_module
+from arttrace.store import Store
+from arttrace.store.access import local as store_module
+from arttrace.store.ingest import writer
 
 
 @pytest.fixture

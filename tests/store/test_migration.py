@@ -15,10 +15,11 @@ from units import agree, caller, linked, sessions
 
 from arttrace.paths import DataDir
 from arttrace.records.span import SpanEvent, SpanLink, SpanRow
-from arttrace.store import Store, migrate
-from arttrace.store.parts import Parts, Ready
-from arttrace.store.schema import VERSION
-from arttrace.store.writer import Writer
+from arttrace.store import Store
+from arttrace.store.file import migrations
+from arttrace.store.ingest.writer import Writer
+from arttrace.store.rows.encode import Parts, Ready
+from arttrace.store.rows.schema import VERSION
 from arttrace.trajectories import build_trajectories
 
 TABLES = ("span_records", "reward_records", "judgement_records", "policy_step_records", "consumption")
@@ -133,7 +134,7 @@ def test_views_of_another_day_are_replaced(tmp_path: Path) -> None:
 def test_views_are_replaced_only_when_they_are_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = DataDir(tmp_path / "same")
     Store.open(data, create=True).close()
-    monkeypatch.setattr(migrate, "_replace_views", lambda *_: pytest.fail("they are the same"))
+    monkeypatch.setattr(migrations, "_replace_views", lambda *_: pytest.fail("they are the same"))
     Store.open(data).close()
 
 
@@ -155,7 +156,7 @@ def test_a_change_of_views_that_dies_leaves_the_store_as_it_was(data: DataDir, m
     with gzip.open(FIXTURE.with_name("version-2.duckdb.gz")) as file:
         data.store.write_bytes(file.read())
     with monkeypatch.context() as patch:
-        patch.setattr("arttrace.store.placing.FIND", "SELECT error('no room')")
+        patch.setattr("arttrace.store.rows.span_membership.FIND", "SELECT error('no room')")
         with pytest.raises(Exception, match="no room"):
             Store.open(data)
     with duckdb.connect(str(data.store), read_only=True) as connection:

@@ -17,18 +17,18 @@ from pathlib import Path
 import pytest
 from simulated_agent import research_run
 
-from arttrace.collector.owner import hold_store
 from arttrace.errors import StoreError, StoreInUse
 from arttrace.paths import DataDir
 from arttrace.records.reward import Reward
 from arttrace.store import RemoteStore, Store, open_store
-from arttrace.store import opening as opening_module
-from arttrace.store.remote import Owner, write_owner
+from arttrace.store.access import open_store as opening_module
+from arttrace.store.access.remote import Owner, write_owner
+from arttrace.store.server.owner import hold_store
 
 HOLD = """
 import sys
 from pathlib import Path
-from arttrace.collector.owner import hold_store
+from arttrace.store.server.owner import hold_store
 from arttrace.paths import DataDir
 
 with hold_store(DataDir(Path(sys.argv[1])), create=True):

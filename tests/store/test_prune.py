@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner
 from simulated_agent import T0, Run, message, research_run
 
-from arttrace.collector.owner import hold_store
 from arttrace.commands import cli
 from arttrace.errors import StoreError
 from arttrace.formats.imported_files import read_file
@@ -23,7 +22,8 @@ from arttrace.records.record import Record
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.store import Store, open_store
-from arttrace.store import store as store_module
+from arttrace.store.access import local as store_module
+from arttrace.store.server.owner import hold_store
 from arttrace.trajectories import build_trajectories
 
 HOUR = 3600 * 10**9
@@ -198,7 +198,7 @@ def test_what_came_in_lately_stays_whenever_it_happened(data: DataDir, monkeypat
     future = [msgspec.structs.replace(span, end_ns=(1 << 63) - 1) for span in research_run("clock is wrong")]
     with Store.open(data, create=True) as store:
         store.append(research_run("long here") + future)
-        monkeypatch.setattr("arttrace.store.writer._now_ns", lambda: T0 + 100 * HOUR)
+        monkeypatch.setattr("arttrace.store.ingest.writer._now_ns", lambda: T0 + 100 * HOUR)
         store.append(undated + research_run("came late"))
         assert store.prune(before_ns=T0 + 90 * HOUR, dry_run=True).trajectories == 2
         done = store.prune(before_ns=T0 + 90 * HOUR)

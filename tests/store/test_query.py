@@ -11,11 +11,11 @@ import pytest
 from simulated_agent import T0, research_run
 
 from arttrace import semconv
-from arttrace.collector.owner import hold_store
 from arttrace.errors import StoreError
 from arttrace.paths import DataDir
 from arttrace.records.span import SpanEvent, SpanRow
 from arttrace.store import Store, open_store
+from arttrace.store.server.owner import hold_store
 
 HOUR = 3600 * 10**9
 
@@ -230,10 +230,10 @@ def test_a_store_named_from_where_one_stands_is_pruned_and_spills(
     small = {"memory_limit": "50MB", "threads": 1}
     sort = """SELECT md5(range::VARCHAR) || md5((range + 1)::VARCHAR) AS s FROM range(600000)
         ORDER BY s OFFSET 599999"""
-    monkeypatch.setattr("arttrace.store.file._SETTINGS", {**small, "temp_directory": ""})
+    monkeypatch.setattr("arttrace.store.file.duckdb_file._SETTINGS", {**small, "temp_directory": ""})
     with Store.open(data, create=True) as store, pytest.raises(StoreError, match="Out of Memory"):
         store.sql(sort)
-    monkeypatch.setattr("arttrace.store.file._SETTINGS", small)
+    monkeypatch.setattr("arttrace.store.file.duckdb_file._SETTINGS", small)
     with Store.open(data) as store:
         store.append(research_run("old"))
         assert len(store.sql(sort)[1]) == 1

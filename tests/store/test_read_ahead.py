@@ -20,12 +20,12 @@ from arttrace.paths import DataDir
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanEvent, SpanLink, SpanRow
 from arttrace.store import Store
-from arttrace.store import ahead as ahead_module
-from arttrace.store import batches as batches_module
-from arttrace.store.ahead import ReadAhead
-from arttrace.store.ahead_process import Message, packed, unpacked
-from arttrace.store.batches import Batch, read_batches
-from arttrace.store.parts import Parts, ready
+from arttrace.store.ingest import batches as batches_module
+from arttrace.store.ingest import read_ahead as ahead_module
+from arttrace.store.ingest.batches import Batch, read_batches
+from arttrace.store.ingest.read_ahead import ReadAhead
+from arttrace.store.ingest.read_ahead_process import Message, packed, unpacked
+from arttrace.store.rows.encode import Parts, ready
 
 SPANS = 240
 
@@ -309,7 +309,7 @@ def test_a_store_that_fails_in_the_middle_leaves_nothing_out(
 
     with Store.open(data, take_in=False, read_ahead=True) as store:
         with monkeypatch.context() as patch:
-            patch.setattr("arttrace.store.intake._store", stops)
+            patch.setattr("arttrace.store.ingest.segments._store", stops)
             with pytest.raises(Stopped):
                 store.ingest_spool()
         assert reader_of(store) is None, "it would go on in the middle of a segment"

@@ -12,7 +12,6 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from arttrace.collector.api import create_api
 from arttrace.formats.otlp.decode import protobuf_spans
 from arttrace.formats.otlp.encode_json import encode_json
 from arttrace.formats.otlp.encode_protobuf import encode_protobuf
@@ -23,7 +22,8 @@ from arttrace.records.reward import Reward
 from arttrace.records.span import OriginRest, SpanEvent, SpanLink, SpanRest, SpanRow
 from arttrace.records.values.json_types import exact, plain
 from arttrace.store import Store
-from arttrace.store.remote import JSON_LINES
+from arttrace.store.access.remote import JSON_LINES
+from arttrace.store.server.api import create_api
 
 GOOD = SpanRow(
     "1" * 32,

@@ -146,7 +146,9 @@ def test_summaries_are_kept_and_never_stale(data: DataDir, monkeypatch: pytest.M
     with Store.open(data, create=True) as store:
         store.append(run + late[:-1])
         first = store.summaries()
-        monkeypatch.setattr("arttrace.store.store.build_trajectories", lambda *_, **__: pytest.fail("built again"))
+        monkeypatch.setattr(
+            "arttrace.store.access.local.build_trajectories", lambda *_, **__: pytest.fail("built again")
+        )
         assert store.summaries() == first
         assert store.summaries(limit=1) == first[:1]
         monkeypatch.undo()

@@ -22,7 +22,7 @@ from arttrace.records.record import Record, encode_record
 from arttrace.records.reward import Judgement, Reward
 from arttrace.records.span import SpanEvent, SpanLink, SpanRow
 from arttrace.store import Store
-from arttrace.store import store as store_module
+from arttrace.store.access import local as store_module
 from arttrace.trajectories import build_trajectories
 
 
@@ -212,7 +212,7 @@ with Store.open(DataDir(Path(sys.argv[1])), create=True):
 
 
 def test_a_store_in_use_names_the_process(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arttrace.store.database._LOCK_PATIENCE_S", 0.1)
+    monkeypatch.setattr("arttrace.store.file.connect._LOCK_PATIENCE_S", 0.1)
     child = subprocess.Popen([sys.executable, "-c", HOLD, str(data.root)], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     try:

@@ -16,14 +16,14 @@ from click.testing import CliRunner
 from simulated_agent import T0, Run, message, research_run, result
 
 from arttrace import semconv
-from arttrace.collector.owner import hold_store
 from arttrace.commands import cli
 from arttrace.paths import DataDir
 from arttrace.records.policy import PolicyStep
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.store import Store, open_store
-from arttrace.store.views import DESCRIBED, as_markdown
+from arttrace.store.rows.views import DESCRIBED, as_markdown
+from arttrace.store.server.owner import hold_store
 
 LATEST_NS = (1 << 63) - 1
 DOCS = Path(__file__).parents[2] / "docs" / "store.md"
@@ -85,7 +85,7 @@ def test_one_span_makes_no_view_fail(store: Store, data: DataDir) -> None:
 
 
 def test_times_compare_with_now(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arttrace.store.writer._now_ns", time.time_ns)
+    monkeypatch.setattr("arttrace.store.ingest.writer._now_ns", time.time_ns)
     store.append([agent("1"), *research_run("long ago")])
     recent = "SELECT trajectory_id FROM {} WHERE started > now() - interval 1 hour"
     for view in ("agents", "spans", "calls", "tool_calls"):

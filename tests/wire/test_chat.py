@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from arttrace import semconv
 from arttrace.records.tokens import decode_logprobs, decode_token_ids
 from arttrace.wire import Decoded, Exchange
-from arttrace.wire.chat import decode_chat
+from arttrace.wire.apis.chat import decode_chat
 from arttrace.wire.compression import decompress
 from arttrace.wire.sse import event_data
 

@@ -9,7 +9,7 @@ import pytest
 
 from arttrace import semconv
 from arttrace.wire import Exchange, decode
-from arttrace.wire.span import MAX_FIELDS_BYTES
+from arttrace.wire.span_attributes import MAX_FIELDS_BYTES
 
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
 FIELDS: dict[str, Any] = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from arttrace.wire.sampling import body_as_the_policy, changed
+from arttrace.wire.sampling_fields import body_as_the_policy, changed
 
 
 @pytest.mark.parametrize(

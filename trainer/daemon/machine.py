@@ -33,7 +33,7 @@ from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.reward import Judgement
 from arttrace.rewards import to_store
 from arttrace.store import AnyStore
-from arttrace.store.late import late
+from arttrace.store.access.late_spans import late
 from arttrace.trajectories.groups import group_trajectories
 from trainer.daemon.config import DaemonConfig
 from trainer.daemon.queue import Terms, look

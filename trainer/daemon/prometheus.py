@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from arttrace.collector.answers import METRICS
 from arttrace.errors import TrainingError
+from arttrace.store.server.responses import METRICS
 from trainer.daemon.state import FAILED, STARTING, STOPPED, DaemonState
 from trainer.step.phases import Phase
 

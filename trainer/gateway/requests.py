@@ -8,7 +8,7 @@ import msgspec
 
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.wire import Api
-from arttrace.wire.sampling import as_the_policy
+from arttrace.wire.sampling_fields import as_the_policy
 from trainer.gateway.errors import Refusal
 from trainer.gateway.policies import Version
 

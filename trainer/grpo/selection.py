@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from arttrace.records.reward import Reward
 from arttrace.rewards.combine import trajectory_reward
-from arttrace.store.summary import TrajectorySummary
+from arttrace.store.rows.summary import TrajectorySummary
 
 
 class Run(Protocol):

@@ -11,7 +11,7 @@ from arttrace.errors import ArttraceError, RolloutError
 from arttrace.paths import DataDir
 from arttrace.records.rollout import RolloutResult
 from arttrace.records.trajectory import Trajectory
-from arttrace.store.summary import summarise
+from arttrace.store.rows.summary import summarise
 from trainer.rollouts.replay import Scenario
 
 

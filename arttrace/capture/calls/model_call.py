@@ -28,7 +28,7 @@ from arttrace.capture.export.open_span import OpenSpan, users_span
 from arttrace.capture.export.recorder import Recorder
 from arttrace.content import MAX_CONTENT_BYTES, ContentMode, Hidden, secrets
 from arttrace.wire import Ending, Exchange, decode, operation_of
-from arttrace.wire.span import json_or_none, named_trajectory
+from arttrace.wire.span_attributes import json_or_none, named_trajectory
 
 _KEPT_HEADERS = ("content-type", "content-encoding", semconv.POLICY_VERSION_HEADER, semconv.SAMPLING_HEADER)
 

@@ -21,8 +21,8 @@ from arttrace.capture.context import program
 from arttrace.capture.context.flow import calling_flow, current_flow, set_flow
 from arttrace.capture.export import lifecycle, summary
 from arttrace.errors import ArttraceError
-from arttrace.wire.rewriting import read_model, with_fields, with_model
-from arttrace.wire.sampling import body_as_the_policy
+from arttrace.wire.request_body import read_model, with_fields, with_model
+from arttrace.wire.sampling_fields import body_as_the_policy
 
 Sampling = Literal["request", "policy"]
 ANY_MODEL = "*"

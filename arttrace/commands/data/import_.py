@@ -16,7 +16,7 @@ from arttrace.paths import DataDir
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.store import open_store
-from arttrace.store.named import normalised
+from arttrace.store.rows.conventions import normalised
 from arttrace.trajectories.decoding.unreadable_calls import unread_calls
 from arttrace.views.terminal import unread_lines
 

@@ -11,7 +11,7 @@ from arttrace.commands.shared import units
 from arttrace.commands.shared.options import store_option
 from arttrace.paths import DataDir
 from arttrace.store import open_store
-from arttrace.store.prune import Pruned
+from arttrace.store.file.prune import Pruned
 
 
 @click.command("prune")

@@ -10,7 +10,7 @@ from arttrace.paths import DataDir
 from arttrace.records.tokens import plain
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import open_store
-from arttrace.store.late import late
+from arttrace.store.access.late_spans import late
 from arttrace.trajectories import sequences
 from arttrace.views import terminal
 

@@ -8,7 +8,7 @@ import msgspec
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.paths import DataDir
 from arttrace.store import open_store
-from arttrace.store.views import as_text
+from arttrace.store.rows.views import as_text
 from arttrace.views import terminal
 
 

@@ -13,7 +13,7 @@ from arttrace.records.record import Record
 from arttrace.records.reward import Reward
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import Store
-from arttrace.store.summary import summarise
+from arttrace.store.rows.summary import summarise
 from arttrace.trajectories import build_trajectories
 from arttrace.trajectories.groups import group_trajectories
 from trainer.grpo.batch import make_batch

@@ -15,11 +15,11 @@ import click
 from click.core import ParameterSource
 from pydantic.fields import FieldInfo
 
-from arttrace.collector.owner import HOST, hold_store
 from arttrace.commands.scoring.judge_options import read_rubric
 from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir
-from arttrace.store.remote import read_owner
+from arttrace.store.access.remote import read_owner
+from arttrace.store.server.owner import HOST, hold_store
 from trainer.commands.train.report import print_step, require_base_model, require_served
 from trainer.daemon.config import DaemonConfig, Keep, load_config, names
 from trainer.daemon.gateway import FoundGateway

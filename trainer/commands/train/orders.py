@@ -20,12 +20,12 @@ from typing import Any
 import click
 import msgspec
 
-from arttrace.collector.owner import hold_store
 from arttrace.errors import ArttraceError, TrainingError
 from arttrace.paths import DataDir
 from arttrace.records.group import Group
 from arttrace.records.policy import PolicyStep
 from arttrace.store import AnyStore
+from arttrace.store.server.owner import hold_store
 from trainer.commands.train.offline import OfflineTerms, plan_offline
 from trainer.commands.train.report import require_served
 from trainer.daemon.config import names

@@ -1,0 +1,1 @@
+"""OTLP received: over HTTP and gRPC, checked, durable before the answer."""

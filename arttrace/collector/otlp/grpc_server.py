@@ -1,0 +1,88 @@
+"""OTLP over gRPC, for senders that speak nothing else: the same checks, the same journal, the same acks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NoReturn
+
+import grpc
+
+from arttrace.collector.otlp.receiver import Traces
+from arttrace.collector.otlp.request_bodies import Budget
+from arttrace.collector.otlp.responses import partial_success
+from arttrace.errors import ArttraceError
+from arttrace.formats.otlp.decode import MalformedRequest, TooManySpans
+from arttrace.store.server.auth import Guard
+from arttrace.store.server.responses import Refused
+
+SERVICE = "opentelemetry.proto.collector.trace.v1.TraceService"
+
+_THREADS = 16
+_STOP_S = 5.0
+
+
+@contextlib.contextmanager
+def serving_grpc(
+    traces: Traces, budget: Budget, guard: Guard, *, host: str, port: int, max_body_bytes: int
+) -> Iterator[int]:
+    """Serves `Export` while it is entered, and gives the port. Raises ArttraceError when the port is taken."""
+    method = grpc.unary_unary_rpc_method_handler(_Export(traces, budget, guard))  # bytes in, bytes out
+    server = grpc.server(
+        ThreadPoolExecutor(_THREADS, "arttrace-grpc"),
+        options=[("grpc.max_receive_message_length", max_body_bytes), ("grpc.so_reuseport", 0)],
+    )
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Export": method}),))
+    try:
+        bound = server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    except RuntimeError as error:
+        raise ArttraceError(
+            f"port {port} on {host} cannot be used for gRPC", "Pass another port with --grpc-port."
+        ) from error
+    server.start()
+    try:
+        yield bound
+    finally:
+        server.stop(_STOP_S).wait()
+
+
+class _Export:
+    """The service's one method. UNAVAILABLE asks to send it again, INVALID_ARGUMENT is for good."""
+
+    def __init__(self, traces: Traces, budget: Budget, guard: Guard) -> None:
+        self._traces = traces
+        self._budget = budget
+        self._guard = guard
+
+    def __call__(self, body: bytes, context: grpc.ServicerContext) -> bytes:
+        if self._guard.api_key is not None and not self._guard.knows(_authorization(context)):
+            _abort(context, grpc.StatusCode.UNAUTHENTICATED, "send the metadata `authorization: Bearer KEY`")
+        held = 0
+        try:
+            self._budget.take(len(body))
+            held = len(body)
+            checked, durable = self._traces.take_now(body)
+            if durable is not None:
+                durable.result()
+            return partial_success(checked.refused, checked.reason)
+        except (MalformedRequest, TooManySpans) as error:
+            _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except Refused as error:
+            _abort(context, grpc.StatusCode.UNAVAILABLE, str(error))
+        except OSError as error:
+            _abort(context, grpc.StatusCode.UNAVAILABLE, f"the journal cannot be written: {error.strerror or error}")
+        finally:
+            self._budget.give_back(held)
+
+
+def _authorization(context: grpc.ServicerContext) -> bytes:
+    for key, value in context.invocation_metadata():
+        if key == "authorization":
+            return value.encode() if isinstance(value, str) else bytes(value)
+    return b""
+
+
+def _abort(context: Any, code: grpc.StatusCode, words: str) -> NoReturn:
+    context.abort(code, words)
+    raise AssertionError

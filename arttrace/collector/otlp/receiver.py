@@ -1,0 +1,81 @@
+"""One trace request, from the bytes as they came to the answer, whatever the transport."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+
+from arttrace.collector.otlp.request_bodies import Budget, undo
+from arttrace.collector.otlp.responses import success
+from arttrace.collector.spool import Sink
+from arttrace.formats.journal_entry import encode_otlp, encode_records
+from arttrace.formats.otlp.check_protobuf import Checked, check_protobuf
+from arttrace.formats.otlp.decode import MalformedRequest, TooManySpans, parse_json
+from arttrace.store.server.responses import JSON, PROTOBUF, Answer, Refused, failure
+
+_INLINE_BYTES = 1 << 20  # a larger body is unpacked and checked in a thread, so that others are answered meanwhile
+
+
+class Traces:
+    """Checks bodies and hands what is good to the sink; the answer waits until it is on the disk."""
+
+    def __init__(self, sink: Sink, budget: Budget, max_body_bytes: int) -> None:
+        self._sink = sink
+        self._budget = budget
+        self._max_body_bytes = max_body_bytes
+
+    async def take(self, body: bytes, kind: str, encoding: str) -> Answer:
+        """The answer to a body of content type `kind`, itself within the budget already."""
+        held = 0
+        try:
+            if len(body) > _INLINE_BYTES or (encoding and len(body) > _INLINE_BYTES >> 4):
+                whole = await asyncio.to_thread(undo, body, encoding, self._max_body_bytes)
+            else:
+                whole = undo(body, encoding, self._max_body_bytes)
+            if whole is not body:
+                self._budget.take(len(whole))
+                held = len(whole)
+            if len(whole) > _INLINE_BYTES:
+                checked, payload = await asyncio.to_thread(_check, whole, kind)
+            else:
+                checked, payload = _check(whole, kind)
+            if checked.refused:
+                self._sink.refuse(checked.refused)
+            if checked.spans:
+                await asyncio.wrap_future(self._sink.take(payload, checked.spans))
+            return success(kind, checked.refused, checked.reason)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the sender is told, and the next request is served
+            return failed(kind, error)
+        finally:
+            self._budget.give_back(held)
+
+    def take_now(self, body: bytes) -> tuple[Checked, Future[None] | None]:
+        """For a transport that undid the encoding of a protobuf body itself: what is good of it, and a future that is
+        done when that is on the disk. Raises what `_check` raises."""
+        checked, payload = _check(body, PROTOBUF)
+        if checked.refused:
+            self._sink.refuse(checked.refused)
+        return checked, self._sink.take(payload, checked.spans) if checked.spans else None
+
+
+def failed(kind: str, error: Exception) -> Answer:
+    """The answer that tells what went wrong: 400 is for good, 503 asks to send it again."""
+    match error:
+        case Refused():
+            return failure(kind, error.status, str(error), close=error.close)
+        case MalformedRequest():
+            return failure(kind, 400, str(error))
+        case TooManySpans():
+            return failure(kind, 413, str(error))
+        case OSError():
+            return failure(kind, 503, f"the journal cannot be written: {error.strerror or error}")
+    return failure(kind, 503, f"the collector failed: {type(error).__name__}")
+
+
+def _check(body: bytes, kind: str) -> tuple[Checked, bytes]:
+    """What is good of a request, and the journal's payload of it."""
+    if kind == JSON:
+        export = parse_json(body)
+        return Checked(b"", len(export.spans), export.refused, export.reason), encode_records(export.spans)
+    checked = check_protobuf(body)
+    return checked, encode_otlp(checked.body)

@@ -1,0 +1,81 @@
+"""A request's body, undone to at most a bound: the specification counts decompressed bytes."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from importlib import import_module
+
+from arttrace.store.server.responses import Refused
+from arttrace.wire.compression import undo_members
+
+MAX_BODY_BYTES = 64 << 20
+MAX_RATIO = 500
+"""Bound on decompressed over compressed bytes, for bodies over 1 MiB: beyond it is no trace but a bomb."""
+
+_UNBOUNDED_RATIO_BYTES = 1 << 20
+
+
+class Budget:
+    """Bytes of requests in flight, of which there may be so many; threads may share it."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self._lock = threading.Lock()
+
+    def take(self, count: int) -> None:
+        """Raises Refused (503) when that is more than there is left."""
+        with self._lock:
+            if self.used + count > self.limit:
+                raise Refused(503, "the collector has as much in flight as it may: send it again")
+            self.used += count
+
+    def give_back(self, count: int) -> None:
+        """What was taken."""
+        with self._lock:
+            self.used -= count
+
+
+def undo(body: bytes, encoding: str, limit: int) -> bytes:
+    """The body before its content encoding. Raises Refused: 413 over the limit, 415 for an unknown encoding, 400 when
+    it is damaged."""
+    if encoding in ("", "identity"):
+        return body
+    bound = min(limit, max(_UNBOUNDED_RATIO_BYTES, MAX_RATIO * len(body)))
+    if encoding == "gzip":
+        out = _gunzip(body, bound)
+    elif encoding == "zstd":
+        out = _unzstd(body, bound)
+    else:
+        raise Refused(415, f"content encoding {encoding[:40]!r} is not understood: send gzip, zstd or none")
+    if len(out) > limit:
+        raise Refused(413, f"the body is over {limit} bytes after decompression: send smaller batches")
+    if len(out) > bound:
+        raise Refused(413, f"the body unpacks to over {MAX_RATIO} times its size: send smaller batches, or no encoding")
+    return out
+
+
+def _gunzip(body: bytes, bound: int) -> bytes:
+    try:
+        out, whole = undo_members(lambda: zlib.decompressobj(wbits=16 + zlib.MAX_WBITS), body, bound)
+    except (zlib.error, ValueError) as error:
+        raise Refused(400, f"the body is no gzip: {error}") from error
+    if len(out) <= bound and not whole:
+        raise Refused(400, "the gzip body ends too early")
+    return out
+
+
+def _unzstd(body: bytes, bound: int) -> bytes:
+    try:
+        zstandard = import_module("zstandard")
+    except ImportError:
+        raise Refused(415, "zstd is not installed beside the collector: send gzip or none") from None
+    unpack = zstandard.ZstdDecompressor(max_window_size=1 << 27)
+    try:
+        out, whole = undo_members(unpack.decompressobj, body, bound)
+    except (zstandard.ZstdError, ValueError) as error:
+        raise Refused(400, f"the body is no zstd: {error}") from error
+    if len(out) <= bound and not whole:
+        raise Refused(400, "the zstd body ends too early")
+    return out

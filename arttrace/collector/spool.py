@@ -1,0 +1,66 @@
+"""Where collected spans go: the spool, durable before the answer.
+
+The collector writes to the spool as every captured process does, so that whoever owns the store takes its spans in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from concurrent.futures import Future
+
+from arttrace.collector.group_commit import GroupCommit
+from arttrace.journal import JournalWriter
+from arttrace.paths import DataDir
+
+MAX_SPOOL_BYTES = 16 << 30
+
+
+class Sink:
+    """Takes payloads. `acknowledged` and `refused` count spans, `trouble` says why nothing can be written now, `last`
+    is the monotonic time of the last ack."""
+
+    def __init__(self, data: DataDir, *, max_spool_bytes: int = MAX_SPOOL_BYTES) -> None:
+        self.data = data
+        self.acknowledged = 0
+        self.refused = 0
+        self.trouble = ""
+        self.last = 0.0
+        self._journal = GroupCommit(JournalWriter(data.spool, fsync_interval_s=None, max_total_bytes=max_spool_bytes))
+        self._count = threading.Lock()
+
+    def take(self, payload: bytes, spans: int) -> Future[None]:
+        """A future that is done when the payload is on the disk; it raises OSError when the disk refuses."""
+        done = self._journal.append(payload)
+
+        def count(done: Future[None]) -> None:
+            error = done.exception()
+            with self._count:
+                self.trouble = "" if error is None else f"the journal cannot be written: {error}"
+                if error is None:
+                    self.acknowledged += spans
+                    self.last = time.monotonic()
+
+        done.add_done_callback(count)
+        return done
+
+    def refuse(self, spans: int) -> None:
+        """Count spans that were not taken."""
+        with self._count:
+            self.refused += spans
+
+    def close(self) -> None:
+        """Makes everything durable. The second time does nothing."""
+        self._journal.close()
+
+
+def directory_bytes(path: os.PathLike[str]) -> int:
+    """The size of the files right inside a directory; 0 when it is not there."""
+    total = 0
+    with contextlib.suppress(FileNotFoundError), os.scandir(path) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                total += entry.stat().st_size
+    return total

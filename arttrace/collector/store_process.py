@@ -1,0 +1,100 @@
+"""The collector's child process: it owns the store, takes the spool in, and answers questions about it.
+
+A process of its own, so that neither loading nor a query keeps an ack waiting, and none of DuckDB's troubles ends the
+collecting. Its first line of input is the token to answer to; the word STOP makes it load the rest and go. At the end
+of its input without that, the collector's death, it goes at once: what is not loaded stays in the spool, and whoever
+comes next finds the store free. After each round it prints a `Round`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+
+from arttrace.errors import StoreInUse
+from arttrace.paths import DataDir
+from arttrace.store import Store
+from arttrace.store.server.owner import answering
+from arttrace.system.private_files import only_for_its_user
+
+STOP = "stop\n"
+"""What the collector says when it ends in order."""
+
+_PAUSE_S = 0.25
+_BUSY = 4096  # records of a round beyond which the next follows at once: smaller ones cost as much each
+_RETRY_S = 1.0
+_NICE = 5  # acks first
+
+
+class Round(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was in the spool at monotonic time `began` is in the store now, unless there is trouble; `owner`: whether
+    this process owns the store, or leaves the loading to the one that does."""
+
+    began: float
+    owner: bool
+    trouble: str = ""
+
+
+def main() -> None:
+    """Runs until the end of input."""
+    for name in ("SIGINT", "SIGTERM"):  # they are for the collector, which then ends the input
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    only_for_its_user()
+    if hasattr(os, "nice"):
+        os.nice(_NICE)
+    data = DataDir(Path(sys.argv[1]))
+    token = sys.stdin.readline().strip()
+    ended = threading.Event()
+    threading.Thread(target=_wait_for_the_end, args=(ended,), daemon=True).start()
+    _load_until(ended, data, token)
+
+
+def _wait_for_the_end(ended: threading.Event) -> None:
+    if sys.stdin.readline() != STOP:
+        os._exit(0)  # whatever is under way: a store survives that
+    ended.set()
+
+
+def _load_until(ended: threading.Event, data: DataDir, token: str) -> None:
+    store: Store | None = None
+    with ExitStack() as owned:
+        while True:
+            last = ended.is_set()
+            began = time.monotonic()
+            trouble = ""
+            new = 0
+            try:
+                if store is None:
+                    # It answers first: whoever asks waits for what is being taken in, and is not turned away.
+                    store = owned.enter_context(Store.open(data, create=True, take_in=False, read_ahead=True))
+                    owned.enter_context(answering(store, token))
+                    store.load()
+                new = store.ingest_spool()
+            except StoreInUse:
+                pass  # its owner takes the spool in
+            except Exception as error:  # noqa: BLE001 - spans are safe in the spool; try again
+                trouble = f"spans stay in the spool: {error}"
+            _tell(Round(began, store is not None, trouble))
+            if last:
+                return
+            if store is None or trouble:
+                ended.wait(_RETRY_S)
+            elif new < _BUSY:
+                ended.wait(_PAUSE_S)
+
+
+def _tell(round: Round) -> None:
+    with contextlib.suppress(OSError):  # the collector is gone
+        os.write(1, msgspec.json.encode(round) + b"\n")
+
+
+if __name__ == "__main__":
+    main()

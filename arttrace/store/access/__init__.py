@@ -1,0 +1,1 @@
+"""How programs reach a store: in this process, or over HTTP when another process owns the file."""

@@ -1,0 +1,51 @@
+"""Which runs got spans after a policy was trained on them. It consumes a run once: these spans are not trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from arttrace.store.access.remote import AnyStore
+
+_AT_ONCE = 500
+
+
+class Run(Protocol):
+    """What is asked of a run."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def revision(self) -> str: ...
+
+
+def late(store: AnyStore, runs: Iterable[Run], policy: str | None = None) -> dict[str, tuple[str, ...]]:
+    """Of these runs, by id, those whose spans are others now than when versions of policies (of `policy` alone, where
+    it is given) were trained on them; with these versions, in order. Raises StoreError."""
+    revisions = {run.id: run.revision for run in runs}
+    found: dict[str, tuple[str, ...]] = {}
+    ids = list(revisions)
+    for start in range(0, len(ids), _AT_ONCE):
+        found.update(_late(store, {id: revisions[id] for id in ids[start : start + _AT_ONCE]}, policy))
+    return found
+
+
+def _late(store: AnyStore, revisions: Mapping[str, str], policy: str | None) -> dict[str, tuple[str, ...]]:
+    named = ", ".join(_text(id) for id in revisions)
+    query = f"SELECT trajectory_id, policy, step, revision FROM consumption WHERE trajectory_id IN ({named})"  # noqa: S608
+    if policy is not None:
+        query += f" AND policy = {_text(policy)}"
+    _, rows = store.sql(f"{query} ORDER BY policy, step")
+    trained: dict[str, dict[str, bool]] = {}
+    for id, name, step, revision in rows:
+        trained.setdefault(id, {})[f"{name}@{step}"] = revision == revisions[id]
+    return {
+        id: tuple(version for version, same in versions.items() if not same)
+        for id, versions in trained.items()
+        if not all(versions.values())
+    }
+
+
+def _text(value: str) -> str:
+    quoted = value.replace("'", "''")
+    return f"'{quoted}'"

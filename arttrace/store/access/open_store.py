@@ -1,0 +1,84 @@
+"""open_store: the store of a data directory, whoever owns it."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from arttrace.errors import StoreError, StoreInUse
+from arttrace.paths import DataDir
+from arttrace.store.access.local import Store
+from arttrace.store.access.remote import AnyStore, Asking, OwnerGone, RemoteStore, read_owner
+
+PATIENCE_S = 10.0
+"""How long a process that holds the store without answering for it is waited for."""
+
+_PAUSE_S = 0.05
+
+
+def open_store(data: DataDir, *, create: bool = False) -> AnyStore:
+    """The store of a data directory: its file when it is free, else its owner, which is asked over HTTP.
+
+    What captured processes left in the spool is taken in. With ARTTRACE_ENDPOINT set, spans of this process's own data
+    directory are sent there, and so the collector there is asked; a collector that `data` names is asked in any case.
+    Its key is ARTTRACE_API_KEY.
+
+    Raises StoreError as Store.open does; StoreInUse only when the process that holds the file answers nobody.
+    """
+    endpoint = os.environ.get("ARTTRACE_ENDPOINT")
+    if data.url or (endpoint and data == DataDir.resolve() and read_owner(data) is None):
+        endpoint = data.url or str(endpoint)
+        elsewhere = RemoteStore(data, Asking(endpoint.rstrip("/"), os.environ.get("ARTTRACE_API_KEY")), None)
+        _take_in(elsewhere, endpoint, "--url" if data.url else "ARTTRACE_ENDPOINT")
+        return elsewhere
+    found = _find(data, create)
+    if isinstance(found, Store):
+        return found
+    store = RemoteStore(data, found, lambda: _find(data, True))
+    store.ingest_spool()
+    return store
+
+
+def _take_in(store: RemoteStore, endpoint: str, said_by: str) -> None:
+    try:
+        store.ingest_spool()
+    except OwnerGone as error:
+        store.close()
+        raise StoreError(
+            f"the collector at {endpoint} ({said_by}) does not answer",
+            f"Start it, or leave {said_by} out to read the data directory on this machine.",
+        ) from error
+    except BaseException:
+        store.close()
+        raise
+
+
+def _find(data: DataDir, create: bool) -> Asking | Store:
+    """The file or its owner. Two that start at one moment, an owner that is about to answer or has just died: all are
+    a matter of looking again."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        owner = _owner(data)
+        if owner is not None:
+            return owner
+        try:
+            return Store.open(data, create=create)
+        except StoreInUse:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(_PAUSE_S)
+
+
+def _owner(data: DataDir) -> Asking | None:
+    """The one that answers as `owner.json` says, if it owns this very directory."""
+    told = read_owner(data)
+    if told is None:
+        return None
+    asking = Asking(told.url, told.token)
+    try:
+        if os.path.realpath(asking.directory()) == os.path.realpath(data.root):
+            return asking
+    except StoreError:  # it died, and another process has its pid or its port
+        pass
+    asking.close()
+    return None

@@ -1,0 +1,147 @@
+"""SQL of users over an open store: one query, which reads the store and nothing else.
+
+What is no SELECT is refused, and so is what a SELECT may hold that writes: a COPY below WITH, which would overwrite
+the store itself, and functions that run SQL out of a text. DuckDB's own parser tells. It runs in a transaction that
+only reads. Other files and the network are out of its reach: the store's connections are made so (see file/connect.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import duckdb
+import msgspec
+
+from arttrace.errors import StoreError
+from arttrace.store.file import cancellation
+
+MAX_ANSWER_BYTES = 512 << 20
+_ROWS_AT_ONCE = 10_000
+_READING = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
+_reads = re.compile(
+    r"range|generate_series|unnest|repeat|json_each|json_tree|glob|(duckdb|pragma|read)_\w+", re.IGNORECASE | re.ASCII
+)
+"""Table functions; those of files are named so that DuckDB says that it refuses the file."""
+_ZONED, _PLAIN = "TIMESTAMP WITH TIME ZONE", "TIMESTAMP"  # the store's time zone is UTC
+_explaining = re.compile(
+    r"\s*EXPLAIN(?:\s+ANALYZE\b|\s*\((?=\s*(?:ANALYZE|FORMAT)\b)[\w\s,]*\)|\b)", re.IGNORECASE | re.ASCII
+)
+"""Nothing but whitespace, words and brackets: no comment or quote can begin in it and reach into what is explained."""
+
+
+def run_query(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Column names and rows. Raises StoreError when DuckDB refuses the query, or when it does not only read."""
+    try:
+        _check(connection, query)
+        connection.execute("BEGIN TRANSACTION READ ONLY")
+        try:
+            return _columns_and_rows(connection, query)
+        finally:
+            with contextlib.suppress(duckdb.Error):  # a fatal error has ended it
+                connection.execute("ROLLBACK")
+    except duckdb.PermissionException as error:
+        raise StoreError(
+            f"the query failed: {error}",
+            "Queries read the store only. Give other files to a DuckDB of your own, with what `arttrace sql --json` "
+            "prints.",
+        ) from error
+    except (duckdb.FatalException, duckdb.InterruptException):
+        raise
+    except duckdb.Error as error:
+        raise StoreError(f"the query failed: {error}") from error
+
+
+def _check(connection: duckdb.DuckDBPyConnection, query: str) -> None:
+    """Raises StoreError unless it is one query that reads, explained or not. An explained one is parsed by itself, to
+    the end: EXPLAIN ANALYZE runs it, and DuckDB does not say what it is."""
+    statements = connection.extract_statements(query)
+    if [one.type for one in statements] == [duckdb.StatementType.EXPLAIN]:
+        explaining = _explaining.match(query)
+        query = query[explaining.end() :] if explaining else ""
+        statements = connection.extract_statements(query)
+    if [one.type for one in statements] != [duckdb.StatementType.SELECT] or not _only_reads(connection, query):
+        raise StoreError(
+            "only one query that reads is run here, without functions that do more",
+            "Records enter through the journal.",
+        )
+
+
+def _only_reads(connection: duckdb.DuckDBPyConnection, query: str) -> bool:
+    [(tree,)] = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
+    try:
+        parsed = msgspec.json.decode(tree)
+    except RecursionError:
+        raise StoreError("the query is nested too deep") from None
+    if parsed["error"] or len(parsed["statements"]) != 1:
+        return False
+    for part in _objects(parsed):
+        kind = part.get("type")
+        if isinstance(kind, str) and kind.endswith("_NODE") and kind not in _READING:
+            return False
+        if kind == "TABLE_FUNCTION" and not _reads.fullmatch(part["function"]["function_name"]):
+            return False
+    return True
+
+
+def _objects(tree: Any) -> Iterator[dict[str, Any]]:
+    waiting = [tree]
+    while waiting:
+        match waiting.pop():
+            case dict() as part:
+                yield part
+                waiting.extend(part.values())
+            case list() as parts:
+                waiting.extend(parts)
+
+
+def _columns_and_rows(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+    told = connection.sql(query)  # it is not run for that
+    columns, types = list(told.columns), [str(type) for type in told.types]
+    zoned = [at for at, type in enumerate(types) if type == _ZONED]
+    if any(_ZONED in type for type in types):  # DuckDB would need the package pytz to hand these over
+        casts = ", ".join(f"c{at}::{type.replace(_ZONED, _PLAIN)}" for at, type in enumerate(types))
+        names = ", ".join(f"c{at}" for at in range(len(types)))
+        query = f"SELECT {casts} FROM (\n{query.strip().rstrip(';')}\n) AS q({names})"  # noqa: S608
+        _check(connection, query)
+    rows = _bounded(connection.execute(query))
+    return columns, [_in_utc(row, zoned) for row in rows] if zoned else rows
+
+
+def _bounded(result: duckdb.DuckDBPyConnection) -> list[tuple[Any, ...]]:
+    """The rows. Raises StoreError when they take more memory than an answer may."""
+    rows: list[tuple[Any, ...]] = []
+    size = 0
+    while some := result.fetchmany(_ROWS_AT_ONCE):
+        cancellation.check()
+        size += sum(map(_size, some))
+        if size > MAX_ANSWER_BYTES:
+            raise StoreError(
+                f"the answer is over {MAX_ANSWER_BYTES >> 20} MiB, after {len(rows)} rows",
+                "Ask for less: name columns, add WHERE or LIMIT, or let the query add up.",
+            )
+        rows += some
+    return rows
+
+
+def _size(value: Any) -> int:
+    """About as many bytes as it takes."""
+    match value:
+        case str() | bytes():
+            return 60 + len(value)
+        case list() | tuple():
+            return 60 + sum(map(_size, value))
+        case dict():
+            return 240 + sum(map(_size, value.values()))
+    return 40
+
+
+def _in_utc(row: tuple[Any, ...], zoned: Sequence[int]) -> tuple[Any, ...]:
+    values = list(row)
+    for at in zoned:
+        if isinstance(values[at], datetime):
+            values[at] = values[at].replace(tzinfo=UTC)
+    return tuple(values)

@@ -1,0 +1,123 @@
+"""The DuckDB file opened: made when it is new, its lock and schema checked, an older schema brought to this one."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from pathlib import Path
+
+import duckdb
+
+from arttrace.errors import StoreError, StoreInUse
+from arttrace.store.file import migrations
+from arttrace.store.file.duckdb_file import FILES, connection_to, copy_beside, for_its_user, make, opening
+from arttrace.store.rows import schema, trace_links
+from arttrace.system.private_files import make_directory, tighten_data
+
+_LOCK_PATIENCE_S = 2.0
+_HEADERS = 3 * 4096
+
+
+def connect(path: Path) -> duckdb.DuckDBPyConnection:
+    """An open store; made with this version's schema when the file is new, brought to it when it is older.
+
+    Raises StoreInUse when another process holds it (after a short wait) and StoreError when the file is no store, or
+    when its schema is not known.
+    """
+    make_directory(path.parent)
+    tighten_data(path.parent)
+    with opening(path):
+        return connect_while_opening(path)
+
+
+def connect_while_opening(path: Path) -> duckdb.DuckDBPyConnection:
+    """`connect` for whoever is inside `opening` already."""
+    _remove_unborn(path)
+    fresh = not path.exists()
+    connection = _connect(path)
+    try:
+        found = _check_schema(connection, path, fresh)
+        if found != schema.VERSION:
+            migrations.to_current(connection, found, path)
+            connection = _connect(path)
+        migrations.renew_views(connection)
+        for_its_user(path)
+        return connection
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _remove_unborn(path: Path) -> None:
+    """Removes a file that is shorter than DuckDB's headers: its maker died or had no room, and it holds nothing."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        head = file.read(_HEADERS)
+        if len(head) < _HEADERS and head[8:12] in (b"DUCK", b""):
+            path.unlink()
+
+
+def _connect(path: Path) -> duckdb.DuckDBPyConnection:
+    deadline = time.monotonic() + _LOCK_PATIENCE_S
+    while True:
+        try:
+            return _confined(connection_to(path), path)
+        except duckdb.Error as error:
+            if "lock" not in str(error):
+                raise StoreError(
+                    f"the store {path} cannot be opened: {_first_line(error)}",
+                    "If it is damaged, move it away: `arttrace ls` makes a new one from what is still in the spool.",
+                ) from error
+            if time.monotonic() > deadline:
+                raise _locked(path, error) from error
+        time.sleep(0.05)
+
+
+def _confined(connection: duckdb.DuckDBPyConnection, path: Path) -> duckdb.DuckDBPyConnection:
+    """A connection that reaches the store, the copy that `Store.prune` makes beside it, and what DuckDB itself puts
+    there; no other file, no network, and nothing undoes that. Whoever may query the store of a collector would read
+    any file of its user otherwise."""
+    if connection.execute("SELECT current_setting('enable_external_access')").fetchone() == (True,):
+        allowed = [f"{one}{ending}" for one in (path, copy_beside(path)) for ending in FILES]
+        connection.execute("SET allowed_paths = ?", [allowed])
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
+    return connection
+
+
+def _locked(path: Path, error: duckdb.Error) -> StoreInUse:
+    holder = re.search(r"held in (.+?) \(PID (\d+)\)", str(error))
+    if holder is None:
+        return StoreInUse(f"the store {path} is in use by another process", "Wait until it ends, then try again.")
+    program, pid = holder.groups()
+    return StoreInUse(
+        f"the store {path} is in use by process {pid} ({program})",
+        f"Wait until it ends, or stop it with `kill {pid}`; then try again.",
+    )
+
+
+def _check_schema(connection: duckdb.DuckDBPyConnection, path: Path, fresh: bool) -> int:
+    """The version of the schema, made when the file is new."""
+    tables = {name for (name,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
+    if not tables and not fresh:
+        views = connection.execute("SELECT count(*) FROM duckdb_views() WHERE NOT internal").fetchone()
+        fresh = views == (0,)  # its maker died before the first commit
+    if fresh:
+        make(connection)
+        return schema.VERSION
+    if "arttrace_schema" not in tables:
+        raise StoreError(f"{path} is a DuckDB file, but no store of arttrace", "Pass another directory with --dir.")
+    found = [version for (version,) in connection.execute("SELECT version FROM arttrace_schema").fetchall()]
+    if len(found) != 1 or found[0] not in (schema.VERSION, *migrations.FROM):
+        raise StoreError(
+            f"the store {path} has schema version {', '.join(map(str, found)) or 'none'}, this version of arttrace "
+            f"knows version {schema.VERSION}",
+            "Use the version of arttrace that wrote it, or pass another directory with --dir.",
+        )
+    if found[0] != 1 and "links" not in tables:
+        trace_links.find(connection)
+    return int(found[0])
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,152 @@
+"""The open file of a store, shared by threads: one connection writes, each reader has its own, and all are opened anew
+when an error spoilt them or another file takes the place of this one."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+
+from arttrace.errors import StoreError, StoreFull
+from arttrace.store.file.cancellation import stoppable
+from arttrace.store.file.connect import connect, connect_while_opening
+from arttrace.store.file.duckdb_file import opening, replace
+from arttrace.store.file.interrupts import ctrl_c_as_usual
+from arttrace.store.ingest.writer import Writer
+
+_log = logging.getLogger("arttrace")
+
+
+class SharedFile:
+    """An open file. Hold `lock` for everything but `reading`; what waits here lets go of it meanwhile. `taken_in` is
+    for whoever writes: 0 again whenever the file is opened anew."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock = threading.RLock()
+        self.readers = 0
+        self.closed = False
+        self.spoilt = False
+        self.taken_in = 0
+        self.connection = connect(path)
+        self.writer = Writer(self.connection)
+        self._changed = threading.Condition(self.lock)
+        self._rewriting = False
+        self._reopening = 0
+        self._told: set[str] = set()
+
+    def close(self) -> None:
+        """Closes the file, for good."""
+        self.closed = True
+        self.connection.close()
+
+    def opened(self) -> duckdb.DuckDBPyConnection:
+        """The connection, a new one after an error that spoilt the last. Raises StoreError when it cannot be had, or
+        after `close`."""
+        self._refuse_when_closed()
+        if self.spoilt:
+            try:
+                self.reopen()
+            except (duckdb.Error, OSError) as error:
+                raise StoreFull(
+                    f"the store {self.path} could not be opened again: {error}",
+                    "Free disk space. Nothing is lost, and the next use tries again.",
+                ) from error
+        return self.connection
+
+    def for_writing(self) -> duckdb.DuckDBPyConnection:
+        """`opened`, when no rewrite waits for its readers: what is written then would go with the old file."""
+        while self._rewriting or self.spoilt:  # opening anew may wait too
+            self._changed.wait_for(lambda: not self._rewriting)
+            self.opened()
+        return self.opened()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A connection of its own, so that readers wait neither for each other nor for the writer. One who reads
+        already must not come here again: he would wait for himself when the file is to be opened anew. Raises
+        StoreError when the store cannot be read."""
+        with self.lock:
+            self._changed.wait_for(lambda: not self._reopening)
+            connection = self.opened().cursor()
+            self.readers += 1
+        try:
+            with ctrl_c_as_usual(), stoppable(connection):
+                yield connection
+        except duckdb.Error as error:
+            self.note(error)
+            raise StoreError(f"the store {self.path} could not be read: {error}") from error
+        finally:
+            try:
+                connection.close()
+            finally:
+                with self.lock:
+                    self.readers -= 1
+                    self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def rewriting(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """The connection, while what is written by others waits."""
+        connection = self.for_writing()
+        self._rewriting = True
+        try:
+            with ctrl_c_as_usual():
+                yield connection
+        except duckdb.Error as error:
+            self.note(error)
+            raise
+        finally:
+            self._rewriting = False
+            self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def if_possible(self) -> Iterator[None]:
+        """For what is only kept so that it need not be made again: a question is answered without. What is no fault
+        of the disk is logged, each error once."""
+        try:
+            with ctrl_c_as_usual():
+                yield
+        except duckdb.Error as error:
+            self.note(error)
+            told = f"{type(error).__name__}: {error}"
+            if not isinstance(error, (duckdb.IOException, duckdb.FatalException)) and told not in self._told:
+                self._told.add(told)
+                _log.error("the store %s answers without what it keeps beside the records: %s", self.path, told)
+
+    def note(self, error: Exception) -> None:
+        """After a fatal error, a commit that fails for a full disk, say, the whole DuckDB instance is of no use."""
+        if isinstance(error, duckdb.FatalException):
+            self.spoilt = True
+
+    def reopen(self, replace_by: Path | None = None) -> None:
+        """Opens the file anew, another one in its place if given. A reader's connection would keep the old one open,
+        so readers end first; new ones wait, or they would never end."""
+        self._reopening += 1
+        try:
+            self._changed.wait_for(lambda: not self.readers)
+            self._refuse_when_closed()
+            self._open_anew(replace_by)
+        finally:
+            self._reopening -= 1
+            self._changed.notify_all()
+
+    def _open_anew(self, replace_by: Path | None) -> None:
+        self.spoilt = True
+        with opening(self.path):
+            self.connection.close()
+            try:
+                if replace_by is not None:
+                    replace(self.path, replace_by)
+            finally:
+                self.connection = connect_while_opening(self.path)
+        self.writer = Writer(self.connection)
+        self.taken_in = 0
+        self.spoilt = False
+
+    def _refuse_when_closed(self) -> None:
+        if self.closed:
+            raise StoreError(f"the store {self.path} was closed", "Open it again to go on.")

@@ -1,0 +1,90 @@
+"""The DuckDB file as a whole: made, and replaced by another at once, while nobody else can open it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from arttrace.errors import StoreError, StoreInUse
+from arttrace.journal import lock
+from arttrace.store.rows import schema, views
+from arttrace.system.private_files import tighten
+
+# The default of 16 MB stalls ingest with a checkpoint every few thousand spans; what waits for one lies in memory.
+_SETTINGS: dict[str, Any] = {"checkpoint_threshold": "64MB", "memory_limit": "25%"}
+FILES = ("", ".wal", ".wal.checkpoint", ".wal.recovery")
+"""What DuckDB makes of a store, by what is added to its name."""
+_OPENING_PATIENCE_S = 30.0
+
+
+@contextlib.contextmanager
+def opening(path: Path) -> Iterator[None]:
+    """Nobody else opens the store meanwhile: for as long as it is opened, or its file is replaced by another."""
+    fd = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        deadline = time.monotonic() + _OPENING_PATIENCE_S
+        while not lock.acquire(fd):
+            if time.monotonic() > deadline:
+                raise StoreInUse(
+                    f"another process is opening or rewriting the store {path}", "Wait until it is done; try again."
+                )
+            time.sleep(0.02)
+        yield
+    finally:
+        os.close(fd)
+
+
+def copy_beside(path: Path) -> Path:
+    """Where a store is written anew before it takes the place of the other."""
+    return path.with_name(path.name + ".new")
+
+
+def replace(path: Path, by: Path) -> None:
+    """Puts a closed store in the place of another closed one, at once and durably. Call it inside `opening`."""
+    for one in (path, by):
+        if one.with_name(one.name + ".wal").exists():
+            raise StoreError(f"the store {one} was not closed cleanly: it is left as it is", "Open it, then try again.")
+    fd = os.open(by, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    by.replace(path)
+
+
+def connection_to(path: Path) -> duckdb.DuckDBPyConnection:
+    """A connection to a file, with our settings; its cursors have them too."""
+    connection = duckdb.connect(str(path), config=_SETTINGS)
+    connection.execute("SET enable_progress_bar = false")  # in `python -c` and notebooks it would go to stdout
+    connection.execute("SET GLOBAL TimeZone = 'UTC'")
+    for_its_user(path)
+    return connection
+
+
+def for_its_user(path: Path) -> None:
+    """Takes what DuckDB made of a store, as the umask says, from everybody but its user."""
+    for ending in FILES:
+        tighten(path.with_name(path.name + ending))
+
+
+def create(path: Path) -> duckdb.DuckDBPyConnection:
+    """A new, empty store in a file that nobody else knows of."""
+    for leftover in (path, path.with_name(path.name + ".wal")):
+        leftover.unlink(missing_ok=True)
+    connection = connection_to(path)
+    make(connection)
+    for_its_user(path)
+    return connection
+
+
+def make(connection: duckdb.DuckDBPyConnection) -> None:
+    """Tables and views of this version in an empty file."""
+    connection.execute(f"BEGIN; {schema.TABLES} {views.VIEWS}")
+    connection.execute("INSERT INTO arttrace_schema VALUES (?)", [schema.VERSION])
+    connection.execute("COMMIT")

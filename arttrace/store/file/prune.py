@@ -1,0 +1,185 @@
+"""Retention: what is to go, and the store written anew without it, since DuckDB gives no space back by deleting.
+
+Runs go as a whole, with the traces, texts and rewards that nothing else needs. Policy steps, consumption and judgements
+stay, so that a run that comes again is still known as consumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import duckdb
+import msgspec
+import pyarrow as pa
+
+from arttrace import semconv
+from arttrace.store.file.duckdb_file import create
+
+_WHOLE = ("grouping_records", "judgement_records", "policy_step_records", "consumption", "ingested_segments")
+"""Tables that are kept as they are."""
+
+_AHEAD_NS = 86_400_000_000_000  # a clock may be so far ahead of the store's; beyond it, a span's time means nothing
+
+
+class Source(msgspec.Struct, frozen=True):
+    """How many trajectories and spans of one sender go, and when the first and the last of them happened. It is a
+    project or service's name, or the file they were imported from."""
+
+    name: str
+    trajectories: int
+    spans: int
+    first_ns: int
+    last_ns: int
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """What went (or, `dry_run`, would go) and what is left; bytes are those of the file, after None in a dry run.
+    `sources` says where what went came from, the most trajectories first."""
+
+    trajectories: int
+    spans: int
+    kept_trajectories: int
+    bytes_before: int
+    bytes_after: int | None = None
+    sources: tuple[Source, ...] = ()
+
+
+class Run(msgspec.Struct):
+    """Trajectories and traces that share spans or are linked: they stay or go together. `last_ns` is when the last of
+    it ended or came in, whichever is later: what was imported yesterday is new, whenever it happened. `size` is the
+    bytes of its spans as JSON."""
+
+    trajectories: set[str]
+    traces: set[str]
+    project: str = ""
+    origin: int | None = None
+    """texts.id of the resource and scope of its first span."""
+    last_ns: int = 0
+    size: int = 0
+    spans: int = 0
+    first_start_ns: int = 0
+    last_start_ns: int = 0
+
+
+def runs(connection: duckdb.DuckDBPyConnection) -> list[Run]:
+    """Every run of the store, the newest first."""
+    rows = connection.execute(
+        f"""SELECT trace_id, trajectory_id, max(greatest(arrived_ns, if(
+                greatest(start_ns, end_ns, 0) - arrived_ns > {_AHEAD_NS}, arrived_ns, greatest(start_ns, end_ns, 0)))),
+            sum(bytes)::BIGINT, count(*), min(start_ns), max(start_ns), arg_min(origin, start_ns),
+            coalesce(max(project), '')
+        FROM span_records GROUP BY ALL"""  # noqa: S608
+    ).fetchall()
+    of_trace: dict[str, Run] = {}
+    of_trajectory: dict[str, Run] = {}
+
+    def join(run: Run, other: Run) -> None:
+        small, large = sorted((run, other), key=lambda one: len(one.traces))
+        large.last_ns, large.size = max(large.last_ns, small.last_ns), large.size + small.size
+        large.spans += small.spans
+        if small.first_start_ns < large.first_start_ns:
+            large.first_start_ns, large.origin = small.first_start_ns, small.origin
+        large.project = max(large.project, small.project)
+        large.last_start_ns = max(large.last_start_ns, small.last_start_ns)
+        large.traces |= small.traces
+        large.trajectories |= small.trajectories
+        of_trace.update(dict.fromkeys(small.traces, large))
+        of_trajectory.update(dict.fromkeys(small.trajectories, large))
+
+    for trace_id, trajectory_id, last_ns, size, spans, first_start_ns, last_start_ns, origin, project in rows:
+        run = Run(set(), {trace_id}, project, origin, last_ns, size, spans, first_start_ns, last_start_ns)
+        if trace_id in of_trace:
+            join(of_trace[trace_id], run)
+        else:
+            of_trace[trace_id] = run
+        run = of_trace[trace_id]
+        if trajectory_id is None:
+            continue
+        run.trajectories.add(trajectory_id)
+        other = of_trajectory.setdefault(trajectory_id, run)
+        if other is not run:
+            join(run, other)
+    for trace_id, linked in connection.execute("SELECT trace_id, linked_trace_id FROM links").fetchall():
+        if trace_id in of_trace and linked in of_trace and of_trace[trace_id] is not of_trace[linked]:
+            join(of_trace[trace_id], of_trace[linked])
+    unique = {id(run): run for run in of_trace.values()}.values()
+    return sorted(unique, key=lambda run: (-run.last_ns, min(run.traces)))
+
+
+def sources(connection: duckdb.DuckDBPyConnection, found: Sequence[Run], kept: Sequence[Run]) -> tuple[Source, ...]:
+    """Where those of the runs came from that are not kept, the most trajectories first."""
+    stay = {id(run) for run in kept}
+    gone = [run for run in found if id(run) not in stay]
+    origins = list({run.origin for run in gone})
+    query = f"""SELECT id, coalesce(text::JSON->'resource'->>'{semconv.SERVICE_NAME}', text::JSON->>'scope_name', '')
+        FROM texts WHERE id IN (SELECT unnest(?::BIGINT[]))"""  # noqa: S608
+    names = dict(connection.execute(query, [origins]).fetchall())
+    of_name: dict[str, list[Run]] = {}
+    for run in gone:
+        of_name.setdefault(run.project or names.get(run.origin) or "(no name)", []).append(run)
+    told = [
+        Source(
+            name,
+            sum(len(run.trajectories) for run in members),
+            sum(run.spans for run in members),
+            min(run.first_start_ns for run in members),
+            max(run.last_start_ns for run in members),
+        )
+        for name, members in of_name.items()
+    ]
+    return tuple(sorted(told, key=lambda one: (-one.trajectories, one.name)))
+
+
+def within(found: Sequence[Run], *, before_ns: int | None, max_size: int | None) -> list[Run]:
+    """The runs that stay: not older than `before_ns`, and the newest whose sizes add up to at most `max_size`."""
+    kept, size = [], 0
+    for run in found:
+        size += run.size
+        if (before_ns is None or run.last_ns >= before_ns) and (max_size is None or size <= max_size):
+            kept.append(run)
+    return kept
+
+
+def copy_kept(connection: duckdb.DuckDBPyConnection, target: Path, kept: Sequence[Run]) -> None:
+    """A whole store with these runs only, in a file of its own, durable when this returns."""
+    create(target).close()
+    traces = pa.table({"id": pa.array([trace for run in kept for trace in run.traces], pa.string())})
+    ids = pa.table({"id": pa.array([id for run in kept for id in run.trajectories], pa.string())})
+    connection.register("_traces", traces)
+    connection.register("_trajectories", ids)
+    place = str(target).replace("'", "''")
+    connection.execute(f"ATTACH '{place}' AS kept")
+    try:
+        for table in ("span_records", "prompts", "token_prompts", "links"):
+            wanted = f"SELECT * FROM {table} WHERE trace_id IN (SELECT id FROM _traces) ORDER BY rowid"  # noqa: S608
+            connection.execute(f"INSERT INTO kept.{table} {wanted}")
+        connection.execute(
+            """INSERT INTO kept.texts SELECT * FROM texts WHERE id IN (
+                SELECT unnest(messages) FROM kept.prompts
+                UNION SELECT unnest([tools, instructions, origin]) FROM kept.span_records) ORDER BY rowid"""
+        )
+        connection.execute(
+            """INSERT INTO kept.reward_records SELECT * FROM reward_records WHERE trajectory_id IN (
+                SELECT id FROM _trajectories) OR split_part(trajectory_id, ':', 1) IN (
+                SELECT id FROM _trajectories UNION SELECT id FROM _traces) OR (trajectory_id NOT IN (
+                SELECT trajectory_id FROM span_records WHERE trajectory_id IS NOT NULL)
+                AND split_part(trajectory_id, ':', 1) NOT IN (SELECT trace_id FROM span_records)) ORDER BY rowid"""
+        )
+        connection.execute(
+            "INSERT INTO kept.summaries SELECT * FROM summaries WHERE trajectory_id IN (SELECT id FROM _trajectories)"
+        )
+        connection.execute(
+            "INSERT INTO kept.regrouped SELECT * FROM regrouped WHERE trajectory_id IN (SELECT id FROM _trajectories)"
+        )
+        for table in _WHOLE:
+            connection.execute(f"INSERT INTO kept.{table} SELECT * FROM {table} ORDER BY rowid")  # noqa: S608
+        connection.execute(
+            """INSERT INTO kept.odd_traces SELECT trace_id, false FROM odd_traces
+            WHERE trace_id IN (SELECT id FROM _traces)"""
+        )
+        connection.execute("CHECKPOINT kept")
+    finally:
+        connection.execute("DETACH kept")
+        connection.unregister("_traces")
+        connection.unregister("_trajectories")

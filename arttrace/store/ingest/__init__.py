@@ -1,0 +1,1 @@
+"""Records into the tables: segments of a journal read in batches, each batch written in one transaction."""

@@ -1,0 +1,98 @@
+"""What a journal segment holds, in batches of some megabytes, ready for the tables. Pure but for reading the file."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+
+import duckdb
+import msgspec
+
+from arttrace.formats.journal_entry import decode_payload
+from arttrace.journal import Segment, read_segment
+from arttrace.records.record import Record
+from arttrace.store.rows.columns import Plain
+from arttrace.store.rows.encode import Parts, ready
+
+_BATCH_BYTES = 8 << 20
+_OF_THE_DATA = (duckdb.DataError, duckdb.IntegrityError, duckdb.InvalidInputException)
+_OF_THE_MACHINE = (duckdb.Error, OSError, MemoryError)
+
+
+class Batch(msgspec.Struct, array_like=True):
+    """Records of a segment up to the offset `end`, and what its reader found on the way there."""
+
+    end: int
+    last: bool = False
+    finished: bool = False
+    """Whether the segment's writer was done before it was read, so that after the last batch nothing follows."""
+    spans: list[Parts] = []
+    others: list[Plain] = []
+    refused: list[str] = []
+    """Why records since the batch before are left out."""
+    corrupt: int = 0
+    """Damaged stretches since the batch before, and their bytes."""
+    skipped_bytes: int = 0
+    unreadable: str = ""
+
+
+def read_batches(segment: Segment, offset: int) -> Generator[Batch, None, None]:
+    """The batches behind an offset, at least one. Of a segment that is gone (sealed under its other name meanwhile, or
+    taken by the store's former owner) it is an empty one of a segment that is not finished. Raises OSError."""
+    try:
+        finished = segment.finished()  # asked before reading: nothing can be appended after a yes
+        reader = read_segment(segment.path, offset)
+        batch, size = Batch(offset, finished=finished), 0
+        corrupt = skipped_bytes = 0
+        for end, payload in reader:
+            _add(batch, payload)
+            size += len(payload)
+            batch.end = end
+            if size >= _BATCH_BYTES:
+                batch.corrupt, corrupt = reader.corrupt - corrupt, reader.corrupt
+                batch.skipped_bytes, skipped_bytes = reader.skipped_bytes - skipped_bytes, reader.skipped_bytes
+                yield batch
+                batch, size = Batch(end, finished=finished), 0
+        batch.last, batch.unreadable = True, reader.unreadable
+        batch.corrupt, batch.skipped_bytes = reader.corrupt - corrupt, reader.skipped_bytes - skipped_bytes
+        yield batch
+    except FileNotFoundError:
+        yield Batch(offset, last=True)
+
+
+def _add(batch: Batch, payload: bytes) -> None:
+    """Adds the records of a payload, without those that cannot be encoded for the store."""
+    try:
+        records = decode_payload(payload)
+    except Exception as error:
+        if not is_of_the_data(error):
+            raise
+        batch.refused.append(f"{type(error).__name__} in a payload of {len(payload)} bytes")
+    else:
+        _add_records(batch, records)
+
+
+def _add_records(batch: Batch, records: Sequence[Record]) -> None:
+    try:
+        taken = list(ready(records))
+    except Exception as error:
+        if not is_of_the_data(error):
+            raise
+        if len(records) == 1:
+            batch.refused.append(f"{type(error).__name__} in a {type(records[0]).__name__}")
+        else:
+            for record in records:
+                _add_records(batch, [record])
+    else:
+        for one in taken:
+            if isinstance(one, Parts):
+                batch.spans.append(one)
+            else:
+                batch.others.append(one)
+
+
+def is_of_the_data(error: Exception) -> bool:
+    """Whether it would come again with the same records, on a disk with room. DuckDB raises RuntimeError when it is
+    interrupted."""
+    if isinstance(error, RuntimeError):
+        return isinstance(error, (RecursionError, NotImplementedError))
+    return isinstance(error, _OF_THE_DATA) or not isinstance(error, _OF_THE_MACHINE)

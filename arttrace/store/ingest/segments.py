@@ -1,0 +1,115 @@
+"""Journal segments into the store, each record once in effect, whoever dies when.
+
+The offset up to which a segment was read is written in the transaction of its records; a segment whose writer is
+done is removed after that. One that holds what could not be read or stored is kept under `.damaged`, never deleted;
+under its old ending `.seg` it is taken in again, by a version that can.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import duckdb
+
+from arttrace.journal import Segment, list_segments
+from arttrace.records.span import SpanRow
+from arttrace.store.ingest.batches import is_of_the_data, read_batches
+from arttrace.store.ingest.pause_gc import without_collection
+from arttrace.store.ingest.read_ahead import ReadAhead
+from arttrace.store.ingest.writer import Writer
+from arttrace.store.rows.encode import Parts, Ready
+
+_log = logging.getLogger("arttrace")
+
+
+def take_in(
+    connection: duckdb.DuckDBPyConnection, writer: Writer, directory: Path, ahead: ReadAhead | None
+) -> Iterator[int]:
+    """Reads what is new in a journal's segments. Yields after each how many of its records were new to the store.
+    Raises duckdb.Error when the store cannot be written; what was not stored is read again next time."""
+    known = dict(connection.execute('SELECT name, "offset" FROM ingested_segments').fetchall())
+    work = [(segment, known.get(segment.name, 0)) for segment in list_segments(directory)]
+    if ahead is not None:
+        ahead.plan(work)
+    for segment, offset in work:
+        yield _take_segment(connection, writer, segment, offset, ahead)
+
+
+@without_collection()
+def _take_segment(
+    connection: duckdb.DuckDBPyConnection, writer: Writer, segment: Segment, offset: int, ahead: ReadAhead | None
+) -> int:
+    refused: list[str] = []
+    new = corrupt = skipped_bytes = 0
+    batches_of = read_batches if ahead is None else ahead.batches
+    with contextlib.closing(batches_of(segment, offset)) as batches:
+        for batch in batches:
+            refused += batch.refused
+            corrupt += batch.corrupt
+            skipped_bytes += batch.skipped_bytes
+            if corrupt or refused:
+                segment.kept_as.touch()
+            if batch.end > offset:
+                offset = batch.end
+                new += _store(writer, [*batch.spans, *batch.others], segment, offset, refused)
+    damaged = batch.unreadable or corrupt or refused
+    if damaged:
+        _log.warning(
+            "journal segment %s: %d damaged stretches (%d bytes), %d records that cannot be read or stored%s%s; "
+            "it is kept as %s",
+            segment.path,
+            corrupt,
+            skipped_bytes,
+            len(refused),
+            f" ({refused[0]})" if refused else "",
+            f", {batch.unreadable}" if batch.unreadable else "",
+            segment.kept_as.name,
+        )
+    if batch.finished:
+        if damaged or segment.kept_as.exists():
+            segment.path.replace(segment.kept_as)
+        else:
+            segment.path.unlink(missing_ok=True)
+        connection.execute("DELETE FROM ingested_segments WHERE name = ?", [segment.name])
+    return new
+
+
+def _store(writer: Writer, batch: Sequence[Ready], segment: Segment, end: int, refused: list[str]) -> int:
+    """Writes a batch and how far its segment was read. A record that cannot be stored, whatever the state of the disk,
+    is left out. Returns how many records were new."""
+    offsets = {segment.name: end}
+    try:
+        return writer.write(batch, offsets)
+    except Exception as error:
+        if not is_of_the_data(error):
+            raise
+        _log.warning(
+            "journal segment %s: a record of %d cannot be stored (%s): they are stored in parts, to find it",
+            segment.path,
+            len(batch),
+            type(error).__name__,
+        )
+    before = len(refused)
+    new = _store_apart(writer, batch, refused)
+    if len(refused) > before:
+        segment.kept_as.touch()
+    return new + writer.write((), offsets)
+
+
+def _store_apart(writer: Writer, records: Sequence[Ready], refused: list[str]) -> int:
+    """Halves what cannot be written until it is one record. Who dies in between finds the others stored already when
+    he reads them again: a record that is there stays once."""
+    try:
+        return writer.write(records)
+    except Exception as error:
+        if not is_of_the_data(error):
+            raise
+        if len(records) == 1:
+            kind = SpanRow if isinstance(records[0], Parts) else type(records[0])
+            refused.append(f"{type(error).__name__} in a {kind.__name__}")
+            return 0
+    middle = len(records) // 2
+    return _store_apart(writer, records[:middle], refused) + _store_apart(writer, records[middle:], refused)

@@ -1,0 +1,323 @@
+"""Writer: batches of records into the tables, each batch one transaction, each record once.
+
+What spans share is stored once (see rows/schema.py). The writer remembers the texts and inputs it used last; losing
+that memory costs space, never content. Nothing here takes longer when the store is larger.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import duckdb
+import msgspec
+import pyarrow as pa
+
+from arttrace import semconv
+from arttrace.formats.evaluations import rewards_of
+from arttrace.records.grouping import Grouping
+from arttrace.records.policy import PolicyStep
+from arttrace.records.reward import Reward
+from arttrace.records.span import SpanRow
+from arttrace.store.rows import span_membership, trace_links
+from arttrace.store.rows.columns import OPERATION, SPAN_ID, SPANS, START, TRAJECTORY_ID, Plain, Row, rows_by_table
+from arttrace.store.rows.encode import Parts, Ready
+from arttrace.store.rows.prefixes import Recent, extension, split
+from arttrace.store.rows.summary import SUMMARY_VERSION, InferredTool, TrajectorySummary
+from arttrace.store.rows.views import INFERRED_TOOLS
+from arttrace.trajectories.identity.reward_membership import before_colons
+
+_CONSUMPTION = {"policy": "VARCHAR", "step": "BIGINT", "trajectory_id": "VARCHAR", "revision": "VARCHAR"}
+_REGROUPED = {"trajectory_id": "VARCHAR", "key": "VARCHAR", "time_ns": "BIGINT", "grouping_id": "VARCHAR"}
+_LINKS = {"trace_id": "VARCHAR", "linked_trace_id": "VARCHAR"}
+_SEGMENTS = {"name": "VARCHAR", '"offset"': "BIGINT"}
+_TEXTS = {"id": "BIGINT", "hash": "BLOB", "text": "VARCHAR"}
+_PROMPTS = {"id": "BIGINT", "trace_id": "VARCHAR", "parent": "BIGINT", "messages": "BIGINT[]"}
+_TOKEN_PROMPTS = {"id": "BIGINT", "trace_id": "VARCHAR", "parent": "BIGINT", "keep": "BIGINT", "tail": "VARCHAR"}
+_SUMMARIES = {"trajectory_id": "VARCHAR", "version": "VARCHAR", "document": "VARCHAR"}
+_ARROW = {
+    "VARCHAR": pa.string(),
+    "BIGINT": pa.int64(),
+    "TINYINT": pa.int8(),
+    "DOUBLE": pa.float64(),
+    "BLOB": pa.binary(),
+    "BIGINT[]": pa.list_(pa.int64()),
+}
+
+_KNOWN_TEXTS = 100_000
+_TOKEN_TAIL = 4  # the last four characters of base64 may change when more follows
+
+_now_ns = time.time_ns
+_encode = msgspec.json.Encoder().encode
+_is_trace = re.compile("[0-9a-f]{32}").fullmatch
+
+
+class _NewRows:
+    """What the spans of a batch add to the tables."""
+
+    def __init__(self) -> None:
+        self.spans: list[Row] = []
+        self.prompts: list[Row] = []
+        self.token_prompts: list[Row] = []
+        self.texts: list[Row] = []
+        self.ids: dict[str, int] = {}
+        """The ids of the batch's texts."""
+
+
+class Writer:
+    """Writes through one connection. After a failed commit make a new one with the new connection."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+        self._texts: OrderedDict[bytes, int] | None = None
+        self._uncommitted: list[bytes] = []
+        self._recent, self._recent_tokens = Recent(1), Recent(_TOKEN_TAIL)
+        self._last_id = 0
+        for table in ("texts", "prompts", "token_prompts"):
+            [(last,)] = self._connection.execute(f"SELECT coalesce(max(id), 0) FROM {table}").fetchall()  # noqa: S608
+            self._last_id = max(self._last_id, last)
+
+    def _forget_uncommitted(self) -> None:
+        for digest in self._uncommitted:
+            if self._texts is not None:
+                self._texts.pop(digest, None)
+        self._recent, self._recent_tokens = Recent(1), Recent(_TOKEN_TAIL)
+
+    def write(self, records: Sequence[Ready], offsets: Mapping[str, int] | None = None) -> int:
+        """Stores the records that are not there yet, and how far the segments they came from were read, in one
+        transaction. Returns how many records were new. Raises duckdb.Error; then nothing was stored, unless the
+        commit itself failed (a full disk), after which the connection is to be closed and opened anew."""
+        self._connection.execute("BEGIN")
+        self._uncommitted.clear()
+        try:
+            fresh = self._new_spans([record for record in records if isinstance(record, Parts)])
+            rewards = [reward for parts in fresh if parts.span is not None for reward in rewards_of(parts.span)]
+            self._store_spans(fresh)
+            others = [record for record in records if not isinstance(record, Parts)]
+            new = len(fresh) + self._store_others([*others, *rewards], derived={reward.id for reward in rewards})
+            if offsets:
+                self._connection.execute(
+                    "DELETE FROM ingested_segments WHERE name IN (SELECT unnest(?::VARCHAR[]))", [list(offsets)]
+                )
+                self._insert("ingested_segments", _SEGMENTS, list(offsets.items()))
+            self._connection.execute("COMMIT")
+        except BaseException:
+            self._forget_uncommitted()
+            with contextlib.suppress(duckdb.Error):
+                self._connection.execute("ROLLBACK")
+            raise
+        return new
+
+    # --- spans ---------------------------------------------------------------------------------------------
+
+    def _new_spans(self, spans: Sequence[Parts]) -> list[Parts]:
+        if not spans:
+            return []
+        parts = {(one.digest, one.trace_id, one.columns[SPAN_ID]): one for one in spans}
+        # One that is there has the same start, and spans arrive about in the order of their starts: DuckDB then looks
+        # at the newest row groups only, however large the table is.
+        query = """SELECT content_hash, trace_id, span_id FROM span_records
+            WHERE start_ns BETWEEN {first} AND {last} AND content_hash IN (SELECT item FROM {{given}})"""
+        starts = [one.columns[START] for one in spans]
+        known = self._among(
+            query.format(first=min(starts), last=max(starts)), pa.array([key[0] for key in parts], pa.int64())
+        )
+        for key in known:
+            parts.pop(key, None)
+        return list(parts.values())
+
+    def _store_spans(self, fresh: Sequence[Parts]) -> None:
+        if not fresh:
+            return
+        arrived_ns = _now_ns()
+        new = _NewRows()
+        agents: list[SpanRow] = []
+        traces: set[str] = set()
+        odd: set[str] = set()
+        named: set[str] = set()
+        for parts in fresh:
+            trace_id, columns, shared = parts.trace_id, parts.columns, parts.shared
+            prompt = form = token_prompt = tools = instructions = None
+            if shared:
+                prompt, form = self._input(parts, new)
+                if (text := shared.get(semconv.PROMPT_TOKEN_IDS)) is not None:
+                    token_prompt = self._tokens(trace_id, text, new)
+                if (text := shared.get(semconv.TOOL_DEFINITIONS)) is not None:
+                    tools = self._text_id(text, new)
+                if (text := shared.get(semconv.SYSTEM_INSTRUCTIONS)) is not None:
+                    instructions = self._text_id(text, new)
+            origin = self._text_id(parts.origin, new) if parts.origin else None
+            ids = prompt, form, token_prompt, tools, instructions, origin
+            new.spans.append((*columns, *ids, parts.size, parts.digest, parts.document, arrived_ns))
+            traces.add(trace_id)
+            if parts.odd:
+                odd.add(trace_id)
+            if columns[TRAJECTORY_ID] is not None:
+                named.add(columns[TRAJECTORY_ID])
+            if parts.span is not None and columns[OPERATION] == semconv.OPERATION_INVOKE_AGENT:
+                agents.append(parts.span)
+        self._insert("links", _LINKS, trace_links.links_of(agents))
+        span_membership.mark(self._connection, traces, odd)
+        self._outdate_traces(traces, named)
+        self._insert("texts", _TEXTS, new.texts)
+        self._insert("prompts", _PROMPTS, new.prompts)
+        self._insert("token_prompts", _TOKEN_PROMPTS, new.token_prompts)
+        self._insert("span_records", SPANS, new.spans)
+        self._forget_oldest_texts()
+
+    def _input(self, parts: Parts, new: _NewRows) -> tuple[int | None, int | None]:
+        """The id and the form under which a call's input is stored; None when it has none.
+
+        An input that cannot be made again exactly from its messages goes back into the document.
+        """
+        value = parts.shared.get(semconv.INPUT_MESSAGES)
+        if value is None:
+            return None, None
+        trace_id, above, added = parts.trace_id, None, None
+        if isinstance(value, str) and (held := self._recent.longest(trace_id, value)) is not None:
+            earlier, form, above = held
+            added = extension(value, earlier, form)
+            if added == []:
+                return above, form
+        if not added:
+            taken = split(value)
+            if taken is None:
+                parts.document = _with_attribute(parts.document, semconv.INPUT_MESSAGES, value)
+                return None, None
+            above, (added, form) = None, taken
+        id = self._next_id()
+        if isinstance(value, str):
+            self._recent.remember(trace_id, value, form, id)
+        new.prompts.append((id, trace_id, above, [self._text_id(text, new) for text in added]))
+        return id, form
+
+    def _tokens(self, trace_id: str, text: str, new: _NewRows) -> int:
+        held = self._recent_tokens.longest(trace_id, text)
+        if held is not None and held[0] == text:
+            return held[2]
+        id = self._next_id()
+        keep = max(len(held[0]) - _TOKEN_TAIL, 0) if held else 0
+        new.token_prompts.append((id, trace_id, held[2] if held and keep else None, keep, text[keep:]))
+        self._recent_tokens.remember(trace_id, text, 0, id)
+        return id
+
+    def _text_id(self, text: str, new: _NewRows) -> int:
+        """The id of a text; one that is not among the last used is stored. The table is never searched."""
+        id = new.ids.get(text)
+        if id is None:
+            known = self._known_texts()
+            digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+            id = known.get(digest)
+            if id is None:
+                id = known[digest] = self._next_id()
+                self._uncommitted.append(digest)
+                new.texts.append((id, digest, text))
+            else:
+                known.move_to_end(digest)
+            new.ids[text] = id
+        return id
+
+    def _forget_oldest_texts(self) -> None:
+        known = self._known_texts()
+        while len(known) > _KNOWN_TEXTS:
+            known.popitem(last=False)
+
+    def _known_texts(self) -> OrderedDict[bytes, int]:
+        """The texts used last, by hash; at first those stored last."""
+        if self._texts is None:
+            query = f"""SELECT hash, id FROM texts WHERE id >= (
+                SELECT coalesce(min(id), 0) FROM (SELECT id FROM texts ORDER BY id DESC LIMIT {_KNOWN_TEXTS})
+            ) ORDER BY id"""  # noqa: S608
+            self._texts = OrderedDict(self._connection.execute(query).fetchall())
+        return self._texts
+
+    def _next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def keep_summaries(
+        self, summaries: Mapping[str, Sequence[TrajectorySummary]], tools: Mapping[str, Sequence[InferredTool]]
+    ) -> None:
+        """Keeps summaries just made of what is stored under an id, also that there are none, and the tool calls that
+        no span recorded."""
+        query = "DELETE FROM summaries WHERE version = ? AND trajectory_id IN (SELECT unnest(?::VARCHAR[]))"
+        self._connection.execute(query, [INFERRED_TOOLS, list(summaries)])
+        rows = [
+            (id, SUMMARY_VERSION, _encode(one).decode()) for id, made in summaries.items() for one in made or (None,)
+        ]
+        rows += [(id, INFERRED_TOOLS, _encode(found).decode()) for id, found in tools.items()]
+        self._insert("summaries", _SUMMARIES, rows)
+
+    # --- everything else -----------------------------------------------------------------------------------
+
+    def _store_others(self, records: Sequence[Plain], derived: set[str]) -> int:
+        """Returns how many were new, those derived from spans not counted."""
+        new = 0
+        for table, rows in rows_by_table(records).values():
+            query = f"SELECT content_hash FROM {table.name} WHERE content_hash IN (SELECT unnest(?::VARCHAR[]))"  # noqa: S608
+            known = {digest for (digest,) in self._connection.execute(query, [list(rows)]).fetchall()}
+            fresh = [row for digest, row in rows.items() if digest not in known]
+            self._insert(table.name, table.columns, [row for row, _ in fresh])
+            steps = [record for _, record in fresh if isinstance(record, PolicyStep)]
+            consumed = [(s.policy, s.step, item.trajectory_id, item.revision) for s in steps for item in s.consumed]
+            self._insert("consumption", _CONSUMPTION, consumed)
+            groupings = [record for _, record in fresh if isinstance(record, Grouping)]
+            regrouped = [(id, key, one.time_ns, one.id) for one in groupings for id, key in one.keys.items()]
+            self._insert("regrouped", _REGROUPED, regrouped)
+            self._outdate({part for id, *_ in regrouped for part in (id, *before_colons(id))})
+            self._outdate_rewarded({record.trajectory_id for _, record in fresh if isinstance(record, Reward)})
+            new += sum(1 for _, record in fresh if not (isinstance(record, Reward) and record.id in derived))
+        return new
+
+    def _outdate_traces(self, traces: set[str], named: set[str]) -> None:
+        """A span may change every trajectory that has a part in its trace."""
+        if self._connection.execute("SELECT 1 FROM summaries LIMIT 1").fetchone() is None:
+            return
+        if trace_links.any_links(self._connection):
+            traces = trace_links.above(self._connection, trace_links.below(self._connection, traces))
+        query = "SELECT DISTINCT trajectory_id FROM span_records WHERE trace_id IN (SELECT unnest(?::VARCHAR[]))"
+        found = self._connection.execute(query, [list(traces)]).fetchall()
+        self._outdate(named | {id for (id,) in found if id})
+
+    def _outdate_rewarded(self, ids: set[str]) -> None:
+        """What was rewarded may be a trace, or a conversation of one, that is a part of other trajectories by now."""
+        of_traces = ids | {part for id in ids for part in before_colons(id)}
+        if ids:
+            self._outdate_traces({id for id in of_traces if _is_trace(id)}, of_traces)
+
+    def _outdate(self, trajectory_ids: set[str]) -> None:
+        if trajectory_ids:
+            query = "DELETE FROM summaries WHERE trajectory_id IN (SELECT unnest(?::VARCHAR[]))"
+            self._connection.execute(query, [list(trajectory_ids)])
+
+    def _insert(self, table: str, columns: Mapping[str, str], rows: Sequence[Row]) -> None:
+        if not rows:
+            return
+        types = [_ARROW[type] for type in columns.values()]
+        arrays = [pa.array(column, type) for column, type in zip(zip(*rows, strict=True), types, strict=True)]
+        names = ", ".join(f'"{name}"' if name == "group" else name for name in columns)
+        given = pa.table(arrays, names=[str(number) for number in range(len(arrays))])
+        self._with(f"INSERT INTO {table} ({names}) SELECT * FROM {{given}}", given)  # noqa: S608
+
+    def _among(self, query: str, items: pa.Array) -> list[tuple[Any, ...]]:
+        return self._with(query, pa.table({"item": items}))
+
+    def _with(self, query: str, given: pa.Table) -> list[tuple[Any, ...]]:
+        self._connection.register("_given", given)
+        try:
+            rows: list[tuple[Any, ...]] = self._connection.execute(query.format(given="_given")).fetchall()
+            return rows
+        finally:
+            self._connection.unregister("_given")
+
+
+def _with_attribute(document: bytes, name: str, value: Any) -> bytes:
+    """A span's JSON with an attribute put back."""
+    held = msgspec.json.decode(document)
+    held.setdefault("attributes", {})[name] = value
+    return _encode(held)

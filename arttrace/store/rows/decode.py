@@ -1,0 +1,99 @@
+"""Stored spans as they came: the document with what it shares with other spans put back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import duckdb
+import msgspec
+
+from arttrace import semconv
+from arttrace.records.message import MessageTexts
+from arttrace.records.span import SpanRow
+from arttrace.store.rows.prefixes import join
+
+_decoder = msgspec.json.Decoder(SpanRow)
+
+_COLUMNS = "document, origin, prompt, prompt_form, prompt_tokens, tools, instructions"
+
+
+def read_spans(
+    connection: duckdb.DuckDBPyConnection, where: str, values: Sequence[Any], *, shared: bool = False
+) -> list[SpanRow]:
+    """Every stored version of the spans for which a condition on `span_records` holds, as they came; when `shared`,
+    their input messages as MessageTexts, in which equal messages are one object."""
+    rows = connection.execute(f"SELECT {_COLUMNS}, trace_id FROM span_records WHERE {where}", values).fetchall()  # noqa: S608
+    if not rows:
+        return []
+    traces = sorted({row[-1] for row in rows})
+    prompts = _of_traces(connection, "id, parent, messages", "prompts", traces)
+    tokens = _of_traces(connection, "id, parent, keep, tail", "token_prompts", traces)
+    ids = {id for row in rows for id in (row[1], row[5], row[6]) if id is not None}
+    ids.update(id for _, _, messages in prompts for id in messages)
+    query = "SELECT id, text FROM texts WHERE id IN (SELECT unnest(?::BIGINT[]))"
+    texts: dict[int, str] = dict(connection.execute(query, [list(ids)]).fetchall())
+    return _spans(rows, _Prompts(prompts, texts), _TokenPrompts(tokens), texts, shared)
+
+
+def _of_traces(
+    connection: duckdb.DuckDBPyConnection, columns: str, table: str, traces: Sequence[str]
+) -> list[tuple[Any, ...]]:
+    query = f"SELECT {columns} FROM {table} WHERE trace_id IN (SELECT unnest(?::VARCHAR[]))"  # noqa: S608
+    rows: list[tuple[Any, ...]] = connection.execute(query, [traces]).fetchall()
+    return rows
+
+
+def _spans(
+    rows: Sequence[tuple[Any, ...]], prompts: _Prompts, tokens: _TokenPrompts, texts: dict[int, str], as_texts: bool
+) -> list[SpanRow]:
+    spans = []
+    for document, origin, prompt, form, prompt_tokens, tools, instructions, _ in rows:
+        span = _decoder.decode(document if origin is None else f"{document[:-1]},{texts[origin][1:]}")
+        shared: dict[str, Any] = {}
+        if prompt is not None:
+            messages = prompts.messages(prompt)
+            shared[semconv.INPUT_MESSAGES] = messages if as_texts else join(messages, form)
+        if prompt_tokens is not None:
+            shared[semconv.PROMPT_TOKEN_IDS] = tokens.text(prompt_tokens)
+        if tools is not None:
+            shared[semconv.TOOL_DEFINITIONS] = texts[tools]
+        if instructions is not None:
+            shared[semconv.SYSTEM_INSTRUCTIONS] = texts[instructions]
+        if shared:
+            span = msgspec.structs.replace(span, attributes={**span.attributes, **shared})
+        spans.append(span)
+    return spans
+
+
+class _Prompts:
+    """Inputs by id; equal messages are the same text object."""
+
+    def __init__(self, rows: Sequence[tuple[Any, ...]], texts: dict[int, str]) -> None:
+        self._rows = {id: (parent, messages) for id, parent, messages in rows}
+        self._texts = texts
+
+    def messages(self, id: int) -> MessageTexts:
+        pieces = []
+        at: int | None = id
+        while at is not None:
+            at, messages = self._rows[at]
+            pieces.append(messages)
+        return MessageTexts([self._texts[message] for piece in reversed(pieces) for message in piece])
+
+
+class _TokenPrompts:
+    def __init__(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        self._rows = {id: (parent, keep, tail) for id, parent, keep, tail in rows}
+        self._whole: dict[int, str] = {}
+
+    def text(self, id: int) -> str:
+        missing: list[int] = []
+        at: int | None = id
+        while at is not None and at not in self._whole:
+            missing.append(at)
+            at = self._rows[at][0]
+        for one in reversed(missing):
+            parent, keep, tail = self._rows[one]
+            self._whole[one] = tail if parent is None else self._whole[parent][:keep] + tail
+        return self._whole[id]

@@ -1,0 +1,118 @@
+"""Records made ready for the tables, one by one. Pure.
+
+A span is taken apart into its columns, what it may share with others, and the rest as JSON; of the span itself is
+kept what only few have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from arttrace import semconv
+from arttrace.records.record import Record
+from arttrace.records.span import Attributes, SpanRow
+from arttrace.store.rows.columns import OPERATION, TRAJECTORY_ID, Plain, Row, span_columns
+from arttrace.store.rows.conventions import settled
+
+_SHARED = (semconv.INPUT_MESSAGES, semconv.PROMPT_TOKEN_IDS, semconv.TOOL_DEFINITIONS, semconv.SYSTEM_INSTRUCTIONS)
+_ORIGIN = ("resource", "scope_name", "scope_version", "origin")
+_NOTHING: dict[str, Any] = {}
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Parts(msgspec.Struct, gc=False, array_like=True):
+    """A span taken apart."""
+
+    trace_id: str
+    columns: Row
+    """The first of SPANS, as `span_columns` gives them."""
+    shared: dict[str, Any]
+    """Attributes that are stored once for many spans."""
+    origin: str
+    """Resource and scope as JSON; empty when there is neither."""
+    document: bytes
+    """The rest as JSON."""
+    size: int
+    """Bytes of the whole span as JSON."""
+    digest: int
+    odd: bool
+    """Whether its trace is to be looked at by span_membership.py."""
+    span: SpanRow | None
+    """What `document` holds, of a span with events or links."""
+
+
+Ready = Parts | Plain
+
+
+def ready(records: Iterable[Record]) -> Iterator[Ready]:
+    """Spans taken apart, other records as they are. Raises what the encoding of a value that JSON cannot hold raises.
+
+    Spans of one request come one after the other and have the very same resource: it is encoded once.
+    """
+    last: SpanRow | None = None
+    origin, encoded = "", b""
+    for record in records:
+        if not isinstance(record, SpanRow):
+            yield record
+            continue
+        if (
+            last is None
+            or record.resource is not last.resource
+            or record.scope_name != last.scope_name
+            or record.scope_version != last.scope_version
+            or record.origin is not last.origin
+        ):
+            held = {name: value for name in _ORIGIN if (value := getattr(record, name))}
+            encoded = _encode(held) if held else b""
+            origin = encoded.decode()
+        last = record
+        yield _apart(record, origin, encoded)
+
+
+def _apart(span: SpanRow, origin: str, origin_bytes: bytes) -> Parts:
+    attributes, shared = span.attributes, {}
+    for name in _SHARED:
+        value = attributes.get(name)
+        if value is not None and (isinstance(value, str) or name == semconv.INPUT_MESSAGES):
+            shared[name] = value
+    rest = attributes
+    if shared:
+        rest = attributes.copy()
+        for name in shared:
+            del rest[name]
+    own = msgspec.structs.replace(
+        span, attributes=rest, resource=_NOTHING, scope_name="", scope_version="", origin=None
+    )
+    document = _encode(own)
+    size, pieces = len(document) + len(origin_bytes), [document, origin_bytes]
+    for name, value in shared.items():
+        written = value.encode() if isinstance(value, str) else _encode(value)
+        size += len(written)
+        pieces += (name.encode(), b"" if isinstance(value, str) else b"values", written)
+    digest = hashlib.blake2b(b"\0".join(pieces), digest_size=8).digest()
+    named = settled(span)
+    columns = span_columns(span, named)
+    return Parts(
+        trace_id=span.trace_id,
+        columns=columns,
+        shared=shared,
+        origin=origin,
+        document=document,
+        size=size,
+        digest=int.from_bytes(digest, "little", signed=True),
+        odd=_is_odd(span, named, columns),
+        span=own if span.events or span.links else None,
+    )
+
+
+def _is_odd(span: SpanRow, named: Attributes, columns: Row) -> bool:
+    """Whether a span's trace is one for span_membership.py."""
+    trajectory_id, operation = columns[TRAJECTORY_ID], columns[OPERATION]
+    if trajectory_id == span.trace_id and operation and (span.parent_span_id or semconv.CONVERSATION_ID in named):
+        return True
+    return operation == semconv.OPERATION_INVOKE_AGENT and bool(span.links)

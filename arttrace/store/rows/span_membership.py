@@ -1,0 +1,124 @@
+"""To which trajectory a span belongs, for SQL, where its row alone does not say: spans of conversations that split a
+trace, of linked traces, and those without an id below one that has it.
+
+What may be so is marked as it comes (`odd_traces`), and looked at when somebody asks. It is the reconstruction that
+decides; the tables here can be made again at any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Sequence, Set
+from typing import Final
+
+import duckdb
+import msgspec
+
+from arttrace import semconv
+from arttrace.formats.evaluations import rewards_of
+from arttrace.records.span import SpanRow
+from arttrace.store.rows import trace_links
+from arttrace.store.rows.columns import EVALUATE
+from arttrace.store.rows.conventions import normalised
+from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan
+from arttrace.trajectories.identity.membership import is_of_a_run, membership
+from arttrace.trajectories.identity.reward_membership import trace_roots
+
+TABLES: Final = """
+CREATE TABLE odd_traces (trace_id VARCHAR NOT NULL, placed BOOLEAN NOT NULL);
+CREATE TABLE placed_spans (trace_id VARCHAR NOT NULL, span_id VARCHAR NOT NULL, trajectory_id VARCHAR);
+CREATE TABLE placed_rewards (trace_id VARCHAR NOT NULL, id VARCHAR NOT NULL, trajectory_id VARCHAR NOT NULL);
+CREATE TABLE trace_roots (trace_id VARCHAR NOT NULL, trajectory_id VARCHAR NOT NULL);
+"""
+
+FIND: Final = """INSERT INTO odd_traces
+    SELECT trace_id, false FROM span_records WHERE operation IS NOT NULL AND trajectory_id = trace_id
+    UNION SELECT trace_id, false FROM links UNION SELECT linked_trace_id, false FROM links"""
+"""Marks what a store that was made without these tables holds."""
+
+READING: Final = 2
+"""Counted up when spans are placed by other rules."""
+
+AGAIN: Final = "UPDATE odd_traces SET placed = false;"
+"""Marks all that were placed by other rules."""
+
+_AT_ONCE = 500
+_ITEMS = "SELECT unnest(?::VARCHAR[])"
+_decoder = msgspec.json.Decoder(SpanRow)
+
+
+def mark(connection: duckdb.DuckDBPyConnection, traces: Set[str], odd: Set[str]) -> None:
+    """Marks the odd ones of the traces whose spans are about to be stored, and all of them that were marked before."""
+    if odd or connection.execute("SELECT 1 FROM odd_traces LIMIT 1").fetchone() is not None:
+        if trace_links.any_links(connection):
+            odd = odd | trace_links.linking(connection, traces)
+        query = f"UPDATE odd_traces SET placed = false WHERE placed AND trace_id IN ({_ITEMS})"  # noqa: S608
+        connection.execute(query, [list(traces | odd)])
+        query = f"INSERT INTO odd_traces SELECT t, false FROM ({_ITEMS} AS t) ANTI JOIN odd_traces ON trace_id = t"  # noqa: S608
+        connection.execute(query, [list(odd)])
+
+
+def place(connection: duckdb.DuckDBPyConnection) -> None:
+    """Looks at the marked traces. Raises duckdb.Error; then they stay marked."""
+    query = "SELECT trace_id FROM odd_traces WHERE NOT placed"
+    waiting = [trace for (trace,) in connection.execute(query).fetchall()]
+    for start in range(0, len(waiting), _AT_ONCE):
+        traces = set(waiting[start : start + _AT_ONCE])
+        needed = traces
+        if trace_links.any_links(connection):
+            traces = trace_links.below(connection, traces)
+            needed = trace_links.above(connection, traces)
+        connection.execute("BEGIN")
+        try:
+            _place(connection, traces, needed)
+            connection.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(duckdb.Error):  # it would hide the cause
+                connection.execute("ROLLBACK")
+            raise
+
+
+def found_on(spans: Iterable[SpanRow]) -> dict[str, SpanKey]:
+    """The span of every reward (by id) that was found on one and goes with it; of several, the one with the least
+    ids."""
+    spans_of: dict[str, SpanKey] = {}
+    for span in spans:
+        if span.events and semconv.TRAJECTORY_ID not in span.attributes:
+            key = span.trace_id, span.span_id
+            for reward in rewards_of(span):
+                spans_of[reward.id] = min(key, spans_of.get(reward.id, key))
+    return spans_of
+
+
+def _place(connection: duckdb.DuckDBPyConnection, traces: Collection[str], needed: Collection[str]) -> None:
+    """Places the spans of these traces, for which those that they link to are needed too."""
+    query = f"""SELECT document, trajectory_id FROM span_records
+        WHERE trace_id IN ({_ITEMS}) AND operation IS DISTINCT FROM '{EVALUATE}'
+        QUALIFY row_number() OVER (
+            PARTITION BY trace_id, span_id ORDER BY end_ns > 0 DESC, bytes DESC, content_hash DESC) = 1"""  # noqa: S608
+    unique: dict[SpanKey, UniqueSpan] = {}
+    stored: dict[SpanKey, str | None] = {}
+    for document, trajectory_id in connection.execute(query, [list(needed)]).fetchall():
+        span = UniqueSpan(normalised(_decoder.decode(document)), "", 0)
+        unique[span.key], stored[span.key] = span, trajectory_id
+    belonging = membership(unique)
+    above, id_of = belonging.parents, {key: home.id for key, home in belonging.homes.items()}
+    of_runs = {key: span.row for key, span in unique.items() if is_of_a_run(span.row)}
+    runs = {id_of[key] for key in of_runs}
+    placed = [(*key, id if id in runs else None) for key, id in id_of.items() if key[0] in traces]
+    rewards = [(key[0], reward, id_of[key]) for reward, key in found_on(of_runs.values()).items() if key[0] in traces]
+    roots = [one for one in trace_roots(of_runs, above, id_of).items() if one[0] in traces and one[0] not in runs]
+    _replace(connection, "placed_spans", traces, [row for row in placed if row[2] != stored[row[:2]]])
+    _replace(connection, "placed_rewards", traces, rewards)
+    _replace(connection, "trace_roots", traces, roots)
+    query = f"UPDATE odd_traces SET placed = true WHERE trace_id IN ({_ITEMS})"  # noqa: S608
+    connection.execute(query, [list(traces)])
+
+
+def _replace(
+    connection: duckdb.DuckDBPyConnection, table: str, traces: Collection[str], rows: Sequence[tuple[str | None, ...]]
+) -> None:
+    connection.execute(f"DELETE FROM {table} WHERE trace_id IN ({_ITEMS})", [list(traces)])  # noqa: S608
+    if rows:
+        columns = ", ".join("unnest(?::VARCHAR[])" for _ in rows[0])
+        connection.execute(f"INSERT INTO {table} SELECT {columns}", [list(one) for one in zip(*rows, strict=True)])

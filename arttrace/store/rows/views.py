@@ -1,0 +1,379 @@
+"""The views of the store, each column with what it means: what `arttrace sql` reads, its help and docs/store.md tell.
+
+Whatever a span holds, a view answers: numbers beyond a column are NULL, text that is no JSON stays text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import textwrap
+from typing import Final
+
+import msgspec
+
+from arttrace import semconv
+from arttrace.store.rows import span_membership
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column; without an expression it is the source's column of that name."""
+
+    name: str
+    meaning: str
+    expression: str = ""
+
+
+class View(msgspec.Struct, frozen=True):
+    """A view: what its rows are, its columns, and the SQL from FROM on; `before` stands ahead of SELECT."""
+
+    name: str
+    rows: str
+    columns: tuple[Column, ...]
+    source: str
+    before: str = ""
+
+    def sql(self) -> str:
+        """The statement that makes it."""
+        columns = ",\n    ".join(f'{one.expression or one.name} AS "{one.name}"' for one in self.columns)
+        return f"CREATE VIEW {self.name} AS {self.before}\nSELECT {columns}\n{self.source};\n"
+
+
+def _time(nanoseconds: str) -> str:
+    return f"make_timestamptz({nanoseconds} // 1000)"
+
+
+def _attribute(name: str, *, operator: str = "->>", of: str = "") -> str:
+    return f"{of}document->'attributes'{operator}'{name}'"
+
+
+_SECONDS = "({0}end_ns::HUGEINT - {0}start_ns) / 1e9"
+_IS_CALL = f"operation IN {semconv.CALL_OPERATIONS}"
+_OWN_TAGS = f"TRY_CAST({_attribute('arttrace.tags', operator='->')} AS VARCHAR[])"
+_OWN_METADATA = f"TRY_CAST({_attribute('arttrace.metadata')} AS JSON)"
+
+
+def _said(attribute: str, value: str) -> str:
+    """What a run's entry says of it, and, as trajectories/build.py reads it, what processes that joined it say."""
+    joined = f"""({_IS_CALL}) IS NOT TRUE AND contains(document, '"{attribute}"')
+                AND ({_attribute(semconv.TRAJECTORY_ID)}) IS NOT NULL"""
+    return f"CASE WHEN entry IS NOT NULL OR ({joined}) THEN {value} END"
+
+
+_IN_ORDER = "s.start_ns, s.trace_id, s.span_id"
+_ALL_TAGS = f"flatten(list(s.tags ORDER BY s.entry IS NULL, {_IN_ORDER}) FILTER (s.tags IS NOT NULL))"
+_TAGS = f"list_filter({_ALL_TAGS}, lambda tag, place: list_position({_ALL_TAGS}, tag) = place)"
+_MAPS = f"list(s.said ORDER BY s.entry IS NOT NULL, {_IN_ORDER}) FILTER (s.said IS NOT NULL)"
+_METADATA = f"""CASE WHEN count(s.metadata) < 2 THEN any_value(s.metadata)
+        ELSE to_json(list_reduce({_MAPS}, lambda said, later: map_concat(said, later))) END"""
+
+_TRAJECTORY_ID = Column("trajectory_id", "the trajectory, as `arttrace ls` names it")
+_WHERE_IT_STANDS = (
+    _TRAJECTORY_ID,
+    Column("trace_id", "the trace, 32 hex digits"),
+    Column("span_id", "the span, 16 hex digits"),
+    Column("parent_span_id", "the span above it in the trace"),
+    Column("started", "when it began", _time("start_ns")),
+    Column("seconds", "how long it took", _SECONDS.format("")),
+)
+_ERROR = Column("error", "what went wrong; NULL when nothing did")
+
+_SPANS = View(
+    "spans",
+    "one per captured span, the fullest version of it",
+    (
+        Column(
+            "trajectory_id",
+            _TRAJECTORY_ID.meaning + "; NULL for a span of no run",
+            "CASE WHEN p.span_id IS NULL THEN s.trajectory_id ELSE p.trajectory_id END",
+        ),
+        Column("trace_id", "the trace, 32 hex digits", "s.trace_id"),
+        Column("span_id", "the span, 16 hex digits", "s.span_id"),
+        Column("parent_span_id", "the span above it in the trace"),
+        Column("operation", "chat, text_completion, invoke_agent, execute_tool, ...; NULL for a span of other code"),
+        Column("name", "the name its SDK gave it"),
+        Column("started", "when it began", _time("start_ns")),
+        Column("seconds", "how long it took", _SECONDS.format("")),
+        Column("arrived", "when it came into the store", _time("arrived_ns")),
+        Column("start_ns", "when it began, in nanoseconds since 1970"),
+        Column("end_ns", "when it ended; 0 while it has not"),
+        _ERROR,
+        Column("entry", "of the span of a run's entry: the entry, module:function or a name"),
+        Column("scenario", "of the same: the task that was attempted"),
+        Column("group_key", "of the same: the group it is compared in"),
+        Column("project", "of the same: the project"),
+        Column("model", "of a call: the model that answered, or the one that was asked for"),
+        Column("policy_version", "of a call: the version of the policy that answered, name@step"),
+        Column("input_tokens", "of a call: tokens of its prompt, as the model counted"),
+        Column("output_tokens", "of a call: tokens of its answers"),
+        Column("prompt", "of a call: its input; equal numbers are equal inputs"),
+        Column("bytes", "the size of the whole span as JSON"),
+        Column("document", "the rest of the span as JSON: attributes, events, links, status", "s.document::JSON"),
+    ),
+    """FROM (SELECT * FROM span_records QUALIFY row_number() OVER (
+        PARTITION BY trace_id, span_id ORDER BY end_ns > 0 DESC, bytes DESC, content_hash DESC) = 1) s
+    LEFT JOIN placed_spans p ON p.trace_id = s.trace_id AND p.span_id = s.span_id""",
+)
+
+_CALLS = View(
+    "calls",
+    "one per model call",
+    (
+        *_WHERE_IT_STANDS,
+        Column("model", "the model that answered, or the one that was asked for"),
+        Column("policy_version", "the version of the policy that answered, name@step"),
+        Column("input_tokens", "tokens of the prompt, as the model counted"),
+        Column("output_tokens", "tokens of the answers"),
+        _ERROR,
+        Column(
+            "finish_reasons",
+            "why each answer ended, as JSON: stop, length, tool_calls, ...",
+            _attribute("gen_ai.response.finish_reasons", operator="->"),
+        ),
+        Column("prompt", "the input; equal numbers are equal inputs (its messages are in the view messages)"),
+        Column("output_messages", "the answers as JSON text", _attribute("gen_ai.output.messages")),
+    ),
+    f"FROM spans WHERE {_IS_CALL}",
+)
+
+_MESSAGES = View(
+    "messages",
+    "one per message of a call's input",
+    (
+        Column("trajectory_id", _TRAJECTORY_ID.meaning, "s.trajectory_id"),
+        Column("span_id", "the call", "s.span_id"),
+        Column("position", "its place in the input, from 1", "m.position"),
+        Column("role", "system, user, assistant or tool", "TRY_CAST(t.text AS JSON)->>'role'"),
+        Column("message", "the message as JSON", "coalesce(TRY_CAST(t.text AS JSON), to_json(t.text))"),
+        Column("id", "equal numbers are equal messages", "m.id"),
+    ),
+    f"""FROM spans s JOIN chain c ON c.prompt = s.prompt AND c.above IS NULL,
+        (SELECT unnest(c.messages) AS id, generate_subscripts(c.messages, 1) AS position) m
+        JOIN texts t ON t.id = m.id
+    WHERE s.{_IS_CALL}""",
+    before="""
+    WITH RECURSIVE chain(prompt, above, messages) AS (
+        SELECT id, parent, messages FROM prompts
+        UNION ALL
+        SELECT c.prompt, p.parent, list_concat(p.messages, c.messages) FROM chain c JOIN prompts p ON p.id = c.above
+    )""",
+)
+
+INFERRED_TOOLS: Final = "inferred tools"
+"""The version under which `summaries` keeps the tool calls of a trajectory that no span recorded."""
+
+_INFERRED_TOOL = (
+    '[{"trajectory_id":"VARCHAR","name":"VARCHAR","id":"VARCHAR","arguments":"VARCHAR","result":"VARCHAR",'
+    '"start_ns":"BIGINT","end_ns":"BIGINT"}]'
+)
+
+_TOOL_CALLS = View(
+    "tool_calls",
+    "one per tool call",
+    (
+        *_WHERE_IT_STANDS,
+        Column("name", "the tool", "tool"),
+        Column("id", "the id the model gave the call", "call_id"),
+        Column("arguments", "what the tool was called with, as JSON text"),
+        Column("result", "what it returned"),
+        _ERROR,
+        Column(
+            "inferred",
+            "whether no span recorded it, and it was read from the messages: it has no span then, and began and ended "
+            "within the times given",
+        ),
+    ),
+    f"""FROM (
+        SELECT trajectory_id, trace_id, span_id, parent_span_id, start_ns, end_ns,
+            {_attribute("gen_ai.tool.name")} AS tool, {_attribute("gen_ai.tool.call.id")} AS call_id,
+            {_attribute("gen_ai.tool.call.arguments")} AS arguments,
+            {_attribute("gen_ai.tool.call.result")} AS result, error, false AS inferred
+        FROM spans WHERE operation = 'execute_tool'
+        UNION ALL
+        SELECT t.trajectory_id, NULL, NULL, NULL, t.start_ns, t.end_ns, t.name, t.id, t.arguments, t.result, NULL, true
+        FROM (SELECT unnest(TRY(from_json(document, '{_INFERRED_TOOL}'))) AS t
+            FROM summaries WHERE version = '{INFERRED_TOOLS}')
+    )""",  # noqa: S608
+)
+
+_AGENTS = View(
+    "agents",
+    "one per recorded agent",
+    (
+        *_WHERE_IT_STANDS,
+        Column("name", "the agent", f"coalesce({_attribute('gen_ai.agent.name')}, name)"),
+        Column("entry", "of a run's entry: module:function, or the name it was given"),
+        Column("tags", "its tags, a list", _OWN_TAGS),
+        Column("metadata", "its metadata as JSON: metadata->>'user'", _OWN_METADATA),
+        _ERROR,
+    ),
+    "FROM spans WHERE operation = 'invoke_agent'",
+)
+
+_REWARDS = View(
+    "rewards",
+    "one per reward; of those with one id the one given last",
+    (
+        Column(
+            "trajectory_id",
+            "the trajectory that it was given to",
+            "coalesce(p.trajectory_id, t.trajectory_id, r.trajectory_id)",
+        ),
+        Column("agent_id", "the agent that it was given to; NULL when it is the whole trajectory's", "r.agent_id"),
+        Column("name", "what it measures", "r.name"),
+        Column("source", "code, judge, or who else gave it", "r.source"),
+        Column("value", "the number", "r.value"),
+        Column("explanation", "why", "r.explanation"),
+        Column("judgement_id", "the judge's call that it comes from", "r.judgement_id"),
+        Column("id", "a reward given again under the same id replaces the earlier one", "r.id"),
+        Column("given", "when", _time("r.time_ns")),
+    ),
+    """FROM (SELECT *,
+            CASE WHEN trajectory_id IN (SELECT trajectory_id FROM placed_spans WHERE trajectory_id IS NOT NULL)
+            THEN NULL ELSE split_part(trajectory_id, ':', 1) END AS trace
+        FROM reward_records QUALIFY row_number() OVER (
+            PARTITION BY id ORDER BY time_ns DESC, value DESC, name DESC, explanation DESC) = 1) r
+    LEFT JOIN (SELECT DISTINCT ON (id) id, trajectory_id FROM placed_rewards ORDER BY id, trace_id) p ON p.id = r.id
+    LEFT JOIN trace_roots t ON t.trace_id = r.trace""",
+)
+
+REGROUPED: Final = """SELECT trajectory_id, key FROM regrouped
+    QUALIFY row_number() OVER (PARTITION BY trajectory_id ORDER BY time_ns DESC, grouping_id DESC) = 1"""
+"""The keys that runs have by a grouping; NULL where it was taken back."""
+
+_GROUP = "coalesce(any_value(g.key), any_value(s.group_key))"
+_TRAJECTORIES = View(
+    "trajectories",
+    "one per run",
+    (
+        Column("id", "the trajectory, as `arttrace ls` names it", "s.trajectory_id"),
+        Column("project", "the project of its entry", "any_value(s.project)"),
+        Column("entry", "the entry that was run, module:function or a name", "any_value(s.entry)"),
+        Column("scenario", "the task that was attempted", "any_value(s.scenario)"),
+        Column("group", "the group it is compared in; NULL where nothing says one", _GROUP),
+        Column("started", "when its first span began", _time("min(s.start_ns)")),
+        Column("seconds", "from then to the end of its last span", "(max(s.end_ns)::HUGEINT - min(s.start_ns)) / 1e9"),
+        Column("arrived", "when its last span came into the store", "max(s.arrived)"),
+        Column("recorded_agents", "agents with a span of their own", "count(*) FILTER (s.operation = 'invoke_agent')"),
+        Column("calls", "model calls", f"count(*) FILTER (s.{_IS_CALL})"),
+        Column(
+            "recorded_tool_calls",
+            "tools called, with a span of their own",
+            "count(*) FILTER (s.operation = 'execute_tool')",
+        ),
+        Column("input_tokens", "tokens of all prompts", "TRY_CAST(sum(s.input_tokens) AS BIGINT)"),
+        Column("output_tokens", "tokens of all answers", "TRY_CAST(sum(s.output_tokens) AS BIGINT)"),
+        Column(
+            "policy_versions",
+            "the policy versions that answered, a list",
+            "list_sort(list(DISTINCT s.policy_version) FILTER (s.policy_version IS NOT NULL))",
+        ),
+        Column("error", "what ended the run; NULL when nothing did", "any_value(s.error) FILTER (s.entry IS NOT NULL)"),
+        Column("rewards", "the sum by name, a map: rewards['correct']", "any_value(r.rewards)"),
+        Column("tags", "its tags, a list: list_contains(tags, 'beta')", _TAGS),
+        Column("metadata", "its metadata as JSON: metadata->>'user'", _METADATA),
+    ),
+    f"""FROM (SELECT *,
+            {_said(semconv.TAGS, _OWN_TAGS)} AS tags,
+            {_said(semconv.METADATA, _OWN_METADATA)} AS metadata,
+            TRY_CAST(metadata AS MAP(VARCHAR, JSON)) AS said
+        FROM spans WHERE trajectory_id IS NOT NULL AND operation IS DISTINCT FROM 'evaluate') s
+    LEFT JOIN (
+        SELECT trajectory_id, map(list(name ORDER BY name), list(value ORDER BY name)) AS rewards
+        FROM (SELECT trajectory_id, name, sum(value) AS value FROM rewards WHERE agent_id IS NULL GROUP BY ALL)
+        GROUP BY trajectory_id
+    ) r USING (trajectory_id)
+    LEFT JOIN ({REGROUPED}) g USING (trajectory_id)
+    GROUP BY s.trajectory_id""",  # noqa: S608
+)
+
+_GROUPS = View(
+    "groups",
+    "one per group of trajectories that are compared",
+    (
+        Column("key", "the group; of a run that is alone in its own, its id", 'coalesce("group", id)'),
+        Column("trajectories", "how many there are", "count(*)"),
+        Column("calls", "their model calls", "sum(calls)::BIGINT"),
+        Column("started", "when the first began", "min(started)"),
+        Column("mean_reward", "the mean of their rewards' sums", "avg(reward)"),
+        Column("spread", "the standard deviation of these", "stddev_pop(reward)"),
+    ),
+    "FROM (SELECT *, list_sum(map_values(rewards)) AS reward FROM trajectories) GROUP BY 1",
+)
+
+_POLICY_STEPS = View(
+    "policy_steps",
+    "one per optimisation step",
+    (
+        Column("policy", "the policy"),
+        Column("step", "its number"),
+        Column("version", "what came out, name@step", "policy || '@' || step"),
+        Column("finished", "when", _time("time_ns")),
+        Column("adapter", "the directory of the adapter"),
+        Column("base_model", "what it adapts"),
+        Column("trajectories", "how many it was trained on", "json_array_length(document::JSON->'consumed')"),
+        Column("metrics", "loss and others as JSON", "document::JSON->'metrics'"),
+    ),
+    """FROM policy_step_records
+    QUALIFY row_number() OVER (PARTITION BY policy, step ORDER BY time_ns DESC, content_hash DESC) = 1""",
+)
+
+_CONSUMPTION = View(
+    "consumption",
+    "one per trajectory that a step was trained on",
+    (
+        Column("policy", "the policy"),
+        Column("step", "the step"),
+        Column("trajectory_id", "the trajectory"),
+        Column("revision", "the revision at which it was trained on"),
+    ),
+    "",
+)
+"""A table, which is read as it is."""
+
+_MADE: Final = (_SPANS, _CALLS, _MESSAGES, _TOOL_CALLS, _AGENTS, _REWARDS, _TRAJECTORIES, _GROUPS, _POLICY_STEPS)
+"""In the order in which they can be made."""
+
+DESCRIBED: Final = (
+    _TRAJECTORIES,
+    _GROUPS,
+    _AGENTS,
+    _CALLS,
+    _MESSAGES,
+    _TOOL_CALLS,
+    _REWARDS,
+    _POLICY_STEPS,
+    _CONSUMPTION,
+    _SPANS,
+)
+"""In the order in which they are told."""
+
+_STATEMENTS: Final = "\n".join(view.sql() for view in _MADE)
+VIEWS_HASH: Final = hashlib.blake2b(f"{_STATEMENTS}{span_membership.READING}".encode(), digest_size=8).hexdigest()
+"""What stands on the table `arttrace_schema` of a store whose views are these and whose spans were placed by these
+rules; others are replaced at open, and placed again."""
+VIEWS: Final = f"{_STATEMENTS}COMMENT ON TABLE arttrace_schema IS '{VIEWS_HASH}';"
+
+
+def as_text(width: int) -> str:
+    """Every view with its columns and their meaning, for a terminal of this width."""
+    lines: list[str] = []
+    for view in DESCRIBED:
+        lines.append(f"{view.name}: {view.rows}")
+        room = max(len(column.name) for column in view.columns)
+        for column in view.columns:
+            lines += _wrapped(f"  {column.name.ljust(room)}  ", column.meaning, width)
+        lines.append("")
+    return "\n".join(lines[:-1])
+
+
+def _wrapped(head: str, words: str, width: int) -> list[str]:
+    return textwrap.wrap(words, max(width, len(head) + 20), initial_indent=head, subsequent_indent=" " * len(head))
+
+
+def as_markdown() -> str:
+    """The same as a table per view, for docs/store.md."""
+    parts: list[str] = []
+    for view in DESCRIBED:
+        rows = "\n".join(f"| `{column.name}` | {column.meaning} |" for column in view.columns)
+        parts.append(f"**{view.name}**: {view.rows}\n\n| column | meaning |\n|---|---|\n{rows}")
+    return "\n\n".join(parts)

@@ -1,0 +1,1 @@
+"""The HTTP API of the process that owns a store."""

@@ -1,0 +1,87 @@
+"""What is asked of the store over the API: so much at a time, for so long, and only while whoever asked is there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import TypeVar
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+
+from arttrace.store.file.cancellation import Stop
+from arttrace.store.server.responses import Refused
+
+QUERY_S = 300.0
+"""For which a query of somebody's own may run."""
+QUERIES = 4
+"""Of those, at a time."""
+OTHERS = 16
+"""Of the other operations, at a time: their number of threads is bounded, too."""
+WAIT_S = 60.0
+"""How long one waits for its turn."""
+
+_AGAIN_S = 0.2
+
+T = TypeVar("T")
+
+
+class Turns:
+    """Runs what is asked in threads, so many at a time."""
+
+    def __init__(self) -> None:
+        self._queries, self._others = asyncio.Semaphore(QUERIES), asyncio.Semaphore(OTHERS)
+
+    async def answer(self, request: Request, run: Callable[[], T], *, is_query: bool) -> T:
+        """What `run` returns. Raises Refused (503) when too many others are asking, what `run` raises, and Stopped
+        when a query took too long; when whoever asked leaves, it is stopped."""
+        turns = self._queries if is_query else self._others
+        gone = asyncio.create_task(_disconnected(request))
+        try:
+            await _turn(turns, gone)
+            try:
+                return await self._run(run, gone, QUERY_S if is_query else None)
+            finally:
+                turns.release()
+        finally:
+            gone.cancel()
+
+    async def _run(self, run: Callable[[], T], gone: asyncio.Task[None], limit_s: float | None) -> T:
+        stop = Stop()
+
+        def in_thread() -> T:
+            with stop.current():
+                return run()
+
+        running = asyncio.ensure_future(run_in_threadpool(in_thread))
+        try:
+            await asyncio.wait((running, gone), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            while not running.done():
+                if gone.done():
+                    stop("whoever asked has left")
+                else:
+                    stop(f"the query took longer than {limit_s:g} seconds", "Ask for less at a time.")
+                await asyncio.wait((running,), timeout=_AGAIN_S)
+        except asyncio.CancelledError:  # the server ends
+            stop("the owner of the store ends")
+            raise
+        return await running
+
+
+async def _turn(turns: asyncio.Semaphore, gone: asyncio.Task[None]) -> None:
+    turn = asyncio.ensure_future(turns.acquire())
+    await asyncio.wait((turn, gone), timeout=WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+    if turn.done():
+        return
+    turn.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await turn
+        turns.release()  # it came at this very moment
+    raise Refused(503, "the store is answering as much as it may at a time: ask again")
+
+
+async def _disconnected(request: Request) -> None:
+    """Returns when whoever asked has left; call it when the body has been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,102 @@
+"""Owning the store for long: while a process does, it answers for it on loopback, and `owner.json` says where."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import uvicorn
+
+from arttrace.errors import ArttraceError
+from arttrace.paths import DataDir
+from arttrace.store import AnyStore, Store, open_store
+from arttrace.store.access.remote import Owner, remove_owner, write_owner
+from arttrace.store.server.api import create_api
+from arttrace.store.server.app import OwnerApp
+from arttrace.store.server.asgi import App
+from arttrace.store.server.auth import Guard
+from arttrace.store.server.timeouts import BoundedProtocol
+
+HOST = "127.0.0.1"
+
+_START_S = 10.0
+_BACKLOG = 2048
+
+
+@contextlib.contextmanager
+def hold_store(
+    data: DataDir, *, create: bool = False, metrics: Callable[[], bytes] | None = None
+) -> Iterator[AnyStore]:
+    """As open_store, for a process that keeps the store for long: while it owns the file, it answers for it, so that
+    no other command fails. `metrics` gives what it says at /metrics, in Prometheus' text format."""
+    with open_store(data, create=create) as store:
+        if not isinstance(store, Store):
+            yield store
+            return
+        with answering(store, metrics=metrics):
+            yield store
+
+
+@contextlib.contextmanager
+def answering(store: Store, token: str | None = None, *, metrics: Callable[[], bytes] | None = None) -> Iterator[None]:
+    """Serves the API of a store in a thread, on a free loopback port that `owner.json` tells."""
+    listener = listen(HOST, 0)
+    owner = Owner(url_of(listener), os.getpid(), token or secrets.token_urlsafe(32))
+    server = http_server(OwnerApp(create_api(store.data, lambda: store), Guard(owner.token), metrics))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="arttrace-store-api", daemon=True)
+    thread.start()
+    try:
+        deadline = time.monotonic() + _START_S
+        while not server.started and thread.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        write_owner(store.data, owner)
+        yield
+    finally:
+        remove_owner(store.data, owner)
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+def http_server(app: App) -> uvicorn.Server:
+    """A server of an application; run it with a socket that `listen` gave."""
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        http=BoundedProtocol,
+        interface="asgi3",
+        timeout_graceful_shutdown=5,
+    )
+    return uvicorn.Server(config)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one. Raises ArttraceError when the address cannot be used."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)  # from here on nobody is turned away, though answers come a little later
+    except OSError as error:
+        listener.close()
+        raise ArttraceError(
+            f"port {port} on {host} cannot be used: {error.strerror}",
+            "Another collector may run there; pass another port with --port.",
+        ) from error
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where this machine reaches a listening socket."""
+    host, port = listener.getsockname()[:2]
+    reached = {"0.0.0.0": HOST, "::": "::1"}.get(host, host)  # noqa: S104 - not listened to, only named
+    return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"

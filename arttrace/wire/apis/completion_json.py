@@ -1,0 +1,127 @@
+"""A completion, or one chunk of it, as its JSON has it: read into the fields that are wanted, the others passed over.
+
+That costs a third of what objects for all of it would. A document in which something has another form than it should is
+read in the long way, which leaves out just that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from arttrace.records.values.nesting import UNREADABLE
+from arttrace.wire.span_attributes import json_or_none
+
+
+class Delta(msgspec.Struct, gc=False):
+    """What a chunk adds to a message."""
+
+    role: Any = None
+    content: Any = None
+    refusal: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    tool_calls: Any = None
+    function_call: Any = None
+    audio: Any = None
+
+
+class Entry(msgspec.Struct, gc=False):
+    """One sampled token among log-probabilities."""
+
+    logprob: Any = None
+
+
+class Logprobs(msgspec.Struct, gc=False):
+    """Log-probabilities in the form of chat, or in that of legacy completions."""
+
+    content: list[Entry | None] | None = None
+    token_logprobs: Any = None
+
+
+class Choice(msgspec.Struct, gc=False):
+    """One choice, of a whole completion or of a chunk."""
+
+    index: Any = None
+    message: Any = None
+    delta: Delta | None = None
+    text: Any = None
+    finish_reason: Any = None
+    token_ids: Any = None
+    prompt_token_ids: Any = None
+    logprobs: Logprobs | None = None
+
+
+class Frame(msgspec.Struct, gc=False):
+    """A completion, or a chunk."""
+
+    choices: list[Choice] | None = None
+    id: Any = None
+    model: Any = None
+    usage: Any = None
+    prompt_token_ids: Any = None
+    error: Any = None
+
+
+_frame = msgspec.json.Decoder(Frame)
+_frames = msgspec.json.Decoder(list[Frame])
+
+
+def read_frame(data: bytes) -> Frame | None:
+    """One JSON document as a frame; None when it is no object."""
+    try:
+        return _frame.decode(data)
+    except UNREADABLE:
+        return _in_the_long_way(data)
+
+
+def read_frames(events: list[bytes]) -> list[Frame | None]:
+    """The documents of a stream, one for each event."""
+    try:
+        frames: list[Frame | None] = list(_frames.decode(b"[" + b",".join(events) + b"]"))
+    except UNREADABLE:
+        frames = []
+    if len(frames) == len(events):  # not so where an event holds two, or a half that the next one ends
+        return frames
+    return [read_frame(event) for event in events]
+
+
+def _in_the_long_way(data: bytes) -> Frame | None:
+    document = json_or_none(data)
+    return frame_of(document) if isinstance(document, dict) else None
+
+
+def frame_of(document: dict[str, Any]) -> Frame:
+    """An object as a frame; what has none of the forms that it should have is left out."""
+    choices = document.get("choices")
+    return Frame(
+        choices=[_choice(each) for each in choices if isinstance(each, dict)] if isinstance(choices, list) else None,
+        **{name: document.get(name) for name in ("id", "model", "usage", "prompt_token_ids", "error")},
+    )
+
+
+def _choice(choice: dict[str, Any]) -> Choice:
+    delta, logprobs = choice.get("delta"), choice.get("logprobs")
+    return Choice(
+        delta=Delta(**_of(Delta, delta)) if isinstance(delta, dict) else None,
+        logprobs=_logprobs(logprobs) if isinstance(logprobs, dict) else None,
+        **{name: choice.get(name) for name in _PLAIN},
+    )
+
+
+_PLAIN = ("index", "message", "text", "finish_reason", "token_ids", "prompt_token_ids")
+
+
+def _logprobs(logprobs: dict[str, Any]) -> Logprobs:
+    content = logprobs.get("content")
+    return Logprobs(
+        content=[Entry(**_of(Entry, entry)) if isinstance(entry, dict) else None for entry in content]
+        if isinstance(content, list)
+        else None,
+        token_logprobs=logprobs.get("token_logprobs"),
+    )
+
+
+def _of(kind: type[msgspec.Struct], values: dict[str, Any]) -> dict[str, Any]:
+    return {name: values[name] for name in kind.__struct_fields__ if name in values}

@@ -1,0 +1,245 @@
+"""What came back: a whole completion, chat or legacy, or one put together from the chunks of a stream.
+
+A stream is accumulated here and not by the client, whose own accumulator keeps only the first chunk's extra fields.
+Chunks may have null choices, null deltas and null fields; choices and tool calls are told apart by their index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from arttrace.wire.apis.completion_json import Choice, Delta, Entry, Frame, read_frame, read_frames
+from arttrace.wire.span_attributes import error_of
+
+
+@dataclass(slots=True)
+class ChoiceAnswer:
+    """One choice. Token ids and log-probabilities have shape (T,); None where the engine sent none.
+
+    `prompt_token_ids` is set where the engine gives them per choice, as it does for legacy completions.
+    """
+
+    index: int
+    message: dict[str, Any] = field(default_factory=dict)
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+    logprobs: list[float | None] | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+@dataclass(slots=True)
+class Completion:
+    """A response as far as it came. `done` is False for a stream that was cut."""
+
+    choices: list[ChoiceAnswer]
+    id: str | None = None
+    model: str | None = None
+    usage: dict[str, Any] = field(default_factory=dict)
+    prompt_token_ids: list[int] | None = None
+    error: str | None = None
+    done: bool = True
+    unreadable_chunks: int = 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether every choice has come to its end."""
+        return bool(self.choices) and all(choice.finish_reason is not None for choice in self.choices)
+
+
+def read_completion(body: bytes) -> Completion | None:
+    """A response that came whole, or None when it is no object."""
+    frame = read_frame(body)
+    if frame is None:
+        return None
+    completion = Completion(choices=[])
+    _read_frame(completion, frame)
+    for position, choice in enumerate(frame.choices or ()):
+        answer = ChoiceAnswer(_index(choice.index, position))
+        answer.message = choice.message if isinstance(choice.message, dict) else {}
+        if isinstance(choice.text, str):
+            answer.message = {"content": choice.text}
+        _read_choice_end(answer, choice)
+        completion.choices.append(answer)
+    completion.choices.sort(key=lambda answer: answer.index)
+    return completion
+
+
+def read_stream(events: Iterable[bytes]) -> Completion:
+    """A response put together from the data of its events."""
+    whole = Completion(choices=[], done=False)
+    choices: dict[int, _ChoiceStream] = {}
+    chunks: list[bytes] = []
+    for data in events:
+        if data.startswith(b"[DONE]"):
+            whole.done = True
+            break
+        chunks.append(data)
+    for chunk in read_frames(chunks):
+        if chunk is None:
+            whole.unreadable_chunks += 1
+            continue
+        _read_frame(whole, chunk)
+        for choice in chunk.choices or ():
+            index = _index(choice.index, 0)
+            stream = choices.get(index)
+            if stream is None:
+                stream = choices[index] = _ChoiceStream(index)
+            stream.add(choice, tokens=not whole.unreadable_chunks)  # behind a hole they would stand in wrong places
+    whole.choices = [choices[index].answer() for index in sorted(choices)]
+    return whole
+
+
+class _ChoiceStream:
+    def __init__(self, index: int) -> None:
+        self._answer = ChoiceAnswer(index)
+        self._role: str | None = None
+        self._texts: dict[str, list[str]] = {}
+        self._tool_calls: dict[int, _ToolCallStream] = {}
+        self._function_call: _ToolCallStream | None = None
+        self._audio: dict[str, Any] = {}
+
+    def add(self, choice: Choice, *, tokens: bool) -> None:
+        _read_choice_end(self._answer, choice, tokens=tokens)
+        if isinstance(choice.text, str):
+            self._text("content", choice.text)
+        delta = choice.delta
+        if delta is None:
+            return
+        if isinstance(delta.content, str):
+            self._text("content", delta.content)
+        if isinstance(delta.role, str):
+            self._role = delta.role
+        if delta.refusal is not None or delta.reasoning_content is not None or delta.reasoning is not None:
+            for key in ("refusal", "reasoning_content", "reasoning"):
+                if isinstance(text := getattr(delta, key), str):
+                    self._text(key, text)
+        if delta.tool_calls is not None or delta.function_call is not None or delta.audio is not None:
+            self._add_more(delta)
+
+    def _text(self, key: str, text: str) -> None:
+        pieces = self._texts.get(key)
+        if pieces is None:
+            self._texts[key] = [text]
+        else:
+            pieces.append(text)
+
+    def _add_more(self, delta: Delta) -> None:
+        for position, call in enumerate(dicts(delta.tool_calls)):
+            index = _index(call.get("index"), position)
+            self._tool_calls.setdefault(index, _ToolCallStream()).add(call)
+        if isinstance(delta.function_call, dict):
+            self._function_call = self._function_call or _ToolCallStream()
+            self._function_call.add({"function": delta.function_call})
+        if isinstance(delta.audio, dict):
+            for key, value in delta.audio.items():
+                both_text = isinstance(value, str) and isinstance(self._audio.get(key), str) and key != "id"
+                self._audio[key] = self._audio[key] + value if both_text else value
+
+    def answer(self) -> ChoiceAnswer:
+        message: dict[str, Any] = {"role": self._role or "assistant"}
+        message.update({key: "".join(pieces) for key, pieces in self._texts.items()})
+        if self._tool_calls:
+            message["tool_calls"] = [self._tool_calls[index].call() for index in sorted(self._tool_calls)]
+        if self._function_call is not None:
+            message["function_call"] = self._function_call.call()["function"]
+        if self._audio:
+            message["audio"] = self._audio
+        self._answer.message = message
+        return self._answer
+
+
+class _ToolCallStream:
+    def __init__(self) -> None:
+        self._fields: dict[str, Any] = {}
+        self._name: list[str] = []
+        self._arguments: list[str] = []
+
+    def add(self, delta: dict[str, Any]) -> None:
+        for key, value in delta.items():
+            if key not in ("function", "index") and value is not None:
+                self._fields[key] = value
+        function = delta.get("function")
+        if isinstance(function, dict):
+            if isinstance(function.get("name"), str):
+                self._name.append(function["name"])
+            if isinstance(function.get("arguments"), str):
+                self._arguments.append(function["arguments"])
+
+    def call(self) -> dict[str, Any]:
+        return {**self._fields, "function": {"name": "".join(self._name), "arguments": "".join(self._arguments)}}
+
+
+def _read_frame(whole: Completion, frame: Frame) -> None:
+    """Add what a response or a chunk says beside its choices: the first id, model and error, the last usage."""
+    if whole.id is None and isinstance(frame.id, str):
+        whole.id = frame.id
+    if whole.model is None and isinstance(frame.model, str):
+        whole.model = frame.model
+    if frame.usage and isinstance(frame.usage, dict):
+        whole.usage = frame.usage
+    if whole.prompt_token_ids is None and frame.prompt_token_ids is not None:
+        whole.prompt_token_ids = integers(frame.prompt_token_ids)
+    if whole.error is None and frame.error is not None:
+        whole.error = error_of({"error": frame.error})
+
+
+def _read_choice_end(answer: ChoiceAnswer, choice: Choice, *, tokens: bool = True) -> None:
+    """Finish reason, token ids and log-probabilities: what lies beside message, delta or text, added up."""
+    if isinstance(choice.finish_reason, str):
+        answer.finish_reason = choice.finish_reason
+    if not tokens:
+        return
+    if choice.token_ids is not None and (ids := integers(choice.token_ids)) is not None:
+        answer.token_ids = answer.token_ids or []
+        answer.token_ids += ids
+    if answer.prompt_token_ids is None and choice.prompt_token_ids is not None:
+        answer.prompt_token_ids = integers(choice.prompt_token_ids)
+    logprobs = choice.logprobs
+    if logprobs is None:
+        return
+    if logprobs.content is not None:
+        answer.logprobs = answer.logprobs or []
+        answer.logprobs += _logprobs_of_entries(logprobs.content)
+    elif isinstance(logprobs.token_logprobs, list):
+        answer.logprobs = answer.logprobs or []
+        answer.logprobs += _numbers(logprobs.token_logprobs)
+
+
+def _logprobs_of_entries(entries: list[Entry | None]) -> list[float | None]:
+    return _numbers([None if entry is None else entry.logprob for entry in entries])
+
+
+def logprobs_of(entries: list[Any]) -> list[float | None]:
+    """The log-probability of each sampled token of a list of objects."""
+    return _numbers([entry.get("logprob") if isinstance(entry, dict) else None for entry in entries])
+
+
+def _numbers(values: list[Any]) -> list[float | None]:
+    return values if set(map(type, values)) == {float} else list(map(_number, values))
+
+
+def dicts(value: Any) -> list[dict[str, Any]]:
+    """The objects of a list; none where it is no list."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _index(index: Any, otherwise: int) -> int:
+    return index if isinstance(index, int) and not isinstance(index, bool) else otherwise
+
+
+def integers(value: Any) -> list[int] | None:
+    """A list of token ids, or None when it is none."""
+    if not isinstance(value, list):
+        return None
+    if value and (set(map(type, value)) != {int} or min(value) < -0x80000000 or max(value) >= 0x80000000):
+        return None
+    return value
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    except OverflowError:
+        return None

@@ -1,0 +1,113 @@
+"""One exchange of the Responses API becomes the attributes of its `chat` span.
+
+A request that continues a former response holds only the new items: `arttrace.request.previous_response_id` names the
+one before, and the trajectories join the chain.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from arttrace import semconv
+from arttrace.records.tokens import encode_logprobs, encode_token_ids
+from arttrace.wire.apis.completion_response import integers
+from arttrace.wire.apis.response_events import output_logprobs, read_events
+from arttrace.wire.apis.response_items import parse_input, parse_instructions, parse_output
+from arttrace.wire.exchange import Exchange
+from arttrace.wire.messages import Answer
+from arttrace.wire.span_attributes import Decoded, Failure, SpanDraft, error_of, json_or_none
+from arttrace.wire.sse import event_data
+
+_TOKENS = (
+    ("prompt_token_ids", "input_messages", semconv.PROMPT_TOKEN_IDS),
+    ("token_ids", "output_messages", semconv.TOKEN_IDS),
+)
+_CALLS = ("function_call", "custom_tool_call")
+_INCOMPLETE = {"max_output_tokens": "length", "max_tokens": "length"}
+
+
+def decode_response(exchange: Exchange, *, content: bool = True, limit: int = 8 << 20) -> Decoded:
+    """Decode one exchange of responses; `wire.decode` says what the options mean."""
+    span = SpanDraft(exchange, operation=semconv.OPERATION_CHAT, api="responses", content=content, limit=limit)
+    request = span.request()
+    previous = request.get("previous_response_id")
+    span.put(semconv.PREVIOUS_RESPONSE_ID, previous if isinstance(previous, str) else None)
+    conversation = request.get("conversation")
+    conversation = conversation.get("id") if isinstance(conversation, dict) else conversation
+    span.put(semconv.CONVERSATION_ID, conversation if isinstance(conversation, str) else None)
+    instructions = parse_instructions(request.get("instructions"))
+    if instructions:
+        span.put_json(semconv.SYSTEM_INSTRUCTIONS, instructions)
+    span.put_messages(semconv.INPUT_MESSAGES, parse_input(request.get("input")))
+    return span.decoded(_response(span))
+
+
+def _response(span: SpanDraft) -> Failure | None:
+    body = span.body()
+    if not isinstance(body, bytes):
+        return body
+    if not span.is_stream(body):
+        response = json_or_none(body)
+        if not isinstance(response, dict):
+            return ("invalid_response", "the response is no JSON object")
+        return _put(span, response)
+    stream = read_events(event_data(body))
+    span.stream_ended(done=stream.done, whole=False)
+    failure = _put(span, stream.response)
+    if stream.error is not None:
+        return ("stream_error", stream.error)
+    if failure is None and stream.unreadable_events:
+        return ("invalid_response", f"{stream.unreadable_events} events of the stream are no JSON objects")
+    return failure
+
+
+def _put(span: SpanDraft, response: dict[str, Any]) -> Failure | None:
+    """Set what a response says, and return its own failure."""
+    for key, name in (("id", semconv.RESPONSE_ID), ("model", semconv.RESPONSE_MODEL)):
+        span.put(name, response[key] if isinstance(response.get(key), str) else None)
+    if isinstance(response.get("usage"), dict):
+        span.usage(response["usage"])
+    output = response.get("output")
+    items = output if isinstance(output, list) else []
+    reason = _finish_reason(response, items)
+    span.put(semconv.RESPONSE_FINISH_REASONS, None if reason is None else [reason])
+    if items:
+        span.put_messages(semconv.OUTPUT_MESSAGES, [Answer("assistant", parse_output(items), reason)])
+    logprobs = output_logprobs(items)
+    if logprobs is not None:
+        span.put_tokens(semconv.LOGPROBS, encode_logprobs(logprobs))
+    for key, raw, name in _TOKENS:
+        ids = integers(response.get(key))
+        if ids is None:
+            ids = _raw_tokens(response.get(raw))
+        if ids is not None:
+            span.put_tokens(name, encode_token_ids(ids))
+    error = error_of(response)
+    return None if error is None else ("response_failed", error)
+
+
+def _raw_tokens(messages: Any) -> list[int] | None:
+    """Token ids as vLLM gives them when it is asked for the response's messages; None where there are none."""
+    parts = messages if isinstance(messages, list) else []
+    found = [integers(part.get("tokens")) if isinstance(part, dict) else None for part in parts]
+    if not found or any(ids is None for ids in found):
+        return None
+    return [id for ids in found for id in ids or []]
+
+
+def _finish_reason(response: dict[str, Any], items: list[Any]) -> str | None:
+    """The status in the words of chat completions; None for a response that has not ended."""
+    match response.get("status"):
+        case "completed":
+            calls = any(isinstance(item, dict) and item.get("type") in _CALLS for item in items)
+            return "tool_calls" if calls else "stop"
+        case "incomplete":
+            details = response.get("incomplete_details")
+            reason = details.get("reason") if isinstance(details, dict) else None
+            reason = reason if isinstance(reason, str) and reason else "incomplete"
+            return _INCOMPLETE.get(reason, reason)
+        case "failed":
+            return "error"
+        case "cancelled":
+            return "cancelled"
+    return None
