@@ -40,6 +40,7 @@ _COMMANDS = {
     "judge-check": _Command(
         "arttrace.commands.scoring.judge_check", "Compare a judge's scores with true rewards.", "judge"
     ),
+    "langfuse": _Command("arttrace.commands.data.langfuse", "Send runs to Langfuse, take in its traces.", "store"),
     "ls": _Command("arttrace.commands.inspect.ls", "List captured runs, the newest first.", "store"),
     "policies": _Command("", "List, compare, export, fork, roll back and prune versions.", "trainer"),
     "prune": _Command("arttrace.commands.data.prune", "Take old runs out of the store, and their space back.", "store"),

@@ -95,6 +95,39 @@ def arguments_text(arguments: Any) -> str | None:
 _encoder = msgspec.json.Encoder()
 
 
+def openai_message(message: Message) -> dict[str, Any]:
+    """The message in OpenAI's form: the inverse of `parse_message` for what it makes of OpenAI's messages."""
+    chat: dict[str, Any] = {"role": message.role}
+    if message.name is not None:
+        chat["name"] = message.name
+    contents: list[Any] = []
+    calls: list[Any] = []
+    for part in message.parts:
+        match part:
+            case TextPart(content):
+                contents.append({"type": "text", "text": content})
+            case ReasoningPart(content):
+                chat["reasoning_content"] = chat.get("reasoning_content", "") + content
+            case ToolCallPart(name, arguments, id):
+                calls.append({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
+            case ToolResultPart(response, id):
+                chat["tool_call_id"] = id
+                contents.append(response)
+            case OtherPart(value) if value.get("type") in ("refusal", "audio"):
+                chat[value["type"]] = value.get(value["type"])
+            case OtherPart(value):
+                contents.append(value)
+    if len(contents) == 1 and isinstance(message.parts[0], ToolResultPart):
+        chat["content"] = contents[0]
+    elif len(contents) == 1 and isinstance(part := message.parts[-1 - len(calls)], TextPart) and part.content:
+        chat["content"] = part.content
+    else:
+        chat["content"] = contents or (None if calls else "")
+    if calls:
+        chat["tool_calls"] = calls
+    return chat
+
+
 def encode_bounded(messages: Sequence[Message | Answer], limit: int) -> tuple[str, bool]:
     """Messages as JSON text of at most `limit` bytes, and whether something was cut to get there.
 

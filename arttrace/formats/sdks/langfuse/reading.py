@@ -1,4 +1,4 @@
-"""Langfuse: its OpenTelemetry attributes, and its JSON export of traces with observations and scores. Pure."""
+"""What Langfuse's SDK and its JSON exports say: OpenTelemetry attributes, observations and scores. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from arttrace import semconv
-from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, settings, text_of, tools
+from arttrace.formats.sdks.langfuse import names
+from arttrace.formats.sdks.langfuse.writing import chat_attributes
+from arttrace.formats.sdks.openai_messages import keywords, settings, text_of
 from arttrace.records.record import Record
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
 from arttrace.records.values.integers import INT64
 from arttrace.trajectories.decoding.attribute_values import finite, from_json, text
-
-TYPE = "langfuse.observation.type"
 
 _OPERATIONS = {
     "generation": semconv.OPERATION_CHAT,
@@ -28,14 +28,14 @@ def attributes(span: SpanRow) -> Attributes:
     """What a span of Langfuse's SDK says, under the names of the conventions."""
     get = span.attributes.get
     found = _observation(
-        kind=(text(get(TYPE)) or "").lower(),
+        kind=(text(get(names.TYPE)) or "").lower(),
         name=span.name,
-        given=from_json(get("langfuse.observation.input")),
-        output=from_json(get("langfuse.observation.output")),
+        given=from_json(get(names.INPUT)),
+        output=from_json(get(names.OUTPUT)),
     )
-    found[semconv.RESPONSE_MODEL] = found[semconv.REQUEST_MODEL] = get("langfuse.observation.model.name")
-    found.update(settings(from_json(get("langfuse.observation.model.parameters"))))
-    found.update(_usage(from_json(get("langfuse.observation.usage_details"))))
+    found[semconv.RESPONSE_MODEL] = found[semconv.REQUEST_MODEL] = get(names.MODEL)
+    found.update(settings(from_json(get(names.MODEL_PARAMETERS))))
+    found.update(_usage(from_json(get(names.USAGE_DETAILS))))
     found[semconv.CONVERSATION_ID] = get("session.id") or get("langfuse.session.id")
     return found
 
@@ -43,16 +43,7 @@ def attributes(span: SpanRow) -> Attributes:
 def _observation(*, kind: str, name: str, given: Any, output: Any) -> Attributes:
     found: Attributes = {semconv.OPERATION_NAME: _OPERATIONS.get(kind)}
     if kind == "generation":
-        messages = given.get("messages") if isinstance(given, dict) else given
-        if isinstance(messages, list):
-            found[semconv.INPUT_MESSAGES] = inputs(messages)
-        definitions = given.get("tools") if isinstance(given, dict) else None
-        if isinstance(definitions, list):
-            found[semconv.TOOL_DEFINITIONS] = tools(definitions)
-        replies = output if isinstance(output, list) else [output]
-        replies = [{"role": "assistant", "content": one} if isinstance(one, str) else one for one in replies]
-        if output is not None:
-            found[semconv.OUTPUT_MESSAGES] = answers(replies)
+        found.update(chat_attributes(given, output, None))
     elif kind == "tool":
         found[semconv.TOOL_NAME] = name
         found[semconv.TOOL_CALL_ARGUMENTS] = text_of(keywords(given))
@@ -69,11 +60,25 @@ def _usage(details: Any) -> Attributes:
         return {}
     cached = details.get("prompt_tokens_details")
     found = {
-        semconv.USAGE_INPUT_TOKENS: details.get("prompt_tokens", details.get("input")),
-        semconv.USAGE_OUTPUT_TOKENS: details.get("completion_tokens", details.get("output")),
-        semconv.USAGE_CACHE_READ_INPUT_TOKENS: cached.get("cached_tokens") if isinstance(cached, dict) else None,
+        semconv.USAGE_INPUT_TOKENS: details.get("prompt_tokens", _together(details, _INPUT)),
+        semconv.USAGE_OUTPUT_TOKENS: details.get("completion_tokens", _together(details, _OUTPUT)),
+        semconv.USAGE_CACHE_READ_INPUT_TOKENS: cached.get("cached_tokens")
+        if isinstance(cached, dict)
+        else details.get("input_cached_tokens"),
+        semconv.USAGE_CACHE_WRITE_INPUT_TOKENS: details.get("input_cache_creation"),
+        semconv.USAGE_REASONING_OUTPUT_TOKENS: details.get("output_reasoning_tokens"),
     }
     return {name: value for name, value in found.items() if isinstance(value, int)}
+
+
+_INPUT = ("input", "input_cached_tokens", "input_cache_creation")
+_OUTPUT = ("output", "output_reasoning_tokens")
+
+
+def _together(details: dict[str, Any], buckets: tuple[str, ...]) -> int | None:
+    """The tokens of buckets that exclude each other; None where the first is missing."""
+    counts = [value for name in buckets if isinstance(value := details.get(name), int)]
+    return sum(counts) if isinstance(details.get(buckets[0]), int) else None
 
 
 # --- the JSON export ---------------------------------------------------------------------------------------
@@ -87,7 +92,7 @@ def records(trace: dict[str, Any]) -> Iterator[Record]:
     observations = trace.get("observations")
     if not isinstance(trace.get("id"), str) or not isinstance(observations, list):
         raise ValueError("a trace of Langfuse has an id and a list of observations")
-    trace_id = _hex(trace["id"], 32)
+    trace_id = hex_id(trace["id"], 32)
     for item in observations:
         if isinstance(item, dict) and isinstance(item.get("id"), str):
             yield _span(trace_id, item, trace)
@@ -95,20 +100,20 @@ def records(trace: dict[str, Any]) -> Iterator[Record]:
         value = finite(score.get("value"))
         if value is not None and not isinstance(score["value"], bool):
             yield Reward(
-                id=str(score.get("id") or _hex(f"{trace_id}/{score.get('name')}", 32)),
+                id=str(score.get("id") or hex_id(f"{trace_id}/{score.get('name')}", 32)),
                 trajectory_id=trace_id,
                 value=value,
                 name=str(score.get("name") or "reward"),
                 source="judge" if str(score.get("source")).upper() == "EVAL" else "code",
                 explanation=str(score.get("comment") or ""),
-                time_ns=_time(score.get("timestamp")) or 0,
+                time_ns=time_ns(score.get("timestamp")) or 0,
             )
 
 
 def _span(trace_id: str, item: dict[str, Any], trace: dict[str, Any]) -> SpanRow:
     kind, name = str(item.get("type", "span")).lower(), str(item.get("name") or "")
-    start = _time(item.get("startTime")) or _time(trace.get("timestamp")) or 0
-    found: Attributes = {TYPE: kind}
+    start = time_ns(item.get("startTime")) or time_ns(trace.get("timestamp")) or 0
+    found: Attributes = {names.TYPE: kind}
     for key, value in (("input", item.get("input")), ("output", item.get("output"))):
         if value is not None:
             found[f"langfuse.observation.{key}"] = value if isinstance(value, str) else text_of(value)
@@ -123,11 +128,11 @@ def _span(trace_id: str, item: dict[str, Any], trace: dict[str, Any]) -> SpanRow
     failed = str(item.get("level")).upper() == "ERROR"
     return SpanRow(
         trace_id=trace_id,
-        span_id=_hex(item["id"], 16),
-        parent_span_id=_hex(parent, 16) if isinstance(parent, str) and parent != trace["id"] else None,
+        span_id=hex_id(item["id"], 16),
+        parent_span_id=hex_id(parent, 16) if isinstance(parent, str) and parent != trace["id"] else None,
         name=name or kind,
         start_ns=start,
-        end_ns=_time(item.get("endTime")) or start,
+        end_ns=time_ns(item.get("endTime")) or start,
         status_code=2 if failed else 0,
         status_message=str(item.get("statusMessage") or "") if failed else "",
         attributes=found,
@@ -143,14 +148,16 @@ def _dicts(value: Any) -> Sequence[dict[str, Any]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-def _hex(id: str, digits: int) -> str:
+def hex_id(id: str, digits: int) -> str:
+    """An id as OpenTelemetry's of so many hex digits: itself where it is one, else one made from it."""
     text = id.replace("-", "").lower()
     if len(text) == digits and text.strip("0") and all(c in "0123456789abcdef" for c in text):
         return text
     return hashlib.blake2b(id.encode(), digest_size=digits // 2).hexdigest()
 
 
-def _time(value: Any) -> int | None:
+def time_ns(value: Any) -> int | None:
+    """An ISO 8601 time in nanoseconds since 1970, in UTC unless it says otherwise; None for anything else."""
     if not isinstance(value, str):
         return None
     try:
@@ -160,5 +167,5 @@ def _time(value: Any) -> int | None:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
     whole = int(moment.replace(microsecond=0).timestamp())
-    time_ns = whole * 1_000_000_000 + moment.microsecond * 1000
-    return time_ns if time_ns in INT64 else None
+    found = whole * 1_000_000_000 + moment.microsecond * 1000
+    return found if found in INT64 else None

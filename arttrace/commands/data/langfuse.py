@@ -1,0 +1,181 @@
+"""`arttrace langfuse`: stored runs and rewards to a Langfuse project, and a project's traces and scores here."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable
+
+import click
+import msgspec
+
+from arttrace.commands.shared.options import SharedOptionsGroup, json_option, store_option
+from arttrace.commands.shared.progress import EVERY_S, Progress
+from arttrace.errors import ArttraceError
+from arttrace.langfuse.client import Client
+from arttrace.langfuse.connection import Connection
+from arttrace.langfuse.pull import Pulled, Query, pull
+from arttrace.langfuse.push import Pushed, places_in_groups, push
+from arttrace.langfuse.state import PullCursor, SentRuns
+from arttrace.paths import DataDir
+from arttrace.store import open_store
+from arttrace.views.run_filter import RunFilter, chosen, moment
+
+
+@click.group(cls=SharedOptionsGroup)
+def command() -> None:
+    """Send stored runs to Langfuse, or take in what is there.
+
+    The project is that of LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY on LANGFUSE_BASE_URL (or LANGFUSE_HOST), its
+    cloud in the EU by default; Langfuse 4 or newer is needed.
+    """
+
+
+def _moment(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
+    try:
+        return None if value is None else moment(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@command.command("push")
+@click.option("--entry", metavar="NAME", help="Only runs of this entry point.")
+@click.option("--group", metavar="KEY", help="Only runs of this group: its key, or what `ls` shows of it.")
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only runs with this tag; several: with all of them.")
+@click.option("--since", metavar="2h|DATE", callback=_moment, help="Only runs that started since.")
+@click.option("--scores/--no-scores", default=True, show_default=True, help="Rewards and advantages too, as scores.")
+@click.option("--rate", metavar="N", type=click.FloatRange(min=1), help="At most N requests a minute.")
+@json_option
+@store_option
+def push_command(
+    entry: str | None,
+    group: str | None,
+    tags: tuple[str, ...],
+    since: int | None,
+    scores: bool,
+    rate: float | None,
+    as_json: bool,
+    data: DataDir,
+) -> None:
+    """Send stored runs, the oldest first.
+
+    Agents, model calls and tools become observations of these types; rewards, judge scores with the judge's words, and
+    advantages become scores. What was sent before and has not changed is left out, so that a push that was interrupted
+    goes on where it stopped; what is sent again replaces what is there.
+    """
+    connection = Connection.resolve()
+    wanted = RunFilter(entry=entry, group=group, tags=tags, since_ns=since)
+    with open_store(data) as store, Client(connection, requests_per_minute=rate, say=_say) as client:
+        every = store.summaries()
+        runs = chosen(every, wanted, None, None)
+        progress = Progress(len(runs), "runs", _say)
+        pushed = push(
+            store,
+            client,
+            connection,
+            runs,
+            SentRuns(data, connection),
+            places=places_in_groups(every),
+            with_scores=scores,
+            progress=progress if len(runs) > 1 else lambda _: None,
+        )
+    if as_json:
+        click.echo(msgspec.json.encode(pushed))
+    else:
+        _show_pushed(pushed, connection)
+    if pushed.refused_spans or pushed.refused_scores:
+        raise ArttraceError(
+            f"Langfuse refused {pushed.refused_spans} spans and {pushed.refused_scores} scores"
+            + "".join(f"\n  {reason}" for reason in pushed.reasons),
+            "All others are there. They stay in the store.",
+        )
+
+
+def _show_pushed(pushed: Pushed, connection: Connection) -> None:
+    click.echo(
+        f"{_count(pushed.runs, 'run')} ({_count(pushed.spans, 'span')}) and {_count(pushed.scores, 'score')} sent to "
+        f"{connection.url}" + (f"; {pushed.known} of the runs were there" if pushed.known else "")
+    )
+
+
+def _checked_moment(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    _moment(context, option, value)
+    return value
+
+
+def _iso(words: str | None) -> str | None:
+    """An age or a date as Langfuse takes it."""
+    if words is None:
+        return None
+    at = datetime.datetime.fromtimestamp(moment(words) // 1_000_000 / 1000, tz=datetime.UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@command.command("pull")
+@click.option("--from", "since", metavar="7d|DATE", callback=_checked_moment, help="Only what began since.")
+@click.option("--to", "until", metavar="1d|DATE", callback=_checked_moment, help="Only what began before.")
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only traces with this tag; several: all of them.")
+@click.option("--name", metavar="NAME", help="Only traces of this name.")
+@click.option("--session", metavar="ID", help="Only traces of this session.")
+@click.option("--environment", metavar="NAME", help="Only traces of this environment.")
+@click.option("--user", metavar="ID", help="Only traces of this user.")
+@click.option("--scores/--no-scores", default=True, show_default=True, help="Scores too, as rewards.")
+@click.option("--rate", metavar="N", type=click.FloatRange(min=1), help="At most N requests a minute.")
+@json_option
+@store_option
+def pull_command(
+    since: str | None,
+    until: str | None,
+    tags: tuple[str, ...],
+    name: str | None,
+    session: str | None,
+    environment: str | None,
+    user: str | None,
+    scores: bool,
+    rate: float | None,
+    as_json: bool,
+    data: DataDir,
+) -> None:
+    """Take in a project's traces, and their scores as rewards of the same names.
+
+    Of several conditions all must hold for one observation of a trace; the whole trace is taken then. What is here
+    already stays once. A pull that was interrupted goes on where it stopped when it is asked for in the same words.
+    """
+    connection = Connection.resolve()
+    asked = Query(since=since, until=until, tags=tags, name=name, session=session, environment=environment, user=user)
+    query = msgspec.structs.replace(asked, since=_iso(since), until=_iso(until))
+    kept = PullCursor(data, connection, asked.id)
+    with open_store(data, create=True) as store, Client(connection, requests_per_minute=rate, say=_say) as client:
+        pulled = pull(store, client, query, kept, with_scores=scores, progress=_every_now_and_then())
+    if as_json:
+        click.echo(msgspec.json.encode(pulled))
+        return
+    click.echo(f"{_count(pulled.observations, 'observation')} and {_count(pulled.scores, 'score')} taken in")
+    if pulled.not_numeric:
+        click.secho(f"  {_count(pulled.not_numeric, 'score')} left out: not numbers", fg="yellow", err=True)
+    if pulled.refused:
+        reasons = "; ".join(pulled.reasons)
+        click.secho(f"  {pulled.refused} cannot be read: {reasons}", fg="yellow", err=True)
+
+
+def _every_now_and_then() -> Callable[[Pulled], None]:
+    """Pages come without their number: what was read by now, and at what rate."""
+    began = told = time.monotonic()
+
+    def progress(pulled: Pulled) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if now - told >= EVERY_S:
+            told = now
+            rate = pulled.observations / (now - began)
+            _say(f"{pulled.observations} observations and {pulled.scores} scores, {rate:.0f} observations per second")
+
+    return progress
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

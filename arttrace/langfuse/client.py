@@ -1,0 +1,234 @@
+"""Requests to a Langfuse server, each asked again while that can help, and every refusal in words a person can use."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import httpx
+import msgspec
+
+from arttrace.content import secrets
+from arttrace.errors import ArttraceError, MayPass
+from arttrace.langfuse.connection import Connection
+
+_TRACES = "/api/public/otel/v1/traces"
+_SCORES = "/api/public/scores"
+OBSERVATIONS = "/api/public/v2/observations"
+SCORES = "/api/public/v3/scores"
+
+_TIMEOUT_S = 60.0
+_TRIES = 8
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 60.0
+_MAX_ANSWER_BYTES = 256 << 20
+_REASON = 300
+
+
+class LangfuseError(ArttraceError):
+    """Langfuse refused, or gave what cannot be read."""
+
+
+class LangfuseAway(LangfuseError, MayPass):
+    """Langfuse cannot be reached, or does not answer for now; nothing of what was not acknowledged is lost."""
+
+
+class Refused(LangfuseError):
+    """Langfuse refused what was sent (400 or 413): another request may pass."""
+
+
+class Client:
+    """One project of one server. Not for several threads at once."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        requests_per_minute: float | None = None,
+        say: Callable[[str], None] = lambda _: None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`say` is told of waits; at most `requests_per_minute` are made."""
+        self._at = connection.url
+        self._http = httpx.Client(
+            base_url=connection.url,
+            headers={"authorization": connection.authorization, "user-agent": "arttrace"},
+            timeout=_TIMEOUT_S,
+        )
+        self._say, self._sleep = say, sleep
+        self._apart_s = 60.0 / requests_per_minute if requests_per_minute else 0.0
+        self._next = 0.0
+        self._lists = True
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def send_spans(self, request: bytes) -> tuple[int, str]:
+        """Send one ExportTraceServiceRequest in protobuf. Returns how many spans of it Langfuse says that it refused,
+        and why. Raises Refused when it refuses the request as a whole, and LangfuseError for anything else."""
+        packed = zlib.compressobj(6, wbits=16 + zlib.MAX_WBITS)
+        body = packed.compress(request) + packed.flush()
+        headers = {
+            "content-type": "application/x-protobuf",
+            "content-encoding": "gzip",
+            "x-langfuse-ingestion-version": "4",
+        }
+        answer = self._ask("POST", _TRACES, content=body, headers=headers)
+        said = _json(answer) if answer.content.strip() and "json" in answer.headers.get("content-type", "") else {}
+        partial = said.get("partialSuccess") if isinstance(said, dict) else None
+        partial = partial if isinstance(partial, dict) else {}
+        try:
+            return int(partial.get("rejectedSpans") or 0), str(partial.get("errorMessage") or "")[:_REASON]
+        except (TypeError, ValueError):
+            return 0, ""
+
+    def send_scores(self, scores: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Send scores (bodies of formats.langfuse.api.score). Returns why some were refused, one reason each.
+
+        Newer servers take a list; where one takes none, or refuses some of it, they go one by one: that a score is sent
+        twice under one id changes nothing.
+        """
+        if self._lists and len(scores) > 1:
+            try:
+                answer = self._ask("POST", _SCORES, content=msgspec.json.encode(scores), headers=_JSON)
+                if answer.status_code != 207:
+                    return []
+            except Refused:
+                self._lists = False  # an older server, unless the one by one fails as well
+        reasons = []
+        for score in scores:
+            try:
+                body = [score] if self._lists else score
+                answer = self._ask("POST", _SCORES, content=msgspec.json.encode(body), headers=_JSON)
+                if answer.status_code == 207 and (reason := _rejected(_json(answer))):
+                    reasons.append(f"{score['name']}: {reason}")
+            except Refused as error:
+                if self._lists and len(scores) == 1:
+                    self._lists = False
+                    return self.send_scores(scores)
+                reasons.append(f"{score['name']}: {error.message}")
+        return reasons
+
+    def page(self, path: str, query: Mapping[str, str]) -> tuple[list[dict[str, Any]], str | None]:
+        """One page of a list, and the cursor of the next; None for the last one."""
+        answer = self._ask("GET", path, params=query)
+        said = _json(answer)
+        data = said.get("data") if isinstance(said, dict) else None
+        meta = said.get("meta") if isinstance(said, dict) else None
+        if not isinstance(data, list) or not isinstance(meta, dict):
+            raise LangfuseError(f"{self._at}{path} answered no list", "Is LANGFUSE_BASE_URL that of a Langfuse server?")
+        cursor = meta.get("cursor")
+        return [item for item in data if isinstance(item, dict)], cursor if isinstance(cursor, str) and cursor else None
+
+    def _ask(self, method: str, path: str, **given: Any) -> httpx.Response:
+        """The answer, with a status of 2xx. Asked again on 429, 5xx and where nobody answers."""
+        failures = 0
+        while True:
+            self._pace()
+            try:
+                answer = self._request(method, path, **given)
+            except (httpx.TransportError, httpx.DecodingError) as error:
+                why = f"{self._at} does not answer: {str(error) or type(error).__name__}"
+                retry_after = 0.0
+            else:
+                if answer.is_success:
+                    return answer
+                if answer.status_code not in (408, 425, 429) and answer.status_code < 500:
+                    raise self._refusal(path, answer)
+                why = f"{self._at}{path} answered {answer.status_code}{_reason(answer)}"
+                retry_after = _retry_after(answer)
+            failures += 1
+            if failures >= _TRIES:
+                raise LangfuseAway(
+                    secrets.without_known(why),
+                    "Run the command again later: it goes on where it stopped, and sends nothing twice.",
+                )
+            wait = max(retry_after, min(_FIRST_WAIT_S * 2.0 ** (failures - 1), _LONGEST_WAIT_S))
+            self._say(f"{secrets.without_known(why)}; asking again in {wait:.0f} s")
+            self._sleep(wait)
+
+    def _request(self, method: str, path: str, **given: Any) -> httpx.Response:
+        with self._http.stream(method, path, **given) as answer:
+            body = bytearray()
+            for piece in answer.iter_bytes():
+                body += piece
+                if len(body) > _MAX_ANSWER_BYTES:
+                    raise LangfuseError(f"{self._at}{path} answered more than {_MAX_ANSWER_BYTES >> 20} MiB")
+        headers = {
+            name: value
+            for name, value in answer.headers.items()
+            if name not in ("content-encoding", "content-length", "transfer-encoding")
+        }
+        return httpx.Response(answer.status_code, headers=headers, content=bytes(body), request=answer.request)
+
+    def _pace(self) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            self._sleep(self._next - now)
+        self._next = max(now, self._next) + self._apart_s
+
+    def _refusal(self, path: str, answer: httpx.Response) -> LangfuseError:
+        status, reason = answer.status_code, secrets.without_known(_reason(answer))
+        if status in (401, 403):
+            return LangfuseError(
+                f"{self._at} refused the keys ({status}{reason})",
+                "Check LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY, and that LANGFUSE_BASE_URL is their server.",
+            )
+        if status in (404, 405) or 300 <= status < 400:
+            return LangfuseError(
+                f"{self._at}{path} is not there ({status}{reason})",
+                "Langfuse 4 or newer is needed (its cloud, or a server of your own), and LANGFUSE_BASE_URL must be its"
+                " address.",
+            )
+        return Refused(f"{self._at}{path} refused ({status}{reason})")
+
+
+_JSON = {"content-type": "application/json"}
+
+
+def _json(answer: httpx.Response) -> Any:
+    try:
+        return msgspec.json.decode(answer.content)
+    except (msgspec.DecodeError, RecursionError):
+        what = "a web page" if "html" in answer.headers.get("content-type", "") else "no JSON"
+        raise LangfuseError(
+            f"{answer.request.url.copy_with(query=None)} answered {what}",
+            "Is LANGFUSE_BASE_URL that of a Langfuse server, and is no proxy in between?",
+        ) from None
+
+
+def _reason(answer: httpx.Response) -> str:
+    """What a refusal says of itself, in a few words."""
+    if "html" in answer.headers.get("content-type", ""):
+        return ", a web page"
+    try:
+        said = msgspec.json.decode(answer.content)
+        text = said.get("message") or said.get("error") if isinstance(said, dict) else None
+    except (msgspec.DecodeError, RecursionError):
+        text = answer.content[:_REASON].decode(errors="replace")
+    text = " ".join(str(text or "").split())[:_REASON]
+    return f": {text}" if text else ""
+
+
+def _rejected(said: Any) -> str:
+    """Why a list of one was refused; empty where it was not."""
+    if not isinstance(said, dict) or not said.get("rejected"):
+        return ""
+    errors = said.get("errors")
+    first = errors[0] if isinstance(errors, list) and errors else None
+    return str(first.get("message") if isinstance(first, dict) else first or "refused")[:_REASON]
+
+
+def _retry_after(answer: httpx.Response) -> float:
+    """Seconds; 0 where it names no number of them."""
+    try:
+        return min(max(float(answer.headers.get("retry-after", "0")), 0.0), 600.0)
+    except ValueError:
+        return 0.0

@@ -1,0 +1,199 @@
+"""Pull: the observations and scores of a Langfuse project as spans and rewards of the store, page by page.
+
+Memory is bounded by a page. Where a pull was interrupted, the next one of the same query goes on.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from arttrace.formats.sdks.langfuse.api import EXPANDED, FIELDS, NotNumeric, observation, reward
+from arttrace.langfuse.client import OBSERVATIONS, SCORES, Client
+from arttrace.langfuse.state import Cursor, PullCursor
+from arttrace.records.record import Record
+from arttrace.store import AnyStore
+
+_OBSERVATIONS_OF_PAGE = 200
+_TRACES_OF_PAGE = 1000
+_TRACES_AT_ONCE = 40
+_SCORES_OF_PAGE = 100
+_KEPT_REASONS = 5
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """Which traces are read: those with an observation that all of this holds for. Times are ISO 8601."""
+
+    since: str | None = None
+    until: str | None = None
+    tags: tuple[str, ...] = ()
+    name: str | None = None
+    session: str | None = None
+    environment: str | None = None
+    user: str | None = None
+
+    @property
+    def id(self) -> str:
+        """16 hex digits."""
+        return hashlib.blake2b(msgspec.json.encode(self), digest_size=8).hexdigest()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every observation of the time is asked for, so that none need be looked for by its trace."""
+        return not (self.tags or self.name or self.session or self.environment or self.user)
+
+    def filter(self, until: str) -> str:
+        """The `filter` of `/v2/observations`, as JSON."""
+        conditions: list[dict[str, Any]] = [_condition("datetime", "startTime", "<", until)]
+        if self.since is not None:
+            conditions.append(_condition("datetime", "startTime", ">=", self.since))
+        if self.tags:
+            conditions.append(_condition("arrayOptions", "tags", "all of", list(self.tags)))
+        for column, value in (
+            ("traceName", self.name),
+            ("sessionId", self.session),
+            ("environment", self.environment),
+            ("userId", self.user),
+        ):
+            if value is not None:
+                conditions.append(_condition("string", column, "=", value))
+        return msgspec.json.encode(conditions).decode()
+
+
+def _condition(kind: str, column: str, operator: str, value: Any) -> dict[str, Any]:
+    return {"type": kind, "column": column, "operator": operator, "value": value}
+
+
+class Pulled(msgspec.Struct):
+    """What a pull brought: observations and scores read, those among them that are no numbers, and what was refused."""
+
+    observations: int = 0
+    scores: int = 0
+    not_numeric: int = 0
+    refused: int = 0
+    reasons: list[str] = []
+
+    def refuse(self, error: ValueError) -> None:
+        """Keeps the first reasons."""
+        self.refused += 1
+        if len(self.reasons) < _KEPT_REASONS:
+            self.reasons.append(str(error))
+
+
+def pull(
+    store: AnyStore,
+    client: Client,
+    query: Query,
+    kept: PullCursor,
+    *,
+    with_scores: bool = True,
+    progress: Callable[[Pulled], None] = lambda _: None,
+) -> Pulled:
+    """Take in what the query asks for. What is there already stays once. `progress` is told after each page. Raises
+    LangfuseError when Langfuse refuses, or is away for long; what was read by then is stored."""
+    now = datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    at = kept.load() or Cursor(to=query.until or now)
+    done = Pulled(observations=at.observations, scores=at.scores)
+    if at.phase == "observations":
+        for items, at in _observations(client, query, at):  # noqa: B020
+            store.append(_spans(items, done))
+            at = msgspec.structs.replace(at, observations=done.observations, scores=done.scores)
+            kept.save(at)
+            progress(done)
+            if with_scores and not query.is_whole:
+                _scores_of(store, client, {str(item.get("traceId")) for item in items}, done)
+        at = Cursor(to=at.to, phase="scores", observations=done.observations, scores=done.scores)
+        kept.save(at)
+    if with_scores and query.is_whole:
+        for items, cursor in _pages(client, SCORES, _scores_query(query, at.to), at.cursor):
+            store.append(_rewards(items, done))
+            kept.save(msgspec.structs.replace(at, cursor=cursor, observations=done.observations, scores=done.scores))
+            progress(done)
+    kept.clear()
+    return done
+
+
+def _observations(client: Client, query: Query, at: Cursor) -> Iterator[tuple[list[dict[str, Any]], Cursor]]:
+    """Pages of observations, each with the cursor at which the next one begins."""
+    asked = {"fields": FIELDS, "expandMetadata": EXPANDED, "limit": str(_OBSERVATIONS_OF_PAGE)}
+    wanted = {"filter": query.filter(at.to)}
+    if query.is_whole:
+        for items, cursor in _pages(client, OBSERVATIONS, {**asked, **wanted}, at.cursor):
+            yield items, msgspec.structs.replace(at, cursor=cursor)
+        return
+    seen: set[str] = set()
+    narrow = {"fields": "core", "limit": str(_TRACES_OF_PAGE), **wanted}
+    before = at.cursor
+    for found, cursor in _pages(client, OBSERVATIONS, narrow, at.cursor):
+        traces = list(dict.fromkeys(id for item in found if isinstance(id := item.get("traceId"), str)))
+        new = [id for id in traces if id not in seen]
+        seen.update(new)
+        for start in range(0, len(new), _TRACES_AT_ONCE):
+            one = _condition("stringOptions", "traceId", "any of", new[start : start + _TRACES_AT_ONCE])
+            whole = {**asked, "filter": msgspec.json.encode([one]).decode()}
+            for items, _ in _pages(client, OBSERVATIONS, whole, None):
+                yield items, msgspec.structs.replace(at, cursor=before)
+        before = cursor
+        yield [], msgspec.structs.replace(at, cursor=cursor)
+
+
+def _pages(
+    client: Client, path: str, query: dict[str, str], cursor: str | None
+) -> Iterator[tuple[list[dict[str, Any]], str | None]]:
+    """Pages, each with the cursor of the next. Raises LangfuseError through `client`."""
+    while True:
+        items, following = client.page(path, {**query, **({"cursor": cursor} if cursor else {})})
+        yield items, following
+        if following is None or following == cursor:
+            return
+        cursor = following
+
+
+def _scores_query(query: Query, until: str) -> dict[str, str]:
+    """Scores may be given long after a run: those of the time from its beginning on."""
+    asked = {"fields": "details,subject", "limit": str(_SCORES_OF_PAGE)}
+    return {**asked, "fromTimestamp": query.since} if query.since is not None else asked
+
+
+def _scores_of(store: AnyStore, client: Client, traces: Iterable[str], done: Pulled) -> None:
+    ids = sorted(traces)
+    for start in range(0, len(ids), _TRACES_AT_ONCE):
+        asked = {
+            "fields": "details,subject",
+            "limit": str(_SCORES_OF_PAGE),
+            "traceId": ",".join(ids[start : start + _TRACES_AT_ONCE]),
+        }
+        for items, _ in _pages(client, SCORES, asked, None):
+            store.append(_rewards(items, done))
+
+
+def _spans(items: Sequence[dict[str, Any]], done: Pulled) -> list[Record]:
+    found: list[Record] = []
+    for item in items:
+        try:
+            found.append(observation(item))
+        except ValueError as error:
+            done.refuse(error)
+    done.observations += len(found)
+    return found
+
+
+def _rewards(items: Sequence[dict[str, Any]], done: Pulled) -> list[Record]:
+    found: list[Record] = []
+    for item in items:
+        try:
+            one = reward(item)
+        except NotNumeric:
+            done.not_numeric += 1
+            continue
+        except ValueError as error:
+            done.refuse(error)
+            continue
+        if one is not None:
+            found.append(one)
+    done.scores += len(found)
+    return found

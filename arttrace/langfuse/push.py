@@ -1,0 +1,296 @@
+"""Push: stored runs to Langfuse, the oldest first, without those that it has; sending twice changes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from arttrace import semconv
+from arttrace.formats.otlp.encode_protobuf import encode_protobuf
+from arttrace.formats.sdks.conventions import normalise
+from arttrace.formats.sdks.langfuse.api import NotNumeric, Scored, advantage, score
+from arttrace.formats.sdks.langfuse.writing import Experiment, ShownRun, observation
+from arttrace.langfuse.client import Client, Refused
+from arttrace.langfuse.connection import Connection
+from arttrace.langfuse.state import Sent, SentRuns
+from arttrace.records.span import SpanRow
+from arttrace.rewards.combine import trajectory_reward
+from arttrace.store import AnyStore, TrajectorySummary
+
+_RUNS_AT_ONCE = 200
+_SPANS_OF_REQUEST, _BYTES_OF_REQUEST = 500, 4 << 20
+_SCORES_OF_REQUEST = 100
+_KEPT_REASONS = 5
+_SESSION = ("langfuse_session_id", "session_id", "session")
+_USER = ("langfuse_user_id", "user_id", "user")
+
+_Key = tuple[str, str]
+
+
+class Pushed(msgspec.Struct):
+    """What a push did: runs and spans sent, scores sent, runs that Langfuse had, spans and scores that it refused."""
+
+    runs: int = 0
+    spans: int = 0
+    scores: int = 0
+    known: int = 0
+    refused_spans: int = 0
+    refused_scores: int = 0
+    reasons: list[str] = []
+
+    def refuse(self, reason: str) -> None:
+        """Keeps the first reasons."""
+        if reason and reason not in self.reasons and len(self.reasons) < _KEPT_REASONS:
+            self.reasons.append(reason)
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a run stands in its group: its number, from 0 in order of start, and how much better it did than the mean;
+    None where it has no reward, or nobody to be compared with."""
+
+    number: int
+    of: int
+    advantage: float | None = None
+
+
+def push(
+    store: AnyStore,
+    client: Client,
+    connection: Connection,
+    runs: Sequence[TrajectorySummary],
+    known: SentRuns,
+    *,
+    places: Mapping[str, Place],
+    with_scores: bool = True,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Pushed:
+    """Send `runs`, and with them their rewards as scores. `places` are those of runs in groups. `progress` is told how
+    many runs are done. Raises LangfuseError when Langfuse refuses everything or is away for long; what was sent by then
+    is known, and not sent again by the next push."""
+    pushed = Pushed()
+    ordered = sorted(runs, key=lambda run: (run.start_ns, run.id))
+    waiting = [
+        run
+        for run in ordered
+        if _is_new(known.get(run.id), run, places.get(run.id), connection, with_scores=with_scores)
+    ]
+    pushed.known = len(ordered) - len(waiting)
+    for start in range(0, len(waiting), _RUNS_AT_ONCE):
+        part = waiting[start : start + _RUNS_AT_ONCE]
+        _push(store, client, connection, part, known, pushed, places, with_scores=with_scores)
+        progress(pushed.known + start + len(part))
+    return pushed
+
+
+def places_in_groups(runs: Iterable[TrajectorySummary]) -> dict[str, Place]:
+    """Of every run in a group of two or more, by id."""
+    groups: defaultdict[str, list[TrajectorySummary]] = defaultdict(list)
+    for run in runs:
+        groups[run.group].append(run)
+    found = {}
+    for members in groups.values():
+        if len(members) > 1:
+            rewards = {run.id: reward for run in members if (reward := trajectory_reward(run)) is not None}
+            mean = statistics.fmean(rewards.values()) if len(rewards) > 1 else None
+            for number, run in enumerate(sorted(members, key=lambda one: (one.start_ns, one.id))):
+                better = None if mean is None or run.id not in rewards else rewards[run.id] - mean
+                found[run.id] = Place(number, len(members), better)
+    return found
+
+
+def _is_new(
+    sent: Sent | None, run: TrajectorySummary, place: Place | None, connection: Connection, *, with_scores: bool
+) -> bool:
+    if sent is None or sent.spans != _shown_hash(run, place, connection):
+        return True
+    return with_scores and sent.scores != _scores_hash(run, place)
+
+
+def _push(
+    store: AnyStore,
+    client: Client,
+    connection: Connection,
+    runs: Sequence[TrajectorySummary],
+    known: SentRuns,
+    pushed: Pushed,
+    places: Mapping[str, Place],
+    *,
+    with_scores: bool,
+) -> None:
+    spans = _spans(store, [run.id for run in runs])
+    sent: list[Sent] = []
+    to_send: list[SpanRow] = []
+    scores: list[dict[str, Any]] = []
+    for run in runs:
+        members = spans.get(run.id, [])
+        if not members:
+            continue
+        place = places.get(run.id)
+        shown = _shown(run, members, place, connection)
+        before, spans_hash = known.get(run.id), _shown_hash(run, place, connection)
+        if before is None or before.spans != spans_hash:
+            to_send += [observation(span, shown, read=normalise(span)) for span in members]
+            pushed.runs += 1
+        if with_scores:
+            scores += _scores(run, members, shown, place, pushed)
+        kept = "" if before is None else before.scores
+        sent.append(Sent(run.id, spans_hash, _scores_hash(run, place) if with_scores else kept))
+    for request in _requests(to_send):
+        _send(client, request, pushed)
+    for start in range(0, len(scores), _SCORES_OF_REQUEST):
+        part = scores[start : start + _SCORES_OF_REQUEST]
+        reasons = client.send_scores(part)
+        pushed.scores += len(part) - len(reasons)
+        pushed.refused_scores += len(reasons)
+        for reason in reasons:
+            pushed.refuse(reason)
+    known.add(sent)
+
+
+def _send(client: Client, spans: Sequence[SpanRow], pushed: Pushed) -> None:
+    """Sends spans; where Langfuse refuses them as a whole, the halves, until the one that it refuses is alone."""
+    try:
+        rejected, reason = client.send_spans(encode_protobuf(spans))
+    except Refused as error:
+        if len(spans) == 1:
+            pushed.refused_spans += 1
+            pushed.refuse(f"span {spans[0].name!r} of trace {spans[0].trace_id}: {error.message}")
+            return
+        for half in (spans[: len(spans) // 2], spans[len(spans) // 2 :]):
+            _send(client, half, pushed)
+        return
+    pushed.spans += len(spans) - rejected
+    pushed.refused_spans += rejected
+    pushed.refuse(reason)
+
+
+def _requests(spans: Iterable[SpanRow]) -> Iterator[list[SpanRow]]:
+    """Spans in requests of a size that servers and proxies take."""
+    request: list[SpanRow] = []
+    size = 0
+    for span in spans:
+        length = sum(len(value) for value in span.attributes.values() if isinstance(value, str))
+        if request and (len(request) >= _SPANS_OF_REQUEST or size + length > _BYTES_OF_REQUEST):
+            yield request
+            request, size = [], 0
+        request.append(span)
+        size += length
+    if request:
+        yield request
+
+
+def _spans(store: AnyStore, ids: Sequence[str]) -> dict[str, list[SpanRow]]:
+    """The ended spans of runs, each once, in order of start."""
+    named = ", ".join("'{}'".format(id.replace("'", "''")) for id in ids)
+    query = f"SELECT trajectory_id, trace_id, span_id FROM spans WHERE trajectory_id IN ({named}) AND end_ns > 0"  # noqa: S608
+    run_of: dict[_Key, str] = {(trace, span): run for run, trace, span in store.sql(query)[1]}
+    best: dict[_Key, tuple[tuple[bool, int], SpanRow]] = {}
+    for span in store.spans_of_traces(sorted({trace for trace, _ in run_of})):
+        key = (span.trace_id, span.span_id)
+        if key in run_of:
+            rank = (span.end_ns > 0, len(msgspec.json.encode(span)) if key in best else 0)
+            if key in best:
+                other = best[key][1]
+                best[key] = ((other.end_ns > 0, len(msgspec.json.encode(other))), other)
+            if key not in best or rank > best[key][0]:
+                best[key] = (rank, span)
+    found: defaultdict[str, list[SpanRow]] = defaultdict(list)
+    for key, (_, span) in sorted(best.items(), key=lambda item: (item[1][1].start_ns, item[0])):
+        found[run_of[key]].append(span)
+    return dict(found)
+
+
+def _shown(run: TrajectorySummary, spans: Sequence[SpanRow], place: Place | None, connection: Connection) -> ShownRun:
+    root = _root(spans)
+    metadata: dict[str, Any] = {"arttrace.trajectory": run.id, "arttrace.entry": run.entry, **run.metadata}
+    if place is not None:
+        metadata["arttrace.group"] = run.group
+    if run.policy_versions:
+        metadata["arttrace.policy_versions"] = list(run.policy_versions)
+    if run.incomplete:
+        metadata["arttrace.incomplete"] = run.incomplete
+    return ShownRun(
+        name=run.entry.rpartition(":")[2] or run.entry,
+        root=(root.trace_id, root.span_id),
+        tags=run.tags,
+        session=_named(run.metadata, _SESSION) or _said(spans, "session.id", semconv.CONVERSATION_ID),
+        user=_named(run.metadata, _USER) or _said(spans, "user.id"),
+        environment=connection.environment,
+        release=connection.release,
+        metadata=metadata,
+        experiment=None if place is None else _experiment(run, place),
+    )
+
+
+def _root(spans: Sequence[SpanRow]) -> SpanRow:
+    """The span of the run's entry; where there is none, the first that has no parent among them."""
+    ids = {(span.trace_id, span.span_id) for span in spans}
+    tops = [span for span in spans if (span.trace_id, span.parent_span_id) not in ids]
+    entries = [
+        span for span in tops or spans if semconv.ENTRY_NAME in span.attributes or semconv.ENTRY in span.attributes
+    ]
+    return (entries or tops or list(spans))[0]
+
+
+def _experiment(run: TrajectorySummary, place: Place) -> Experiment:
+    """One experiment per member of a group: Langfuse shows one run of each item in it."""
+    name = f"{run.entry} #{place.number + 1}"
+    return Experiment(id=_hash("experiment", name), name=name, item=run.group)
+
+
+def _named(metadata: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    values = (metadata.get(name) for name in names)
+    return next((str(value) for value in values if isinstance(value, (str, int)) and value != ""), None)
+
+
+def _said(spans: Sequence[SpanRow], *names: str) -> str | None:
+    return next((value for name in names for span in spans if (value := _text(span.attributes.get(name)))), None)
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _scores(
+    run: TrajectorySummary, spans: Sequence[SpanRow], shown: ShownRun, place: Place | None, pushed: Pushed
+) -> list[dict[str, Any]]:
+    traces = {span.span_id: span.trace_id for span in spans}
+    environment = shown.environment
+    whole = Scored(shown.root[0], None if _has_trace_alone(run, spans) else shown.root[1])
+    found = []
+    for reward in run.rewards:
+        agent = reward.agent_id
+        of = Scored(traces[agent], agent) if agent in traces else whole
+        try:
+            found.append(score(reward, of, environment=environment, time_ns=run.end_ns or run.start_ns))
+        except NotNumeric as error:
+            pushed.refused_scores += 1
+            pushed.refuse(str(error))
+    if place is not None and place.advantage is not None:
+        at = run.end_ns or run.start_ns
+        found.append(advantage(place.advantage, run.id, whole, of_runs=place.of, environment=environment, time_ns=at))
+    return found
+
+
+def _has_trace_alone(run: TrajectorySummary, spans: Sequence[SpanRow]) -> bool:
+    """Whether its root is the trace's own: then its scores are the trace's."""
+    return _root(spans).parent_span_id is None and ":" not in run.id
+
+
+def _shown_hash(run: TrajectorySummary, place: Place | None, connection: Connection) -> str:
+    """What was sent of its spans: another one is sent again."""
+    number = None if place is None else place.number
+    return _hash(run.revision, run.group, number, run.tags, run.metadata, connection.environment, connection.release)
+
+
+def _scores_hash(run: TrajectorySummary, place: Place | None) -> str:
+    return _hash(run.rewards, None if place is None else (place.advantage, place.of))
+
+
+def _hash(*values: Any) -> str:
+    return hashlib.blake2b(msgspec.json.encode(values, order="sorted"), digest_size=8).hexdigest()

@@ -1,0 +1,195 @@
+"""Langfuse that refuses, hangs, dies, or is something else: a clear error, nothing lost, nothing sent twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from langfuse_server import SECRET, Answer, LangfuseServer, Script, langfuse_server
+from recorded_runs import recorded_group
+from simulated_agent import research_run
+
+from arttrace.commands import cli
+from arttrace.errors import ArttraceError
+from arttrace.langfuse.client import Client, LangfuseAway, LangfuseError
+from arttrace.langfuse.connection import Connection
+from arttrace.paths import DataDir
+from arttrace.records.reward import Reward
+from arttrace.store import Store
+
+
+def _always(status: int, body: bytes = b"{}", **headers: str) -> Script:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return lambda _path, _body: (status, {"content-type": "application/json", **named}, body)
+
+
+def _client(server: LangfuseServer, waits: list[float] | None = None) -> Client:
+    kept: list[float] = [] if waits is None else waits
+    return Client(Connection.resolve(server.environ()), sleep=kept.append)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "type", "said", "hint"),
+    [
+        (401, b'{"message": "Invalid credentials"}', "application/json", "refused the keys", "LANGFUSE_PUBLIC_KEY"),
+        (404, b"<html>no</html>", "text/html", "is not there (404, a web page)", "Langfuse 4 or newer"),
+        (200, b"<html>log in</html>", "text/html", "answered a web page", "LANGFUSE_BASE_URL"),
+        (200, b'{"data": 1}', "application/json", "answered no list", "LANGFUSE_BASE_URL"),
+        (302, b"", "text/plain", "is not there (302)", "its address"),
+    ],
+)
+def test_what_asking_again_cannot_help(status: int, body: bytes, type: str, said: str, hint: str) -> None:
+    script = [_always(status, body, content_type=type)]
+    with langfuse_server(script=script) as server, pytest.raises(LangfuseError) as raised:
+        _client(server).page("/api/public/v2/observations", {})
+    assert said in raised.value.message
+    assert hint in str(raised.value)
+    assert SECRET not in str(raised.value)
+
+
+def test_who_is_busy_is_asked_again_when_it_says() -> None:
+    waits: list[float] = []
+    busy = [_always(429, retry_after="7"), _always(503), lambda _path, _body: None]
+    with langfuse_server(script=busy) as server:
+        assert _client(server, waits).page("/api/public/v2/observations", {}) == ([], None)
+    assert waits[0] == 7
+    assert len(waits) == 3
+
+
+def test_who_never_answers_is_given_up_with_what_to_do() -> None:
+    with (
+        langfuse_server(script=[_always(500)] * 20) as server,
+        pytest.raises(LangfuseAway, match="answered 500") as raised,
+    ):
+        _client(server).page("/api/public/v2/observations", {})
+    assert "goes on where it stopped" in str(raised.value)
+
+
+def test_nobody_there() -> None:
+    connection = Connection.resolve({**LangfuseServer("http://127.0.0.1:1").environ()})
+    with pytest.raises(LangfuseAway, match="does not answer"):
+        Client(connection, sleep=lambda _: None).page("/api/public/v2/observations", {})
+
+
+@pytest.mark.parametrize("missing", ["LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY"])
+def test_a_missing_key_is_named(missing: str) -> None:
+    environ = LangfuseServer("http://127.0.0.1:1").environ()
+    del environ[missing]
+    with pytest.raises(ArttraceError, match=missing):
+        Connection.resolve(environ)
+
+
+def test_the_secret_key_is_in_no_repr() -> None:
+    assert SECRET not in repr(Connection.resolve(LangfuseServer("http://x").environ()))
+
+
+def _stored(path: Path) -> DataDir:
+    data = DataDir(path / ".arttrace")
+    with Store.open(data, create=True) as store:
+        store.append([*recorded_group("g", [0.0, 1.0, 0.5]), *research_run("r")])
+    return data
+
+
+def _run(data: DataDir, server: LangfuseServer, *args: str) -> tuple[int, str]:
+    done = CliRunner().invoke(cli, ["langfuse", *args, "--dir", str(data.root)], env=server.environ())
+    return done.exit_code, done.output + (f"\n{done.exception}" if done.exception else "")
+
+
+def test_one_span_that_is_refused_costs_no_other(tmp_path: Path) -> None:
+    data = _stored(tmp_path)
+    bad = {(span.trace_id, span.span_id) for span in _spans(data) if span.name == "invoke_agent planner"}
+    with langfuse_server(refuses=lambda span: (span.trace_id, span.span_id) in bad) as one:
+        code, said = _run(data, one, "push")
+        assert len(one.observations) == len(_spans(data)) - len(bad)
+        assert code == 1
+        assert f"Langfuse refused {len(bad)} spans" in said
+        assert "400: Invalid span" in said
+
+
+def _spans(data: DataDir) -> list:  # type: ignore[type-arg]
+    with Store.open(data) as store:
+        return [span for run in store.summaries() for span in store.spans(run.id)]
+
+
+@pytest.mark.parametrize("takes_lists", [True, False])
+def test_a_score_that_is_refused_costs_no_other(tmp_path: Path, takes_lists: bool) -> None:
+    data = _stored(tmp_path)
+    with Store.open(data) as store:
+        store.append([Reward(id="x", trajectory_id="r", value=1.0, name="refused")])
+    with langfuse_server(takes_lists=takes_lists) as server:
+        code, said = _run(data, server, "push")
+        names = [one["name"] for one in server.scores.values()]
+    assert sorted(names) == sorted(["reward"] * 3 + ["advantage"] * 3 + ["refused"] * (not takes_lists))
+    if takes_lists:
+        assert code == 1
+        assert "refused 0 spans and 1 scores" in said
+        assert "score refused: invalid" in said
+
+
+def test_a_push_that_was_cut_off_goes_on(tmp_path: Path) -> None:
+    data = _stored(tmp_path)
+    with langfuse_server() as server:
+        assert _run(data, server, "push", "--entry", "agent:run", "--group", "g", "--no-scores")[0] == 0
+        taken = len(server.observations)
+        code, said = _run(data, server, "push")
+        assert code == 0
+        assert f"1 run ({len(server.observations) - taken} spans) and 6 scores sent" in said
+        assert len(server.scores) == 6
+
+
+def test_a_pull_that_was_cut_off_goes_on_at_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arttrace.langfuse.pull._OBSERVATIONS_OF_PAGE", 5)
+    monkeypatch.setattr("arttrace.langfuse.client._TRIES", 1)
+    data, other = _stored(tmp_path), DataDir(tmp_path / "other")
+    with langfuse_server() as server:
+        _run(data, server, "push")
+        total = len(server.observations)
+
+        def through(path: str, body: bytes) -> Answer:
+            query = {"fields": "core,basic,time,io,metadata,model,usage,trace_context", "limit": "5"}
+            return server.list_observations({**query, "expandMetadata": "arttrace_span"})
+
+        server.script = [through, _always(500)]
+        code, said = _run(other, server, "pull")
+        assert code == 1
+        assert "answered 500" in said
+        server.requests.clear()
+        code, said = _run(other, server, "pull")
+        assert code == 0, said
+        assert f"{total} observations and 3 scores taken in" in said
+        assert server.count("/api/public/v2/observations") == -(-total // 5) - 1
+        assert sorted(map(str, _spans(other))) == sorted(map(str, _spans(data)))
+
+
+def test_a_pull_by_tag_takes_whole_traces(tmp_path: Path) -> None:
+    data, other = _stored(tmp_path), DataDir(tmp_path / "other")
+    with langfuse_server() as server:
+        _run(data, server, "push")
+        traces = sorted({trace for trace, _, _ in server.observations})
+        for (trace, _, _), item in server.observations.items():
+            if trace == traces[0] and item["parentObservationId"] is None:
+                item["tags"] = ["keep"]
+        code, said = _run(other, server, "pull", "--tag", "keep", "--json")
+        assert code == 0, said
+        wanted = [one for trace, one, _ in server.observations if trace == traces[0]]
+        assert json.loads(said)["observations"] == len(wanted)
+        assert {span.trace_id for span in _spans(other)} == {traces[0]}
+        assert json.loads(said)["scores"] == sum(one["traceId"] == traces[0] for one in server.scores.values()) - sum(
+            one["traceId"] == traces[0] and one["name"] == "advantage" for one in server.scores.values()
+        )
+
+
+def test_scores_that_are_no_numbers_are_counted(tmp_path: Path) -> None:
+    data, other = _stored(tmp_path), DataDir(tmp_path / "other")
+    with langfuse_server() as server:
+        _run(data, server, "push", "--no-scores")
+        trace = next(iter(server.observations))[0]
+        for number, (value, kind) in enumerate([("good", "CATEGORICAL"), (True, "BOOLEAN"), (0.5, "NUMERIC")]):
+            one = {"id": f"s{number}", "name": "q", "value": value, "dataType": kind, "traceId": trace}
+            server._score({**one, "timestamp": "2026-11-20T10:00:00.000Z", "source": "ANNOTATION"})
+        code, said = _run(other, server, "pull")
+    assert code == 0, said
+    assert "2 scores taken in" in said
+    assert "1 score left out: not numbers" in said
