@@ -13,6 +13,7 @@ import resource
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
@@ -57,14 +58,13 @@ def main() -> None:
             _measure("pull", spans, lambda: pull(store, client, Query(), PullCursor(other, connection, Query().id)))
 
 
-def _measure(what: str, spans: int, work: object) -> None:
+def _measure(what: str, spans: int, work: Callable[[], object]) -> None:
     before = _memory_mb()
     began = time.perf_counter()
-    work()  # type: ignore[operator]
+    work()
     seconds = time.perf_counter() - began
-    print(
-        f"{what:10}  {spans:7} spans  {seconds:6.1f} s  {spans / seconds:8.0f} spans/s  memory {before} -> {_memory_mb()} MB"
-    )
+    pace = f"{spans:7} spans  {seconds:6.1f} s  {spans / seconds:8.0f} spans/s"
+    print(f"{what:10}  {pace}  memory {before} -> {_memory_mb()} MB")
 
 
 def _memory_mb() -> int:

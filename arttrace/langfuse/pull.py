@@ -18,7 +18,7 @@ from arttrace.langfuse.state import Cursor, PullCursor
 from arttrace.records.record import Record
 from arttrace.store import AnyStore
 
-_OBSERVATIONS_OF_PAGE = 200
+_OBSERVATIONS_OF_PAGE = 500
 _TRACES_OF_PAGE = 1000
 _TRACES_AT_ONCE = 40
 _SCORES_OF_PAGE = 100
