@@ -200,8 +200,8 @@ def real_engine(base_model: Path, root: Path) -> Iterator[tuple[str, str]]:
     """A vLLM process of its own; its URL and key."""
     import httpx
 
-    from trainer.serving.engine import EngineOptions, VllmProcess
-    from trainer.serving.model import read_model
+    from trainer.vllm.engine import EngineOptions, VllmProcess
+    from trainer.vllm.model import read_model
 
     process = VllmProcess(EngineOptions(base_model, read_model(base_model)), root / "vllm.log")
     transport = httpx.HTTPTransport(uds=process.address.url.removeprefix("unix:"))

@@ -15,10 +15,10 @@ from tiny_model import make_adapter, make_base_model, reference_logprobs
 from arttrace.paths import DataDir
 from trainer.daemon.gateway import FoundGateway
 from trainer.serving import start_serving
-from trainer.serving.engine import EngineOptions, VllmProcess, serves_on_cpu
-from trainer.serving.model import read_model
 from trainer.step.engines import engines_asleep
 from trainer.step.retry import no_retry
+from trainer.vllm.engine import EngineOptions, VllmProcess, serves_on_cpu
+from trainer.vllm.model import read_model
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 

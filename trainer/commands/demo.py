@@ -37,7 +37,7 @@ def command(seed: int, steps: int | None, judge: str | None, base_model: Path | 
     from trainer.demo import recipe
     from trainer.demo.pipeline import Settings, run_demo
     from trainer.demo.screen import Screen
-    from trainer.serving.model import read_model
+    from trainer.vllm.model import read_model
 
     if base_model is not None:
         read_model(base_model)

@@ -14,11 +14,10 @@ from arttrace.commands.shared.options import SharedOptionsGroup, dir_option, jso
 from arttrace.errors import ServingError, TrainingError
 from arttrace.paths import DataDir
 from arttrace.records.policy import PolicyStep
-from trainer.daemon.config import Keep
 from trainer.grpo.metrics import version_rewards
 from trainer.policies.checkpoints import STATE, Checkpoints
 from trainer.policies.export import export_adapter, export_merged, fork
-from trainer.policies.retention import to_prune
+from trainer.policies.retention import Keep, to_prune
 from trainer.serving import GatewayClient, GatewayStatus, find_serving
 
 

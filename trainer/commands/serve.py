@@ -8,7 +8,7 @@ import click
 
 from arttrace.commands.shared.options import api_key_file_option, dir_option, json_option
 from arttrace.paths import DataDir
-from trainer.log import LogFormat, log_format_option, logging_to
+from trainer.output.log import LogFormat, log_format_option, logging_to
 
 
 @click.command()
@@ -104,7 +104,7 @@ def command(
     """
     # Checked before the import that takes a second.
     from trainer.serving.hub import find_base_model
-    from trainer.serving.model import read_model
+    from trainer.vllm.model import read_model
 
     base_model, name = find_base_model(base_model_given)
     shape = replace(read_model(base_model), name=name)
@@ -112,9 +112,9 @@ def command(
     import msgspec
 
     from trainer.gateway.policies import Policies
-    from trainer.serving.engine import EngineOptions
-    from trainer.serving.report import ServingFile
+    from trainer.gateway.status import ServingFile
     from trainer.serving.server import ServeOptions, serve
+    from trainer.vllm.engine import EngineOptions
 
     if not shape.has_chat_template:
         click.secho(

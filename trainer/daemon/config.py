@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 from arttrace.errors import TrainingError
 from trainer.grpo.advantages import Scale
 from trainer.learner.config import LearnerConfig
+from trainer.policies.retention import Keep
 
 PREFIX = "ARTTRACE_TRAIN_"
 _LEARNER = "learner"
@@ -37,25 +38,6 @@ def names(given: Any) -> Any:
 
 
 Learner = Annotated[LearnerConfig, BeforeValidator(_learner), PlainSerializer(msgspec.to_builtins)]
-
-
-class Keep(BaseModel):
-    """Which versions keep their weights: those of the highest reward, the newest, and every so manieth; all 0: all.
-    `states` is about what is needed to train on exactly, and about no weights."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    best: int = Field(0, ge=0, description="So many of the highest reward.")
-    latest: int = Field(0, ge=0, description="So many of the newest.")
-    every: int = Field(0, ge=0, description="Those whose number it divides.")
-    states: int = Field(
-        3, ge=0, description="So many of the newest keep their optimizer state, two thirds of a version's size; 0: all."
-    )
-
-    @property
-    def everything(self) -> bool:
-        """Whether no version is ever pruned."""
-        return not (self.best or self.latest or self.every)
 
 
 class DaemonConfig(BaseModel):

@@ -42,7 +42,7 @@ from trainer.daemon.state import FAILED, STARTING, STOPPED, DaemonState, Pause, 
 from trainer.grpo.metrics import group_rewards, version_rewards
 from trainer.grpo.trainer import NothingToTrain, PolicyTrainer
 from trainer.learner.interface import Learner, NotFinite
-from trainer.log import Problem
+from trainer.output.log import Problem
 from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.retention import states_to_drop, to_prune
 from trainer.step.phases import Clock, Phase

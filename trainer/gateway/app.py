@@ -17,16 +17,17 @@ from arttrace.errors import ServingError
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.wire import Api
 from trainer.gateway.engines.pool import Pool
-from trainer.gateway.engines.sleep import Sleeper
 from trainer.gateway.errors import Refusal
 from trainer.gateway.gate import Gate
-from trainer.gateway.generation import Generation, disconnected, read_body
+from trainer.gateway.generation.route import Generation
+from trainer.gateway.http.body import disconnected, read_body
 from trainer.gateway.http.routes import Routes
 from trainer.gateway.policies import Policies
 from trainer.gateway.publish import Publisher
 from trainer.gateway.recording.recorder import Recorder
 from trainer.gateway.recording.trajectories import EndOrder, RewardOrder
-from trainer.serving.report import EngineStatus, GateStatus, GatewayStatus, RecordingStatus
+from trainer.gateway.sleep import Sleeper
+from trainer.gateway.status import EngineStatus, GateStatus, GatewayStatus, RecordingStatus
 
 _GENERATING: tuple[tuple[Api, str], ...] = (
     ("chat_completions", "/v1/chat/completions"),

@@ -20,8 +20,8 @@ from trainer.gateway.engines.pool import Pool, Replica
 from trainer.gateway.engines.upstream import EngineGone, Upstream
 from trainer.gateway.errors import engine_down
 from trainer.gateway.policies import Policies, Version
-from trainer.serving.model import Probe
-from trainer.serving.report import PublishReport
+from trainer.gateway.status import PublishReport
+from trainer.vllm.model import Probe
 
 
 class Adapter(msgspec.Struct, frozen=True):

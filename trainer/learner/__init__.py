@@ -26,7 +26,7 @@ def make_learner(base_model: Path, config: LearnerConfig) -> "BaseLearner":
     if not faulthandler.is_enabled() and sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)  # a compiled package that crashes takes the process with it: say where
     if config.loader == "unsloth":
-        from trainer.learner.quiet import import_unsloth
+        from trainer.output.quiet import import_unsloth
 
         import_unsloth()
     if config.engine == "trl":

@@ -17,10 +17,10 @@ from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import NotFinite, Sample, StepMetrics
 from trainer.learner.memory import is_out_of_memory, let_go
 from trainer.learner.policy_model import trainable
-from trainer.learner.quiet import quiet
 from trainer.learner.ranks import largest, total
 from trainer.learner.samples import Plan, plan_step, split_minibatches
 from trainer.learner.state import Snapshot, load_state, save_state
+from trainer.output.quiet import quiet
 
 UNSOUND = "The weights were left as they were. Lower the learning rate, or look at the last rewards and versions."
 SMALLER = "Nothing was changed. Lower micro_batch_tokens, or use --gradient-checkpointing."

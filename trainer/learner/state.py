@@ -13,7 +13,7 @@ from arttrace.errors import TrainingError
 from arttrace.records.policy import PolicyStep
 from trainer.learner.config import LearnerConfig
 from trainer.learner.policy_model import optimizer_settings, trainable
-from trainer.learner.quiet import quiet
+from trainer.output.quiet import quiet
 from trainer.policies.checkpoints import DROPPED, STATE
 
 _ADAPTER = "adapter_model.safetensors"

@@ -18,11 +18,11 @@ from arttrace.errors import TrainingError
 from trainer.learner.config import LearnerConfig
 from trainer.learner.memory import is_out_of_memory
 from trainer.learner.policy_model import load_policy, make_optimizer, trainable
-from trainer.learner.quiet import import_trl, quiet
 from trainer.learner.state import load_state, save_state
 from trainer.offline.plan import OfflinePlan, Tell
 from trainer.offline.render import Example, shared_context
 from trainer.offline.torch_head import use_where_triton_is_missing
+from trainer.output.quiet import import_trl, quiet
 
 import_trl()
 use_where_triton_is_missing()

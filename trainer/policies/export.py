@@ -35,7 +35,7 @@ def export_merged(source: Path, base_model: Path, directory: Path) -> None:
         from peft import PeftModel
         from transformers import AutoModelForCausalLM
 
-        from trainer.learner.quiet import quiet
+        from trainer.output.quiet import quiet
 
         with quiet():
             base: Any = AutoModelForCausalLM.from_pretrained(str(base_model), dtype="auto", local_files_only=True)

@@ -4,7 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from trainer.daemon.config import Keep
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Keep(BaseModel):
+    """Which versions keep their weights: those of the highest reward, the newest, and every so manieth; all 0: all.
+    `states` is about what is needed to train on exactly, and about no weights."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    best: int = Field(0, ge=0, description="So many of the highest reward.")
+    latest: int = Field(0, ge=0, description="So many of the newest.")
+    every: int = Field(0, ge=0, description="Those whose number it divides.")
+    states: int = Field(
+        3, ge=0, description="So many of the newest keep their optimizer state, two thirds of a version's size; 0: all."
+    )
+
+    @property
+    def everything(self) -> bool:
+        """Whether no version is ever pruned."""
+        return not (self.best or self.latest or self.every)
 
 
 def to_prune(steps: Sequence[int], rewards: Mapping[int, float], keep: Keep, served: Collection[int] = ()) -> list[int]:

@@ -13,7 +13,7 @@ import msgspec
 
 from arttrace.errors import MayPass, ServingError
 from arttrace.paths import DataDir
-from trainer.serving.report import GatewayStatus, PublishReport, ServingFile
+from trainer.gateway.status import GatewayStatus, PublishReport, ServingFile
 
 _TIMEOUT_S = 180.0
 _START = "Start it with: arttrace serve --base-model DIR"

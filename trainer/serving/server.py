@@ -23,19 +23,19 @@ from arttrace.paths import DataDir
 from arttrace.system.private_files import make_directory, tighten_data
 from trainer.gateway.app import Gateway
 from trainer.gateway.engines.pool import Pool, Replica
-from trainer.gateway.engines.sleep import Sleeper
 from trainer.gateway.gate import Gate
 from trainer.gateway.http.server import gateway_server
 from trainer.gateway.policies import Policies, Version
 from trainer.gateway.publish import Publisher, read_adapter
 from trainer.gateway.recording.recorder import recorder_of
-from trainer.log import Problem, same_level
+from trainer.gateway.sleep import Sleeper
+from trainer.gateway.status import ServingFile
+from trainer.output.log import Problem, same_level
 from trainer.policies.checkpoints import Checkpoints
 from trainer.serving.client import find_serving
-from trainer.serving.engine import EngineOptions
-from trainer.serving.model import make_probe
-from trainer.serving.report import ServingFile
 from trainer.serving.supervisor import Say, Supervisor
+from trainer.vllm.engine import EngineOptions
+from trainer.vllm.model import make_probe
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 

@@ -12,8 +12,8 @@ from arttrace.errors import ServingError
 from trainer.gateway.engines.pool import Replica
 from trainer.gateway.engines.upstream import Upstream
 from trainer.gateway.publish import Publisher
-from trainer.log import Problem, make_room
-from trainer.serving.engine import EngineAddress, EngineOptions, VllmProcess
+from trainer.output.log import Problem, make_room
+from trainer.vllm.engine import EngineAddress, EngineOptions, VllmProcess
 
 Say = Callable[[str], None]
 

@@ -16,11 +16,10 @@ from arttrace.paths import DataDir
 from arttrace.records.policy import Consumed, PolicyStep
 from trainer.commands.policies import command as policies
 from trainer.commands.status import command as status
-from trainer.daemon.config import Keep
 from trainer.daemon.state import DaemonState, Plan, PlannedGroup, Queue, write_state
 from trainer.grpo.metrics import GroupReward
 from trainer.policies.checkpoints import Checkpoints
-from trainer.policies.retention import to_prune
+from trainer.policies.retention import Keep, to_prune
 
 torch = pytest.importorskip("torch")
 

@@ -25,13 +25,13 @@ from arttrace.records.reward import Reward
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import Store
 from trainer.commands.train.cli import command
+from trainer.gateway.status import ServingFile
 from trainer.grpo import batch
 from trainer.grpo.selection import Chosen
 from trainer.grpo.shares import share_out
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample, StepMetrics
 from trainer.policies.checkpoints import Checkpoints
-from trainer.serving.report import ServingFile
 
 
 class StandInLearner:

@@ -23,19 +23,19 @@ from arttrace.errors import TrainingError
 from arttrace.paths import DataDir
 from arttrace.rewards.judge_prompt import parse_prompt
 from arttrace.store import Store
-from trainer.daemon.config import DaemonConfig, Keep
+from trainer.daemon.config import DaemonConfig
 from trainer.daemon.machine import Daemon
 from trainer.daemon.prometheus import render, serving_metrics
 from trainer.daemon.scoring import JudgeTerms
 from trainer.daemon.state import DaemonState, Queue, read_state, write_state
+from trainer.gateway.status import EngineStatus
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import NotFinite, Sample, StepMetrics
 from trainer.policies.checkpoints import STATE, Checkpoints
 from trainer.policies.export import fork
-from trainer.policies.retention import states_to_drop
+from trainer.policies.retention import Keep, states_to_drop
 from trainer.serving import GatewayStatus, PublishReport
 from trainer.serving.client import GatewayGone
-from trainer.serving.report import EngineStatus
 from trainer.step.phases import Phase
 from trainer.step.signals import stop_on_signals
 

@@ -16,8 +16,8 @@ from trainer.gateway.engines.upstream import Upstream
 from trainer.gateway.policies import Policies
 from trainer.gateway.publish import Publisher
 from trainer.gateway.recording.recorder import Recorder
-from trainer.serving.engine import EngineAddress
-from trainer.serving.model import Probe
+from trainer.vllm.engine import EngineAddress
+from trainer.vllm.model import Probe
 
 
 @pytest.fixture

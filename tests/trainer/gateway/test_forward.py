@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from spool import read_spans
 from stand_in_engine import StandInEngine, write_adapter
 
-from trainer.gateway import generation
 from trainer.gateway.engines.upstream import Upstream
 from trainer.gateway.errors import Refusal
+from trainer.gateway.generation import route
+from trainer.gateway.generation.request import read_request
 from trainer.gateway.policies import Policies
-from trainer.gateway.requests import read_request
-from trainer.serving.engine import EngineAddress
+from trainer.vllm.engine import EngineAddress
 
 Json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -164,7 +164,7 @@ async def test_other_routes_are_refused_in_the_same_form(site: Site) -> None:
 async def test_a_body_beyond_the_bound_is_refused_whether_its_length_is_told_or_not(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(generation, "MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr(route, "MAX_BODY_BYTES", 1000)
 
     async def untold():
         for _ in range(30):

@@ -24,10 +24,10 @@ from arttrace.store import Store
 from trainer.daemon.config import DaemonConfig
 from trainer.daemon.gateway import FoundGateway
 from trainer.daemon.machine import Daemon
+from trainer.gateway.status import ServingFile
 from trainer.learner import make_learner
 from trainer.learner.config import LearnerConfig
 from trainer.policies.checkpoints import CheckpointError, Checkpoints
-from trainer.serving.report import ServingFile
 from trainer.step.phases import Phase
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="only root mounts a small disk")

@@ -13,8 +13,8 @@ from trainer.gateway.engines.pool import Pool, Replica
 from trainer.gateway.engines.upstream import Upstream
 from trainer.gateway.policies import Policies, Version
 from trainer.gateway.publish import Publisher, read_adapter
-from trainer.serving.engine import EngineAddress
-from trainer.serving.model import Probe
+from trainer.vllm.engine import EngineAddress
+from trainer.vllm.model import Probe
 
 
 async def test_a_new_version_answers_the_next_call_and_the_old_one_is_unloaded(site: Site) -> None:

@@ -6,8 +6,8 @@ import pytest
 from gateway_site import Site
 from stand_in_engine import write_adapter
 
+from trainer.gateway.generation.request import read_request
 from trainer.gateway.policies import Policies
-from trainer.gateway.requests import read_request
 
 LOGPROBS = "message.output_text.logprobs"
 

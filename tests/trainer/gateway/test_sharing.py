@@ -18,9 +18,9 @@ from stand_in_engine import write_adapter
 from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir
 from trainer.daemon.gateway import FoundGateway
-from trainer.gateway.engines.sleep import Sleeper
+from trainer.gateway.sleep import Sleeper
+from trainer.gateway.status import ServingFile
 from trainer.serving.client import GatewayGone
-from trainer.serving.report import ServingFile
 from trainer.step.engines import engines_asleep
 from trainer.step.retry import RetryUntilStopped, Stopped
 

@@ -16,8 +16,8 @@ from stand_in_engine import write_adapter
 
 from arttrace.errors import ServingError
 from trainer.gateway.engines.pool import Replica
-from trainer.gateway.engines.sleep import Sleeper
 from trainer.gateway.publish import require_same
+from trainer.gateway.sleep import Sleeper
 
 
 async def until(condition) -> None:

@@ -14,8 +14,8 @@ import pytest
 from arttrace.errors import ServingError
 from trainer.gateway.engines.connections import BrokenOff, Connections, NotConnected
 from trainer.gateway.engines.upstream import Upstream
-from trainer.serving.engine import EngineAddress
-from trainer.serving.model import Probe
+from trainer.vllm.engine import EngineAddress
+from trainer.vllm.model import Probe
 
 
 def test_a_closed_engine_is_an_engine_that_does_not_answer() -> None:

@@ -15,12 +15,12 @@ from arttrace.records.record import Record
 from arttrace.records.reward import Reward
 from arttrace.store import Store
 from arttrace.trajectories.groups import group_trajectories
+from trainer.gateway.status import EngineStatus
 from trainer.grpo.trainer import PolicyTrainer
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample, StepMetrics
 from trainer.policies.checkpoints import Checkpoints
 from trainer.serving import GatewayStatus, PublishReport
-from trainer.serving.report import EngineStatus
 from trainer.step.phases import Clock, Phase
 
 

@@ -21,7 +21,7 @@ EMULATOR = shutil.which("qemu-x86_64")
     "program",
     [
         "import torch; assert not torch.cpu._is_avx512_supported(); "
-        "from trainer.learner.quiet import import_unsloth; import_unsloth()",
+        "from trainer.output.quiet import import_unsloth; import_unsloth()",
         "from vllm.platforms import current_platform; current_platform.import_kernels(); "
         "import torch; assert hasattr(torch.ops._C, 'silu_and_mul')",
     ],

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from arttrace.errors import TrainingError
+from trainer.gateway.status import EngineStatus
 from trainer.learner.base import BaseLearner
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample
@@ -19,7 +20,6 @@ from trainer.learner.packed.engine import PackedLearner
 from trainer.learner.policy_model import load_policy
 from trainer.learner.trl.engine import TrlLearner
 from trainer.serving import GatewayStatus
-from trainer.serving.report import EngineStatus
 from trainer.step.engines import engines_asleep
 from trainer.step.retry import no_retry
 

@@ -25,7 +25,7 @@ from arttrace.store import Store
 from trainer.commands.policies import command as policies
 from trainer.commands.train.cli import command
 from trainer.policies.checkpoints import Checkpoints
-from trainer.serving.model import read_model
+from trainer.vllm.model import read_model
 
 
 @pytest.fixture(scope="module")

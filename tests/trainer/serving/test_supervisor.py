@@ -10,9 +10,9 @@ import pytest
 
 from trainer.gateway.engines.pool import Replica
 from trainer.serving import supervisor
-from trainer.serving.engine import EngineOptions
-from trainer.serving.model import read_model
 from trainer.serving.supervisor import Supervisor
+from trainer.vllm.engine import EngineOptions
+from trainer.vllm.model import read_model
 
 
 class Watched(Replica):

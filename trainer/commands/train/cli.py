@@ -20,7 +20,7 @@ from trainer.commands.train.report import require_base_model, require_served
 from trainer.daemon.config import print_config
 from trainer.grpo.advantages import Scale
 from trainer.learner import LearnerConfig
-from trainer.log import LogFormat, log_format_option
+from trainer.output.log import LogFormat, log_format_option
 from trainer.policies.checkpoints import Checkpoints
 from trainer.serving import GatewayClient, find_serving
 from trainer.step.version import finish_open_step

@@ -21,15 +21,16 @@ from arttrace.paths import DataDir
 from arttrace.store.access.remote import read_owner
 from arttrace.store.server.owner import HOST, hold_store
 from trainer.commands.train.report import print_step, require_base_model, require_served
-from trainer.daemon.config import DaemonConfig, Keep, load_config, names
+from trainer.daemon.config import DaemonConfig, load_config, names
 from trainer.daemon.gateway import FoundGateway
 from trainer.daemon.machine import Daemon
 from trainer.daemon.prometheus import render, serving_metrics
 from trainer.daemon.scoring import JudgeTerms
 from trainer.daemon.state import DaemonState
 from trainer.learner import make_learner
-from trainer.log import LogFormat, Problem, logging_to
+from trainer.output.log import LogFormat, Problem, logging_to
 from trainer.policies.checkpoints import Checkpoints
+from trainer.policies.retention import Keep
 from trainer.serving import ServingFile
 from trainer.step.reporters import open_reporters
 from trainer.step.signals import stop_on_signals

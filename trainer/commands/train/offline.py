@@ -21,8 +21,8 @@ from trainer.offline.plan import Method, OfflinePlan, plan_dpo, plan_sft, requir
 from trainer.offline.step import load_tokenizer, train_offline
 from trainer.policies.checkpoints import Checkpoints
 from trainer.serving import GatewayClient, ServingFile
-from trainer.serving.model import read_model
 from trainer.step.reporters import open_reporters
+from trainer.vllm.model import read_model
 
 
 class OfflineTerms(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from arttrace.errors import TrainingError
 from arttrace.records.policy import PolicyStep
 from trainer.policies.checkpoints import Checkpoints, Use
 from trainer.serving import ServingFile
-from trainer.serving.model import read_model
+from trainer.vllm.model import read_model
 
 
 def require_served(serving: ServingFile | None, policy: str, base_model: Path | None) -> None:

@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from arttrace.errors import TrainingError
 from trainer.demo.model.tokenizer import END, build_tokenizer, call_phrases, words_of
-from trainer.learner.quiet import quiet
+from trainer.output.quiet import quiet
 
 _BATCH_ROWS = 16
 _LEARNING_RATE = 3e-3

@@ -12,8 +12,8 @@ from arttrace.errors import ServingError
 from arttrace.records.values.nesting import UNREADABLE
 from trainer.gateway.engines.connections import Answer, BrokenOff, Connections
 from trainer.gateway.errors import engine_down
-from trainer.serving.engine import EngineAddress
-from trainer.serving.model import Probe
+from trainer.vllm.engine import EngineAddress
+from trainer.vllm.model import Probe
 
 _JSON = {"content-type": "application/json", "accept-encoding": "identity"}
 _T = TypeVar("_T")

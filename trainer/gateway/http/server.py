@@ -32,7 +32,7 @@ def gateway_server(app: ASGIApp) -> uvicorn.Server:
     return _QuietServer(
         uvicorn.Config(
             app,
-            http=BoundedProtocol,
+            http=GatewayProtocol,
             ws="none",
             log_config=None,
             access_log=False,
@@ -52,7 +52,7 @@ class _QuietServer(uvicorn.Server):
         yield
 
 
-class BoundedProtocol(HttpToolsProtocol):
+class GatewayProtocol(HttpToolsProtocol):
     """One client's connection. It ends when a request does not come whole in time, its head is endless, or its answer
     is not read: each of them would otherwise hold a place, or a version of the policy, for ever."""
 

@@ -30,7 +30,7 @@ from arttrace.wire import Ending, Exchange, decode
 from trainer.gateway.errors import Refusal
 from trainer.gateway.recording.identity import Owner
 from trainer.gateway.recording.trajectories import SCOPE_NAME, EndOrder, EndReport, RewardOrder, Trajectories
-from trainer.log import Problem
+from trainer.output.log import Problem
 
 MAX_ANSWER_BYTES = 64 << 20
 """Of one answer no more than this is kept for decoding."""

@@ -25,9 +25,9 @@ from trainer.learner.packed.forest import Block, Forest, plant, split_forests
 from trainer.learner.packed.head import log_probabilities
 from trainer.learner.packed.losses import Before, loss_terms, trajectory_sums
 from trainer.learner.policy_model import as_reference, load_policy, make_optimizer, trainable
-from trainer.learner.quiet import quiet
 from trainer.learner.ranks import rank_and_count, total
 from trainer.learner.samples import Plan
+from trainer.output.quiet import quiet
 
 
 @dataclass(frozen=True, slots=True)

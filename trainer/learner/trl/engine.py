@@ -12,9 +12,9 @@ from arttrace.errors import TrainingError
 from trainer.learner.base import BaseLearner, Tally
 from trainer.learner.config import LearnerConfig
 from trainer.learner.policy_model import load_policy, make_optimizer
-from trainer.learner.quiet import quiet
 from trainer.learner.samples import Plan, pad_rows, split_rows
 from trainer.learner.trl.trainer import GivenTrajectoriesTrainer
+from trainer.output.quiet import quiet
 
 
 class TrlLearner(BaseLearner):

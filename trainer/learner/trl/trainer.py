@@ -29,8 +29,8 @@ from torch.utils.data import DataLoader
 from trainer.learner.base import Tally
 from trainer.learner.config import LearnerConfig
 from trainer.learner.policy_model import as_reference
-from trainer.learner.quiet import import_trl
 from trainer.learner.samples import MicroBatch
+from trainer.output.quiet import import_trl
 
 _trl = import_trl()
 from datasets import Dataset  # noqa: E402

@@ -11,9 +11,9 @@ from pathlib import Path
 from arttrace.errors import ServingError
 from arttrace.paths import DataDir
 from arttrace.system.exit_status import how_ended
+from trainer.gateway.status import ServingFile
 from trainer.serving.client import GatewayClient, find_serving
-from trainer.serving.process import GuardedProcess
-from trainer.serving.report import ServingFile
+from trainer.vllm.process import GuardedProcess
 
 Progress = Callable[[str, float], None]
 """Told about five times a second: the newest line of the child's output, and the seconds since its start."""

@@ -3,47 +3,57 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Protocol
 
 from starlette.types import Receive, Scope, Send
 
 from arttrace.semconv import POLICY_VERSION_HEADER, SAMPLING_HEADER
 from arttrace.wire import Api, Ending
 from trainer.gateway.engines.connections import Answer, BrokenOff, NotConnected
+from trainer.gateway.engines.pool import Pool
 from trainer.gateway.errors import EngineDown, Refusal, engine_down
-from trainer.gateway.gate import MAX_BODY_BYTES, Place
-from trainer.gateway.policies import Version
+from trainer.gateway.gate import MAX_BODY_BYTES, Gate, Place
+from trainer.gateway.generation.request import read_request
+from trainer.gateway.http.body import disconnected, read_body
+from trainer.gateway.policies import Policies, Version
 from trainer.gateway.recording.identity import Owner, owner_of
-from trainer.gateway.recording.recorder import RecordedCall
-from trainer.gateway.requests import read_request
-
-if TYPE_CHECKING:
-    from trainer.gateway.app import Gateway
+from trainer.gateway.recording.recorder import RecordedCall, Recorder
 
 _PASSED_HEADERS = frozenset({b"content-type", b"retry-after", b"x-request-id"})
 _VERSION_HEADER, _SAMPLING_HEADER = POLICY_VERSION_HEADER.encode(), SAMPLING_HEADER.encode()
 
 
+class GenerationDependencies(Protocol):
+    """What a generation needs. It is read at each request, since a recorder and the settings may change."""
+
+    gate: Gate
+    policies: Policies
+    pool: Pool
+    recorder: Recorder | None
+    joins_traceparents: bool
+    policy_sampling: bool
+
+
 class Generation:
     """One generating route of the engine: `names` are the trajectory and the sub-agent that its URL named."""
 
-    def __init__(self, gateway: Gateway, api: Api, path: str) -> None:
-        self._gateway = gateway
+    def __init__(self, needs: GenerationDependencies, api: Api, path: str) -> None:
+        self._needs = needs
         self._api = api
         self._path = path
 
     async def __call__(self, names: Mapping[str, str], scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        gateway = self._gateway
+        needs = self._needs
         call: RecordedCall | None = None
         ending: Ending = "cancelled"
         try:
-            owner = owner_of(names, scope["headers"], traceparent=gateway.joins_traceparents)
-            with gateway.gate.entered() as place:
+            owner = owner_of(names, scope["headers"], traceparent=needs.joins_traceparents)
+            with needs.gate.entered() as place:
                 body = await read_body(scope, receive, MAX_BODY_BYTES, place.hold)
-                if owner is not None and gateway.recorder is not None:
-                    call = gateway.recorder.begin(owner, self._path, scope["headers"], body)
+                if owner is not None and needs.recorder is not None:
+                    call = needs.recorder.begin(owner, self._path, scope["headers"], body)
                     send = call.tap(send)
                 ending = await self._until_answered_or_left(body, owner, place, receive, send)
         except Refusal as refusal:
@@ -79,34 +89,34 @@ class Generation:
             watching.cancel()
 
     async def _answer(self, body: bytes, owner: Owner | None, place: Place, send: Send) -> Ending:
-        gateway = self._gateway
+        needs = self._needs
         trajectory = None if owner is None else owner.trajectory or owner.trace_id
         request = read_request(body, self._api)
-        until = asyncio.get_running_loop().time() + gateway.gate.max_hold_s
+        until = asyncio.get_running_loop().time() + needs.gate.max_hold_s
         while True:
-            await gateway.gate.opened()
+            await needs.gate.opened()
             # Nothing is awaited from here until the version and the replica know of the request.
-            version = gateway.policies.resolve(request.model)
+            version = needs.policies.resolve(request.model)
             try:
-                replica, upstream = gateway.pool.pick(version, trajectory)
+                replica, upstream = needs.pool.pick(version, trajectory)
             except EngineDown:
                 # No engine has seen anything of the request: it may wait for one that is being restarted.
-                if gateway.pool.ready():
+                if needs.pool.ready():
                     raise
-                with gateway.gate.holding():
-                    if await gateway.pool.one_ready(until):
+                with needs.gate.holding():
+                    if await needs.pool.one_ready(until):
                         continue
-                raise gateway.pool.down() from None
-            with gateway.gate.passing(), version.answering(), replica.answering():
+                raise needs.pool.down() from None
+            with needs.gate.passing(), version.answering(), replica.answering():
                 try:
                     answer = await upstream.forward(
-                        self._path, request.for_engine(version, as_the_policy_samples=gateway.policy_sampling)
+                        self._path, request.for_engine(version, as_the_policy_samples=needs.policy_sampling)
                     )
                 except NotConnected:  # it has seen nothing of the request, so that another may answer
                     replica.lose()
                     continue
                 with answer:
-                    sampling = b"policy" if gateway.policy_sampling else b"processed" if replica.processed else None
+                    sampling = b"policy" if needs.policy_sampling else b"processed" if replica.processed else None
                     return await _pass_on(answer, version, sampling, place, send)
 
 
@@ -146,36 +156,3 @@ async def _stream_on(answer: Answer, send: Send) -> Ending:
         return "error"
     await send({"type": "http.response.body", "body": b""})
     return "complete"
-
-
-async def read_body(
-    scope: Scope, receive: Receive, limit: int, hold: Callable[[int], None] = lambda size: None
-) -> bytes:
-    """The request's body. Raises Refusal: 413 beyond `limit` bytes, 499 when the client went away.
-
-    `hold` is told of every part that came, and may refuse.
-    """
-    too_large = Refusal(413, "invalid_request_error", f"the request is larger than {limit} bytes")
-    length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-    if not length.isdigit() or int(length) > limit:
-        raise too_large
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Refusal(499, "client_closed_request", "the client closed the connection")
-        part: bytes = message.get("body", b"")
-        size += len(part)
-        if size > limit:
-            raise too_large
-        hold(len(part))
-        parts.append(part)
-        if not message.get("more_body", False):
-            return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-async def disconnected(receive: Receive) -> None:
-    """Wait until the client has gone away, or has its answer."""
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from arttrace.errors import ServingError
 from arttrace.system.exit_status import how_ended
-from trainer.serving.model import ModelShape, kv_cache_gib
-from trainer.serving.process import GuardedProcess
+from trainer.vllm.model import ModelShape, kv_cache_gib
+from trainer.vllm.process import GuardedProcess
 
 _INSTALL = "Install the trainer's requirements: pip install -r requirements/cpu.txt (or requirements/cuda.txt)."
 _COMPILER = "Install a C++ compiler (Debian and Ubuntu: apt-get install g++) and start again."

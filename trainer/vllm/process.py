@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from trainer.serving import guard
+from trainer.vllm import guard
 
 
 class GuardedProcess:

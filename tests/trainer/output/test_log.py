@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer import log
-from trainer.log import Problem, logging_to, make_room, same_level
+from trainer.output import log
+from trainer.output.log import Problem, logging_to, make_room, same_level
 
 _TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 

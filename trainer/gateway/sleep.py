@@ -16,7 +16,7 @@ from trainer.gateway.engines.upstream import EngineGone
 from trainer.gateway.errors import Refusal
 from trainer.gateway.gate import Gate
 from trainer.gateway.publish import Publisher
-from trainer.log import Problem
+from trainer.output.log import Problem
 
 _REASON = "sleep"
 _TRIES, _BETWEEN_S = 5, 2.0

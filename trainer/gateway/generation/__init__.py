@@ -1,0 +1,1 @@
+"""The routes that generate: what a request asks for, and its way to an engine and back."""

@@ -1,0 +1,1 @@
+"""What the processes of the trainer print: lines of a log, and the silence of the libraries."""
