@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from spool import finished_spans
+
+from arttrace.trajectories import build_trajectories
 
 HERE = Path(__file__).parent
 TABLE = HERE.parents[1] / "docs" / "frameworks.md"
@@ -44,3 +49,37 @@ def test_a_framework_as_the_table_has_it(name: str, tmp_path: Path) -> None:
     tried = environments.try_out(environments.FRAMEWORKS[name], folder, tmp_path / "data")
     assert tried.row == claimed()[tried.framework.title]
     assert "42" in tried.printed
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("exported", ["", "SPAN_ONLY"], ids=["no content", "content on spans"])
+@pytest.mark.parametrize("schema", ["1", "2"])
+def test_google_adk_tells_its_own_calls(schema: str, exported: str, tmp_path: Path) -> None:
+    """Behind a client without a hook, whatever ADK was told to export; its first schema exports messages elsewhere."""
+    folder = Path(os.environ.get("ARTTRACE_FRAMEWORKS", tmp_path / "environments"))
+    python = environments.environment(environments.FRAMEWORKS["google_adk"], folder)
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(HERE.parents[1]),
+        "ARTTRACE_DIR": str(tmp_path / "d"),
+        "ARTTRACE_RAISE": "1",
+        "ADK_TELEMETRY_SCHEMA_VERSION_OPT_IN": schema,
+        "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": exported,
+    }
+    command = [str(python), str(HERE / "twice.py"), "gemini_google_adk"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-6000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == ["It is 42."] * 2
+    (run,) = build_trajectories(finished_spans(tmp_path / "d"))
+    names = {agent.id: agent.name for agent in run.agents}
+    assert sorted(names[placed.agent_id] for placed in run.calls) == ["boss", "boss", "helper", "helper"]
+    assert run.incomplete == ""
+    if schema == "1":
+        assert sum(run.unread.values()) == 4
+        return
+    assert run.unread == {}
+    said = [[message.role for message in placed.call.messages] for placed in run.calls]
+    assert sorted(map(len, said)) == [2, 2, 4, 4]
+    assert all(placed.call.choices[0].message.parts for placed in run.calls)
+    ran = {tool.name: (tool.arguments, tool.result, tool.inferred) for tool in run.tool_calls}
+    assert ran["double"] == ('{"number":21}', '{"result":"42"}', False)

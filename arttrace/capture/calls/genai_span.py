@@ -58,6 +58,8 @@ class Followed(Protocol):
     """Of one span: the innermost scope inside it, and what is to be done when it ends."""
 
     scope: Scope
+    unsaid: Mapping[str, Any]
+    """What its library knows and does not put on the span: content that it was not asked to export."""
 
     @property
     def is_awaited(self) -> bool:
@@ -83,6 +85,7 @@ class FollowedScope:
 
     def __init__(self, scope: Scope, is_tool: bool, opened: bool) -> None:
         self.scope = scope
+        self.unsaid: Mapping[str, Any] = {}
         self._is_tool = is_tool
         self._opened = opened
         if opened:
@@ -121,7 +124,7 @@ class FollowedScope:
 
     def end(self, said: Said) -> None:
         """Record what was said, and end the scope where it is this span's own."""
-        scope, attributes = self.scope, said.attributes
+        scope, attributes = self.scope, {**said.attributes, **self.unsaid}
         if self._is_tool:
             scope.run_by(scope.library, attributes.get(semconv.TOOL_CALL_ID) or None)
         else:
@@ -151,6 +154,7 @@ class ToolOfRollout:
 
     def __init__(self, scope: Scope, tools: RecordedTools, name: str) -> None:
         self.scope = scope
+        self.unsaid: Mapping[str, Any] = {}
         self._tools = tools
         self._asked = tools.asked
         self._name = name
@@ -171,6 +175,7 @@ class FollowedCall:
 
     def __init__(self, scope: Scope, name: str) -> None:
         self.scope = scope
+        self.unsaid: Mapping[str, Any] = {}
         self.span = OpenSpan(name, SpanKind.CLIENT, scope.context, time.time_ns())
         self._execution = claim_execution(scope.root.execution)
         self._calls = scope.calls
@@ -196,7 +201,7 @@ class FollowedCall:
 
     def end(self, said: Said) -> None:
         """Record the call, unless it was recorded meanwhile or was none."""
-        scope, attributes = self.scope, said.attributes
+        scope, attributes = self.scope, {**said.attributes, **self.unsaid}
         if not self.is_awaited or semconv.REQUEST_MODEL not in attributes:
             return
         scope.calls += 1

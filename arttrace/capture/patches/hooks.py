@@ -40,6 +40,7 @@ _HOOKS = (
     ("agno.agent.agent", "frameworks.agno:install_agent"),
     ("agno.team.team", "frameworks.agno:install_team"),
     ("agno.tools.function", "frameworks.agno:install_tools"),
+    ("google.adk.telemetry.tracing", "frameworks.google_adk:install"),
     ("pydantic_ai.agent", "frameworks.pydantic_ai:install"),
     ("smolagents.tools", "frameworks.smolagents:install_tools"),
     ("smolagents.agents", "frameworks.smolagents:install_agents"),

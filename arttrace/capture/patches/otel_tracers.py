@@ -47,6 +47,12 @@ def install_sdk(module: ModuleType) -> None:
     patch(module.Span, "end", _end)
 
 
+def followed_by(span: Any) -> Followed | None:
+    """What is recorded of a span that has not ended, where it is followed."""
+    followed: Followed | None = getattr(span, _FOLLOWED, None)
+    return followed
+
+
 def innermost(own: Scope | None) -> Scope | None:
     """The inner one of the flow's own scope and that of the library's span that is current."""
     return _inner(own, getattr(get_current_span(), _SCOPE, None))

@@ -1,7 +1,8 @@
 """Spans of other SDKs under the names of the conventions, from which trajectories are built. Pure.
 
 Understood: older and newest OpenTelemetry GenAI names (`gen_ai.prompt.N...`, `gen_ai.system`, message events),
-OpenInference, OpenLLMetry's `traceloop.*`, Vercel's `ai.*`, Strands' events and Langfuse's OpenTelemetry attributes.
+OpenInference, OpenLLMetry's `traceloop.*`, Vercel's `ai.*`, Google ADK's `call_llm`, Strands' events and Langfuse's
+OpenTelemetry attributes.
 The stored span stays as it came; what it does not say is left out, never invented.
 """
 
@@ -14,7 +15,7 @@ from typing import Any
 import msgspec
 
 from arttrace import semconv
-from arttrace.formats.sdks import langfuse, strands, vercel
+from arttrace.formats.sdks import google_adk, langfuse, strands, vercel
 from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, settings, text_of, tools
 from arttrace.records.span import Attributes, SpanRow
 from arttrace.trajectories.decoding.attribute_values import from_json, text
@@ -64,6 +65,9 @@ def normalise(span: SpanRow) -> SpanRow:
     attributes = span.attributes
     if semconv.TRAJECTORY_ID in attributes and semconv.OPERATION_NAME in attributes:
         return span  # our own
+    if google_adk.is_inside_a_call(span):
+        inside: Attributes = {**attributes, semconv.OPERATION_NAME: google_adk.INSIDE_A_CALL}
+        return msgspec.structs.replace(span, attributes=inside)
     found = _renamed(span)
     operation = attributes.get(semconv.OPERATION_NAME, found.get(semconv.OPERATION_NAME))
     if operation in semconv.CALL_OPERATIONS:
@@ -79,6 +83,8 @@ def settled(span: SpanRow) -> Attributes:
     """The attributes under the names of the conventions; messages and tools that stand there in another form are left
     aside, which makes it cheap."""
     attributes = span.attributes
+    if google_adk.is_inside_a_call(span):
+        return {**attributes, semconv.OPERATION_NAME: google_adk.INSIDE_A_CALL}
     found = _renamed(span)
     if not found:
         return attributes
@@ -88,6 +94,8 @@ def settled(span: SpanRow) -> Attributes:
 def _renamed(span: SpanRow) -> Attributes:
     attributes = span.attributes
     found: Attributes = {}
+    if span.scope_name == google_adk.SCOPE:
+        found = google_adk.attributes(span)
     if _FOREIGN.isdisjoint(attributes):
         return found
     if _OPENINFERENCE_KIND in attributes:

@@ -1,0 +1,121 @@
+"""Google ADK before its second telemetry schema: a model call is `call_llm`, request and answer as Gemini has them.
+
+Inside it lies `generate_content`, which tells the same call without a message: it counts for none. From the second
+schema on there is no `call_llm`, and messages are where the conventions have them, or in log records. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from arttrace import semconv
+from arttrace.formats.sdks.openai_messages import answers, inputs, text_of, tools
+from arttrace.records.span import Attributes, SpanRow
+from arttrace.trajectories.decoding.attribute_values import from_json, text
+
+SCOPE = "gcp.vertex.agent"
+_REQUEST, _RESPONSE = "gcp.vertex.agent.llm_request", "gcp.vertex.agent.llm_response"
+INSIDE_A_CALL = "inference"
+"""The operation of what lies inside a call: none that counts."""
+_ROLES = {"model": "assistant"}
+
+
+def is_inside_a_call(span: SpanRow) -> bool:
+    """Whether it is ADK's other span of a call that `call_llm` tells of."""
+    attributes = span.attributes
+    return (
+        span.scope_name == SCOPE
+        and attributes.get(semconv.OPERATION_NAME) == semconv.OPERATION_GENERATE_CONTENT
+        and "gen_ai.system" in attributes
+        and semconv.PROVIDER_NAME not in attributes
+        and semconv.INPUT_MESSAGES not in attributes
+    )
+
+
+def attributes(span: SpanRow) -> Attributes:
+    """What a call or a tool says of itself by other names than the conventions have."""
+    said = span.attributes
+    if span.name == "call_llm" and _REQUEST in said:
+        return {semconv.OPERATION_NAME: semconv.OPERATION_GENERATE_CONTENT, **_call(said)}
+    if said.get(semconv.OPERATION_NAME) != semconv.OPERATION_EXECUTE_TOOL:
+        return {}
+    return {
+        semconv.TOOL_CALL_ARGUMENTS: said.get("gcp.vertex.agent.tool_call_args"),
+        semconv.TOOL_CALL_RESULT: said.get("gcp.vertex.agent.tool_response"),
+    }
+
+
+def _call(attributes: Attributes) -> Attributes:
+    """Messages, tools and answer of `call_llm`; nothing where ADK was told to leave them out."""
+    request, response = (_object(attributes.get(name)) for name in (_REQUEST, _RESPONSE))
+    found: Attributes = {}
+    config = _object(request.get("config"))
+    if system := _joined(config.get("system_instruction")):
+        found[semconv.SYSTEM_INSTRUCTIONS] = text_of([{"type": "text", "content": system}])
+    if contents := _objects(request.get("contents")):
+        found[semconv.INPUT_MESSAGES] = inputs([message for one in contents for message in _messages(one)])
+    declared = [one for each in _objects(config.get("tools")) for one in _objects(each.get("function_declarations"))]
+    if declared:
+        found[semconv.TOOL_DEFINITIONS] = tools([_definition(one) for one in declared])
+    if content := _object(response.get("content")):
+        reason = text(response.get("finish_reason"))
+        said = [{**message, "finish_reason": reason and reason.lower()} for message in _messages(content)]
+        found[semconv.OUTPUT_MESSAGES] = answers(said)
+    found[semconv.RESPONSE_MODEL] = text(response.get("model_version"))
+    found[semconv.CONVERSATION_ID] = text(attributes.get("gcp.vertex.agent.session_id"))
+    return found
+
+
+def _messages(content: dict[str, Any]) -> list[dict[str, Any]]:
+    """One of Gemini's contents in OpenAI's form: results of tools stand for themselves, before what else is said."""
+    role = content.get("role")
+    own: list[Any] = []
+    calls: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
+    thoughts = ""
+    for part in _objects(content.get("parts")):
+        match part:
+            case {"function_call": dict() as asked}:
+                function = {"name": asked.get("name"), "arguments": text_of(asked.get("args") or {})}
+                calls.append({"id": asked.get("id"), "function": function})
+            case {"function_response": dict() as given}:
+                results.append({"role": "tool", "tool_call_id": given.get("id"), "content": given.get("response")})
+            case {"text": str() as said, "thought": True}:
+                thoughts += said
+            case {"text": str() as said}:
+                own.append({"type": "text", "text": said})
+            case _:
+                own.append({"type": next(iter(part), "part"), **part})
+    if results and not (own or calls or thoughts):
+        return results
+    message = {"role": _ROLES.get(str(role), role or "user"), "content": own}
+    if calls:
+        message["tool_calls"] = calls
+    if thoughts:
+        message["reasoning_content"] = thoughts
+    return [*results, message]
+
+
+def _definition(declared: dict[str, Any]) -> dict[str, Any]:
+    schema = declared.get("parameters_json_schema", declared.get("parameters"))
+    return {"name": declared.get("name"), "description": declared.get("description"), "parameters": schema}
+
+
+def _joined(instruction: Any) -> str:
+    """A system instruction, which may be a text, a content, or a list of either."""
+    if isinstance(instruction, str):
+        return instruction
+    if isinstance(instruction, list):
+        return "\n\n".join(filter(None, map(_joined, instruction)))
+    parts = _objects(_object(instruction).get("parts")) or [_object(instruction)]
+    return "\n\n".join(part["text"] for part in parts if isinstance(part.get("text"), str))
+
+
+def _object(value: Any) -> dict[str, Any]:
+    found = from_json(value)
+    return found if isinstance(found, dict) else {}
+
+
+def _objects(value: Any) -> Iterable[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

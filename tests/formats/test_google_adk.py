@@ -1,0 +1,69 @@
+"""Spans as Google ADK sends them in both of its telemetry schemas (recorded of 2.13 with a scripted model)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from arttrace.paths import DataDir
+from arttrace.records.message import Message, TextPart, ToolCallPart, ToolResultPart
+from arttrace.records.span import SpanRow
+from arttrace.records.trajectory import Trajectory
+from arttrace.store import Store
+
+SPANS = Path(__file__).with_name("google_adk_spans.json")
+
+
+def build(directory: Path, schema: str) -> Trajectory:
+    recorded: dict[str, list[dict[str, Any]]] = msgspec.json.decode(SPANS.read_bytes())
+    spans = [
+        SpanRow(
+            trace_id="1" * 32, span_id=one["id"], parent_span_id=one["parent"], name=one["name"],
+            start_ns=one["start"], end_ns=one["end"], attributes=one["attributes"], scope_name="gcp.vertex.agent",
+        )
+        for one in recorded[schema]
+    ]  # fmt: skip
+    with Store.open(DataDir(directory), create=True) as store:
+        store.append(spans)
+        [trajectory] = store.trajectories()
+        assert store.sql("SELECT count(*) FROM calls")[1] == [(len(trajectory.calls),)]
+    return trajectory
+
+
+SYSTEM = 'You double.\n\nYou are an agent. Your internal name is "helper". The description about you is "Doubles.".'
+
+
+@pytest.mark.parametrize("schema", ["schema 1", "schema 2, content on spans"])
+def test_messages_tools_and_agents_are_read(schema: str, tmp_path: Path) -> None:
+    trajectory = build(tmp_path, schema)
+    assert trajectory.unread == {}
+    assert trajectory.incomplete == ""
+    names = {agent.id: agent.name for agent in trajectory.agents}
+    assert sorted(names[placed.agent_id] for placed in trajectory.calls) == ["boss", "boss", "helper", "helper"]
+    call = next(
+        placed.call
+        for placed in reversed(trajectory.calls)
+        if names[placed.agent_id] == "helper" and len(placed.call.messages) == 4
+    )
+    system, asked, tool_call, result = call.messages
+    assert system == Message("system", (TextPart(SYSTEM),))
+    assert asked == Message("user", (TextPart("Double 21"),))
+    assert tool_call == Message("assistant", (ToolCallPart("double", '{"number":21}', "fc1"),))
+    assert result.parts == (ToolResultPart({"result": "42"}, "fc1"),)
+    (choice,) = call.choices
+    assert (choice.message, choice.finish_reason) == (Message("assistant", (TextPart("It is 42."),)), "stop")
+    assert (call.input_tokens, call.output_tokens) == (10, 3)
+    assert [tool["function"]["name"] for tool in call.tools] == ["double"]
+    ran = {tool.name: (tool.arguments, tool.result, tool.inferred) for tool in trajectory.tool_calls}
+    assert ran["double"] == ('{"number": 21}', '{"result": "42"}', False)
+
+
+@pytest.mark.parametrize("schema", ["schema 1, no content", "schema 2, no content"])
+def test_calls_whose_content_was_left_out_are_counted_and_named(schema: str, tmp_path: Path) -> None:
+    trajectory = build(tmp_path, schema)
+    assert len(trajectory.calls) == 4
+    assert sum(trajectory.unread.values()) == 4
+    assert all(name.startswith("gcp.vertex.agent, generate_content: ") for name in trajectory.unread)
