@@ -15,12 +15,14 @@ if TYPE_CHECKING:
         uninstrument,
         update,
     )
+    from arttrace.capture.base.receiver import Receiver
     from arttrace.capture.calls.routing import route
     from arttrace.capture.decorators import agent, tool, trajectory
     from arttrace.capture.middleware import ASGIMiddleware, WSGIMiddleware
 
 __all__ = [
     "ASGIMiddleware",
+    "Receiver",
     "WSGIMiddleware",
     "agent",
     "current_trajectory",
@@ -39,6 +41,7 @@ __all__ = [
 
 _MODULES = {
     "ASGIMiddleware": "middleware",
+    "Receiver": "base.receiver",
     "WSGIMiddleware": "middleware",
     "agent": "decorators",
     "route": "calls.routing",

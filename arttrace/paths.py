@@ -11,6 +11,7 @@ from pathlib import Path
 
 _NAME = ".arttrace"
 _PIN = "root"
+LOCAL = "local"
 LAST_RUN = "last_run"
 """The file by which `arttrace init` marks a data directory."""
 
@@ -60,6 +61,11 @@ class DataDir:
         return self.root / "outbox"
 
     @property
+    def receivers(self) -> Path:
+        """One outbox for each receiver beside the store or the collector."""
+        return self.root / "receivers"
+
+    @property
     def journal(self) -> Path:
         """The journal of the process that owns the store: everything enters the store through it."""
         return self.root / "journal"
@@ -90,6 +96,14 @@ class DataDir:
     def serving(self) -> Path:
         """A JSON file that says where the gateway of this directory listens, while it runs."""
         return self.root / "serving.json"
+
+
+def endpoints(said: str | None = None) -> tuple[str | None, list[str]]:
+    """The collector and the further receivers of a list with commas between, by default $ARTTRACE_ENDPOINT's. Where the
+    first word is `local` there is no collector."""
+    words = [word.strip() for word in (said or os.environ.get("ARTTRACE_ENDPOINT") or "").split(",")]
+    first, *others = list(filter(None, words)) or [LOCAL]
+    return None if first.lower() == LOCAL else first, others
 
 
 def pin(data: DataDir) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from arttrace.capture.base.guard import Guard, logger
+from arttrace.capture.base.receiver import Receiver
 from arttrace.capture.base.settings import Orphans, Settings
 from arttrace.capture.context import known_runs, program
 from arttrace.capture.context.flow import calling_flow, current_flow, set_flow
@@ -38,6 +39,7 @@ def init(
     propagate: Sequence[str] | None = None,
     endpoint: str | None = None,
     api_key: str | None = None,
+    receivers: Sequence[Receiver | str] = (),
 ) -> None:
     """Set what the environment does not. Optional: the first decorated run does it too.
 
@@ -56,8 +58,10 @@ def init(
         trainable: Base URLs of servers that are asked for token ids. ARTTRACE_TRAINABLE; none.
         propagate: Hosts ("host" or "host:port") whose servers are told the trajectory, so that what they do joins it.
             ARTTRACE_PROPAGATE; none.
-        endpoint: The base URL of a collector to ship to. ARTTRACE_ENDPOINT; none.
-        api_key: Its bearer token. ARTTRACE_API_KEY; none.
+        endpoint: The base URL of a collector to ship to; after a comma further receivers. ARTTRACE_ENDPOINT; none.
+        api_key: The collector's bearer token. ARTTRACE_API_KEY; none.
+        receivers: OTLP receivers that are sent what is recorded beside the local store or the collector: base URLs, or
+            `arttrace.Receiver(url, headers=...)`. The one of OTEL_EXPORTER_OTLP_* is added.
 
     A later call with other values closes the spool of the one before.
     """
@@ -74,6 +78,7 @@ def init(
             propagate=propagate,
             endpoint=endpoint,
             api_key=api_key,
+            receivers=receivers,
         )
         lifecycle.configure(settings, renew=True)
         hooks.install(again=True)

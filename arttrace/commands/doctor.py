@@ -16,10 +16,11 @@ import httpx
 import msgspec
 from packaging.requirements import Requirement
 
+from arttrace.capture.export.forwarding import waiting as outboxes
 from arttrace.commands.shared.options import dir_option, json_option
 from arttrace.commands.shared.shadowed_trainer import foreign_trainer
 from arttrace.errors import ArttraceError
-from arttrace.paths import DataDir, beside_another
+from arttrace.paths import DataDir, beside_another, endpoints
 
 _LOW_DISK = 1 << 30
 _TIMEOUT_S = 5.0
@@ -123,6 +124,12 @@ def _directory(data: DataDir) -> Iterator[Check]:
     if left := _size(data.outbox):
         hint = "`arttrace ship` delivers it, with ARTTRACE_ENDPOINT set."
         yield Check("outbox", "warning", f"{left / 1e6:.1f} MB not delivered to a collector", hint)
+    for about, directory in outboxes(data):
+        if left := _size(directory):
+            hint = (
+                "The program that sends there delivers it when it runs again; `arttrace ship`, with its settings, too."
+            )
+            yield Check("outbox", "warning", f"{left / 1e6:.1f} MB not delivered to {about.name}", hint)
 
 
 def _size(folder: Path) -> int:
@@ -148,7 +155,7 @@ def _store(data: DataDir) -> Iterator[Check]:
 
 def _servers(data: DataDir) -> Iterator[Check]:
     key = os.environ.get("ARTTRACE_API_KEY")
-    if endpoint := os.environ.get("ARTTRACE_ENDPOINT"):
+    if endpoint := endpoints()[0]:
         url = f"{endpoint.rstrip('/')}/health"
         yield _asked("collector", url, key, "Start it with `arttrace collect`, or unset ARTTRACE_ENDPOINT.")
     if data.serving.exists():

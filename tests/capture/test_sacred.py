@@ -223,6 +223,7 @@ ELSEWHERE = {
     "the callable given as group": "test_decorators.py",
     "ending the program's trajectory": "test_process.py",
     "shipping to the collector": "test_shipper.py",
+    "forwarding to a receiver": "test_receivers.py",
     "joining a trajectory of another process": "test_propagation.py",
     "telling a child process its trajectory": "test_propagation.py",
     "opening a scope for a library": "test_tools.py",

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from otlp_receiver import OK, Receiver, Reply, receiving
 
+from arttrace.capture.base import receiver as capture_receiver
 from arttrace.capture.base.settings import Settings
 from arttrace.capture.export import delivery
 from arttrace.capture.export.delivery import ShippingLock
@@ -304,7 +305,7 @@ def test_damage_found_while_the_segment_was_written_is_kept_when_it_is_done(rece
     content[len(content) // 2] ^= 0xFF
     with segment.path.open("r+b") as file:
         file.write(content)
-    passes = delivery.Delivery(data.outbox, OtlpClient(receiver.url, None))
+    passes = delivery.Delivery(data.outbox, OtlpClient(capture_receiver.Receiver(receiver.url)))
     passes.run()
     assert receiver.ids() == {id_of(0), id_of(2)}
     writer.close()

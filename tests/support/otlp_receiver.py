@@ -34,6 +34,8 @@ class Receiver:
     headers: list[dict[str, str]] = field(default_factory=list)
     spans: list[SpanRow] = field(default_factory=list)
     ours: bool = False
+    path: str = "/v1/traces"
+    paths: list[str] = field(default_factory=list)
 
     def ids(self) -> set[str]:
         """The ids of the spans it took."""
@@ -60,13 +62,17 @@ def receiving(port: int = 0, **given: Any) -> Iterator[Receiver]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             receiver.headers.append({name.lower(): value for name, value in self.headers.items()})
-            reply = receiver.take(gzip.decompress(body)) if self.path == "/v1/traces" else (404, {}, b"")
+            receiver.paths.append(self.path)
+            if self.headers.get("content-encoding") == "gzip":
+                body = gzip.decompress(body)
+            reply = receiver.take(body) if self.path == receiver.path else (404, {}, b"")
             if reply is None:
                 self.close_connection = True
                 return
             status, headers, data = reply
             self.send_response(status)
-            self.send_header("content-type", "application/x-protobuf")
+            if "content-type" not in headers:
+                self.send_header("content-type", "application/x-protobuf")
             self.send_header("content-length", str(len(data)))
             if receiver.ours:
                 self.send_header("x-arttrace-collector", "1")

@@ -11,8 +11,10 @@
 | `capture_http` | `ARTTRACE_CAPTURE_HTTP` | off | `1`: model calls of plain HTTP clients are recorded too |
 | `trainable` | `ARTTRACE_TRAINABLE` | none | base URLs whose answers are asked for token ids, commas between |
 | `propagate` | `ARTTRACE_PROPAGATE` | none | hosts that are told the trajectory: `host` or `host:port`, with commas |
-| `endpoint` | `ARTTRACE_ENDPOINT` | none | base URL of a collector to ship to |
-| `api_key` | `ARTTRACE_API_KEY` | none | its bearer token |
+| `endpoint` | `ARTTRACE_ENDPOINT` | none | base URL of a collector to ship to; after a comma, further receivers |
+| `api_key` | `ARTTRACE_API_KEY` | none | the collector's bearer token |
+| `receivers` | `OTEL_EXPORTER_OTLP_*` | none | OTLP receivers beside the store or the collector: URLs, `Receiver`s |
+| | `ARTTRACE_OTLP` | | `0`: `OTEL_EXPORTER_OTLP_*` are not read; `1`: whoever else reads them |
 | `arttrace.route(...)` | `ARTTRACE_ROUTE` | none | calls sent to a policy: `model=policy:latest@url`, commas between |
 | | `ARTTRACE_POLICY_URL`, `ARTTRACE_POLICY_API_KEY` | none | where routes lead that name no server, and the key |
 | | `ARTTRACE_POLICY_SAMPLING` | `request` | `policy`: calls are routed without what changes the sampling |
@@ -30,10 +32,19 @@ from pathlib import Path
 from typing import Literal, TypeVar, get_args
 
 from arttrace.capture.base.guard import logger
+from arttrace.capture.base.receiver import (
+    Receiver,
+    as_receiver,
+    by_environment,
+    collector,
+    distinct,
+    same,
+    with_credentials,
+)
 from arttrace.capture.context.propagation import of_process
 from arttrace.capture.context.sampling import Sample, as_rate
 from arttrace.content import ContentMode, Mask
-from arttrace.paths import DataDir
+from arttrace.paths import DataDir, endpoints
 
 Orphans = Literal["record", "ignore"]
 _T = TypeVar("_T", ContentMode, Orphans)
@@ -65,6 +76,23 @@ class Settings:
     disabled: bool = False
     endpoint: str | None = None
     api_key: str | None = field(default=None, repr=False)
+    receivers: tuple[Receiver, ...] = ()
+    otel: Receiver | None = None
+    otel_meant: bool = False
+
+    @property
+    def collector(self) -> Receiver | None:
+        """What the outbox is shipped to."""
+        if self.endpoint is None:
+            return None
+        found = collector(self.endpoint, self.api_key)
+        return with_credentials(found, self.otel) if self.otel is not None and same(found, self.otel) else found
+
+    @property
+    def otel_beside(self) -> Receiver | None:
+        """The receiver of OTEL_EXPORTER_OTLP_*, where it is none of the others."""
+        others = [*self.receivers, *([collector(self.endpoint, None)] if self.endpoint is not None else [])]
+        return None if self.otel is None or any(same(other, self.otel) for other in others) else self.otel
 
     @property
     def content(self) -> bool:
@@ -86,11 +114,16 @@ class Settings:
         propagate: Sequence[str] | None = None,
         endpoint: str | None = None,
         api_key: str | None = None,
+        receivers: Sequence[Receiver | str] = (),
     ) -> Settings:
         """What was given, else what the environment says, else the defaults.
 
         A word that is not known is logged, and the careful one is taken: content off, orphans ignored, all runs stored.
         """
+        collector_url, further = endpoints(endpoint)
+        otel, told = by_environment(os.environ) if os.environ.get("ARTTRACE_OTLP", "").strip() != "0" else (None, [])
+        for complaint in told:
+            logger.warning("arttrace: %s", complaint)
         parent = of_process()  # inside a trajectory of another process its project and directory count
         return cls(
             data=DataDir.resolve(dir or (parent.dir if parent else None)),
@@ -104,8 +137,11 @@ class Settings:
             route=os.environ.get("ARTTRACE_ROUTE", ""),
             propagate=_list(propagate, "ARTTRACE_PROPAGATE"),
             disabled=_flag("ARTTRACE_DISABLED"),
-            endpoint=endpoint or os.environ.get("ARTTRACE_ENDPOINT") or None,
+            endpoint=collector_url,
             api_key=api_key or os.environ.get("ARTTRACE_API_KEY") or None,
+            receivers=distinct([*map(as_receiver, receivers), *map(Receiver, further)]),
+            otel=otel,
+            otel_meant=_flag("ARTTRACE_OTLP"),
         )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -31,6 +31,12 @@ _BATCH_RECORDS = 512
 _MAX_REFUSED_BYTES = 64 << 20
 _BUSY: Final = (429, 502, 503, 504)
 _BAD_CONTENT: Final = (400, 413, 422)
+_REMEDIES: Final = {
+    401: "; check its key or headers",
+    403: "; check its key or headers",
+    404: "; check its URL: nothing takes spans at this path",
+    405: "; check its URL: nothing takes spans at this path",
+}
 _TRIES_BEFORE_BLAME = 5  # a receiver that fails (500) on one batch again and again may fail because of it
 
 _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
@@ -46,12 +52,14 @@ class Delivered:
 
 
 class NotNow(Exception):
-    """The receiver takes nothing now. With `misconfigured` it will not until somebody changes something."""
+    """The receiver takes nothing now. With `misconfigured` it will not until somebody changes something. `kind` is the
+    same for the same trouble, whatever words the receiver has for it."""
 
-    def __init__(self, reason: str, retry_after_s: float = 0.0, *, misconfigured: bool = False) -> None:
+    def __init__(self, reason: str, retry_after_s: float = 0.0, *, kind: str = "", misconfigured: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.retry_after_s = retry_after_s
+        self.kind = kind or reason
         self.misconfigured = misconfigured
 
 
@@ -65,6 +73,15 @@ class _Refused(Exception):
 
 class _Blamed(Exception):
     """The receiver has failed on this batch so often that the batch may be the cause."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """A batch that is not acknowledged yet: the records of it that are delivered or refused, and how many the receiver
+    had taken in all when it was last tried."""
+
+    delivered: int
+    taken: set[int] = field(default_factory=set)
 
 
 class Delivery:
@@ -81,6 +98,7 @@ class Delivery:
         self._failing: tuple[str, int] | None = None
         self._failures = 0
         self._splitting = False
+        self._parts: dict[tuple[str, int], _Part] = {}
 
     def run(self, only: set[str] | None = None) -> None:
         """One pass over the segments, or those named in `only`. Raises NotNow when the receiver takes nothing."""
@@ -144,35 +162,51 @@ class Delivery:
     def _deliver(self, records: list[Record], place: tuple[str, int]) -> None:
         """Return when each record is delivered or refused."""
         self._splitting = False
-        blamed = self._deliver_parts(records, place)
-        if blamed and len(blamed) == len(records):  # it fails on everything
-            raise _Fails(blamed[0][1])
+        part = self._parts.setdefault(place, _Part(self.counts.delivered))
+        before = len(part.taken)
+        # What is left of a batch may be the bad records alone: then other batches were taken meanwhile.
+        takes_others = before > 0 and self.counts.delivered > part.delivered
+        try:
+            blamed = self._deliver_parts(records, range(len(records)), part.taken, place)
+        finally:
+            part.delivered = self.counts.delivered
+        if blamed and len(blamed) == len(records) - before and not takes_others:  # it fails on everything
+            raise _Fails(blamed[0][1], kind="fails")
         for record, reason in blamed:
             self._keep_refused(record, reason)
+        del self._parts[place]
 
-    def _deliver_parts(self, records: list[Record], place: tuple[str, int]) -> list[tuple[Record, str]]:
-        """Deliver, half by half where the receiver minds some of the records. Returns those on which it fails, and
-        how; what it refuses is kept as refused."""
+    def _deliver_parts(
+        self, records: list[Record], these: range, taken: set[int], place: tuple[str, int]
+    ) -> list[tuple[Record, str]]:
+        """Deliver these records of a batch, half by half where the receiver minds some of them. Returns those on which
+        it fails, and how; what it refuses is kept as refused. What is `taken` is not sent again."""
+        left = [number for number in these if number not in taken]
         try:
-            if records:
-                self._send(records, place)
+            if left:
+                self._send([records[number] for number in left], place)
+            taken.update(left)
             return []
         except _Blamed as failure:
-            if len(records) == 1:
-                return [(records[0], str(failure))]
+            if len(left) == 1:
+                return [(records[left[0]], str(failure))]
         except (_Refused, ValueError) as refusal:  # ValueError: it cannot be said in OTLP
-            if len(records) == 1:
-                self._keep_refused(records[0], str(refusal))
+            if len(left) == 1:
+                self._keep_refused(records[left[0]], str(refusal))
+                taken.update(left)
                 return []
-        half = len(records) // 2
-        return [*self._deliver_parts(records[:half], place), *self._deliver_parts(records[half:], place)]
+        half = len(these) // 2
+        return [
+            *self._deliver_parts(records, these[:half], taken, place),
+            *self._deliver_parts(records, these[half:], taken, place),
+        ]
 
     def _send(self, records: list[Record], place: tuple[str, int]) -> None:
         spans = [span for record in records if (span := self._span(record)) is not None]
         if not spans:
             return
         answer = self._post(encode_request(spans))
-        if answer.status == 200:
+        if answer.taken:
             self.counts.delivered += len(spans) - answer.rejected
             if answer.rejected:
                 self._count_refused(answer.rejected, answer.reason)
@@ -197,12 +231,15 @@ class Delivery:
         try:
             answer = self._client.post(request)
         except OSError as error:
-            raise NotNow(f"{self._client.name} does not answer ({error.strerror or error})") from error
+            reason = f"{self._client.name} does not answer ({error.strerror or error})"
+            raise NotNow(reason, kind="away") from error
         if answer.status in _BUSY:
-            raise NotNow(f"{self._client.name} answers {answer.status} {answer.reason}".strip(), answer.retry_after_s)
-        if answer.status != 200 and answer.status < 500 and answer.status not in _BAD_CONTENT:
             reason = f"{self._client.name} answers {answer.status} {answer.reason}".strip()
-            raise NotNow(reason, answer.retry_after_s, misconfigured=True)
+            raise NotNow(reason, answer.retry_after_s, kind="busy")
+        if not answer.taken and answer.status < 500 and answer.status not in _BAD_CONTENT:
+            reason = f"{self._client.name} answers {answer.status} {answer.reason}".strip()
+            reason += _REMEDIES.get(answer.status, "")
+            raise NotNow(reason, answer.retry_after_s, kind=f"refuses {answer.status}", misconfigured=True)
         self._ours = answer.ours
         return answer
 
@@ -212,7 +249,7 @@ class Delivery:
         self._failures = self._failures + 1 if self._failing == place else 1
         self._failing = place
         if self._failures % _TRIES_BEFORE_BLAME:
-            raise _Fails(reason)
+            raise _Fails(reason, kind="fails")
         self._splitting = True
         raise _Blamed(reason)
 

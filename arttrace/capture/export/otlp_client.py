@@ -8,33 +8,37 @@ from __future__ import annotations
 
 import base64
 import http.client
+import math
 import ssl
+import time
 import urllib.request
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
-from arttrace.errors import ArttraceError
+from arttrace.capture.base.receiver import Receiver
 
-TIMEOUT_S = 10.0
 OURS_HEADER = "x-arttrace-collector"
 _MAX_ANSWER_BYTES = 1 << 20
 _MAX_REASON = 500
 _MAX_RETRY_AFTER_S = 300.0
+_GRPC_PORT = 4317
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a receiver answered: the status (200 when it took the request), how many spans of it it refused and why.
+    """What a receiver answered: whether it took the request, how many spans of it it refused and why.
 
     `ours` says that it is arttrace's collector; `retry_after_s` is 0 when it named no time.
     """
 
     status: int
+    taken: bool
     rejected: int = 0
     reason: str = ""
     retry_after_s: float = 0.0
@@ -44,47 +48,33 @@ class Answer:
 class OtlpClient:
     """One connection to one receiver, opened when needed. Not for several threads at once."""
 
-    def __init__(self, endpoint: str, api_key: str | None = None) -> None:
-        """`endpoint` is the base URL; spans go to `{endpoint}/v1/traces`. Raises ArttraceError when it is none."""
-        url = urlsplit(endpoint.strip().rstrip("/").removesuffix("/v1/traces"))
-        try:
-            port = url.port
-        except ValueError:
-            port = -1
-        if url.scheme not in ("http", "https") or not url.hostname or port == -1:
-            raise ArttraceError(
-                "the endpoint to ship to is no URL of the form http://host:port",
-                "Set ARTTRACE_ENDPOINT (or init(endpoint=...), or --endpoint) to the base URL of the collector.",
-            )
-        self._url = url
-        self._path = f"{url.path}/v1/traces"
-        self._headers = {"content-type": "application/x-protobuf", "content-encoding": "gzip", "user-agent": "arttrace"}
-        if api_key:
-            self._headers["authorization"] = f"Bearer {api_key}"
+    def __init__(self, receiver: Receiver) -> None:
+        """Raises ArttraceError when the receiver's URL or headers are none."""
+        self._receiver = receiver
+        self._url = receiver.target()
+        self._headers = receiver.request_headers()
         self._connection: http.client.HTTPConnection | None = None
 
     @property
     def name(self) -> str:
         """Where spans go, without credentials: for logs."""
-        host = f"[{self._url.hostname}]" if ":" in (self._url.hostname or "") else self._url.hostname
-        return f"{self._url.scheme}://{host}" + (f":{self._url.port}" if self._url.port else "")
+        return self._receiver.called
 
     def post(self, request: bytes) -> Answer:
         """Send one ExportTraceServiceRequest. Raises OSError when there is no answer."""
-        packed = zlib.compressobj(1, wbits=16 + zlib.MAX_WBITS)
-        body = packed.compress(request) + packed.flush()
+        body = _gzipped(request) if self._receiver.compression == "gzip" else request
         kept = self._connection is not None
         try:
             return self._post(body)
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            if not kept:
-                raise _as_os_error(error) from error
+            if not kept or isinstance(error, TimeoutError):
+                raise self._as_os_error(error) from error
         try:  # the receiver may have closed the idle connection just now
             return self._post(body)
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise _as_os_error(error) from error
+            raise self._as_os_error(error) from error
 
     def close(self) -> None:
         """Close the connection; a later `post` opens another."""
@@ -94,67 +84,90 @@ class OtlpClient:
 
     def _post(self, body: bytes) -> Answer:
         if self._connection is None:
-            self._connection, self._target, self._proxy_headers = _connect(self._url, self._path)
+            self._connection, self._target, self._proxy_headers = _connect(self._url, self._receiver)
         self._connection.request("POST", self._target, body, {**self._headers, **self._proxy_headers})
         with self._connection.getresponse() as response:
             text = response.read(_MAX_ANSWER_BYTES)
             if not response.isclosed():  # it says more than we read: the connection is of no more use
                 self.close()
-            return _answer(response.status, response.headers, text)
+            answer = _answer(response.status, response.headers, text)
+            return replace(answer, reason=self._receiver.without_secrets(answer.reason))
+
+    def _as_os_error(self, error: Exception) -> OSError:
+        if isinstance(error, http.client.HTTPException) and self._url.port == _GRPC_PORT:
+            return OSError("it does not speak HTTP/1.1: 4317 is the port of OTLP over gRPC, try that over HTTP, 4318")
+        if isinstance(error, http.client.BadStatusLine | http.client.LineTooLong):
+            return OSError("its answer is not HTTP/1.1")
+        return error if isinstance(error, OSError) else OSError(f"{type(error).__name__}: {error}")
 
 
-def _connect(url: SplitResult, path: str) -> tuple[http.client.HTTPConnection, str, dict[str, str]]:
+def _gzipped(request: bytes) -> bytes:
+    packed = zlib.compressobj(1, wbits=16 + zlib.MAX_WBITS)
+    return packed.compress(request) + packed.flush()
+
+
+def _connect(url: SplitResult, receiver: Receiver) -> tuple[http.client.HTTPConnection, str, dict[str, str]]:
     """A connection, what to ask it for, and the headers a proxy wants. Proxies are those of the environment."""
-    host, secure = url.hostname or "", url.scheme == "https"
+    host, secure, timeout = url.hostname or "", url.scheme == "https", receiver.timeout_s
+    path = f"{url.path}?{url.query}" if url.query else url.path
     port = url.port or (443 if secure else 80)
     proxy = None
     if host not in _LOOPBACK and not urllib.request.proxy_bypass(host):
         proxy = urllib.request.getproxies().get(url.scheme)
     if not proxy:
         if secure:
-            return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=_tls()), path, {}
-        return http.client.HTTPConnection(host, port, timeout=TIMEOUT_S), path, {}
+            return http.client.HTTPSConnection(host, port, timeout=timeout, context=_tls(receiver)), path, {}
+        return http.client.HTTPConnection(host, port, timeout=timeout), path, {}
     via = urlsplit(proxy if "//" in proxy else f"//{proxy}")
     headers = {}
     if via.username:
         login = f"{unquote(via.username)}:{unquote(via.password or '')}"
         headers["proxy-authorization"] = "Basic " + base64.b64encode(login.encode()).decode()
     if not secure:
-        connection = http.client.HTTPConnection(via.hostname or "", via.port or 80, timeout=TIMEOUT_S)
+        connection = http.client.HTTPConnection(via.hostname or "", via.port or 80, timeout=timeout)
         return connection, f"http://{host}:{port}{path}", headers
-    tunnel = http.client.HTTPSConnection(via.hostname or "", via.port or 80, timeout=TIMEOUT_S, context=_tls())
+    tunnel = http.client.HTTPSConnection(via.hostname or "", via.port or 80, timeout=timeout, context=_tls(receiver))
     tunnel.set_tunnel(host, port, headers)
     return tunnel, path, {}
 
 
-def _tls() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    if not context.cert_store_stats()["x509_ca"]:  # a slim image without certificates: those that came with httpx
-        import certifi
+def _tls(receiver: Receiver) -> ssl.SSLContext:
+    """Raises OSError where a file cannot be read."""
+    context = ssl.create_default_context(cafile=str(receiver.certificate) if receiver.certificate else None)
+    if not receiver.certificate and not context.cert_store_stats()["x509_ca"]:
+        import certifi  # a slim image without certificates: those that came with httpx
 
         context.load_verify_locations(certifi.where())
+    if receiver.client_certificate:
+        context.load_cert_chain(str(receiver.client_certificate), receiver.client_key and str(receiver.client_key))
     return context
 
 
 def _answer(status: int, headers: http.client.HTTPMessage, body: bytes) -> Answer:
-    json = "json" in headers.get("content-type", "")
-    rejected, reason = 0, ""
+    kind, taken = headers.get("content-type", "").lower(), 200 <= status < 300
+    rejected, reason, is_page = 0, "", "html" in kind or body.lstrip()[:1] == b"<"
     try:
-        if json:
+        if is_page:
+            reason = "with a web page, as a proxy or a login does"
+        elif "json" in kind:
             said = msgspec.json.decode(body) if body.strip() else {}
-            partial = (said.get("partialSuccess") or {}) if status == 200 else {}
+            partial = (said.get("partialSuccess") or {}) if taken else {}
             rejected = int(partial.get("rejectedSpans") or 0)
-            reason = str((partial.get("errorMessage") if status == 200 else said.get("message")) or "")
+            errors = (said.get(name) for name in ("message", "error", "detail"))
+            reason = str((partial.get("errorMessage") if taken else next(filter(None, errors), "")) or "")
+        elif kind.startswith("text/"):
+            reason = "" if taken else " ".join(body.decode(errors="replace").split())
         else:
             fields = _fields(body)
-            if status == 200:
+            if taken:
                 fields = _fields(fields.get(1, b""))
                 rejected = fields.get(1, 0)
             reason = fields.get(2, b"").decode()
     except (ValueError, TypeError, AttributeError, IndexError):
-        reason = "its answer is not one of OTLP"
+        reason = "" if taken else "its answer is not one of OTLP"
     return Answer(
         status=status,
+        taken=taken and not is_page,
         rejected=max(rejected, 0),
         reason=reason[:_MAX_REASON],
         retry_after_s=_seconds(headers.get("retry-after", "")),
@@ -163,11 +176,15 @@ def _answer(status: int, headers: http.client.HTTPMessage, body: bytes) -> Answe
 
 
 def _seconds(retry_after: str) -> float:
-    """The seconds of a Retry-After header; 0 for one that names a date, or none."""
+    """The seconds that a Retry-After header asks for, as a number or a date; 0 for one that is neither."""
     try:
-        return min(max(float(retry_after), 0.0), _MAX_RETRY_AFTER_S)
+        seconds = float(retry_after)
     except ValueError:
-        return 0.0
+        try:
+            seconds = parsedate_to_datetime(retry_after).timestamp() - time.time()
+        except (ValueError, OverflowError):
+            return 0.0
+    return min(max(seconds, 0.0), _MAX_RETRY_AFTER_S) if math.isfinite(seconds) else 0.0
 
 
 def _fields(message: bytes) -> dict[int, Any]:
@@ -198,7 +215,3 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return number, at
         shift += 7
-
-
-def _as_os_error(error: Exception) -> OSError:
-    return error if isinstance(error, OSError) else OSError(f"{type(error).__name__}: {error}")

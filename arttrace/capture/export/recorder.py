@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ import msgspec
 
 from arttrace import semconv
 from arttrace.capture.base.guard import Guard, failed, failures, logger, raise_background_failure
+from arttrace.capture.base.receiver import resource_attributes
 from arttrace.capture.base.settings import MAX_SPOOL_BYTES, MAX_WAITING_BYTES, Settings
 from arttrace.capture.context.sampling import Holder
 from arttrace.capture.export import summary
@@ -29,6 +31,7 @@ from arttrace.records.record import Record
 from arttrace.system import native_threads
 
 if TYPE_CHECKING:
+    from arttrace.capture.export.forwarding import Forwards
     from arttrace.capture.export.shipper import Shipper
 
 Job = Callable[[], None]
@@ -111,7 +114,9 @@ class Recorder:
             fsync_interval_s=_SYNC_INTERVAL_S,
             max_total_bytes=MAX_SPOOL_BYTES,
         )
-        self._resource: dict[str, Any] = {semconv.SERVICE_NAME: settings.project}
+        self._forwards: Forwards | None = None
+        self._forwards_any = bool(settings.receivers or settings.otel_beside)
+        self._resource: dict[str, Any] = {**resource_attributes(os.environ), semconv.SERVICE_NAME: settings.project}
         self._start_worker_state()
         self._holder = Holder(self.submit, lambda payload: self._turn.append(payload))
 
@@ -183,9 +188,20 @@ class Recorder:
         payloads = self._turn.copy()
         self._turn.clear()
         self._write(payloads)
+        if payloads and self._forwards_any:
+            with _shipping:
+                self._forward(payloads)
         if self._oldest < time.monotonic() - _LATE_S:
             self._gather_s = max(_SHORTEST_GATHER_S, self._gather_s / 2)
         self._oldest = math.inf
+
+    def _forward(self, payloads: list[bytes]) -> None:
+        if self._forwards is None:
+            from arttrace.capture.export.forwarding import Forwards  # as slow to import as the shipper
+
+            settings = self.settings
+            self._forwards = Forwards(settings.data, settings.receivers, settings.otel_beside, settings.otel_meant)
+        self._forwards.write(payloads)
 
     def _write(self, payloads: list[bytes]) -> None:
         if len(payloads) > 1 and self._spooled(payloads):
@@ -242,7 +258,9 @@ class Recorder:
                 Shipper,  # 40 ms of http.client and ssl: not on the user's thread
             )
 
-            self._shipper = Shipper(self.settings.data.outbox, self.settings.endpoint or "", self.settings.api_key)
+            receiver = self.settings.collector
+            assert receiver is not None
+            self._shipper = Shipper(self.settings.data.outbox, receiver)
         return self._shipper
 
     def counts(self) -> Counts:
@@ -269,9 +287,14 @@ class Recorder:
         """The same for when it is on the disk."""
         in_time = self.hand_over(timeout_s)
         with _spooling:
-            self._spool.sync()
+            self._sync()
         raise_background_failure()
         return in_time
+
+    def _sync(self) -> None:
+        if self._forwards is not None:
+            self._forwards.sync()
+        self._spool.sync()
 
     def _wait(self, done: native_threads.Event, timeout_s: float | None) -> bool:
         """Wait for a job to be done by the worker, or do what waits in its place when there is none."""
@@ -291,36 +314,51 @@ class Recorder:
         """Flush, then seal the segment so that a reader may take it away. A later submit opens a new one."""
         in_time = self.flush(timeout_s)
         with _spooling:
+            if self._forwards is not None:
+                self._forwards.seal()
             self._spool.close()
         if self._unsaid:
             logger.warning("arttrace: %d records could not be written and are lost", self._forget())
         return in_time
 
     def deliver(self, timeout_s: float | None, *, patient: bool = True) -> bool:
-        """Return True when what was closed is with the collector, or when there is none to ship to.
+        """Return True when what was closed is with the collector and with every receiver.
 
-        False when the time is over, or, without `patient`, when the collector takes nothing now: the rest stays in
-        the outbox, and the next process of this data directory, or `arttrace ship`, delivers it.
+        False when the time is over, or, without `patient`, when one of them takes nothing now: the rest stays in its
+        outbox, and the next process of this data directory, or `arttrace ship`, delivers it.
         """
-        if self.settings.endpoint is None:
-            return True
         with _shipping:
-            return self.shipper().drain(timeout_s, patient=patient)
+            shippers = self._shippers()
+            if not shippers:
+                return True
+            from arttrace.capture.export.shipper import drain
+
+            return drain(shippers, timeout_s, patient=patient)
         return False
+
+    def _shippers(self) -> list[Shipper]:
+        """All that this process may ship with: to the collector, and to the receivers it has recorded for."""
+        return [
+            *([self.shipper()] if self.settings.endpoint is not None else []),
+            *(self._forwards.shippers if self._forwards is not None else []),
+        ]
 
     def retire(self) -> None:
         """Close, and leave the shipping to the recorder that comes after this one."""
         self.close()
-        if self._shipper is not None:
-            self._shipper.stop()
+        self._stop_shipping()
 
     def stop(self) -> None:
         """End its threads after what they have been given. A later `submit` starts another."""
         if self._worker is not None:
             self.submit(_end_of_work)
             self._hurry.set()
-        if self._shipper is not None:
-            self._shipper.stop()
+        self._stop_shipping()
+
+    def _stop_shipping(self) -> None:
+        for shipper in (self._shipper, *(self._forwards.shippers if self._forwards is not None else [])):
+            if shipper is not None:
+                shipper.stop()
 
     def _start_worker_state(self) -> None:
         self._jobs: native_threads.SimpleQueue[tuple[Job, int, float]] = native_threads.SimpleQueue()
@@ -388,7 +426,7 @@ class Recorder:
             if sync_at is not None and time.monotonic() >= sync_at:
                 sync_at = None
                 with _spooling:
-                    self._spool.sync()
+                    self._sync()
 
     def _next_job(self, sync_at: float | None) -> tuple[Job | None, int, float]:
         """The next job, or None when it is time for something else. One that had to be waited for waits for more."""
@@ -448,8 +486,9 @@ class Recorder:
         self._start_worker_state()
         self.recorded = self.refused = self._unsaid = 0
         self._holder.forget()
-        if self._shipper is not None:
-            self._shipper.after_fork_in_child()
+        for shipper in (self._shipper, *(self._forwards.shippers if self._forwards is not None else [])):
+            if shipper is not None:
+                shipper.after_fork_in_child()
 
 
 def _end_of_work() -> None:

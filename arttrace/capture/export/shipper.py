@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from arttrace.capture.base.guard import Guard, logger
+from arttrace.capture.base.receiver import Receiver
 from arttrace.capture.export.delivery import Delivered, Delivery, NotNow, ShippingLock, sizes, undelivered
 from arttrace.capture.export.otlp_client import OtlpClient
 from arttrace.system import native_threads
@@ -28,13 +29,34 @@ _URGENT_WAIT_S = 0.2  # between attempts while somebody waits for the delivery
 _shipping = Guard("shipping to the collector", background=True)
 
 
-class Shipper:
-    """Ships one directory to one receiver. Raises ArttraceError when `endpoint` is no URL."""
+def drain(shippers: Sequence[Shipper], timeout_s: float | None, *, patient: bool = True) -> bool:
+    """Return when each of them has delivered what is sealed, or cannot, as `Shipper.drain` says of one."""
+    end = None if timeout_s is None else time.monotonic() + timeout_s
+    begun: list[Shipper] = []
+    try:
+        outcomes = []
+        for shipper in shippers:
+            outcomes.append(shipper.begin_drain())
+            begun.append(shipper)
+        while True:
+            said = [outcome(patient) for outcome in outcomes]
+            if None not in said:
+                return all(said)
+            if end is not None and time.monotonic() >= end:
+                return False
+            native_threads.pause(0.02)
+    finally:
+        for shipper in begun:
+            shipper.end_drain()
 
-    def __init__(self, directory: Path, endpoint: str, api_key: str | None = None) -> None:
-        OtlpClient(endpoint, api_key)
+
+class Shipper:
+    """Ships one directory to one receiver. Raises ArttraceError when the receiver cannot be one."""
+
+    def __init__(self, directory: Path, receiver: Receiver) -> None:
+        OtlpClient(receiver)
         self._directory = directory
-        self._new_client: Callable[[], OtlpClient] = lambda: OtlpClient(endpoint, api_key)
+        self._new_client: Callable[[], OtlpClient] = lambda: OtlpClient(receiver)
         self._lock: ShippingLock | None = None
         self._client: OtlpClient | None = None
         self._earlier = Delivered()
@@ -69,24 +91,28 @@ class Shipper:
     def drain(self, timeout_s: float | None, *, patient: bool = True) -> bool:
         """Return True when all that is sealed, by this process and its children, is delivered by whichever process
         ships; False when the time is over, or, without `patient`, when the receiver does not take it."""
-        end = None if timeout_s is None else time.monotonic() + timeout_s
+        return drain([self], timeout_s, patient=patient)
+
+    def begin_drain(self) -> Callable[[bool], bool | None]:
+        """Deliver what is sealed with short pauses, until `end_drain`. The function, which is told whether to be
+        patient, says whether it is delivered; None while it may still be."""
         sealed, outages = sizes(self._directory, sealed_only=True), self.outages
-        if not sealed:
-            return True
-        self._start()
         self._waiting += 1
-        try:
+        if sealed:
+            self._start()
             self._hurry.set()
             self._news.set()
-            while undelivered(self._directory, sealed):
-                if self._thread is None or (not patient and self.outages > outages):
-                    return False
-                if end is not None and time.monotonic() >= end:
-                    return False
-                native_threads.pause(0.02)
-        finally:
-            self._waiting -= 1
-        return True
+
+        def outcome(patient: bool) -> bool | None:
+            if not undelivered(self._directory, sealed):
+                return True
+            return False if self._thread is None or (not patient and self.outages > outages) else None
+
+        return outcome
+
+    def end_drain(self) -> None:
+        """Nobody waits any more."""
+        self._waiting -= 1
 
     def stop(self) -> None:
         """End the thread after the request under way. A later `notify` starts another."""
@@ -133,7 +159,7 @@ class Shipper:
         """Deliver what there is and what comes, until told to stop or until the lock is worth nothing any more."""
         client = self._client = self._new_client()
         self._delivery = Delivery(self._directory, client, stop.is_set)
-        failures = 0
+        failures, said = 0, ""
         self._hurry.wait(_GATHER_S)
         try:
             while not stop.is_set() and lock.held():
@@ -143,12 +169,15 @@ class Shipper:
                     self._delivery.run()
                 except NotNow as refusal:
                     failures += 1
-                    self._outage(refusal, first=failures == 1)
+                    self.outages += 1
+                    if refusal.kind != said:
+                        said = refusal.kind
+                        logger.warning("arttrace: %s; what was recorded waits in %s", refusal.reason, self._directory)
                     self._hurry.wait(self._wait_s(failures, refusal.retry_after_s))
                     continue
                 if failures:
                     logger.warning("arttrace: %s takes spans again", client.name)
-                    failures = 0
+                    failures, said = 0, ""
                 if self._news.wait(_LOOK_S) and not self._hurry.is_set():
                     self._hurry.wait(_GATHER_S)
         finally:
@@ -161,8 +190,3 @@ class Shipper:
             return max(_URGENT_WAIT_S, retry_after_s)
         longest = min(_FIRST_WAIT_S * 2.0 ** min(failures - 1, 16), _LONGEST_WAIT_S)
         return max(longest * random.uniform(0.5, 1.0), retry_after_s)
-
-    def _outage(self, refusal: NotNow, *, first: bool) -> None:
-        self.outages += 1
-        if first:
-            logger.warning("arttrace: %s; what was recorded waits in %s", refusal.reason, self._directory)

@@ -6,7 +6,7 @@ import os
 import time
 
 from arttrace.errors import StoreError, StoreInUse
-from arttrace.paths import DataDir
+from arttrace.paths import DataDir, endpoints
 from arttrace.store.access.local import Store
 from arttrace.store.access.remote import AnyStore, Asking, OwnerGone, RemoteStore, read_owner
 
@@ -25,7 +25,7 @@ def open_store(data: DataDir, *, create: bool = False) -> AnyStore:
 
     Raises StoreError as Store.open does; StoreInUse only when the process that holds the file answers nobody.
     """
-    endpoint = os.environ.get("ARTTRACE_ENDPOINT")
+    endpoint, _ = endpoints()
     if data.url or (endpoint and data == DataDir.resolve() and read_owner(data) is None):
         endpoint = data.url or str(endpoint)
         elsewhere = RemoteStore(data, Asking(endpoint.rstrip("/"), os.environ.get("ARTTRACE_API_KEY")), None)

@@ -1,0 +1,226 @@
+"""A receiver of spans over OTLP/HTTP: where it is and what it wants; and those that the environment names. Pure.
+
+`OTEL_EXPORTER_OTLP_*` follow OpenTelemetry's specification of the exporter's variables: those for traces go before the
+general ones, `/v1/traces` is appended to the general endpoint alone, headers are percent-encoded.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from arttrace.errors import ArttraceError
+
+Compression = Literal["gzip", "none"]
+
+_TRACES = "/v1/traces"
+_TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_SHORTEST_TIMEOUT_S = 1.0
+_SHORTEST_SECRET = 6
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Receiver:
+    """Where spans are sent over OTLP/HTTP, in protobuf.
+
+    `url` is the base URL, to which `/v1/traces` is appended where it does not end so; with `exact` it is the whole.
+    A user and password in it are sent as basic authentication. `headers` go along with each request and appear in no
+    log. `certificate` is a file with the certificates to trust, `client_certificate` and `client_key` those to show.
+    `name` is what logs call the receiver, by default its host; two receivers at one URL need different names.
+    """
+
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    compression: Compression = "gzip"
+    timeout_s: float = 10.0
+    certificate: str | Path | None = None
+    client_certificate: str | Path | None = None
+    client_key: str | Path | None = None
+    name: str = ""
+    exact: bool = False
+
+    def __repr__(self) -> str:
+        return f"Receiver({self.called!r})"
+
+    @property
+    def called(self) -> str:
+        """What logs call it: its name, else scheme, host and port."""
+        return self.name or _origin(urlsplit(self.url.strip()))
+
+    def target(self) -> SplitResult:
+        """The URL that requests go to, without credentials. Raises ArttraceError where it is none."""
+        url = urlsplit(self.url.strip())
+        try:
+            port = url.port
+        except ValueError:
+            port = -1
+        if url.scheme not in ("http", "https") or not url.hostname or port == -1:
+            raise ArttraceError(
+                "the endpoint to ship to is no URL of the form http://host:port",
+                "Set ARTTRACE_ENDPOINT (or init(endpoint=...), receivers=, or --endpoint) to a receiver's base URL.",
+            )
+        path = url.path or "/"
+        if not self.exact:
+            path = path.rstrip("/").removesuffix(_TRACES) + _TRACES
+        return SplitResult(url.scheme, url.netloc.rpartition("@")[2], path, url.query, "")
+
+    def request_headers(self) -> dict[str, str]:
+        """The headers of each request. Raises ArttraceError where one cannot be sent, without its value."""
+        found = {"content-type": "application/x-protobuf", "user-agent": "arttrace"}
+        if self.compression == "gzip":
+            found["content-encoding"] = "gzip"
+        url = urlsplit(self.url.strip())
+        if url.username is not None:
+            login = f"{unquote(url.username)}:{unquote(url.password or '')}"
+            found["authorization"] = "Basic " + base64.b64encode(login.encode()).decode()
+        for name, value in self.headers.items():
+            if not is_header(name, value):
+                raise ArttraceError(
+                    f"a header for {self.called} cannot be sent: {name[:50]!r}",
+                    "Names are letters, digits and hyphens; values are printable ASCII.",
+                )
+            found[name.lower()] = value
+        return found
+
+    def without_secrets(self, text: str) -> str:
+        """A text of the receiver's with what it repeats of the credentials taken out."""
+        password = unquote(urlsplit(self.url.strip()).password or "")
+        for value in (*self.headers.values(), password):
+            for secret in (value, value.rpartition(" ")[2]):
+                if len(secret) >= _SHORTEST_SECRET:
+                    text = text.replace(secret, "[secret]")
+        return text
+
+    def folder(self) -> str:
+        """The name of its outbox's folder: the same in each process, whatever the headers are."""
+        where = self.target().geturl()
+        readable = "".join(letter if letter.isalnum() else "-" for letter in (self.name or self.target().netloc))
+        return f"{readable[:40]}-{sha256(f'{self.name} {where}'.encode()).hexdigest()[:8]}"
+
+
+def is_header(name: str, value: str) -> bool:
+    """Whether a header can be sent."""
+    return bool(name) and _TOKEN.issuperset(name) and value.isascii() and (value.isprintable() or not value)
+
+
+def collector(endpoint: str, api_key: str | None) -> Receiver:
+    """The collector at a base URL, or another receiver that takes a bearer token."""
+    return Receiver(endpoint, {"authorization": f"Bearer {api_key}"} if api_key else {})
+
+
+def as_receiver(given: Receiver | str) -> Receiver:
+    """A receiver, or one by its URL."""
+    return Receiver(given) if isinstance(given, str) else given
+
+
+def same(one: Receiver, other: Receiver) -> bool:
+    """Whether requests to both go to one URL. Never where one of them has none."""
+    try:
+        return one.target() == other.target()
+    except ArttraceError:
+        return False
+
+
+def distinct(receivers: Iterable[Receiver]) -> tuple[Receiver, ...]:
+    """Each receiver once: of two at one URL and of one name, the first."""
+    found: dict[tuple[str, str], Receiver] = {}
+    for receiver in receivers:
+        found.setdefault((receiver.name, receiver.url), receiver)
+    return tuple(found.values())
+
+
+def by_environment(environ: Mapping[str, str]) -> tuple[Receiver | None, list[str]]:
+    """The receiver that OTEL_EXPORTER_OTLP_* name, if they name one that can be shipped to; and what to say of them."""
+    told: list[str] = []
+
+    def said(name: str) -> tuple[str, str]:
+        for variable in (f"OTEL_EXPORTER_OTLP_TRACES_{name}", f"OTEL_EXPORTER_OTLP_{name}"):
+            if value := environ.get(variable, "").strip():
+                return variable, value
+        return "", ""
+
+    variable, url = said("ENDPOINT")
+    exporters = [word.strip() for word in environ.get("OTEL_TRACES_EXPORTER", "").lower().split(",") if word.strip()]
+    is_off = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    if not url or is_off or (exporters and "otlp" not in exporters):
+        return None, told
+    of_protocol, protocol = said("PROTOCOL")
+    if protocol.lower() not in ("", "http/protobuf"):
+        told.append(
+            f"{of_protocol}={protocol} is not supported: nothing is sent to {variable}. "
+            "Set it to http/protobuf, with the port for OTLP over HTTP (4318 in most receivers; 4317 is gRPC's)"
+        )
+        return None, told
+    headers, bad = _headers(*said("HEADERS"))
+    told += bad
+    of_compression, compression = said("COMPRESSION")
+    if compression.lower() not in ("", "none", "gzip"):
+        told.append(f"{of_compression}={compression} is not supported: requests are not compressed")
+    of_timeout, timeout = said("TIMEOUT")
+    timeout_s = 10.0
+    try:
+        timeout_s = max(_SHORTEST_TIMEOUT_S, float(timeout) / 1000) if timeout else timeout_s
+    except ValueError:
+        told.append(f"{of_timeout} is no number of milliseconds: 10 s are waited for an answer")
+    receiver = Receiver(
+        url=url,
+        headers=headers,
+        compression="gzip" if compression.lower() == "gzip" else "none",
+        timeout_s=timeout_s,
+        certificate=said("CERTIFICATE")[1] or None,
+        client_certificate=said("CLIENT_CERTIFICATE")[1] or None,
+        client_key=said("CLIENT_KEY")[1] or None,
+        exact=variable == "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    )
+    try:
+        receiver.target()
+    except ArttraceError:
+        told.append(f"{variable} is no URL of the form http://host:port: nothing is sent to it")
+        return None, told
+    return receiver, told
+
+
+def resource_attributes(environ: Mapping[str, str]) -> dict[str, str]:
+    """What OTEL_RESOURCE_ATTRIBUTES says of the program: some receivers find the project by it."""
+    pairs = (item.partition("=") for item in environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","))
+    return {unquote(name.strip()): unquote(value.strip()) for name, equals, value in pairs if name.strip() and equals}
+
+
+def with_credentials(receiver: Receiver, other: Receiver) -> Receiver:
+    """One receiver with what another at the same URL says of its headers and its TLS."""
+    return replace(
+        receiver,
+        headers={**receiver.headers, **other.headers},
+        certificate=receiver.certificate or other.certificate,
+        client_certificate=receiver.client_certificate or other.client_certificate,
+        client_key=receiver.client_key or other.client_key,
+    )
+
+
+def _headers(variable: str, text: str) -> tuple[dict[str, str], list[str]]:
+    """`key=value` pairs with commas between, percent-encoded; and what to say of those that are none."""
+    found: dict[str, str] = {}
+    bad = 0
+    for pair in filter(None, (item.strip() for item in text.split(","))):
+        name, equals, value = pair.partition("=")
+        name, value = unquote(name.strip()).lower(), unquote(value.strip())
+        if equals and is_header(name, value):
+            found[name] = value
+        else:
+            bad += 1
+    what = "one of the headers" if bad == 1 else f"{bad} of the headers"
+    return found, [f"{variable}: {what} is not of the form key=value and is not sent"] if bad else []
+
+
+def _origin(url: SplitResult) -> str:
+    host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname
+    try:
+        port = url.port
+    except ValueError:
+        port = None
+    return f"{url.scheme}://{host}" + (f":{port}" if port else "")
