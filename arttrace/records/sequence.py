@@ -36,7 +36,10 @@ class TokenSequence(msgspec.Struct, frozen=True):
 
 
 class NotTrained(StrEnum):
-    """Why the sampled tokens of a call are not targets."""
+    """Why a step does not train on something. The values are what `ls`, `show`, `train` and `status` print.
+
+    First why the sampled tokens of a call are not targets, then why a run is left out, or one of its conversations.
+    """
 
     NO_TOKEN_IDS = "no token ids"
     NO_LOGPROBS = "log-probabilities missing"
@@ -52,6 +55,24 @@ class NotTrained(StrEnum):
     ALTERED_SAMPLING = "sampling was narrowed or shifted"
     OTHER_POLICY = "sampled by another policy"
     NO_POLICY_VERSION = "policy version not known"
+
+    INCOMPLETE = "incomplete"
+    TOO_STALE = "too stale"
+    NO_REWARD = "no reward"
+    ALONE = "alone in its group"
+    NO_TRAINABLE_TOKENS = "no trainable tokens"
+    NO_TOKENS_OF_POLICY = "no tokens of this policy"
+    EQUAL_REWARDS = "in a group of equal rewards"
+    NOT_THE_BEST = "not the best of its group"
+    BELOW_MIN_REWARD = "a reward below the bound"
+    REWARDS_TOO_CLOSE = "too close to the others' rewards"
+    CONTEXTS_DIFFER = "the two runs begin differently"
+    NOT_TEXT = "parts that are no text"
+    EMPTY_ANSWERS = "empty answers"
+    PROMPT_DIFFERS = "the chat template ends a prompt otherwise than it begins an answer"
+    NO_PROMPT = "an answer has no prompt before it"
+    TOKEN_ACROSS_BORDER = "a token crosses the border of an answer"
+    TOKENS_DIFFER = "the tokens of an answer do not spell it"
 
 
 class TokenReport(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from arttrace.records.sequence import NotTrained
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import TrajectorySummary
 from trainer.daemon.state import PlannedGroup, Queue
@@ -34,7 +35,7 @@ def look(
     ready.
     """
     members: defaultdict[str, list[TrajectorySummary]] = defaultdict(list)
-    left_out: Counter[str] = Counter()
+    left_out: Counter[NotTrained] = Counter()
     for one in summaries:
         if one.id in taken:
             continue
@@ -46,7 +47,7 @@ def look(
     waiting = paused = 0
     for key, runs in members.items():
         if not any(_trainable(one, terms.policy) for one in runs):
-            left_out["no tokens of this policy"] += len(runs)
+            left_out[NotTrained.NO_TOKENS_OF_POLICY] += len(runs)
         elif key in terms.paused:
             paused += 1
         elif len(runs) < terms.group_size:
@@ -55,13 +56,14 @@ def look(
             ended = sorted(one.end_ns for one in runs)[terms.group_size - 1]
             ready.append((ended, PlannedGroup(key, tuple(sorted(one.id for one in runs)))))
     ready.sort(key=lambda found: (found[0], found[1].key))
-    return [group for _, group in ready], Queue(len(ready), waiting, dict(left_out), paused)
+    reasons = {str(reason): count for reason, count in left_out.items()}
+    return [group for _, group in ready], Queue(len(ready), waiting, reasons, paused)
 
 
-def _why_not(one: TrajectorySummary, terms: Terms) -> str:
+def _why_not(one: TrajectorySummary, terms: Terms) -> NotTrained | None:
     reason = why_not(one, policy=terms.policy, step=terms.step, max_staleness=terms.max_staleness)
     if not reason and terms.rewarded and trajectory_reward(one) is None:
-        return "no reward"
+        return NotTrained.NO_REWARD
     return reason
 
 

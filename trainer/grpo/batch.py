@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from arttrace.records.group import Group
 from arttrace.records.policy import Consumed
+from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import Agent, Trajectory
 from arttrace.trajectories import sequences
 from trainer.grpo.advantages import Scale, group_advantages
@@ -35,7 +36,7 @@ class Batch:
     equal_groups: int = 0
     captured_tokens: int = 0
     trained_tokens: int = 0
-    left_out: dict[str, int] = field(default_factory=dict)
+    left_out: dict[NotTrained, int] = field(default_factory=dict)
     quarantined: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -70,7 +71,7 @@ def make_batch(
     consumed: list[Consumed] = []
     rewards: list[tuple[float, ...]] = []
     ages: list[int] = []
-    left_out: Counter[str] = Counter()
+    left_out: Counter[NotTrained] = Counter()
     quarantined: Counter[str] = Counter()
     equal = captured = trained = 0
     for group in groups:
@@ -89,7 +90,7 @@ def make_batch(
             captured += report.captured_tokens
             quarantined.update(report.reasons)
             if report.trained_tokens == 0:
-                left_out["no trainable tokens"] += 1
+                left_out[NotTrained.NO_TRAINABLE_TOKENS] += 1
                 continue
             trained += report.trained_tokens
             samples.append(Sample(found, advantage, own.get(trajectory.id, {})))

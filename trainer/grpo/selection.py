@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from arttrace.records.reward import Reward
+from arttrace.records.sequence import NotTrained
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store.rows.summary import TrajectorySummary
 
@@ -46,7 +47,7 @@ class Choice:
     """The groups that are compared, in order of key, and by reason how many of all runs are left out."""
 
     groups: tuple[Chosen, ...]
-    left_out: dict[str, int]
+    left_out: dict[NotTrained, int]
 
 
 def choose(
@@ -56,7 +57,7 @@ def choose(
     members: defaultdict[str, list[TrajectorySummary]] = defaultdict(list)
     for one in summaries:
         members[one.group].append(one)
-    left_out: Counter[str] = Counter()
+    left_out: Counter[NotTrained] = Counter()
     groups: list[Chosen] = []
     for key, runs in sorted(members.items()):
         runs.sort(key=lambda one: (one.start_ns, one.id))
@@ -71,10 +72,10 @@ def choose(
 
 def compared(
     runs: Sequence[AnyRun], *, policy: str | None, step: int, max_staleness: int | None = None
-) -> tuple[list[tuple[AnyRun, float]], Counter[str]]:
+) -> tuple[list[tuple[AnyRun, float]], Counter[NotTrained]]:
     """Of one group, the complete, rewarded runs with their rewards, at least two or none, and how many are left out by
     reason. A run that is alone in its group needs company before a reward."""
-    left_out: Counter[str] = Counter()
+    left_out: Counter[NotTrained] = Counter()
     whole: list[AnyRun] = []
     for run in runs:
         if reason := why_not(run, policy=policy, step=step, max_staleness=max_staleness):
@@ -83,21 +84,21 @@ def compared(
             whole.append(run)
     scored = [(run, reward) for run in whole if (reward := trajectory_reward(run)) is not None]
     if len(whole) > 1 and len(scored) < len(whole):
-        left_out["no reward"] += len(whole) - len(scored)
+        left_out[NotTrained.NO_REWARD] += len(whole) - len(scored)
     if len(scored) > 1:
         return scored, left_out
     if alone := len(scored) if len(whole) > 1 else len(whole):
-        left_out["alone in its group"] += alone
+        left_out[NotTrained.ALONE] += alone
     return [], left_out
 
 
-def why_not(run: Run, *, policy: str | None, step: int, max_staleness: int | None = None) -> str:
-    """Why a run does not count whatever its reward, "" when it does."""
+def why_not(run: Run, *, policy: str | None, step: int, max_staleness: int | None = None) -> NotTrained | None:
+    """Why a run does not count whatever its reward, None when it does."""
     if run.incomplete:
-        return "incomplete"
+        return NotTrained.INCOMPLETE
     if max_staleness is not None and staleness(run, step, policy) > max_staleness:
-        return "too stale"
-    return ""
+        return NotTrained.TOO_STALE
+    return None
 
 
 def staleness(run: Run, step: int, policy: str | None = None) -> int:

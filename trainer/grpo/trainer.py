@@ -9,6 +9,7 @@ from arttrace.errors import TrainingError
 from arttrace.records.group import Group
 from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.reward import Judgement
+from arttrace.records.sequence import NotTrained
 from arttrace.store import AnyStore
 from trainer.grpo.advantages import Scale
 from trainer.grpo.batch import Batch, make_batch
@@ -116,15 +117,15 @@ def require_trainable(batch: Batch) -> None:
 
 
 _MENDS = {
-    "no reward": "Score them with `arttrace score`, or reward them in code with arttrace.reward().",
-    "alone in its group": "Run each scenario several times: GRPO compares runs of the same task.",
-    "too stale": "Run the agent again under the newest version, or raise --max-staleness.",
-    "incomplete": "An incomplete run was killed or is still going; `arttrace ls` names them.",
+    NotTrained.NO_REWARD: "Score them with `arttrace score`, or reward them in code with arttrace.reward().",
+    NotTrained.ALONE: "Run each scenario several times: GRPO compares runs of the same task.",
+    NotTrained.TOO_STALE: "Run the agent again under the newest version, or raise --max-staleness.",
+    NotTrained.INCOMPLETE: "An incomplete run was killed or is still going; `arttrace ls` names them.",
 }
 """What to do about trajectories that were left out, by the reason; what comes first is told first."""
 
 
-def _why_no_groups(left_out: Mapping[str, int]) -> tuple[str, str]:
+def _why_no_groups(left_out: Mapping[NotTrained, int]) -> tuple[str, str]:
     if not left_out:
         return (
             "There is nothing new to train on: no trajectory that this policy has not been trained on.",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from arttrace.records.message import Message, OtherPart, ReasoningPart, TextPart, ToolResultPart
+from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import MessageNode, Trajectory
 
 ChatMessage = dict[str, Any]
@@ -104,13 +105,13 @@ def _object(arguments: str) -> Any:
         return arguments
 
 
-def unsupported(conversation: Conversation) -> str | None:
+def unsupported(conversation: Conversation) -> NotTrained | None:
     """Why a text model cannot read this conversation, None when it can."""
     kinds = {type(part) for message in conversation.messages for part in message.parts}
     if OtherPart in kinds:
-        return "parts that are no text"
+        return NotTrained.NOT_TEXT
     if not any(_says_something(conversation.messages[at]) for at in conversation.targets):
-        return "empty answers"
+        return NotTrained.EMPTY_ANSWERS
     return None
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from arttrace.errors import TrainingError
 from arttrace.records.group import Group
 from arttrace.records.policy import Consumed
+from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import Trajectory
 from trainer.offline.conversations import Conversation, conversations, main_conversation
 from trainer.offline.render import Example, Unprovable, render, shared_context
@@ -36,7 +37,7 @@ class OfflinePlan:
     consumed: tuple[Consumed, ...] = ()
     groups: int = 0
     groups_equal: int = 0
-    trajectories_left_out: dict[str, int] = field(default_factory=dict)
+    trajectories_left_out: dict[NotTrained, int] = field(default_factory=dict)
     conversations_left_out: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -104,7 +105,7 @@ def plan_dpo(
         if len(sides) < 2:
             continue
         if not shared_context(*sides):
-            dropped["the two runs begin differently"] += 2
+            dropped[NotTrained.CONTEXTS_DIFFER] += 2
             continue
         pairs.append((sides[0], sides[1]))
         consumed += [better, worse]
@@ -130,8 +131,8 @@ def require_examples(plan: OfflinePlan) -> None:
             f"There is nothing to train on by {plan.method.upper()}: all {count} conversations are {why}.",
             "Use a model with a longer context, raise --max-length where that is the bound, or record shorter runs.",
         )
-    reasons = {**plan.trajectories_left_out, **plan.conversations_left_out}
-    told = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items())) or "no trajectory"
+    reasons = sorted([*plan.trajectories_left_out.items(), *plan.conversations_left_out.items()])
+    told = ", ".join(f"{count} {reason}" for reason, count in reasons) or "no trajectory"
     raise TrainingError(
         f"There is nothing to train on by {plan.method.upper()}. Left out: {told}.",
         "Reward the runs in code or by `arttrace score`; --min-reward takes runs of groups with equal rewards too "

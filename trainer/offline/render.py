@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from arttrace.records.sequence import NotTrained
 from trainer.offline.conversations import ChatMessage, Conversation, said, unsupported
 
 
@@ -43,7 +44,7 @@ def render(conversation: Conversation, tokenizer: Any) -> list[Example]:
     spans = []
     for at, start, end in zip(conversation.targets, starts, ends, strict=True):
         if not end.startswith(start):
-            raise Unprovable("the chat template ends a prompt otherwise than it begins an answer")
+            raise Unprovable(NotTrained.PROMPT_DIFFERS)
         answer = end[len(start) :].rstrip()
         if missing := [piece for piece in said(conversation.messages[at]) if piece not in answer]:
             raise Unprovable(f"the chat template drops or changes {missing[0][:40]!r}")
@@ -80,11 +81,11 @@ def _example(tokenizer: Any, text: str, spans: Sequence[tuple[int, int]]) -> Exa
     learned = [False] * len(ids)
     for begin, end in spans:
         if begin not in starts or end not in ends:
-            raise Unprovable("a token crosses the border of an answer")
+            raise Unprovable(NotTrained.TOKEN_ACROSS_BORDER)
         first, last = starts[begin], ends[end]
         if first == 0:
-            raise Unprovable("an answer has no prompt before it")
+            raise Unprovable(NotTrained.NO_PROMPT)
         if tokenizer.decode(ids[first : last + 1], clean_up_tokenization_spaces=False) != text[begin:end]:
-            raise Unprovable("the tokens of an answer do not spell it")
+            raise Unprovable(NotTrained.TOKENS_DIFFER)
         learned[first : last + 1] = [True] * (last + 1 - first)
     return Example(tuple(ids), tuple(learned))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from arttrace.records.group import Group
+from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import Trajectory
 from arttrace.rewards.combine import trajectory_reward
 
@@ -16,7 +17,7 @@ class GoodRuns:
     """Runs to learn by supervised fine-tuning; `left_out` counts the others by reason."""
 
     runs: tuple[Trajectory, ...]
-    left_out: dict[str, int] = field(default_factory=dict)
+    left_out: dict[NotTrained, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,28 +25,28 @@ class Preferences:
     """Pairs (better, worse) of one group each; `left_out` counts runs that are in no pair by reason."""
 
     pairs: tuple[tuple[Trajectory, Trajectory], ...]
-    left_out: dict[str, int] = field(default_factory=dict)
+    left_out: dict[NotTrained, int] = field(default_factory=dict)
 
 
 def good_runs(groups: Sequence[Group], *, min_reward: float | None = None) -> GoodRuns:
     """All runs rewarded with at least `min_reward`; without it the best of each group whose rewards differ (rejection
     sampling)."""
     runs: list[Trajectory] = []
-    left_out: Counter[str] = Counter()
+    left_out: Counter[NotTrained] = Counter()
     for group in groups:
         rewarded = _rewarded(group, left_out)
         if not rewarded:
             continue
         values = [reward for _, reward in rewarded]
         if min_reward is None and min(values) == max(values):
-            left_out["alone in its group" if len(values) == 1 else "in a group of equal rewards"] += len(values)
+            left_out[NotTrained.ALONE if len(values) == 1 else NotTrained.EQUAL_REWARDS] += len(values)
             continue
         bound = max(values) if min_reward is None else min_reward
         good = [run for run, reward in rewarded if reward >= bound]
         runs += good
-        left_out["not the best of its group" if min_reward is None else "a reward below the bound"] += len(
-            rewarded
-        ) - len(good)
+        left_out[NotTrained.NOT_THE_BEST if min_reward is None else NotTrained.BELOW_MIN_REWARD] += len(rewarded) - len(
+            good
+        )
     return GoodRuns(tuple(runs), dict(+left_out))
 
 
@@ -53,17 +54,17 @@ def preferences(groups: Sequence[Group], *, min_gap: float = 0.1) -> Preferences
     """The best run of each group with the worst, the second best with the second worst, and so on, for as long as
     their rewards are at least `min_gap` apart; no run is in two pairs."""
     pairs: list[tuple[Trajectory, Trajectory]] = []
-    left_out: Counter[str] = Counter()
+    left_out: Counter[NotTrained] = Counter()
     for group in groups:
         ranked = sorted(_rewarded(group, left_out), key=lambda one: (-one[1], one[0].start_ns, one[0].id))
         if len(ranked) == 1:
-            left_out["alone in its group"] += 1
+            left_out[NotTrained.ALONE] += 1
             continue
         found = 0
         while found < len(ranked) // 2 and ranked[found][1] - ranked[-1 - found][1] >= min_gap:
             pairs.append((ranked[found][0], ranked[-1 - found][0]))
             found += 1
-        left_out["too close to the others' rewards"] += len(ranked) - 2 * found
+        left_out[NotTrained.REWARDS_TOO_CLOSE] += len(ranked) - 2 * found
     return Preferences(tuple(pairs), dict(+left_out))
 
 
@@ -73,9 +74,9 @@ def equal_groups(groups: Sequence[Group]) -> int:
     return sum(1 for values in rewards if len(values) > 1 and min(values) == max(values))
 
 
-def _rewarded(group: Group, left_out: Counter[str]) -> list[tuple[Trajectory, float]]:
+def _rewarded(group: Group, left_out: Counter[NotTrained]) -> list[tuple[Trajectory, float]]:
     complete = [run for run in group.trajectories if not run.incomplete]
-    left_out["incomplete"] += len(group.trajectories) - len(complete)
+    left_out[NotTrained.INCOMPLETE] += len(group.trajectories) - len(complete)
     rewarded = [(run, reward) for run in complete if (reward := trajectory_reward(run)) is not None]
-    left_out["no reward"] += len(complete) - len(rewarded)
+    left_out[NotTrained.NO_REWARD] += len(complete) - len(rewarded)
     return rewarded

@@ -160,5 +160,5 @@ def print_plan(
     click.echo(f"  {batch.trained_tokens} of {batch.captured_tokens} sampled tokens would be trained.")
     for reason, count in sorted(left_out.items()):
         click.echo(f"  left out: {count} trajectories ({reason})")
-    for reason, count in sorted(batch.quarantined.items()):
-        click.echo(f"  quarantined: {count} calls ({reason})")
+    for fault, count in sorted(batch.quarantined.items()):
+        click.echo(f"  quarantined: {count} calls ({fault})")

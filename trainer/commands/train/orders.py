@@ -12,7 +12,7 @@ import os
 import select
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from arttrace.errors import ArttraceError, TrainingError
 from arttrace.paths import DataDir
 from arttrace.records.group import Group
 from arttrace.records.policy import PolicyStep
+from arttrace.records.sequence import NotTrained
 from arttrace.store import AnyStore
 from arttrace.store.server.owner import hold_store
 from trainer.commands.train.offline import OfflineTerms, plan_offline
@@ -280,7 +281,7 @@ def _fits(held: LearnerConfig, wanted: LearnerConfig) -> bool:
     return not changed or (wanted.engine == "packed" and changed <= _AT_EACH_STEP)
 
 
-def _reasons(left_out: dict[str, int]) -> str:
+def _reasons(left_out: Mapping[NotTrained, int]) -> str:
     told = ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items()))
     return f"Trajectories left out: {told}." if told else "Gather and reward runs first."
 
