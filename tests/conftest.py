@@ -1,5 +1,5 @@
-"""Ctrl-C as a terminal gives it, compiled modules for the processes that tests start, and which tests one worker of
-pytest-xdist runs, for all tests; a judge behind real HTTP, for those of rewards and of the commands that ask one."""
+"""For all tests: Ctrl-C as a terminal gives it, compiled modules for the processes that they start, no time limit for
+hypothesis, and which tests one worker of pytest-xdist runs. For those that ask a judge: one behind real HTTP."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import hypothesis
 import pytest
 
 from arttrace.rewards.judge_prompt import parse_prompt
@@ -20,9 +21,13 @@ from arttrace.rewards.judge_prompt import parse_prompt
 def pytest_configure() -> None:
     """A shell starts what it runs in the background with SIGINT ignored, and every process started from there inherits
     that. And where Python is asked to write no bytecode, each of the hundreds of processes that the tests start would
-    compile all of arttrace again."""
+    compile all of arttrace again. And an example takes as long as it takes on a busy machine."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    hypothesis.settings.register_profile(
+        "arttrace", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("arttrace")
 
 
 LONGEST_FIRST = ("tests/e2e/test_demo.py", "tests/e2e/test_user_loop.py", "tests/e2e/test_serving.py", "tests/e2e/")

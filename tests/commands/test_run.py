@@ -45,7 +45,7 @@ def run(
     env["OPENAI_BASE_URL"] = server.url if server else "http://127.0.0.1:9"
     return subprocess.run(
         [*ARTTRACE, "run", "--quiet", "--dir", str(directory / "data"), *arguments],
-        cwd=directory, env=env, capture_output=True, text=True, timeout=60,
+        cwd=directory, env=env, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
 
 
@@ -144,7 +144,7 @@ def test_signals_reach_the_program(tmp_path: Path) -> None:
     assert child.stdout is not None
     assert int(child.stdout.readline()) == child.pid
     child.send_signal(signal.SIGTERM)
-    assert child.wait(10) == -signal.SIGTERM
+    assert child.wait(60) == -signal.SIGTERM
 
 
 def test_a_program_that_does_not_exist_is_named(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_a_program_ended_by_sigterm_is_seen_to_be_incomplete(tmp_path: Path, ser
         assert time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == -signal.SIGTERM  # as without capture
+    assert process.wait(60) == -signal.SIGTERM  # as without capture
     process.stdout.close()
     (trajectory,) = build_trajectories(read_spans(tmp_path / "data"))
     assert trajectory.incomplete != ""
@@ -272,7 +272,7 @@ def test_ls_does_not_ask_somebody_to_run_an_agent_who_just_did(server: ChatServe
     text = said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
     assert text.startswith("arttrace: nothing was captured: ")
     listing = subprocess.run(
-        [*ARTTRACE, "ls", "--dir", str(tmp_path / "data")], capture_output=True, text=True, timeout=60
+        [*ARTTRACE, "ls", "--dir", str(tmp_path / "data")], capture_output=True, text=True, timeout=300
     )
     assert "Run an agent first" not in listing.stderr
     assert "1 request to 127.0.0.1/v1/messages" in listing.stderr

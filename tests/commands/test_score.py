@@ -278,7 +278,7 @@ def test_ctrl_c_keeps_what_is_scored(data: DataDir, judge_server: Any, spool_run
         assert process.stderr.readline().startswith("[1/3]")
         process.send_signal(signal.SIGINT)
         told = process.stderr.read()
-        assert process.wait(20) == 130
+        assert process.wait(60) == 130
     released.set()
     assert "1 of 3 groups are scored and stored; run again to go on." in told
     assert "Traceback" not in told

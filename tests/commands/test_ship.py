@@ -89,7 +89,7 @@ def collecting(data: DataDir, port: int = 0) -> Iterator[tuple[subprocess.Popen[
             yield process, process.stdout.readline().split()[2]
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(20)
+            process.wait(60)
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ def test_a_collector_killed_while_processes_ship_has_every_run_once_in_the_end(
         processes = [python(MANY, agent_data, str(runs), name, ARTTRACE_ENDPOINT=url) for name in ("a", "b")]
         until(lambda: list_segments(data.spool) or data.store.exists(), "spans are with the collector")
         collector.kill()
-        collector.wait(20)
+        collector.wait(60)
         until(lambda: list_segments(agent_data.outbox), "spans wait for the collector")
         with collecting(data, port=int(url.rpartition(":")[2])):
             for process in processes:

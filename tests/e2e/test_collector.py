@@ -104,7 +104,7 @@ def test_spans_of_the_stock_exporter_appear_in_ls(
     assert (summary["entry"], summary["calls"], summary["agents"]) == ("greeter", 1, 1)
     assert (summary["incomplete"], summary["quarantined"]) == ("", {"no token ids": 1})
     process.kill()
-    process.wait(10)
+    process.wait(60)
     assert listed() == [summary]
 
 

@@ -160,7 +160,7 @@ def test_kill_9_keeps_what_was_appended_and_frees_the_segment(tmp_path: Path) ->
     assert not segment.finished()
     child.send_signal(signal.SIGKILL)
     acknowledged = len(first) + len(child.stdout.read().splitlines())
-    child.wait(10)
+    child.wait(60)
     got = contents(tmp_path)
     assert got == [str(i).encode() for i in range(len(got))]
     assert len(got) >= acknowledged

@@ -31,7 +31,7 @@ class Site:
         return await self.http.post("/arttrace/policies", json={"version": step, "path": str(path)})
 
     async def until_unloaded(self, name: str) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while name in self.engine.adapters:
                 await asyncio.sleep(0.01)
 

@@ -119,7 +119,7 @@ async def test_a_client_that_leaves_is_recorded_and_the_trajectory_is_whole(site
     site.engine.held = True
     with pytest.raises(httpx.ReadTimeout):
         await site.http.post("/r/t/v1/chat/completions", json={"model": "policy", "messages": MESSAGES}, timeout=0.2)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while site.gateway.gate.inside:
             await asyncio.sleep(0.005)
     await site.http.post("/r/t/end")
@@ -132,7 +132,7 @@ async def test_a_client_that_leaves_is_recorded_and_the_trajectory_is_whole(site
 async def test_an_end_before_its_last_call_is_over_waits_for_it_in_the_store(site: Site) -> None:
     site.engine.held = True
     under_way = asyncio.create_task(call(site, "/r/t/v1/chat/completions"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not site.engine.generations:
             await asyncio.sleep(0.005)
     assert (await site.http.post("/r/t/end")).json()["calls"] == 1
@@ -140,7 +140,7 @@ async def test_an_end_before_its_last_call_is_over_waits_for_it_in_the_store(sit
     assert found["t"].incomplete == "1 of 2 spans missing"
     site.engine.release.set()
     await under_way
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while site.gateway.gate.inside:
             await asyncio.sleep(0.005)
     found, _ = taken_in(site)
@@ -150,7 +150,7 @@ async def test_an_end_before_its_last_call_is_over_waits_for_it_in_the_store(sit
 async def test_a_quiet_trajectory_ends_by_itself_and_says_so(site: Site) -> None:
     await call(site, "/r/t/v1/chat/completions")
     idle = asyncio.create_task(site.gateway.recorder.end_idle_ones(0.05))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while site.gateway.recorder.trajectories.open:
             await asyncio.sleep(0.01)
     idle.cancel()
@@ -198,7 +198,7 @@ async def test_a_full_disk_harms_no_call_and_an_end_says_that_it_was_not_taken(
 
 async def test_an_end_that_was_not_taken_may_be_sent_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     await call(site, "/r/t/v1/chat/completions")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while site.gateway.recorder.recorded < 2:
             await asyncio.sleep(0.005)
 

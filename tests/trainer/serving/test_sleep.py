@@ -78,7 +78,7 @@ def test_a_trainer_killed_in_its_step_leaves_an_engine_that_serves(served: Servi
         "import os, sys\nfrom trainer.serving import GatewayClient\n"
         "wake = GatewayClient(sys.argv[1]).fall_asleep()\nprint('asleep', flush=True)\nos.kill(os.getpid(), 9)"
     )
-    killed = subprocess.run([sys.executable, "-c", program, served.url], capture_output=True, text=True, timeout=60)
+    killed = subprocess.run([sys.executable, "-c", program, served.url], capture_output=True, text=True, timeout=300)
     assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "asleep\n")
     until(lambda: served.client().status().engine.state == "ready")
     assert not engine.asleep
