@@ -1,4 +1,5 @@
-"""The first rule: whatever of ours fails, the user's program gets the values and exceptions that it gets without us.
+"""Rule 1 of docs/architecture.md: whatever of ours fails, the user's program gets the same values and
+exceptions as without us.
 
 Nothing is listed by hand: a program that uses all of capture is run once to see which functions of arttrace it enters,
 then once for each of them with that function raising.

@@ -1,5 +1,5 @@
 """What delivery does to spans: twice, late, torn, reordered, or never. Each test states its outcome and the rule of
-ARCHITECTURE.md (section 3) or decision of the reconstruction that forces it."""
+docs/architecture.md or decision of the reconstruction that forces it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first rule in code: a failure of ours is logged once and counted, and the user's call goes on as if nothing was.
+"""Rule 1 of docs/architecture.md: a failure of ours is logged once and counted, and the user's call goes on unchanged.
 
 With ARTTRACE_RAISE=1, as in arttrace's own tests, it is raised instead: at once on the user's thread, and by the next
 `flush` where it happened in the background.

@@ -275,7 +275,7 @@ def apply(request: Any, options: dict[str, Any]) -> tuple[Any, str | None]:
         if made.route is not None:
             options["auth"] = None
         return rebuilt, made.model
-    except Exception as error:  # noqa: BLE001  the first rule
+    except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
         _routing.caught(error)
     return request, None
 

@@ -180,7 +180,7 @@ class Recorder:
             payload = encoded(record)
             if not self._holder.takes(record, payload):
                 self._turn.append(payload)
-        except Exception as error:  # noqa: BLE001  the first rule
+        except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
             self._refuse(error)
 
     def _end_turn(self) -> None:
@@ -213,7 +213,7 @@ class Recorder:
         """Whether the spool took them. A refusal counts where it is of one payload."""
         try:
             self._spool.append(*payloads)
-        except Exception as error:  # noqa: BLE001  the first rule
+        except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
             if len(payloads) == 1:
                 self._refuse(error)
             return False

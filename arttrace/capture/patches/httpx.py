@@ -84,7 +84,7 @@ def _send_out(call: ModelCall, request: Any, options: dict[str, Any]) -> Any:
     request, call.routed_from = routing.apply(request, options)
     try:
         call.sending(request.content, request.url, request.headers)
-    except Exception as error:  # noqa: BLE001  the first rule
+    except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
         _sending.caught(error)
     return request
 
@@ -96,7 +96,7 @@ def _answered(call: ModelCall, response: Any, streaming: bool, tap: type[Any]) -
             response.stream = tap(response.stream, call, attempt)
         else:
             call.answered(response.status_code, response.headers, response.content)
-    except Exception as error:  # noqa: BLE001  the first rule
+    except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
         _answering.caught(error)
 
 
@@ -203,7 +203,7 @@ class Tap:
     def _take(self, chunk: bytes) -> None:
         try:
             self._attempt.chunk(chunk)
-        except Exception as error:  # noqa: BLE001  the first rule
+        except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
             _tapping.caught(error)
 
     def _broken(self, error: BaseException) -> None:

@@ -132,7 +132,7 @@ def _begin(client: Any, options: Any, above: bool) -> ModelCall | UnrecordedCall
         if above:
             _above.set(call)
         return call
-    except Exception as error:  # noqa: BLE001  the first rule
+    except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
         _beginning.caught(error)
         return None
 
@@ -157,7 +157,7 @@ def _sync_request(request: Callable[..., Any], above: bool = False) -> Callable[
                 _above.set(None)
         try:
             call.returned()
-        except Exception as error:  # noqa: BLE001  the first rule
+        except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
             _ending.caught(error)
         return result
 
@@ -184,7 +184,7 @@ def _async_request(request: Callable[..., Any], above: bool = False) -> Callable
                 _above.set(None)
         try:
             call.returned()
-        except Exception as error:  # noqa: BLE001  the first rule
+        except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
             _ending.caught(error)
         return result
 

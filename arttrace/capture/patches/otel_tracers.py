@@ -83,7 +83,7 @@ def _start(start_span: Callable[..., Any]) -> Callable[..., Any]:
         try:
             name, context, attributes = _read(*args, **kwargs)
             begun = _begin(self, name, context, attributes)
-        except Exception as error:  # noqa: BLE001  the first rule
+        except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
             _beginning.caught(error)
         span = start_span(self, *args, **kwargs)
         return span if begun is None else _marked(span, attributes, *begun)
@@ -123,7 +123,7 @@ def _marked(span: Any, attributes: Mapping[str, Any], scope: Scope, followed: Fo
         setattr(span, _SCOPE, scope)
         if followed is not None:
             setattr(span, _FOLLOWED, followed)
-    except Exception as error:  # noqa: BLE001  the first rule
+    except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
         _beginning.caught(error)
     return span
 
@@ -139,7 +139,7 @@ def _end(end: Callable[..., None]) -> Callable[..., None]:
                     failure = self.status.description or ""
                 events = [(event.name, event.attributes or {}) for event in self.events]
                 followed.end(Said(self.attributes or {}, events, failure))
-            except Exception as error:  # noqa: BLE001  the first rule
+            except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
                 _ending.caught(error)
         return end(self, *args, **kwargs)
 

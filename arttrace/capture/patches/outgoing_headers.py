@@ -61,7 +61,7 @@ def _told(request: Any) -> Context | None:
     """The context that this request is to be sent in, its headers written; None for a host that is not listed."""
     try:
         scope = calling_flow().scope
-    except Exception as error:  # noqa: BLE001  the first rule
+    except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
         _telling.caught(error)
         return None
     if scope is None or not scope.recorder.settings.propagate:
