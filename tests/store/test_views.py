@@ -26,7 +26,7 @@ from arttrace.store.rows.views import DESCRIBED, as_markdown
 from arttrace.store.server.owner import hold_store
 
 LATEST_NS = (1 << 63) - 1
-DOCS = Path(__file__).parents[2] / "docs" / "store.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "schema.md"
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@
 | `dir` | `ARTTRACE_DIR` | `.arttrace` | the data directory |
 | `capture_content` | `ARTTRACE_CAPTURE_CONTENT` | `full` | `full`, `redacted` (structure and lengths only) or `off` |
 | `mask` | | none | a callable `(value, *, kind) -> value` over all content before it is written |
-| `sample` | `ARTTRACE_SAMPLE` | `1` | the share of runs that is stored, 0 to 1; in code also a rule; see below |
+| `sample` | `ARTTRACE_SAMPLE` | `1` | the share of runs that is stored, 0 to 1; in code also a rule |
 | `orphans` | `ARTTRACE_ORPHANS` | `record` | calls outside any trajectory: `record` or `ignore`; counted either way |
 | `capture_http` | `ARTTRACE_CAPTURE_HTTP` | off | `1`: model calls of plain HTTP clients are recorded too |
 | `trainable` | `ARTTRACE_TRAINABLE` | none | base URLs whose answers are asked for token ids, commas between |

@@ -1,4 +1,4 @@
-"""The views of the store, each column with what it means: what `arttrace sql` reads, its help and docs/store.md tell.
+"""The views of the store, each column with what it means: `arttrace sql` reads them, its help and the docs list them.
 
 Whatever a span holds, a view answers: numbers beyond a column are NULL, text that is no JSON stays text.
 """
@@ -371,7 +371,7 @@ def _wrapped(head: str, words: str, width: int) -> list[str]:
 
 
 def as_markdown() -> str:
-    """The same as a table per view, for docs/store.md."""
+    """The same as a table per view, for docs/reference/schema.md."""
     parts: list[str] = []
     for view in DESCRIBED:
         rows = "\n".join(f"| `{column.name}` | {column.meaning} |" for column in view.columns)

@@ -1,0 +1,103 @@
+"""What the documentation names exists: paths, modules, pages; and what is generated is current."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import doc_pages
+import pytest
+import yaml
+from doc_blocks import PAGES, ROOT
+
+from arttrace import semconv
+
+SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+HISTORY = ROOT / "CHANGELOG.md"
+CODE = re.compile(r"`+([^`\n]+)`+")
+TRACKED = set(
+    subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+)
+FOLDERS = {str(parent) for path in TRACKED for parent in Path(path).parents}
+TOP = {path.partition("/")[0] for path in TRACKED if "/" in path}
+
+
+@pytest.mark.parametrize("path", doc_pages.pages(), ids=lambda path: path.name)
+def test_a_generated_page_is_current(path: Path) -> None:
+    current = path.read_text(encoding="utf-8")
+    assert current == doc_pages.pages()[path], "write it anew: python tests/docs/doc_pages.py"
+
+
+def test_every_environment_variable_is_in_the_settings() -> None:
+    sources = [path for package in ("arttrace", "trainer") for path in (ROOT / package).rglob("*.py")]
+    found = {
+        name for path in sources for name in re.findall(r"[\"']((?:ARTTRACE|LANGFUSE)_[A-Z_]+[A-Z])[\"']", path.read_text("utf-8"))
+    }
+    settings = doc_pages.pages()[doc_pages.DOCS / "reference" / "settings.md"]
+    told = set(re.findall(r"`((?:ARTTRACE|LANGFUSE)_[A-Z_]+)`", settings))
+    assert found - told == set(doc_pages.INTERNAL), "add it to the table of its settings, or to doc_pages.py"
+
+
+def test_every_page_of_the_site_is_in_the_navigation() -> None:
+    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    assert sorted(_leaves(SITE["nav"])) == sorted(pages)
+
+
+def _leaves(nav: Any) -> list[str]:
+    if isinstance(nav, str):
+        return [nav]
+    inner = nav.values() if isinstance(nav, dict) else nav
+    return [leaf for one in inner for leaf in _leaves(one)]
+
+
+def _names(page: Path) -> list[str]:
+    """What stands between backticks in running text: code blocks are programs of their own."""
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return CODE.findall(text)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != HISTORY], ids=lambda p: str(p.relative_to(ROOT)))
+def test_what_a_page_names_exists(page: Path) -> None:
+    missing = [name for name in _names(page) if _is_path(name) and name.rstrip("/") not in TRACKED | FOLDERS]
+    missing += [name for name in _names(page) if _is_module(name) and not _importable(name)]
+    assert not missing
+
+
+def _is_path(name: str) -> bool:
+    head, slash, _ = name.partition("/")
+    return bool(slash) and head in TOP and re.fullmatch(r"[\w./-]+", name) is not None
+
+
+def _is_module(name: str) -> bool:
+    known = {value for value in vars(semconv).values() if isinstance(value, str)}
+    return re.fullmatch(r"(arttrace|trainer)(\.\w+)+", name) is not None and name not in known
+
+
+def _importable(name: str) -> bool:
+    """Whether the longest part of the name that is a module has the rest as attributes."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        for attribute in parts[length:]:
+            if not hasattr(found, attribute):
+                return False
+            found = getattr(found, attribute)
+        return True
+    return False
+
+
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?!https?:|mailto:|#)([^)\s]+)\)")
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if ROOT / "docs" not in page.parents], ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_links_of_pages_outside_the_site_lead_somewhere(page: Path) -> None:
+    links = LINK.findall(page.read_text(encoding="utf-8"))
+    assert not [link for link in links if not (page.parent / link.partition("#")[0]).exists()]
