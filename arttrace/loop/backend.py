@@ -178,4 +178,10 @@ class LocalBackend:
 
 
 def _serves(served: _Served, model: TrainableModel) -> bool:
-    return served.policy == model.name and Path(served.base_model).absolute() == Path(model.base_model).absolute()
+    """Whether it serves the model, which may be given by its name on the hub: then it lies in the hub's cache."""
+    given = Path(model.base_model)
+    cached = f"models--{str(model.base_model).replace('/', '--')}"
+    is_served = Path(served.base_model).absolute() == given.absolute()
+    return served.policy == model.name and (
+        is_served or (not given.exists() and cached in Path(served.base_model).parts)
+    )

@@ -90,9 +90,9 @@ def group_trajectories(trajectories: Iterable[Trajectory]) -> list[Group]:
 
 # --- by another criterion ------------------------------------------------------------------------------------
 
-BY = ("entry", "input", "argument.NAME", "metadata.NAME")
+BY = ("entry", "input", "argument.NAME", "metadata.NAME", "tag", "tag.NAME")
 """What runs can be grouped by: the entry point with its arguments, what the user said first, an argument's value, a
-value of the metadata."""
+value of the metadata, all tags together, the tags `NAME:...` or `NAME=...`."""
 
 
 def keys_by(by: str, runs: Sequence[Trajectory]) -> dict[str, str | None]:
@@ -108,6 +108,10 @@ def keys_by(by: str, runs: Sequence[Trajectory]) -> dict[str, str | None]:
     if kind in ("argument", "metadata") and name:
         values = {run.id: run.arguments if kind == "argument" else run.metadata for run in runs}
         return {id: _shown(_value_at(value, name)) for id, value in values.items()}
+    if by == "tag" or (kind == "tag" and name):
+        prefixes = (f"{name}:", f"{name}=")
+        tags = {run.id: [tag for tag in run.tags if by == "tag" or tag.startswith(prefixes)] for run in runs}
+        return {id: _shown(", ".join(sorted(set(found)))) for id, found in tags.items()}
     if by != "entry":
         raise ValueError(f"{by!r} is none of {', '.join(BY)}")
     names = {run.entry_name for run in runs if run.entry_name}

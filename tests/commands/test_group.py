@@ -16,6 +16,8 @@ from arttrace.records.span import SpanRow
 from arttrace.store import Store
 from arttrace.views.run_filter import group_keys
 
+TAGGED = ["task=8"]
+
 
 def _run(id: str, entry: str, question: str, **root: Any) -> list[SpanRow]:
     made = Run(id)
@@ -27,9 +29,11 @@ def _run(id: str, entry: str, question: str, **root: Any) -> list[SpanRow]:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     with Store.open(DataDir(tmp_path), create=True) as store:
-        store.append(_run("a", "/A/agent.py:answer", "why?", METADATA='{"task": "t1"}'))
-        store.append(_run("b", "/B/agent.py:answer", "why?", METADATA='{"task": "t2"}'))
-        store.append(_run("c", "agent:answer", "why?", ENTRY_NAME="agent:answer", METADATA='{"task": "t1"}'))
+        store.append(_run("a", "/A/agent.py:answer", "why?", METADATA='{"task": "t1"}', TAGS=["task:7", "beta"]))
+        store.append(_run("b", "/B/agent.py:answer", "why?", METADATA='{"task": "t2"}', TAGS=["beta", "task:7"]))
+        store.append(
+            _run("c", "agent:answer", "why?", ENTRY_NAME="agent:answer", METADATA='{"task": "t1"}', TAGS=["task=8"])
+        )
         store.append(_run("d", "agent:answer", "how?", ENTRY_NAME="agent:answer"))
     return tmp_path
 
@@ -76,6 +80,16 @@ def test_the_last_grouping_counts_and_runs_without_a_value_stay(root: Path) -> N
     assert _groups(root) == {"a": "t1", "b": "t2", "c": "t1", "d": before["d"]}
     _command(root, "group", "--by", "input", "--entry", "agent:answer")
     assert _groups(root) == {"a": "t1", "b": "t2", "c": "why?", "d": "how?"}
+
+
+def test_runs_are_grouped_by_their_tags(root: Path) -> None:
+    before = _groups(root)
+    said = _command(root, "group", "--by", "tag").output
+    assert "beta, task:7: 2 runs, joined from 2 groups" in said
+    assert "1 runs say nothing of tag and keep their group" in said
+    assert _groups(root) == {"a": "beta, task:7", "b": "beta, task:7", "c": "task=8", "d": before["d"]}
+    _command(root, "group", "--by", "tag.task")
+    assert _groups(root) == {"a": "task:7", "b": "task:7", "c": "task=8", "d": before["d"]}
 
 
 def test_pruning_keeps_the_groups_of_what_stays(root: Path) -> None:

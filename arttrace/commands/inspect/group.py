@@ -38,6 +38,8 @@ def command(by: str | None, undo: bool, entry: str | None, dry_run: bool, as_jso
     --by input            the first message of the user
     --by metadata.NAME    a value of the runs' metadata, such as metadata.task_id
     --by argument.NAME    a value of the entry point's arguments
+    --by tag              all tags of the run together
+    --by tag.NAME         its tags of the form NAME:... or NAME=...
 
     A run that says nothing of it keeps the group that it has. Nothing that was recorded changes: the last grouping of a
     run counts everywhere, in `ls`, `score`, `train` and SQL, and `--undo` takes it back. Runs that come later have

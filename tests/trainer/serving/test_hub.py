@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from arttrace.paths import DataDir
+from arttrace.store import Store
+
 COMMIT = "a" * 40
 FILES = {"config.json": b'{"vocab_size": 100}', "model.safetensors": b"weights", "pytorch_model.bin": b"not wanted"}
 ASK = "from trainer.serving.hub import find_base_model; print(*find_base_model('acme/tiny'))"
@@ -86,3 +89,19 @@ def test_a_name_is_fetched_once_and_without_the_hub_the_remedy_is_told(hub: str,
     assert told.returncode == 1
     assert "hf download acme/tiny" in told.stderr
     assert "Traceback" not in told.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--method", "sft"], ["--daemon"]])
+def test_training_takes_a_name_on_the_hub_with_nothing_served(hub: str, tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "data").mkdir()
+    with Store.open(DataDir(tmp_path / "data"), create=True):
+        pass
+    train = f"import sys; sys.argv[1:] = {['train', '--dir', 'data', '--base-model', 'acme/tiny', *arguments]}; "
+    code = train + "from arttrace.commands import main; main()"
+    told = ask(tmp_path, code, HF_ENDPOINT=hub, HF_TOKEN="hf_secret")
+    assert "acme/tiny is" not in told.stderr
+    assert "models--acme--tiny" in told.stderr  # it came from the hub, and is no whole model
+    assert "Traceback" not in told.stderr
+    offline = ask(tmp_path, code, HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path / "empty"))
+    assert offline.returncode == 1
+    assert "hf download acme/tiny" in offline.stderr

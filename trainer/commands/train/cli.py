@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from pathlib import Path
 from typing import get_args
 
 import click
@@ -16,7 +15,7 @@ from trainer.commands.train.grpo import print_plan, train_grpo
 from trainer.commands.train.learner_options import learner_options
 from trainer.commands.train.offline import OfflineTerms, run_offline
 from trainer.commands.train.orders import take_orders
-from trainer.commands.train.report import require_base_model, require_served
+from trainer.commands.train.report import base_model_to_train, require_base_model, require_served
 from trainer.daemon.config import print_config
 from trainer.grpo.advantages import Scale
 from trainer.learner import LearnerConfig
@@ -39,8 +38,9 @@ from trainer.step.version import finish_open_step
 @click.option("--policy", help="Name of the policy.  [default: that of the running `arttrace serve`, else policy]")
 @click.option(
     "--base-model",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Model directory to train on.  [default: that of the running `arttrace serve`]",
+    metavar="DIR|NAME",
+    help="Directory of the model to train on, or its name on the Hugging Face hub.  "
+    "[default: that of the running `arttrace serve`]",
 )
 @click.option(
     "--advantages",
@@ -75,7 +75,7 @@ def command(
     method: str,
     steps: int,
     policy: str | None,
-    base_model: Path | None,
+    base_model: str | None,
     advantages: Scale,
     max_staleness: int | None,
     min_reward: float | None,
@@ -112,16 +112,16 @@ def command(
         run_daemon(data, config, serving, log_format, as_json)
         return
     policy = policy or (serving.policy if serving else "policy")
-    base_model = base_model or (Path(serving.base_model) if serving else None)
+    directory = base_model_to_train(base_model, serving)
     if orders:
-        take_orders(data, policy, require_base_model(base_model))
+        take_orders(data, policy, require_base_model(directory))
         return
     checkpoints = Checkpoints(data.policies, policy)
     if again and method == "grpo":
         raise click.UsageError("GRPO takes each run once: --again is for sft and dpo")
     with hold_store(data) as store, nullcontext() if dry_run else checkpoints.only_writer():
         if not dry_run:
-            require_served(serving, policy, base_model)
+            require_served(serving, policy, directory)
             finish_open_step(store, checkpoints, GatewayClient(serving.url) if serving else None)
         if method == "grpo" and dry_run:
             print_plan(store, checkpoints, advantages, max_staleness, steps=steps, as_json=as_json)
@@ -130,7 +130,7 @@ def command(
                 store,
                 checkpoints,
                 serving,
-                base_model,
+                directory,
                 learner,
                 steps=steps,
                 scale=advantages,
@@ -150,7 +150,7 @@ def command(
                 store,
                 checkpoints,
                 serving,
-                base_model,
+                directory,
                 terms,
                 learner,
                 report_to=daemon.report_to,

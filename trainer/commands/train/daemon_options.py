@@ -20,7 +20,7 @@ from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir
 from arttrace.store.access.remote import read_owner
 from arttrace.store.server.owner import HOST, hold_store
-from trainer.commands.train.report import print_step, require_base_model, require_served
+from trainer.commands.train.report import base_model_to_train, print_step, require_base_model, require_served
 from trainer.daemon.config import DaemonConfig, load_config, names
 from trainer.daemon.gateway import FoundGateway
 from trainer.daemon.machine import Daemon
@@ -110,7 +110,7 @@ def _run(
     data: DataDir, config: DaemonConfig, serving: ServingFile | None, as_json: bool, say: Callable[[str], None]
 ) -> None:
     policy = config.policy or (serving.policy if serving else "policy")
-    base_model = require_base_model(config.base_model or (Path(serving.base_model) if serving else None))
+    base_model = require_base_model(base_model_to_train(config.base_model, serving))
     require_served(serving, policy, base_model)
     judge = config.judge and JudgeTerms(config.judge, config.judge_base_url, read_rubric(config.rubric), config.votes)
     stop = threading.Event()

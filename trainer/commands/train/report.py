@@ -13,7 +13,16 @@ from arttrace.errors import TrainingError
 from arttrace.records.policy import PolicyStep
 from trainer.policies.checkpoints import Checkpoints, Use
 from trainer.serving import ServingFile
+from trainer.serving.hub import find_base_model
 from trainer.vllm.model import read_model
+
+
+def base_model_to_train(named: str | Path | None, serving: ServingFile | None) -> Path | None:
+    """The directory of the model that is named, by its path or its name on the hub; else what is served. Raises
+    ServingError where a name on the hub cannot be had."""
+    if named is not None:
+        return find_base_model(str(named))[0]
+    return Path(serving.base_model) if serving else None
 
 
 def require_served(serving: ServingFile | None, policy: str, base_model: Path | None) -> None:
@@ -37,7 +46,7 @@ def require_base_model(base_model: Path | None) -> Path:
     if base_model is None:
         raise TrainingError(
             "Which model to train is not known: no `arttrace serve` runs on this directory.",
-            "Start `arttrace serve --base-model DIR`, or pass --base-model DIR.",
+            "Start `arttrace serve --base-model DIR`, or pass --base-model DIR, or a name on the Hugging Face hub.",
         )
     read_model(base_model)
     return base_model
