@@ -1,22 +1,22 @@
-"""The errors that a person meets: each says what is wrong and what mends it."""
+"""The errors that a person meets: each says what is wrong and what to do about it."""
 
 from __future__ import annotations
 
 
 class ArttraceError(Exception):
-    """A failure with a cause and a mend, shown by the commands without a traceback.
+    """A failure with a cause and a hint, shown by the commands without a traceback.
 
-    `message` says what is wrong in one sentence; `mend`, when there is one, says what to do about it.
+    `message` says what is wrong in one sentence; `hint`, when there is one, says what to do about it.
     """
 
-    def __init__(self, message: str, mend: str | None = None) -> None:
-        super().__init__(message if mend is None else f"{message}\n{mend}")
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message if hint is None else f"{message}\n{hint}")
         self.message = message
-        self.mend = mend
+        self.hint = hint
 
 
 class MayPass:
-    """Marks an error whose cause may pass by itself or be mended meanwhile: who has time waits and tries again."""
+    """Marks an error whose cause may pass by itself or be fixed meanwhile: who has time waits and tries again."""
 
 
 class StoreError(ArttraceError):

@@ -116,14 +116,14 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line; our own errors are shown as cause and mend, without a traceback (exit code 1)."""
+    """Run the command line; our own errors are shown as cause and hint, without a traceback (exit code 1)."""
     only_for_its_user()
     try:
         cli.main(standalone_mode=False)
     except ArttraceError as error:
         click.secho(f"error: {error.message}", fg="red", err=True)
-        if error.mend:
-            click.echo(error.mend, err=True)
+        if error.hint:
+            click.echo(error.hint, err=True)
         sys.exit(1)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)

@@ -148,7 +148,7 @@ def _store(data: DataDir) -> Iterator[Check]:
         with open_store(data) as store:
             [(runs,)] = store.sql("SELECT count(*) FROM trajectories")[1]
     except ArttraceError as error:
-        yield Check("store", "error", error.message, error.mend or "")
+        yield Check("store", "error", error.message, error.hint or "")
         return
     yield Check("store", "ok", f"{runs} runs, {data.store.stat().st_size / 1e6:.1f} MB")
 

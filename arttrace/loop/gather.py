@@ -114,7 +114,7 @@ def _be_loud_when_empty(groups: Sequence[TrajectoryGroup]) -> None:
     if len(exceptions) == rollouts:
         raise ArttraceError(
             f"All {rollouts} rollouts raised; the first: {type(exceptions[0]).__name__}: {exceptions[0]}",
-            "Run the rollout once by itself and mend it.",
+            "Run the rollout once by itself and fix it.",
         ) from exceptions[0]
     if not any(group.trajectories for group in groups):
         raise ArttraceError(

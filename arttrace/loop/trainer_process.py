@@ -29,7 +29,7 @@ class _OrderResult(msgspec.Struct, frozen=True):
     id: int
     steps: list[TrainedStep] = []
     error: str = ""
-    mend: str | None = None
+    hint: str | None = None
 
 
 class TrainerProcess:
@@ -52,7 +52,7 @@ class TrainerProcess:
             await child.tell(msgspec.json.encode(order))
             answer = await self._answer(child)
         if answer.error:
-            raise TrainingError(answer.error, answer.mend)
+            raise TrainingError(answer.error, answer.hint)
         return answer.steps
 
     async def stop(self) -> None:

@@ -46,7 +46,7 @@ def retry_after_s(error: BaseException) -> float:
 
 
 def judge_error(error: BaseException, model: str, params: Mapping[str, Any]) -> JudgeError:
-    """`error` as cause and mend; JudgeUnavailable when any other group would fail alike."""
+    """`error` as cause and hint; JudgeUnavailable when any other group would fail alike."""
     base = params.get("api_base")
     judge, why = f"the judge {model}{f' at {base}' if base else ''}", told(error, params)
     if _key_missing(error):

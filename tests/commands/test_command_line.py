@@ -185,7 +185,7 @@ def test_a_collector_elsewhere_is_asked_by_its_url(tmp_path: Path, monkeypatch: 
         assert (both.exit_code, "give one of them" in both.output) == (2, True)
         monkeypatch.setenv("ARTTRACE_API_KEY", "wrong")
         refused = CliRunner().invoke(cli, ["ls", "--url", owner.url])
-        assert "ARTTRACE_API_KEY" in f"{refused.exception}{getattr(refused.exception, 'mend', '')}"
+        assert "ARTTRACE_API_KEY" in f"{refused.exception}{getattr(refused.exception, 'hint', '')}"
     gone = CliRunner().invoke(cli, ["ls", "--url", owner.url])
     assert f"the collector at {owner.url} (--url) does not answer" in str(gone.exception)
     assert "no address" in CliRunner().invoke(cli, ["ls", "--url", "gpu-box"]).output

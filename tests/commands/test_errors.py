@@ -1,4 +1,4 @@
-"""What every command says when something is missing or in the way: the cause, the mend, and no traceback.
+"""What every command says when something is missing or in the way: the cause, the hint, and no traceback.
 
 A judge that is not reached: tests/commands/test_score.py.
 """

@@ -189,10 +189,10 @@ def test_show_json_is_the_whole_trajectory(root: Path) -> None:
     assert shown["tokens"]["trained_tokens"] == sum(sum(sequence["trained"]) for sequence in shown["sequences"])
 
 
-def test_errors_name_the_mend(root: Path, tmp_path: Path) -> None:
+def test_errors_name_the_hint(root: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no trajectory 'zzz'") as error:
         run(root, "show", "zzz")
-    assert error.value.mend == "`arttrace ls` lists those there are."
+    assert error.value.hint == "`arttrace ls` lists those there are."
     with pytest.raises(StoreError, match="no store in"):
         run(tmp_path / "empty", "ls")
 

@@ -224,7 +224,7 @@ def test_one_group_and_a_rubric_from_a_file(
 
 
 @pytest.mark.parametrize(
-    ("scenarios", "arguments", "cause", "mend"),
+    ("scenarios", "arguments", "cause", "hint"),
     [
         (None, (), "no store in", "arttrace run"),
         (["a", "b", None], (), "nothing to compare: of 3 trajectories", "the same `scenario`"),
@@ -232,21 +232,21 @@ def test_one_group_and_a_rubric_from_a_file(
         (["a", "a"], ("--rubric", " "), "the rubric is empty", ""),
     ],
 )
-def test_nothing_to_score_is_told_with_the_mend(
+def test_nothing_to_score_is_shown_with_the_hint(
     spool_run: Callable[..., str],
     score: Callable[..., Outcome],
     judge_server: Any,
     scenarios: list[str | None] | None,
     arguments: tuple[str, ...],
     cause: str,
-    mend: str,
+    hint: str,
 ) -> None:
     for scenario in scenarios or ():
         spool_run(scenario, "6")
     outcome = score(*arguments)
     assert outcome.code != 0
     assert cause in outcome.err
-    assert mend in outcome.err
+    assert hint in outcome.err
     assert judge_server.requests == []
 
 

@@ -227,7 +227,7 @@ def test_spans_captured_without_an_endpoint_are_shipped_too_unless_a_store_takes
     ],
     ids=["none", "no URL", "wrong key", "wrong path", "refused"],
 )
-def test_what_cannot_be_shipped_is_said_with_cause_and_mend(
+def test_what_cannot_be_shipped_is_said_with_cause_and_hint(
     agent_data: DataDir, arguments: list[str], status: int, words: list[str]
 ) -> None:
     writer = JournalWriter(agent_data.outbox)

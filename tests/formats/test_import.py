@@ -135,7 +135,7 @@ def test_a_protobuf_file_may_hold_more_than_a_request(monkeypatch: pytest.Monkey
         read_file(encode_protobuf(spans), "file")
 
 
-def test_an_unknown_file_is_an_error_with_a_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_an_unknown_file_is_an_error_with_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     file = write(tmp_path / "x.json", {"a": 1})
     monkeypatch.setattr(sys, "argv", ["arttrace", "import", file, "--dir", str(tmp_path / "data")])
     with pytest.raises(SystemExit):

@@ -69,7 +69,7 @@ def answer(order):
     if order["settings"].get("loss") == "death":
         os.kill(os.getpid(), signal.SIGKILL)
     if not rewarded:
-        return {"error": "no group has rewards", "mend": "Score them."}
+        return {"error": "no group has rewards", "hint": "Score them."}
     metrics = {"runs": len(rewarded), "pid": os.getpid()}
     steps = [f"{given.policy}@{step}" for step in range(1, order["settings"]["steps"] + 1)]
     return {"steps": [{"version": version, "adapter": "x", "metrics": metrics} for version in steps]}

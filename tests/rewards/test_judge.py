@@ -167,14 +167,14 @@ def test_no_judge_there(group: Group) -> None:
             JudgeUnavailable, match=r"openai/stand-in at http://127.0.0.1:9/v1 cannot be reached"
         ) as caught:
             asyncio.run(ruler_score_group(group, MODEL, params))
-    assert "--judge" in (caught.value.mend or "")
+    assert "--judge" in (caught.value.hint or "")
 
 
 def test_a_missing_key_is_no_reason_to_wait(monkeypatch: pytest.MonkeyPatch, group: Group) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(JudgeUnavailable, match="needs a key") as caught:
         asyncio.run(ruler_score_group(group, "openai/o3"))
-    assert "OPENAI_API_KEY" in (caught.value.mend or "")
+    assert "OPENAI_API_KEY" in (caught.value.hint or "")
 
 
 def test_a_model_without_a_provider(group: Group) -> None:

@@ -171,7 +171,7 @@ def test_the_cut_never_cuts_an_outcome_and_favours_no_run() -> None:
 def test_a_group_that_cannot_be_cut_enough_is_an_error() -> None:
     with pytest.raises(JudgeError, match="does not fit into 3000 characters") as caught:
         judge_prompt([long_run("x" * 5000, 10)], max_chars=3000)
-    assert "longer context" in (caught.value.mend or "")
+    assert "longer context" in (caught.value.hint or "")
 
 
 def test_inline_files_are_named_and_not_sent() -> None:

@@ -92,7 +92,7 @@ def test_refusals_keep_their_words(store: AnyStore) -> None:
     store.append(research_run("run-1") + research_run("run-2"))
     with pytest.raises(StoreError, match="2 trajectories begin with 'run-'") as error:
         store.trajectory("run-")
-    assert error.value.mend == "Give more of the id."
+    assert error.value.hint == "Give more of the id."
     with pytest.raises(StoreError, match="only one query that reads"):
         store.sql("DELETE FROM span_records")
     with pytest.raises(StoreError, match="the query failed"):

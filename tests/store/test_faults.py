@@ -64,7 +64,7 @@ def spool(data: DataDir, *payloads: bytes) -> None:
 
 @pytest.fixture
 def unstorable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A fault of ours that no disk space mends, for spans of one name: the stand-in for the next one nobody knows."""
+    """A fault of ours that no disk space fixes, for spans of one name: the stand-in for the next one nobody knows."""
     rewards_of = writer_module.rewards_of
 
     def fails(span: SpanRow) -> Iterator[Reward]:
@@ -126,8 +126,8 @@ def test_a_record_that_cannot_be_stored_is_left_out_alone_and_kept(
     assert list_segments(data.spool) == []
     [kept] = data.spool.glob("*.damaged")
     kept.rename(kept.with_suffix(".seg"))  # by a version that can store them
-    with pytest.MonkeyPatch.context() as mended, Store.open(data, take_in=False) as store:
-        mended.setattr(writer_module, "rewards_of", lambda _: iter(()))
+    with pytest.MonkeyPatch.context() as repaired, Store.open(data, take_in=False) as store:
+        repaired.setattr(writer_module, "rewards_of", lambda _: iter(()))
         assert store.ingest_spool() == 3
         assert ids(store) == list(range(1, 61))
     assert not list(data.spool.iterdir())

@@ -1,4 +1,4 @@
-"""A disk that is full while the store writes: an error with its mend, then everything is there once.
+"""A disk that is full while the store writes: an error with its hint, then everything is there once.
 
 The stand-in for a full disk is the system's limit on a file's size: the write itself fails, inside DuckDB.
 """

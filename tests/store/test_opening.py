@@ -217,11 +217,11 @@ def test_spans_sent_to_an_endpoint_are_asked_there(
         monkeypatch.setenv("ARTTRACE_ENDPOINT", owner["url"])
         with pytest.raises(StoreError, match="asks for a key") as error:
             open_store(data)
-        assert "ARTTRACE_API_KEY" in (error.value.mend or "")
+        assert "ARTTRACE_API_KEY" in (error.value.hint or "")
         monkeypatch.setenv("ARTTRACE_API_KEY", owner["token"])
         with open_store(data) as store:
             assert [one.id for one in store.summaries()] == ["a"]
     with pytest.raises(StoreError, match="does not answer") as error:
         open_store(data)
-    assert "ARTTRACE_ENDPOINT" in (error.value.mend or "")
+    assert "ARTTRACE_ENDPOINT" in (error.value.hint or "")
     assert not data.root.exists()

@@ -48,7 +48,7 @@ def count(store: Store, table: str) -> int:
 def test_no_store_says_what_to_do(data: DataDir) -> None:
     with pytest.raises(StoreError, match="no store in") as error:
         Store.open(data)
-    assert "arttrace run" in (error.value.mend or "")
+    assert "arttrace run" in (error.value.hint or "")
     assert not data.root.exists()
 
 

@@ -98,8 +98,8 @@ def _lines(state: DaemonState, running: bool, serving: ServingFile | None, now_n
     lines = [("policy", f"{state.policy}@{state.step}"), ("daemon", doing)]
     if state.reason:
         lines.append(("reason", state.reason))
-    if state.mend:
-        lines.append(("mend", state.mend))
+    if state.hint:
+        lines.append(("hint", state.hint))
     if serving and serving.policy == state.policy:
         lines.append(("served", f"{state.served or 'not known'} at {serving.url}/v1"))
     else:

@@ -113,7 +113,7 @@ class Daemon:
             self._enter(STOPPED, reason="asked to stop at once: the step under way was dropped")
             raise
         except ArttraceError as error:
-            self._enter(FAILED, reason=error.message, mend=error.mend or "")
+            self._enter(FAILED, reason=error.message, hint=error.hint or "")
             raise
         except BaseException as error:
             self._enter(FAILED, reason=f"{type(error).__name__}: {error}")
@@ -245,7 +245,7 @@ class Daemon:
             set_aside=(),
             skips=0,
             reason="",
-            mend="",
+            hint="",
             served=done.version if "publish_logprob_change" in done.metrics else self.state.served,
             last=done.metrics,
             last_groups=tuple(group_rewards(groups))[:_SHOWN_GROUPS],
@@ -271,7 +271,7 @@ class Daemon:
             set_aside=(*self.state.set_aside, *aside),
             skips=skips,
             reason=f"round skipped: {reason}",
-            mend="",
+            hint="",
         )
         self._say(f"skipped: {reason}")
 
@@ -300,18 +300,18 @@ class Daemon:
 
     # --- the state, on disk and in memory ----------------------------------------------------------------------
 
-    def _enter(self, state: str, reason: str = "", mend: str = "") -> None:
+    def _enter(self, state: str, reason: str = "", hint: str = "") -> None:
         keep = state == Phase.WAIT and self.state.skips > 0  # why the round before was skipped
-        why: dict[str, Any] = {} if keep else {"reason": reason, "mend": mend}
+        why: dict[str, Any] = {} if keep else {"reason": reason, "hint": hint}
         self._note(state=str(state), since_ns=time.time_ns(), **why)
 
     def _trouble(self, error: ArttraceError | None) -> None:
         if error is None:
             self._say(f"{self.state.state}: going on")
-            self._note(reason="", mend="")
+            self._note(reason="", hint="")
         else:
             self._say(Problem(f"{self.state.state}: waiting, because {error.message}"))
-            self._note(reason=error.message, mend=error.mend or "")
+            self._note(reason=error.message, hint=error.hint or "")
 
     def _note(self, **changes: Any) -> None:
         self.state = msgspec.structs.replace(self.state, **changes)

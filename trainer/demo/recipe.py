@@ -26,7 +26,7 @@ LEARNING_RATE = 2e-3
 LORA_RANK = 8
 LORA_ALPHA = 16
 KL_WEIGHT = 0.05
-"""Towards the base model: without it a model this small loses its form, or one habit while it mends another."""
+"""Towards the base model: without it a model this small loses its form, or one habit while it corrects another."""
 ADVANTAGE_SCALE: Scale = "std"
 SERVE_OPTIONS = ("--max-model-len=256", f"--vllm-arg=--max-lora-rank={LORA_RANK}")
 """vLLM pads every adapter to the largest rank it accepts, which costs time on a CPU."""

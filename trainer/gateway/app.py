@@ -201,7 +201,7 @@ class Gateway:
                 409,
                 "no_sleep",
                 "the engines of this gateway never sleep",
-                mend="Start it with `arttrace serve --sleep-while-training`.",
+                hint="Start it with `arttrace serve --sleep-while-training`.",
             )
         return self.sleeper
 
@@ -291,7 +291,7 @@ def _told(answer: _Answer) -> Handler:
         try:
             content = msgspec.json.encode(await answer(Order(names, scope, receive)))
         except ServingError as error:
-            raise Refusal(409, "serving_error", error.message, mend=error.mend) from error
+            raise Refusal(409, "serving_error", error.message, hint=error.hint) from error
         await Response(content, media_type="application/json")(scope, receive, send)
 
     return handle
@@ -309,14 +309,14 @@ def _require_loopback(scope: Scope) -> None:
                 403,
                 "foreign_page",
                 f"this gateway asks for no key, so it answers no web page from elsewhere: {value[:100]!r}",
-                mend="Open the page from localhost, or start the gateway with --api-key-file.",
+                hint="Open the page from localhost, or start the gateway with --api-key-file.",
             )
     if not _is_loopback(host):
         raise Refusal(
             421,
             "wrong_host",
             f"this gateway asks for no key, so it answers only to localhost, not to {host[:100]!r}",
-            mend="Call it by localhost, or start it with --api-key-file.",
+            hint="Call it by localhost, or start it with --api-key-file.",
         )
 
 

@@ -9,23 +9,23 @@ from starlette.responses import Response
 
 
 class Refusal(Exception):
-    """A request that the gateway answers itself. `mend`, when there is one, says what to do about it."""
+    """A request that the gateway answers itself. `hint`, when there is one, says what to do about it."""
 
     def __init__(
-        self, status: int, kind: str, message: str, *, mend: str | None = None, retry_s: int | None = None
+        self, status: int, kind: str, message: str, *, hint: str | None = None, retry_s: int | None = None
     ) -> None:
         super().__init__(message)
         self.status = status
         self.kind = kind
         self.message = message
-        self.mend = mend
+        self.hint = hint
         self.retry_s = retry_s
 
     def body(self) -> bytes:
-        """`{"error": {"message", "type", "param", "code", "mend"?}}` as JSON."""
+        """`{"error": {"message", "type", "param", "code", "hint"?}}` as JSON."""
         error: dict[str, object] = {"message": self.message, "type": self.kind, "param": None, "code": self.status}
-        if self.mend:
-            error["mend"] = self.mend
+        if self.hint:
+            error["hint"] = self.hint
         return msgspec.json.encode({"error": error})
 
     def response(self) -> Response:

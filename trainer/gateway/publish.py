@@ -46,11 +46,11 @@ def read_adapter(path: Path) -> Adapter:
             f"{path} is no adapter: it lacks adapter_config.json or adapter_model.safetensors",
             "Publish the directory that PEFT's save_pretrained wrote, by a path that this machine can read.",
         )
-    mend = f"Restore {path}, or serve another version: `arttrace policies` lists them."
+    hint = f"Restore {path}, or serve another version: `arttrace policies` lists them."
     try:
         data = weights.read_bytes()
     except OSError as error:
-        raise ServingError(f"{weights} cannot be read: {error.strerror}", mend) from None
+        raise ServingError(f"{weights} cannot be read: {error.strerror}", hint) from None
     try:
         (header_length,) = struct.unpack_from("<Q", data)
         start = 8 + header_length
@@ -69,7 +69,7 @@ def read_adapter(path: Path) -> Adapter:
             if "lora_B" in name
         )
     except (struct.error, *UNREADABLE) as error:
-        raise ServingError(f"{weights} is damaged: {error}", mend) from None
+        raise ServingError(f"{weights} is damaged: {error}", hint) from None
     return Adapter(path, "" if zero else hashlib.blake2b(data[start:], digest_size=16).hexdigest())
 
 
@@ -238,8 +238,8 @@ class Publisher:
             except EngineGone:
                 raise
             except ServingError as error:
-                mend = "Serve with --vllm-arg=--max-lora-rank=N." if "max_lora_rank" in error.message else None
-                raise ServingError(f"{version.name} could not be loaded: {error.message}", mend) from error
+                hint = "Serve with --vllm-arg=--max-lora-rank=N." if "max_lora_rank" in error.message else None
+                raise ServingError(f"{version.name} could not be loaded: {error.message}", hint) from error
         replica.digests[version.name] = version.digest
         replica.loaded.add(version.name)
 

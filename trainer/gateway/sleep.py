@@ -73,7 +73,7 @@ class Sleeper:
                     raise failure
         except ServingError as error:
             await self.wake()
-            raise Refusal(503, "serving_error", error.message, mend=error.mend) from error
+            raise Refusal(503, "serving_error", error.message, hint=error.hint) from error
         except BaseException:
             self.wake_soon()
             raise
@@ -87,7 +87,7 @@ class Sleeper:
                 503,
                 "engine_unavailable",
                 f"only engines that are up can be put to sleep: {', '.join(away) or 'all have failed'}",
-                mend="Bring it back; one that is gone for good must be left out of `arttrace serve`.",
+                hint="Bring it back; one that is gone for good must be left out of `arttrace serve`.",
                 retry_s=2,
             )
         return living

@@ -104,7 +104,7 @@ class PolicyTrainer:
 
 
 def require_trainable(batch: Batch) -> None:
-    """Raise NothingToTrain with the cause and the mend when a batch holds nothing to learn from."""
+    """Raise NothingToTrain with the cause and the hint when a batch holds nothing to learn from."""
     if not batch.consumed:
         raise NothingToTrain(*_why_no_groups(batch.left_out))
     if not batch.samples:
@@ -116,7 +116,7 @@ def require_trainable(batch: Batch) -> None:
         )
 
 
-_MENDS = {
+_HINTS = {
     NotTrained.NO_REWARD: "Score them with `arttrace score`, or reward them in code with arttrace.reward().",
     NotTrained.ALONE: "Run each scenario several times: GRPO compares runs of the same task.",
     NotTrained.TOO_STALE: "Run the agent again under the newest version, or raise --max-staleness.",
@@ -131,8 +131,8 @@ def _why_no_groups(left_out: Mapping[NotTrained, int]) -> tuple[str, str]:
             "There is nothing new to train on: no trajectory that this policy has not been trained on.",
             "Run the agent again, score the runs, and train then.",
         )
-    counts = ", ".join(f"{left_out[reason]} {reason}" for reason in _MENDS if reason in left_out)
+    counts = ", ".join(f"{left_out[reason]} {reason}" for reason in _HINTS if reason in left_out)
     return (
         f"There is nothing to train on. Trajectories left out: {counts}.",
-        " ".join(mend for reason, mend in _MENDS.items() if reason in left_out),
+        " ".join(hint for reason, hint in _HINTS.items() if reason in left_out),
     )

@@ -121,7 +121,7 @@ def plan_dpo(
 
 
 def require_examples(plan: OfflinePlan) -> None:
-    """Raise TrainingError with the cause and the mend when there is nothing to learn from."""
+    """Raise TrainingError with the cause and the hint when there is nothing to learn from."""
     if plan.sft or plan.dpo:
         return
     if plan.conversations_left_out and all(why.startswith(_LONGER) for why in plan.conversations_left_out):

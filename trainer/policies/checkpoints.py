@@ -183,7 +183,7 @@ class Checkpoints:
                 raise  # torch and safetensors give a full disk names of their own
             raise CheckpointError(
                 f"{self.policy}@{step} could not be written under {self.directory}: {error}.",
-                "Make room or mend the permissions, then train on: the step before is whole.",
+                "Make room or correct the permissions, then train on: the step before is whole.",
             ) from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -244,7 +244,7 @@ class Checkpoints:
             except OSError as error:
                 raise CheckpointError(
                     f"{self.directory} cannot be written: {error.strerror or error}.",
-                    "Make room or mend the permissions, then start again.",
+                    "Make room or correct the permissions, then start again.",
                 ) from error
             yield
 

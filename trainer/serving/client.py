@@ -98,7 +98,7 @@ class GatewayClient:
         try:
             reason = msgspec.json.decode(response.content)["error"]
             message = str(reason["message"])
-            return (NotDrained if reason.get("type") == "not_drained" else kind)(message, reason.get("mend"))
+            return (NotDrained if reason.get("type") == "not_drained" else kind)(message, reason.get("hint"))
         except (msgspec.DecodeError, KeyError, TypeError):
             return ServingError(f"{self.url}{path} answered {response.status_code}: is it a gateway?")
 

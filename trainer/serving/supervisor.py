@@ -133,7 +133,7 @@ class Supervisor:
         deaths[:] = [*(at for at in deaths if now - at < _RESTARTS_WITHIN_S), now]
         if len(deaths) > _RESTARTS:
             self.replica.state = "failed"
-            raise ServingError(f"vLLM died {len(deaths)} times; the last time: {failure.message}", failure.mend)
+            raise ServingError(f"vLLM died {len(deaths)} times; the last time: {failure.message}", failure.hint)
         self.replica.restarts += 1
         self._say(Problem(f"vLLM died ({failure.message.splitlines()[0]}); restart {len(deaths)} of {_RESTARTS}"))
         try:

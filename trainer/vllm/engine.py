@@ -190,14 +190,14 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
 
 
 def explain_death(returncode: int | None, log_text: str, log: Path) -> ServingError:
-    """The cause of vLLM's death with its mend, and the log lines that show it."""
+    """The cause of vLLM's death with its hint, and the log lines that show it."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", log_text)
-    for pattern, cause, mend in _CAUSES:
+    for pattern, cause, hint in _CAUSES:
         if matches := list(re.finditer(pattern, text, re.IGNORECASE)):
             match = matches[-1]  # a traceback shows the line of code that raised before what it said
             start = text.rfind("\n", 0, match.start()) + 1
             line = text[start : (text.find("\n", match.end()) + 1 or len(text) + 1) - 1]
-            return ServingError(f"{cause}\n  {line.strip()[:500]}", f"{mend}\nThe whole log: {log}")
+            return ServingError(f"{cause}\n  {line.strip()[:500]}", f"{hint}\nThe whole log: {log}")
     lines = [line for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if re.search(r"\bERROR\b|Error:|error:", line)] or lines
     shown = "\n".join(f"  {line[:300]}" for line in telling[-5:])

@@ -27,9 +27,9 @@ class ModelShape:
 
 def read_model(directory: Path) -> ModelShape:
     """The shape of the model in a directory of the Hugging Face layout. Raises ServingError when it is none."""
-    mend = "--base-model takes a directory with config.json, weights and tokenizer, as save_pretrained writes it."
+    hint = "--base-model takes a directory with config.json, weights and tokenizer, as save_pretrained writes it."
     if not directory.is_dir():
-        raise ServingError(f"there is no model directory {directory}", mend)
+        raise ServingError(f"there is no model directory {directory}", hint)
     try:
         config: dict[str, Any] = msgspec.json.decode((directory / "config.json").read_bytes(), type=dict[str, Any])
         text = config.get("text_config") or config
@@ -43,7 +43,7 @@ def read_model(directory: Path) -> ModelShape:
             has_chat_template=_has_chat_template(directory),
         )
     except FileNotFoundError:
-        raise ServingError(f"{directory} holds no config.json, so it is no model directory", mend) from None
+        raise ServingError(f"{directory} holds no config.json, so it is no model directory", hint) from None
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise ServingError(
             f"{directory / 'config.json'} does not describe a causal language model ({error!r})"

@@ -27,7 +27,7 @@ from arttrace.store.server.owner import hold_store
 from arttrace.trajectories.groups import group_trajectories
 from arttrace.views.run_filter import group_keys
 
-_NO_GROUP_MEND = (
+_NO_GROUP_HINT = (
     "A group comes about when an entry point runs more than once on the same scenario: give runs the same `scenario` "
     "or `group`, or call the entry point again with the same arguments. `arttrace ls` shows what the store holds."
 )
@@ -122,7 +122,7 @@ def command(
     else:
         _show(plan, judgements, done, failed)
     if failed:
-        raise JudgeError(f"{len(failed)} of {total} groups could not be scored.", failed[0][1].mend)
+        raise JudgeError(f"{len(failed)} of {total} groups could not be scored.", failed[0][1].hint)
 
 
 def _plan(store: AnyStore, judge: str, rubric: str, key: str | None, votes: int) -> _DueGroups:
@@ -131,7 +131,7 @@ def _plan(store: AnyStore, judge: str, rubric: str, key: str | None, votes: int)
     groups = group_trajectories(complete)
     several = [group for group in groups if len(group.trajectories) > 1]
     if not several:
-        raise StoreError(_why_no_group(len(trajectories), len(complete), key), _NO_GROUP_MEND)
+        raise StoreError(_why_no_group(len(trajectories), len(complete), key), _NO_GROUP_HINT)
     due, judged = [], []
     for group in several:
         judgement = store.judgement(judgement_key(group, judge, rubric, votes))

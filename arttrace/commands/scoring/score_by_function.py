@@ -103,7 +103,7 @@ def score_by_function(store: AnyStore, rewarder: Rewarder, group: str | None, *,
     if outcome.failed:
         raise ArttraceError(
             f"{len(outcome.failed)} of {len(due)} runs could not be rewarded; {outcome.failed[0][1]}",
-            "Mend the function and run again: the others are stored.",
+            "Fix the function and run again: the others are stored.",
         )
 
 

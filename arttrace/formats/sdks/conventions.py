@@ -75,7 +75,7 @@ def normalise(span: SpanRow) -> SpanRow:
     elif operation == semconv.OPERATION_EXECUTE_TOOL and span.events:
         found = {**strands.tool(span), **found}
     added = {name: value for name, value in found.items() if value is not None and name not in attributes}
-    added.update(_mended(attributes))
+    added.update(_repaired(attributes))
     return msgspec.structs.replace(span, attributes={**attributes, **added}) if added else span
 
 
@@ -114,7 +114,7 @@ def _renamed(span: SpanRow) -> Attributes:
     return found
 
 
-def _mended(attributes: Attributes) -> Attributes:
+def _repaired(attributes: Attributes) -> Attributes:
     """Tool definitions of OpenTelemetry's flat form in the nested one of OpenAI."""
     given = attributes.get(semconv.TOOL_DEFINITIONS)
     definitions = from_json(given)

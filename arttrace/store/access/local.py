@@ -146,7 +146,7 @@ class Store:
                     self._journal.sync()
                 raise StoreFull(
                     f"the journal in {self.data.journal} cannot be written: {error.strerror or error}",
-                    "Free disk space or mend the directory's rights, then try again.",
+                    "Free disk space or correct the directory's permissions, then try again.",
                 ) from error
 
     def load(self) -> int:

@@ -56,7 +56,7 @@ class Failure(msgspec.Struct, frozen=True):
     """The body of the API's errors."""
 
     message: str
-    mend: str | None = None
+    hint: str | None = None
 
 
 class OwnerGone(StoreError, MayPass):
@@ -159,8 +159,8 @@ class Asking:
         except msgspec.DecodeError:
             failure = Failure(f"{self.url} answered {answer.status_code} to {path}")
         if answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:  # it ends: what is under way is broken off
-            raise OwnerGone(failure.message, failure.mend)
-        raise StoreError(failure.message, failure.mend)
+            raise OwnerGone(failure.message, failure.hint)
+        raise StoreError(failure.message, failure.hint)
 
 
 class RemoteStore:

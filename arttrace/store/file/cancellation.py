@@ -26,10 +26,10 @@ class Stop:
         self._lock = threading.Lock()
         self._connections: set[duckdb.DuckDBPyConnection] = set()
 
-    def __call__(self, why: str, mend: str | None = None) -> None:
+    def __call__(self, why: str, hint: str | None = None) -> None:
         """Stops it. What begins at this very moment may not notice: call it again while it goes on."""
         with self._lock:
-            self._why = Stopped(why, mend)
+            self._why = Stopped(why, hint)
             for connection in self._connections:
                 connection.interrupt()
 

@@ -88,7 +88,7 @@ def create_api(data: DataDir, owned: OwnedStore) -> Starlette:
         ],
         exception_handlers={
             Refused: lambda _, error: _failure(error.status, Failure(str(error)), close=error.close),
-            StoreError: lambda _, error: _failure(409, Failure(error.message, error.mend)),
+            StoreError: lambda _, error: _failure(409, Failure(error.message, error.hint)),
             _NotOwned: lambda *_: _failure(503, Failure("this process does not own the store now")),
             404: lambda *_: _failure(404, Failure("there is no such address here")),
             405: lambda *_: _failure(405, Failure("the method is not allowed here")),

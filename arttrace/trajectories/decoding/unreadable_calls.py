@@ -1,6 +1,6 @@
 """Calls that yield no message are counted and named: what a sender wrote in a form that nobody here reads, or left out.
 
-They are named by the instrumentation scope and the names of the attributes, which tell whoever mends it what came.
+They are named by the instrumentation scope and the names of the attributes, which tell whoever fixes it what came.
 """
 
 from __future__ import annotations

@@ -276,7 +276,7 @@ def test_numbers_that_are_never_finite_end_it_with_a_reason(site: Site) -> None:
         site.run(max_skips=3)
     state = read_state(site.checkpoints.directory)
     assert state is not None
-    assert (state.state, state.reason, state.mend) == ("failed", stopped.value.message, stopped.value.mend)
+    assert (state.state, state.reason, state.hint) == ("failed", stopped.value.message, stopped.value.hint)
 
 
 def test_a_step_takes_fewer_groups_when_no_more_come(site: Site) -> None:

@@ -60,6 +60,6 @@ def test_what_makes_no_sense_is_unknown(world, service, item):
     assert world.quote(service, item, 1) == "unknown"
 
 
-def test_a_missing_example_is_told_with_its_mend():
+def test_a_missing_example_is_shown_with_its_hint():
     with pytest.raises(ArttraceError, match="clone"):
         load_world(Path("/nowhere"))

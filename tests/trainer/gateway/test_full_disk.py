@@ -102,7 +102,7 @@ async def test_a_disk_that_fills_up_during_a_step(
                 assert (daemon.state.state, daemon.state.step) == (Phase.CHECKPOINT, step)
                 assert f"checkpoint: waiting, because policy@{step + 1} could not be written" in "".join(said)
                 assert str(checkpoints.directory) in daemon.state.reason
-                assert daemon.state.mend.startswith("Make room")
+                assert daemon.state.hint.startswith("Make room")
                 tries = len(list(site.engine.log))
                 for _ in range(5):  # it tries again and again, and leaves nothing half written behind
                     await asyncio.sleep(0.1)
@@ -132,7 +132,7 @@ def test_training_does_not_begin_on_a_full_disk_and_says_why(data: DataDir) -> N
     fill(data.policies, 0)
     with pytest.raises(CheckpointError, match="cannot be written: No space left on device") as refused:
         checkpoints.only_writer().__enter__()
-    assert "Make room" in (refused.value.mend or "")
+    assert "Make room" in (refused.value.hint or "")
     assert checkpoints.writer() is None
     (data.policies / "filler").unlink()
     with checkpoints.only_writer():

@@ -142,7 +142,7 @@ async def test_without_a_key_a_foreign_name_for_this_machine_is_refused(site: Si
     for path in ("/v1/models", "/health", "/arttrace/status"):
         answer = await site.http.get(path, headers={"host": host})
         assert answer.status_code == 421
-        assert "--api-key" in answer.json()["error"]["mend"]
+        assert "--api-key" in answer.json()["error"]["hint"]
 
 
 @pytest.mark.parametrize(

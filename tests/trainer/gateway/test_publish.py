@@ -154,7 +154,7 @@ async def test_a_version_that_cannot_be_loaded_leaves_the_old_one_serving(site: 
     await site.publish(1, write_adapter(site.directory / "a", b"w1"))
     refused = await site.publish(2, write_adapter(site.directory / "b", b"refuse me"))
     assert refused.status_code == 409
-    assert "--max-lora-rank" in refused.json()["error"]["mend"]
+    assert "--max-lora-rank" in refused.json()["error"]["hint"]
     missing = await site.publish(2, site.directory / "nowhere")
     assert "is no adapter" in missing.json()["error"]["message"]
     assert (await site.publish(-1, site.directory / "a")).status_code == 409

@@ -143,7 +143,7 @@ async def test_all_engines_that_may_still_live_sleep_or_none(sleepy: Site, other
         return
     answer = await sleepy.http.post("/admin/sleep", json={})
     told = answer.json()["error"]
-    assert (answer.status_code, "second is lost" in told["message"], "left out" in told["mend"]) == (503, True, True)
+    assert (answer.status_code, "second is lost" in told["message"], "left out" in told["hint"]) == (503, True, True)
     assert sleepy.engine.log == []
     assert (await sleepy.chat()).status_code == 200
 
@@ -182,7 +182,7 @@ async def test_an_engine_that_does_not_wake_as_it_was_gets_no_requests(sleepy: S
     assert state(sleepy) == "broken"
     assert not waiting.done()
     before = len(sleepy.engine.generations)
-    # What the supervisor does with a broken engine: here, the stand-in is mended and taken back.
+    # What the supervisor does with a broken engine: here, the stand-in is repaired and taken back.
     sleepy.engine.fail_to_wake = 0
     replica = sleepy.gateway.pool.replicas[0]
     assert replica.upstream is not None
@@ -218,7 +218,7 @@ async def test_waking_what_is_awake_changes_nothing(sleepy: Site) -> None:
 
 async def test_without_the_option_nothing_sleeps(site: Site) -> None:
     answer = await site.http.post("/admin/sleep", json={})
-    assert (answer.status_code, "--sleep-while-training" in answer.json()["error"]["mend"]) == (409, True)
+    assert (answer.status_code, "--sleep-while-training" in answer.json()["error"]["hint"]) == (409, True)
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_a_run_without_token_ids_stays_in_the_baseline_and_is_no_sample() -> Non
     only_bare = make_batch(groups_of({"a": bare("a"), "b": bare("b")}, {"a": 1.0, "b": 0.0}))
     with pytest.raises(TrainingError, match="no trainable token") as error:
         require_trainable(only_bare)
-    assert "arttrace serve" in (error.value.mend or "")
+    assert "arttrace serve" in (error.value.hint or "")
 
 
 def test_what_another_policy_or_an_unknown_one_sampled_is_context() -> None:

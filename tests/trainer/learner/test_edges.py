@@ -124,7 +124,7 @@ def test_a_trajectory_whose_every_token_is_masked_counts_and_pushes_nothing(
     before = trainable(learner)
     with pytest.raises(TrainingError, match="left out every token") as raised:
         learner.step([stale])
-    assert "importance_cap" in raised.value.mend
+    assert "importance_cap" in raised.value.hint
     assert all(torch.equal(weight, before[name]) for name, weight in trainable(learner).items())
 
 
@@ -170,7 +170,7 @@ def test_a_damaged_sequence_is_named_with_its_trajectory(
     learner = engine(base_model, LearnerConfig(lora_rank=8, max_logprob_difference=1e9))
     with pytest.raises(TrainingError, match=message) as raised:
         learner.step([Sample((sequence((1, 2, 3), (0, 1, 1)),), -1.0), Sample((damaged,), 1.0)])
-    assert raised.value.mend
+    assert raised.value.hint
     assert learner.steps == 0
 
 
@@ -178,7 +178,7 @@ def test_a_damaged_sequence_is_named_with_its_trajectory(
 def test_a_lora_target_that_does_not_exist_is_named(base_model: Path, targets: tuple[str, ...]) -> None:
     with pytest.raises(TrainingError, match=repr(targets[-1])) as raised:
         PackedLearner(base_model, LearnerConfig(lora_rank=8, lora_targets=targets))
-    assert "q_proj" in raised.value.mend
+    assert "q_proj" in raised.value.hint
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_a_step_broken_off_half_way_leaves_weights_and_optimizer_as_they_were(
     with pytest.raises(raised) as error:
         learner.step(make_samples(1))
     if isinstance(error.value, TrainingError):
-        assert "micro_batch_tokens" in error.value.mend
+        assert "micro_batch_tokens" in error.value.hint
     assert all(torch.equal(weight, before[name]) for name, weight in trainable(learner).items())
     assert {int(state["step"]) for state in learner.optimizer.state_dict()["state"].values()} == {2}
 

@@ -94,7 +94,7 @@ def test_each_method_has_its_own_account_and_a_fork_inherits_all_of_them(data: D
     assert list((checkpoints.directory / "tensorboard" / "policy").iterdir()), "each method reports"
     left = train(data, base_model, "--method", "sft")
     assert isinstance(left.exception, TrainingError)
-    assert "--again" in (left.exception.mend or "")
+    assert "--again" in (left.exception.hint or "")
     assert made(train(data, base_model, "--method", "sft", "--again", "--json")) == "policy@2"
     assert train(data, base_model, "--again").exit_code == 2, "GRPO takes each run once"
     assert made(train(data, base_model, "--json")) == "policy@3"
@@ -145,4 +145,4 @@ def test_what_exceeds_the_model_is_told_before_anything_is_loaded(
     assert isinstance(refused.exception, TrainingError)
     count = 2 if method == "sft" else 4
     assert f"all {count} conversations are longer than the model's 8 positions" in refused.exception.message
-    assert "longer context" in (refused.exception.mend or "")
+    assert "longer context" in (refused.exception.hint or "")

@@ -235,7 +235,7 @@ def test_a_tokenizer_of_another_model_is_told_before_training(base: Path, tokeni
     plan = OfflinePlan(method, sft=(good, strange)) if method == "sft" else OfflinePlan(method, dpo=((good, strange),))
     with pytest.raises(TrainingError, match="99999, outside the base model's vocabulary") as raised:
         OfflineLearner(base, LearnerConfig(lora_rank=8)).train(plan, tokenizer)
-    assert "tokenizer" in raised.value.mend
+    assert "tokenizer" in raised.value.hint
 
 
 @pytest.mark.parametrize("method", ["sft", "dpo"])
@@ -252,5 +252,5 @@ def test_memory_that_runs_out_says_what_to_lower(
     learner = train.OfflineLearner(base, LearnerConfig(lora_rank=8))
     with pytest.raises(TrainingError, match="needs more memory than there is: CUDA out of memory") as raised:
         learner.train(plan, tokenizer)
-    assert "--max-length" in raised.value.mend
+    assert "--max-length" in raised.value.hint
     assert learner.steps == 0

@@ -400,7 +400,7 @@ def test_what_is_missing_after_ctrl_c_is_told() -> None:
     assert lines[1] == "  stopped: 2 of 3 runs were not made; runs made later join these groups"
 
 
-def test_without_a_served_policy_the_mend_is_told(site: Site) -> None:
+def test_without_a_served_policy_the_hint_is_shown(site: Site) -> None:
     done = CliRunner().invoke(command, ["--dir", str(site.data.root), "--entry", f"{site.agent}:answer"])
     assert "no policy is being served" in str(done.exception)
     assert "arttrace serve" in str(done.exception)

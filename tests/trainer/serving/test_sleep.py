@@ -165,7 +165,7 @@ def test_vllm_is_told_on_a_card_and_refused_without_one(
     monkeypatch.setattr("trainer.vllm.engine.serves_on_cpu", lambda: True)
     with pytest.raises(ServingError, match="CUDA") as refused:
         VllmProcess(options, tmp_path / "log")
-    assert "--sleep-while-training" in (refused.value.mend or "")
+    assert "--sleep-while-training" in (refused.value.hint or "")
 
 
 def _alive(serving: Serving) -> bool:

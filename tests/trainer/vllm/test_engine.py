@@ -97,7 +97,7 @@ def test_the_key_is_in_the_environment_and_nowhere_a_neighbour_sees_it() -> None
 
 
 @pytest.mark.parametrize(
-    ("code", "log", "cause", "mend"),
+    ("code", "log", "cause", "hint"),
     [
         (1, "/usr/bin/python: No module named vllm", "not installed", "requirements/"),
         (1, "torch._inductor.exc.InvalidCxxCompiler: No working C++ compiler found in config", "g++", "apt-get"),
@@ -118,11 +118,11 @@ def test_the_key_is_in_the_environment_and_nowhere_a_neighbour_sees_it() -> None
         (1, "", "exit code 1", "whole log"),
     ],
 )
-def test_a_death_is_explained(code: int, log: str, cause: str, mend: str) -> None:
+def test_a_death_is_explained(code: int, log: str, cause: str, hint: str) -> None:
     error = explain_death(code, f"\x1b[36m(APIServer)\x1b[0m INFO starting\n{log}\n", Path("/logs/vllm.log"))
     assert cause in error.message
-    assert mend in (error.mend or "")
-    assert "/logs/vllm.log" in (error.mend or "")
+    assert hint in (error.hint or "")
+    assert "/logs/vllm.log" in (error.hint or "")
 
 
 def test_what_is_missing_is_told_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from trainer.step.reporters import open_reporters
 from trainer.step.signals import stop_on_signals
 
 _SKIPPED = "all rewards within each group are equal, so there is nothing to learn from them"
-_SKIPPED_MEND = "Run the scenarios more often, take harder ones, or score them by a finer rubric."
+_SKIPPED_HINT = "Run the scenarios more often, take harder ones, or score them by a finer rubric."
 _INTERRUPTED = 130
 
 
@@ -111,7 +111,7 @@ def train_grpo(
 
 def print_skip(as_json: bool) -> None:
     """Tell that there is nothing to learn, and why."""
-    click.echo(json.dumps({"skipped": _SKIPPED}) if as_json else f"skipped: {_SKIPPED}\n{_SKIPPED_MEND}")
+    click.echo(json.dumps({"skipped": _SKIPPED}) if as_json else f"skipped: {_SKIPPED}\n{_SKIPPED_HINT}")
 
 
 def print_plan(

@@ -91,7 +91,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     steps: list[dict[str, Any]] = []
     skipped: int = 0
     error: str = ""
-    mend: str | None = None
+    hint: str | None = None
 
 
 def parse_settings(given: dict[str, Any]) -> Settings:
@@ -184,7 +184,7 @@ class Trainer:
                 self._report(settings, done)
         except ArttraceError as error:
             self._holds = None  # whatever it holds now: the next order begins at the newest version
-            return Answer(order.id, made, skipped, error.message, error.mend)
+            return Answer(order.id, made, skipped, error.message, error.hint)
         except Exception as error:  # noqa: BLE001 - told to whoever ordered, and the next order may go well
             self._holds = None
             return Answer(order.id, made, skipped, f"{type(error).__name__}: {error}")
