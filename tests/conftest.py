@@ -30,10 +30,15 @@ def pytest_configure() -> None:
     hypothesis.settings.load_profile("arttrace")
 
 
-LONGEST_FIRST = ("tests/e2e/test_demo.py", "tests/e2e/test_user_loop.py", "tests/e2e/test_serving.py", "tests/e2e/")
+LONGEST_FIRST = (
+    "tests/e2e/test_demo.py",
+    "tests/e2e/test_serving.py",
+    "tests/e2e/test_daemon.py",
+    "tests/e2e/test_sub_agents.py",
+    "tests/e2e/test_user_loop.py",  # after the demo has begun: it serves the model that the demo builds
+    "tests/e2e/",
+)
 """What several workers begin with, so that none of them is left alone with it at the end."""
-SHARES_ITS_MODEL_WITH = {"tests/e2e/test_user_loop.py": "tests/e2e/test_demo.py"}
-"""Files that one worker runs, one after the other: the base model that the demo builds serves both."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -49,13 +54,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With `-n`, a worker runs the tests of a file together, in the files' order: they share servers and models."""
     from xdist.scheduler import LoadFileScheduling
 
-    class ByFile(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return SHARES_ITS_MODEL_WITH.get(file, file)
-
     config.option.loadscopereorder = False  # else by how many tests a file has
-    return ByFile(config, log)
+    return LoadFileScheduling(config, log)
 
 
 Script = Callable[[dict[str, Any]], tuple[int, Any]]

@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -111,7 +112,7 @@ def test_killed_again_and_again_it_finishes(demo_cache: Path, tmp_path: Path) ->
 
 
 def test_the_demo_learns_though_it_is_killed_in_its_phases(
-    demo_cache: Path, tmp_path_factory: pytest.TempPathFactory
+    building_demo: ExitStack, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     data = DataDir(tmp_path_factory.mktemp("demo") / "run")
     checkpoints = Checkpoints(data.policies, "policy")
@@ -131,6 +132,8 @@ def test_the_demo_learns_though_it_is_killed_in_its_phases(
     for name, reached, how in phases:
         demo = start()
         wait_for(reached, demo)
+        if built.exists():
+            building_demo.close()
         demo.send_signal(how)
         printed, _ = demo.communicate(timeout=300)
         assert demo.returncode == (130 if how is signal.SIGINT else -how), f"{name}: {printed}"
