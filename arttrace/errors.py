@@ -14,6 +14,11 @@ class ArttraceError(Exception):
         self.message = message
         self.hint = hint
 
+    @property
+    def mend(self) -> str | None:
+        """The name of `hint` in 0.1."""
+        return self.hint
+
 
 class MayPass:
     """Marks an error whose cause may pass by itself or be fixed meanwhile: who has time waits and tries again."""

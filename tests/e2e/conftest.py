@@ -39,12 +39,12 @@ def demo_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def demo_base_model(demo_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of the base model of seed 1, made by the demo's own code."""
-    from trainer.demo.pipeline import Settings, prepare_base_model
+    from trainer.demo.pipeline import DemoSettings, prepare_base_model
     from trainer.demo.screen import Screen
 
     data = DataDir(tmp_path_factory.mktemp("demonstrations"))
     with building(demo_cache):
-        model = prepare_base_model(Settings(data, SEED, steps=1), Screen())
+        model = prepare_base_model(DemoSettings(data, SEED, steps=1), Screen())
     assert model.is_relative_to(demo_cache)
     return model
 

@@ -35,7 +35,7 @@ def command(seed: int, steps: int | None, judge: str | None, base_model: Path | 
     cores. Ctrl-C stops it cleanly, a crash loses at most the step under way: the same command goes on.
     """
     from trainer.demo import recipe
-    from trainer.demo.pipeline import Settings, run_demo
+    from trainer.demo.pipeline import DemoSettings, run_demo
     from trainer.demo.screen import Screen
     from trainer.vllm.model import read_model
 
@@ -44,7 +44,7 @@ def command(seed: int, steps: int | None, judge: str | None, base_model: Path | 
     signal.signal(signal.SIGTERM, _interrupt)
     data = DataDir.resolve(directory or Path("arttrace-demo") / f"seed-{seed}")
     try:
-        run_demo(Settings(data, seed, steps or recipe.STEPS, judge, base_model), Screen())
+        run_demo(DemoSettings(data, seed, steps or recipe.STEPS, judge, base_model), Screen())
     except KeyboardInterrupt:
         click.echo(
             f"\nStopped; everything so far is saved in {data.root}. The same command goes on from here.", err=True

@@ -23,7 +23,7 @@ from arttrace.records.trajectory import Trajectory
 from arttrace.store import AnyStore, open_store
 from arttrace.trajectories.groups import REPLAY_OF
 from arttrace.views.run_filter import group_keys
-from trainer.rollouts.replay import OnMissing, Plan, Scenario, plan_replay, same_entry
+from trainer.rollouts.replay import OnMissing, ReplayPlan, Scenario, plan_replay, same_entry
 from trainer.rollouts.report import Outcome, Report, report_of
 from trainer.rollouts.workers import RolloutWorkers
 from trainer.serving import GatewayClient, find_serving
@@ -111,7 +111,7 @@ def command(
             raise click.UsageError("--input takes the place of recorded runs: leave out what chooses among them")
         if entry is None:
             raise click.UsageError("--input needs --entry")
-        plan = Plan(tuple(Scenario(entry, arguments) for arguments in _read_inputs(file)))
+        plan = ReplayPlan(tuple(Scenario(entry, arguments) for arguments in _read_inputs(file)))
     else:
         with open_store(data) as store:
             plan = plan_replay(
@@ -236,7 +236,7 @@ def _run(
     return report_of(outcomes, len(jobs), time.monotonic() - began, interrupted, stopped)
 
 
-def _show_plan(plan: Plan, entry: str, runs: int, as_json: bool) -> None:
+def _show_plan(plan: ReplayPlan, entry: str, runs: int, as_json: bool) -> None:
     document = {
         "entry": entry,
         "runs_each": runs,

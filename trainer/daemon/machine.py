@@ -36,9 +36,9 @@ from arttrace.store import AnyStore
 from arttrace.store.access.late_spans import late
 from arttrace.trajectories.groups import group_trajectories
 from trainer.daemon.config import DaemonConfig
-from trainer.daemon.queue import Terms, look
+from trainer.daemon.queue import ReadyTerms, look
 from trainer.daemon.scoring import JudgeTerms, judge
-from trainer.daemon.state import FAILED, STARTING, STOPPED, DaemonState, Pause, Plan, read_state, write_state
+from trainer.daemon.state import FAILED, STARTING, STOPPED, DaemonState, Pause, StepPlan, read_state, write_state
 from trainer.grpo.metrics import group_rewards, version_rewards
 from trainer.grpo.trainer import NothingToTrain, PolicyTrainer
 from trainer.learner.interface import Learner, NotFinite
@@ -47,7 +47,7 @@ from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.retention import states_to_drop, to_prune
 from trainer.step.phases import Clock, Phase
 from trainer.step.reporters import Reporters
-from trainer.step.retry import RetryUntilStopped, Stopped
+from trainer.step.retry import RetryUntilStopped, StopRequested
 from trainer.step.version import PublishingGateway
 
 _SHOWN_GROUPS = 20
@@ -107,7 +107,7 @@ class Daemon:
             while not self._done():
                 self._round(self.state.plan or self._choose())
             self._enter(STOPPED, reason=f"{self._policy}@{self.state.step} is there, as was asked for")
-        except Stopped:
+        except StopRequested:
             self._enter(STOPPED, reason="asked to stop")
         except KeyboardInterrupt:
             self._enter(STOPPED, reason="asked to stop at once: the step under way was dropped")
@@ -161,7 +161,7 @@ class Daemon:
         self._rewards = version_rewards(made)
         self._note(reported=self._reporters.catch_up(made, self.state.reported, self._checkpoints))
 
-    def _choose(self) -> Plan:
+    def _choose(self) -> StepPlan:
         """Wait until enough groups are ready, and choose those that are ready for longest."""
         self._enter(Phase.WAIT)
         config, step = self._config, self.state.step
@@ -172,7 +172,7 @@ class Daemon:
             summaries = self._retry(lambda: self._store.summaries(unconsumed_by=self._policy, method="grpo"))
             taken = self._unjudged | self._consumed | {one.trajectory_id for one in self.state.set_aside}
             pauses = tuple(one for one in self.state.pauses if one.until_ns > time.time_ns())
-            terms = Terms(
+            terms = ReadyTerms(
                 self._policy,
                 step,
                 config.group_size,
@@ -187,13 +187,13 @@ class Daemon:
             if queue != self.state.queue:
                 self._note(queue=queue)
             if enough or (since is not None and time.monotonic() - since >= config.max_wait):
-                plan = Plan(step + 1, tuple(ready[: config.min_groups]))
+                plan = StepPlan(step + 1, tuple(ready[: config.min_groups]))
                 self._note(plan=plan, queue=msgspec.structs.replace(queue, ready=len(ready) - len(plan.groups)))
                 return plan
             self._stop.wait(config.poll)
-        raise Stopped
+        raise StopRequested
 
-    def _round(self, plan: Plan) -> None:
+    def _round(self, plan: StepPlan) -> None:
         """Make the plan's version, or put its runs aside with the reason."""
         clock = Clock(watch=lambda phase: self._enter(phase))
         groups = self._groups(plan)
@@ -222,7 +222,7 @@ class Daemon:
         else:
             self._made(done, groups)
 
-    def _score(self, plan: Plan, groups: list[Group], terms: JudgeTerms) -> tuple[list[Group], Sequence[Judgement]]:
+    def _score(self, plan: StepPlan, groups: list[Group], terms: JudgeTerms) -> tuple[list[Group], Sequence[Judgement]]:
         """The groups with their scores, without those that the judge cannot score, and the judgements."""
 
         def keep(judgement: Judgement) -> None:
@@ -291,10 +291,10 @@ class Daemon:
 
     def _done(self) -> bool:
         if self._stop.is_set():
-            raise Stopped
+            raise StopRequested
         return self._config.max_steps is not None and self.state.step >= self._config.max_steps
 
-    def _groups(self, plan: Plan) -> list[Group]:
+    def _groups(self, plan: StepPlan) -> list[Group]:
         keys = [group.key for group in plan.groups]
         return group_trajectories(self._retry(lambda: self._store.trajectories(groups=keys, ids=plan.ids)))
 

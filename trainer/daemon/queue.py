@@ -14,7 +14,7 @@ from trainer.grpo.selection import why_not
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ReadyTerms:
     """What a run and a group must be to count for the step after version `step`."""
 
     policy: str
@@ -26,7 +26,7 @@ class Terms:
 
 
 def look(
-    summaries: Iterable[TrajectorySummary], terms: Terms, taken: Collection[str]
+    summaries: Iterable[TrajectorySummary], terms: ReadyTerms, taken: Collection[str]
 ) -> tuple[list[PlannedGroup], Queue]:
     """The ready groups, those that are ready for longest first, and the queue as others see it.
 
@@ -60,7 +60,7 @@ def look(
     return [group for _, group in ready], Queue(len(ready), waiting, reasons, paused)
 
 
-def _why_not(one: TrajectorySummary, terms: Terms) -> NotTrained | None:
+def _why_not(one: TrajectorySummary, terms: ReadyTerms) -> NotTrained | None:
     reason = why_not(one, policy=terms.policy, step=terms.step, max_staleness=terms.max_staleness)
     if not reason and terms.rewarded and trajectory_reward(one) is None:
         return NotTrained.NO_REWARD

@@ -28,7 +28,7 @@ class PlannedGroup(msgspec.Struct, frozen=True):
     ids: tuple[str, ...]
 
 
-class Plan(msgspec.Struct, frozen=True):
+class StepPlan(msgspec.Struct, frozen=True):
     """What version `step` is to be made from; chosen once, so that whoever starts again trains on the same runs."""
 
     step: int
@@ -80,7 +80,7 @@ class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
     step: int = 0
     served: str = ""
     queue: Queue = Queue()
-    plan: Plan | None = None
+    plan: StepPlan | None = None
     set_aside: tuple[Consumed, ...] = ()
     skips: int = 0
     pauses: tuple[Pause, ...] = ()

@@ -27,7 +27,7 @@ from arttrace.store.server.owner import hold_store
 from arttrace.trajectories.groups import group_trajectories
 from trainer.demo import recipe, stand_in, stand_in_judge
 from trainer.demo.report import markdown
-from trainer.demo.scenarios import Scenario, draw, load_world, truth
+from trainer.demo.scenarios import MarketScenario, draw, load_world, truth
 from trainer.demo.screen import Screen
 from trainer.demo.state import DemoState, Success, load_state
 from trainer.demo.teacher import Teacher
@@ -48,7 +48,7 @@ def program_as_typed() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class DemoSettings:
     """The options of `arttrace demo`. `judge` None is the stand-in; `base_model` None is the one built on the spot."""
 
     data: DataDir
@@ -58,13 +58,13 @@ class Settings:
     base_model: Path | None = None
 
 
-def run_demo(settings: Settings, screen: Screen) -> None:
+def run_demo(settings: DemoSettings, screen: Screen) -> None:
     """Run the demo, or what a killed one left of it. Children are stopped however this ends."""
     with ExitStack() as stack:
         _Demo(settings, screen, stack).run()
 
 
-def prepare_base_model(settings: Settings, screen: Screen) -> Path:
+def prepare_base_model(settings: DemoSettings, screen: Screen) -> Path:
     """The directory of the demo's tiny base model, which is built and cached when it is not there yet."""
     with ExitStack() as stack:
         return _Demo(settings, screen, stack).base_model()
@@ -73,7 +73,7 @@ def prepare_base_model(settings: Settings, screen: Screen) -> Path:
 class _Demo:
     """One run of the demo. Its methods are the phases, in order."""
 
-    def __init__(self, settings: Settings, screen: Screen, stack: ExitStack) -> None:
+    def __init__(self, settings: DemoSettings, screen: Screen, stack: ExitStack) -> None:
         self._settings, self._screen, self._stack = settings, screen, stack
         self._data = settings.data
         self._world = load_world()
@@ -206,7 +206,7 @@ class _Demo:
                 done = made.step
                 self._screen.step(made)
 
-    def _rollouts(self, workers: RolloutWorkers, number: int, scenarios: Sequence[Scenario]) -> list[Group]:
+    def _rollouts(self, workers: RolloutWorkers, number: int, scenarios: Sequence[MarketScenario]) -> list[Group]:
         jobs = [
             _job(scenario, group=f"round-{number:04d}/{scenario.name}")
             for scenario in scenarios
@@ -327,7 +327,7 @@ def _load_learner(base_model: Path, seed: int, steps: int) -> Learner:
     return make_learner(base_model, config)
 
 
-def _job(scenario: Scenario, *, group: str, temperature: float = 1.0) -> RolloutJob:
+def _job(scenario: MarketScenario, *, group: str, temperature: float = 1.0) -> RolloutJob:
     arguments = {"question": scenario.question, "day": scenario.day, "temperature": temperature}
     return RolloutJob(arguments=arguments, scenario=scenario.name, group=group)
 

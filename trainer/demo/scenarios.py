@@ -24,7 +24,7 @@ _HELD_OUT_ONE_IN = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class MarketScenario:
     """One question to the agent on one day: the arguments of its entry function."""
 
     question: str
@@ -52,10 +52,10 @@ def load_world(market: Path = MARKET) -> ModuleType:
     return world
 
 
-def draw(world: ModuleType, count: int, seed: str, *, held: bool) -> list[Scenario]:
+def draw(world: ModuleType, count: int, seed: str, *, held: bool) -> list[MarketScenario]:
     """`count` scenarios, all held out or all for training; every pair of kinds comes up equally often."""
     rng = random.Random(seed)
-    scenarios: list[Scenario] = []
+    scenarios: list[MarketScenario] = []
     kind_pairs: list[tuple[str, str]] = []
     while len(scenarios) < count:
         if not kind_pairs:
@@ -67,7 +67,7 @@ def draw(world: ModuleType, count: int, seed: str, *, held: bool) -> list[Scenar
             if is_held_out(items) == held:
                 break
         rng.shuffle(items)
-        scenarios.append(Scenario(" and ".join(items), rng.randrange(_DAYS)))
+        scenarios.append(MarketScenario(" and ".join(items), rng.randrange(_DAYS)))
     return scenarios
 
 
@@ -77,6 +77,6 @@ def is_held_out(items: list[str]) -> bool:
     return int.from_bytes(digest, "big") % _HELD_OUT_ONE_IN == 0
 
 
-def truth(world: ModuleType, scenario: Scenario) -> str:
+def truth(world: ModuleType, scenario: MarketScenario) -> str:
     """The right answer: both items with the prices that are valid on that day."""
     return " and ".join(f"{item} {world.price(item, scenario.day)}" for item in scenario.question.split(" and "))

@@ -32,9 +32,9 @@ class Screen:
         self.console.print()
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[Phase]:
+    def phase(self, name: str) -> Iterator[ScreenPhase]:
         """A phase: its name while it runs, then a line with what came of it and the seconds it took."""
-        phase = Phase(self, name)
+        phase = ScreenPhase(self, name)
         phase.update("")
         with self._status:
             began = time.perf_counter()
@@ -107,7 +107,7 @@ class Screen:
             self.console.print(Text.assemble("  ", (text, "cyan"), ("   # " + why, "dim")), soft_wrap=True)
 
 
-class Phase:
+class ScreenPhase:
     """A running phase: `update` says how it goes, `result` what came of it."""
 
     def __init__(self, screen: Screen, name: str) -> None:

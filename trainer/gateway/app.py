@@ -24,7 +24,7 @@ from trainer.gateway.http.body import disconnected, read_body
 from trainer.gateway.http.routes import Routes
 from trainer.gateway.policies import Policies
 from trainer.gateway.publish import Publisher
-from trainer.gateway.recording.recorder import Recorder
+from trainer.gateway.recording.recorder import GatewayRecorder
 from trainer.gateway.recording.trajectories import EndOrder, RewardOrder
 from trainer.gateway.sleep import Sleeper
 from trainer.gateway.status import EngineStatus, GateStatus, GatewayStatus, RecordingStatus
@@ -43,7 +43,7 @@ Names = Mapping[str, str]
 """What a URL names: `trajectory`, and `agent`."""
 
 Handler = Callable[[Names, Scope, Receive, Send], Awaitable[None]]
-_Answer = Callable[["Order"], Awaitable[Any]]
+_Answer = Callable[["AdminRequest"], Awaitable[Any]]
 _Table = dict[str, dict[str, Handler]]
 
 
@@ -65,7 +65,7 @@ class Gateway:
         *,
         api_key: str | None = None,
         gate: Gate | None = None,
-        recorder: Recorder | None = None,
+        recorder: GatewayRecorder | None = None,
         joins_traceparents: bool = False,
         sleeper: Sleeper | None = None,
         policy_sampling: bool = False,
@@ -124,38 +124,38 @@ class Gateway:
         if self._api_key is None or not hmac.compare_digest(given, self._api_key):
             raise Refusal(401, "invalid_api_key", "the API key is missing or wrong")
 
-    async def _models(self, _order: Order) -> Any:
+    async def _models(self, _order: AdminRequest) -> Any:
         entries = [
             {"id": name, "object": "model", "created": 0, "owned_by": "arttrace"} for name in self.policies.names()
         ]
         return {"object": "list", "data": entries}
 
-    async def _publish(self, order: Order) -> Any:
+    async def _publish(self, order: AdminRequest) -> Any:
         said = await order.read(_PublishOrder, empty=False)
         return await self.publisher.publish(said.version, Path(said.path))
 
-    async def _end(self, order: Order) -> Any:
+    async def _end(self, order: AdminRequest) -> Any:
         return await self._recording().end(order.names["trajectory"], await order.read(EndOrder))
 
-    async def _reward(self, order: Order) -> Any:
+    async def _reward(self, order: AdminRequest) -> Any:
         said = await order.read(RewardOrder, empty=False)
         return {"id": await self._recording().reward(order.names["trajectory"], said)}
 
-    def _recording(self) -> Recorder:
+    def _recording(self) -> GatewayRecorder:
         if self.recorder is None:
             raise Refusal(404, "not_found", "this gateway records no calls")
         return self.recorder
 
-    async def _pause(self, order: Order) -> GateStatus:
+    async def _pause(self, order: AdminRequest) -> GateStatus:
         self.gate.pause(refuse=(await order.read(_PauseOrder)).refuse)
         return self._gate_status()
 
-    async def _resume(self, order: Order) -> GateStatus:
+    async def _resume(self, order: AdminRequest) -> GateStatus:
         await order.read(_NoOrder)
         self.gate.resume()
         return self._gate_status()
 
-    async def _drain(self, order: Order) -> GateStatus:
+    async def _drain(self, order: AdminRequest) -> GateStatus:
         said = await order.read(_DrainOrder)
         self.gate.pause(refuse=said.refuse)
         if not await self.gate.drained(said.timeout_s):
@@ -166,7 +166,7 @@ class Gateway:
 
     async def _sleep(self, names: Names, scope: Scope, receive: Receive, send: Send) -> None:
         """The engines sleep from the head of this answer until it ends, told to or by the client's death."""
-        said = await Order(names, scope, receive).read(_SleepOrder)
+        said = await AdminRequest(names, scope, receive).read(_SleepOrder)
         sleeper = self._sleeping()
 
         async def sleep() -> None:
@@ -190,7 +190,7 @@ class Gateway:
             if not refused:
                 sleeper.wake_soon()
 
-    async def _wake(self, order: Order) -> GateStatus:
+    async def _wake(self, order: AdminRequest) -> GateStatus:
         await order.read(_NoOrder)
         await self._sleeping().wake()
         return self._gate_status()
@@ -208,7 +208,7 @@ class Gateway:
     def _gate_status(self) -> GateStatus:
         return GateStatus(self.gate.paused, self.gate.waiting, self.gate.passed)
 
-    async def _status(self, _order: Order) -> GatewayStatus:
+    async def _status(self, _order: AdminRequest) -> GatewayStatus:
         policies, replicas = self.policies, self.pool.replicas
         engines = [
             EngineStatus(each.state, each.upstream.address.url if each.upstream else None, each.restarts, each.requests)
@@ -259,7 +259,7 @@ class _NoOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
 
-class Order:
+class AdminRequest:
     """A request that is answered here, by JSON: the names in its URL, and what its body says."""
 
     def __init__(self, names: Names, scope: Scope, receive: Receive) -> None:
@@ -289,7 +289,7 @@ def _told(answer: _Answer) -> Handler:
 
     async def handle(names: Names, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            content = msgspec.json.encode(await answer(Order(names, scope, receive)))
+            content = msgspec.json.encode(await answer(AdminRequest(names, scope, receive)))
         except ServingError as error:
             raise Refusal(409, "serving_error", error.message, hint=error.hint) from error
         await Response(content, media_type="application/json")(scope, receive, send)

@@ -16,7 +16,7 @@ _RETRY_S = 2
 
 
 @dataclass(slots=True)
-class Place:
+class Admission:
     """What one request and its answer hold inside."""
 
     gate: Gate
@@ -90,12 +90,12 @@ class Gate:
         return not self.passed
 
     @contextmanager
-    def entered(self) -> Iterator[Place]:
+    def entered(self) -> Iterator[Admission]:
         """A request is inside. Raises Refusal (503) when too many are."""
         if self.inside >= self.max_requests:
             raise _too_much(f"{self.inside} requests are being answered, which is the bound")
         self.inside += 1
-        place = Place(self)
+        place = Admission(self)
         try:
             yield place
         finally:

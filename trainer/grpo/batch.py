@@ -17,7 +17,7 @@ from trainer.learner.interface import Sample
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TrainingBatch:
     """What one step trains on, and what it does not.
 
     `samples` holds one entry per trajectory with trainable tokens. `consumed` names every trajectory whose reward
@@ -58,7 +58,7 @@ def make_batch(
     scale: Scale = "none",
     step: int = 0,
     max_staleness: int | None = None,
-) -> Batch:
+) -> TrainingBatch:
     """Samples of every group with at least two complete, rewarded trajectories; targets are the tokens that a version
     of `policy` sampled (None: whoever sampled them).
 
@@ -94,7 +94,7 @@ def make_batch(
                 continue
             trained += report.trained_tokens
             samples.append(Sample(found, advantage, own.get(trajectory.id, {})))
-    return Batch(
+    return TrainingBatch(
         step=step,
         samples=tuple(samples),
         consumed=tuple(consumed),

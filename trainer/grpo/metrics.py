@@ -16,7 +16,7 @@ from arttrace.records.group import Group
 from arttrace.records.policy import PolicyStep
 from arttrace.records.reward import Judgement
 from arttrace.rewards.combine import trajectory_reward
-from trainer.grpo.batch import Batch
+from trainer.grpo.batch import TrainingBatch
 from trainer.learner.interface import StepMetrics
 
 
@@ -29,7 +29,7 @@ class GroupReward(msgspec.Struct, frozen=True):
     spread: float
 
 
-def step_numbers(batch: Batch, learned: StepMetrics, judgements: Sequence[Judgement] = ()) -> dict[str, float]:
+def step_numbers(batch: TrainingBatch, learned: StepMetrics, judgements: Sequence[Judgement] = ()) -> dict[str, float]:
     """What a PolicyStep keeps of the step that trained on the batch."""
     numbers = {
         "groups": float(len(batch.rewards)),

@@ -14,7 +14,7 @@ from arttrace.rewards.combine import trajectory_reward
 from arttrace.store.rows.summary import TrajectorySummary
 
 
-class Run(Protocol):
+class ComparableRun(Protocol):
     """What is asked of a run: a Trajectory or a TrajectorySummary."""
 
     @property
@@ -27,7 +27,7 @@ class Run(Protocol):
     def rewards(self) -> tuple[Reward, ...]: ...
 
 
-AnyRun = TypeVar("AnyRun", bound=Run)
+AnyRun = TypeVar("AnyRun", bound=ComparableRun)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Selection:
     """The groups that are compared, in order of key, and by reason how many of all runs are left out."""
 
     groups: tuple[Chosen, ...]
@@ -52,7 +52,7 @@ class Choice:
 
 def choose(
     summaries: Iterable[TrajectorySummary], *, policy: str | None, step: int, max_staleness: int | None = None
-) -> Choice:
+) -> Selection:
     """The groups that a step after version `step` can compare; see `compared`."""
     members: defaultdict[str, list[TrajectorySummary]] = defaultdict(list)
     for one in summaries:
@@ -67,7 +67,7 @@ def choose(
             counted, rewards = zip(*((one.id, reward) for one, reward in found), strict=True)
             oldest = max(staleness(one, step, policy) for one, _ in found)
             groups.append(Chosen(key, tuple(one.id for one in runs), counted, rewards, oldest))
-    return Choice(tuple(groups), dict(left_out))
+    return Selection(tuple(groups), dict(left_out))
 
 
 def compared(
@@ -92,7 +92,9 @@ def compared(
     return [], left_out
 
 
-def why_not(run: Run, *, policy: str | None, step: int, max_staleness: int | None = None) -> NotTrained | None:
+def why_not(
+    run: ComparableRun, *, policy: str | None, step: int, max_staleness: int | None = None
+) -> NotTrained | None:
     """Why a run does not count whatever its reward, None when it does."""
     if run.incomplete:
         return NotTrained.INCOMPLETE
@@ -101,7 +103,7 @@ def why_not(run: Run, *, policy: str | None, step: int, max_staleness: int | Non
     return None
 
 
-def staleness(run: Run, step: int, policy: str | None = None) -> int:
+def staleness(run: ComparableRun, step: int, policy: str | None = None) -> int:
     """How many steps before `step` the oldest version of `policy` (None: of any) that answered in it was made; 0 when
     none did."""
     names = (version.rpartition("@") for version in run.policy_versions)

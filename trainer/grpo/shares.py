@@ -8,11 +8,11 @@ from itertools import islice
 from arttrace.records.group import Group
 from arttrace.store import AnyStore
 from arttrace.trajectories.groups import group_trajectories
-from trainer.grpo.selection import Choice, Chosen, choose
+from trainer.grpo.selection import Chosen, Selection, choose
 from trainer.policies.checkpoints import Checkpoints
 
 
-def choose_groups(store: AnyStore, checkpoints: Checkpoints, max_staleness: int | None) -> Choice:
+def choose_groups(store: AnyStore, checkpoints: Checkpoints, max_staleness: int | None) -> Selection:
     """The groups of the store that the policy's next step can compare."""
     consumed = checkpoints.consumed_ids("grpo")  # a dry run has recorded nothing
     found = store.summaries(unconsumed_by=checkpoints.policy, method="grpo")

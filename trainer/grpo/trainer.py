@@ -12,7 +12,7 @@ from arttrace.records.reward import Judgement
 from arttrace.records.sequence import NotTrained
 from arttrace.store import AnyStore
 from trainer.grpo.advantages import Scale
-from trainer.grpo.batch import Batch, make_batch
+from trainer.grpo.batch import TrainingBatch, make_batch
 from trainer.grpo.metrics import step_numbers
 from trainer.learner.interface import Learner, teaches
 from trainer.policies.checkpoints import Checkpoints
@@ -74,7 +74,7 @@ class PolicyTrainer:
 
     def train_on(
         self,
-        batch: Batch,
+        batch: TrainingBatch,
         clock: Clock | None = None,
         *,
         beside: tuple[Consumed, ...] = (),
@@ -103,7 +103,7 @@ class PolicyTrainer:
         )
 
 
-def require_trainable(batch: Batch) -> None:
+def require_trainable(batch: TrainingBatch) -> None:
     """Raise NothingToTrain with the cause and the hint when a batch holds nothing to learn from."""
     if not batch.consumed:
         raise NothingToTrain(*_why_no_groups(batch.left_out))

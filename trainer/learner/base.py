@@ -18,7 +18,7 @@ from trainer.learner.interface import NotFinite, Sample, StepMetrics
 from trainer.learner.memory import is_out_of_memory, let_go
 from trainer.learner.policy_model import trainable
 from trainer.learner.ranks import largest, total
-from trainer.learner.samples import Plan, plan_step, split_minibatches
+from trainer.learner.samples import PlannedStep, plan_step, split_minibatches
 from trainer.learner.state import Snapshot, load_state, save_state
 from trainer.output.quiet import quiet
 
@@ -27,7 +27,7 @@ SMALLER = "Nothing was changed. Lower micro_batch_tokens, or use --gradient-chec
 
 
 @dataclass
-class Tally:
+class StepTally:
     """Sums over targets and optimizer steps, gathered while the micro-batches of one step pass by."""
 
     loss: float = 0.0
@@ -77,7 +77,7 @@ class BaseLearner(ABC):
     steps: int
 
     @abstractmethod
-    def _train(self, plans: Sequence[Plan], current_version: str | None) -> Tally:
+    def _train(self, plans: Sequence[PlannedStep], current_version: str | None) -> StepTally:
         """Take `epochs` times one optimizer step per plan. Raises TrainingError when the numbers are not sound."""
 
     def step(self, samples: Sequence[Sample], *, current_version: str | None = None) -> StepMetrics:
@@ -122,7 +122,7 @@ class BaseLearner(ABC):
         """Go on from what `save` wrote. Raises TrainingError when it is missing, damaged or of another shape."""
         self.steps = load_state(directory, self.model, self.optimizer, self.config)
 
-    def check_before_optimizer_step(self, tally: Tally) -> None:
+    def check_before_optimizer_step(self, tally: StepTally) -> None:
         """Raises TrainingError when the gradients, the agreement with the engine that sampled, or the way that the
         policy has come from its reference are not sound."""
         bound = self.config.logprob_bound
@@ -157,7 +157,7 @@ class BaseLearner(ABC):
                 f"Train on fresher runs (--max-staleness), or raise importance_cap above {self.config.importance_cap}.",
             )
 
-    def _check_vocabulary(self, plan: Plan, samples: Sequence[Sample]) -> None:
+    def _check_vocabulary(self, plan: PlannedStep, samples: Sequence[Sample]) -> None:
         size = self.model.get_input_embeddings().weight.shape[0]
         for row in plan.rows:
             least, largest = min(row.token_ids), max(row.token_ids)
@@ -171,7 +171,7 @@ class BaseLearner(ABC):
                 )
 
 
-def _metrics(plan: Plan, tally: Tally, seconds: float) -> StepMetrics:
+def _metrics(plan: PlannedStep, tally: StepTally, seconds: float) -> StepMetrics:
     steps, targets = max(tally.optimizer_steps, 1), max(tally.targets, 1)
     return StepMetrics(
         loss=tally.loss / steps,

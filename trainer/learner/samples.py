@@ -21,7 +21,7 @@ from trainer.learner.interface import Sample
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TokenRow:
     """One sequence, cut after its last target. `token_ids`, `targets`, `logprobs`, `versions` have shape (T,).
 
     `targets[t]` says that token t was sampled and is trained; `logprobs[t]` is 0 where it is not, `versions[t]` the
@@ -41,13 +41,13 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlannedStep:
     """What one step computes: the rows that need a forward pass, and the divisor of the weighted sum over tokens.
 
     `trajectories` counts those with targets, `samples` all that were given.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[TokenRow, ...]
     normaliser: float
     trained_tokens: int
     trajectories: int
@@ -58,7 +58,7 @@ class Plan:
 class MicroBatch:
     """Rows padded on the right to a common length L, on one device.
 
-    `token_ids` int64 (B, L). Row t of the others belongs to the prediction of token t+1, shape (B, L-1): `weights`
+    `token_ids` int64 (B, L). TokenRow t of the others belongs to the prediction of token t+1, shape (B, L-1): `weights`
     (0 where that token is no target), `logprobs` as sampled, `current` (sampled by the current version), and
     `temperatures`. `advantages` (B,).
     """
@@ -71,7 +71,7 @@ class MicroBatch:
     temperatures: torch.Tensor
 
 
-def plan_step(samples: Sequence[Sample], config: LearnerConfig) -> Plan:
+def plan_step(samples: Sequence[Sample], config: LearnerConfig) -> PlannedStep:
     """Rows, weights and normaliser of one optimizer step.
 
     With N targets in S trajectories that have any, n in the target's own: every target weighs 1 by the normaliser N
@@ -91,7 +91,7 @@ def plan_step(samples: Sequence[Sample], config: LearnerConfig) -> Plan:
             "`arttrace show ID` says what a trajectory lacks.",
         )
     trajectories = sum(1 for count in counts if count)
-    rows: list[Row] = []
+    rows: list[TokenRow] = []
     for number, (sample, count) in enumerate(zip(samples, counts, strict=True)):
         advantages = [sample.advantage_of(sequence) for sequence in sample.sequences] or [sample.advantage]
         if not all(map(math.isfinite, advantages)):
@@ -104,7 +104,7 @@ def plan_step(samples: Sequence[Sample], config: LearnerConfig) -> Plan:
             if row is not None and (whole or advantage != 0.0):
                 rows.append(row)
     normaliser = trajectories * config.dr_grpo_length if config.loss == "dr_grpo" else total
-    return Plan(tuple(rows), float(normaliser), total, trajectories, len(samples))
+    return PlannedStep(tuple(rows), float(normaliser), total, trajectories, len(samples))
 
 
 def split_minibatches(samples: Sequence[Sample], minibatches: int) -> list[list[Sample]]:
@@ -124,7 +124,7 @@ def _content(sample: Sample) -> tuple[object, ...]:
     return [q.token_ids for q in sequences], [q.trained for q in sequences], sample.advantage, logprobs
 
 
-def _row(sequence: TokenSequence, advantage: float, weight: float, trajectory: int) -> Row | None:
+def _row(sequence: TokenSequence, advantage: float, weight: float, trajectory: int) -> TokenRow | None:
     """The row of a sequence, None when it has no target."""
     for name, values in (
         ("token ids", sequence.token_ids),
@@ -162,12 +162,12 @@ def _row(sequence: TokenSequence, advantage: float, weight: float, trajectory: i
     temperatures = sequence.temperatures[:length]
     if not all(temperature > 0 for temperature in temperatures):
         raise TrainingError(f"A token of trajectory {sequence.trajectory_id} was sampled at no temperature above 0.")
-    return Row(
+    return TokenRow(
         sequence.token_ids[:length], targets, tuple(logprobs), versions, advantage, weight, trajectory, temperatures
     )
 
 
-def split_rows(rows: Iterable[Row], max_tokens: int) -> list[list[Row]]:
+def split_rows(rows: Iterable[TokenRow], max_tokens: int) -> list[list[TokenRow]]:
     """The rows in micro-batches of at most `max_tokens` tokens, padding included; a longer row goes alone.
 
     Rows are put into one canonical order, longest first, so that the result does not depend on the order given and
@@ -176,7 +176,7 @@ def split_rows(rows: Iterable[Row], max_tokens: int) -> list[list[Row]]:
     ordered = sorted(
         rows, key=lambda row: (-len(row.token_ids), row.token_ids, row.logprobs, row.advantage, row.temperatures)
     )
-    batches: list[list[Row]] = []
+    batches: list[list[TokenRow]] = []
     for row in ordered:
         if batches and (len(batches[-1]) + 1) * len(batches[-1][0].token_ids) <= max_tokens:
             batches[-1].append(row)
@@ -185,7 +185,7 @@ def split_rows(rows: Iterable[Row], max_tokens: int) -> list[list[Row]]:
     return batches
 
 
-def pad_rows(rows: Sequence[Row], *, current_version: str | None, device: str, dtype: torch.dtype) -> MicroBatch:
+def pad_rows(rows: Sequence[TokenRow], *, current_version: str | None, device: str, dtype: torch.dtype) -> MicroBatch:
     """The rows as tensors; numbers in `dtype`. The pad id is 0: what stands behind a row's end is never looked at."""
     length = max(len(row.token_ids) for row in rows)
 

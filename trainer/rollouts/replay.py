@@ -52,7 +52,7 @@ class Scenario:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReplayPlan:
     """What is to be run. `refused` counts recorded runs by why they cannot be; `same` are those whose input is that of
     another one that was taken."""
 
@@ -86,7 +86,7 @@ def plan_replay(
     entry: str | None = None,
     limit: int | None = None,
     tools: OnMissing | None = None,
-) -> Plan:
+) -> ReplayPlan:
     """Scenarios of recorded runs (each with its spans), in their order, at most `limit`.
 
     `entry` takes the place of the recorded entry points; one function that was recorded under several spellings is run
@@ -122,7 +122,7 @@ def plan_replay(
                 tools=None if tools is None else _tool_record(trajectory.id, spans, tools),
             )
         )
-    return Plan(tuple(scenarios), dict(refused), same)
+    return ReplayPlan(tuple(scenarios), dict(refused), same)
 
 
 def same_entry(one: str, other: str) -> bool:

@@ -31,13 +31,13 @@ def no_retry(action: Callable[[], T], undo: Callable[[T], None] | None = None) -
     return action()
 
 
-class Stopped(Exception):
+class StopRequested(Exception):
     """The daemon was asked to stop while it waited."""
 
 
 class RetryUntilStopped:
     """Does an action until it succeeds or fails for good. `tell` gets the trouble once per cause, and None when it is
-    over; `stop` ends every wait with Stopped.."""
+    over; `stop` ends every wait with StopRequested.."""
 
     def __init__(self, stop: threading.Event, tell: Callable[[ArttraceError | None], None]) -> None:
         self._stop = stop
@@ -58,7 +58,7 @@ class RetryUntilStopped:
                     self._tell(error)
                 held_up = 0.0 if undo is None else time.monotonic() - began
                 if self._stop.wait(max(pause, held_up)):
-                    raise Stopped from error
+                    raise StopRequested from error
                 pause = min(2 * pause, LONGEST_PAUSE_S)
             else:
                 if told is not None:
@@ -79,7 +79,7 @@ class RetryUntilStopped:
         try:
             while not wait([doing], _LOOK_EVERY_S).done:
                 if self._stop.is_set():
-                    raise Stopped
+                    raise StopRequested
         except BaseException:
             doing.add_done_callback(lambda late: None if late.exception() else undo(late.result()))
             raise

@@ -23,7 +23,7 @@ from arttrace.store import Store, open_store
 from arttrace.trajectories.groups import group_trajectories
 from trainer.commands.train import orders
 from trainer.commands.train.cli import command as train
-from trainer.commands.train.orders import Order, OrderedGroup, Trainer, parse_settings
+from trainer.commands.train.orders import OrderedGroup, OrderedTrainer, TrainOrder, parse_settings
 from trainer.daemon.config import DaemonConfig
 from trainer.learner import LearnerConfig
 from trainer.policies.checkpoints import Checkpoints
@@ -147,11 +147,11 @@ def test_the_model_is_loaded_once_for_all_that_one_learner_can_do(
     learners = Learners(monkeypatch)
     checkpoints = Checkpoints(data.policies, "policy")
     with Store.open(data) as store:
-        trainer = Trainer(data, store, checkpoints, base_model)
+        trainer = OrderedTrainer(data, store, checkpoints, base_model)
 
         def order(key: str, **settings: Any) -> Any:
             given = OrderedGroup(key, tuple(f"{key}-{n}" for n in range(3)))
-            answer = trainer.fill(Order(1, {**LOOSE, **settings}, (given,)))
+            answer = trainer.fill(TrainOrder(1, {**LOOSE, **settings}, (given,)))
             assert not answer.error, answer.error
             return answer
 
@@ -174,7 +174,7 @@ def test_every_setting_of_the_command_is_known() -> None:
     elsewhere = {"dir", "policy", "base_model", "dry_run", "as_json", "orders", "help"}  # the backend's, or no setting
     daemons = {"daemon", "config_file", "print_config", "log_format"}
     of_daemon = set(DaemonConfig.model_fields) - {"report_to", "advantages", "max_staleness"}
-    known = set(orders.Settings.__struct_fields__) | set(LearnerConfig.__struct_fields__)
+    known = set(orders.TrainSettings.__struct_fields__) | set(LearnerConfig.__struct_fields__)
     names = {parameter.name or "" for parameter in train.params}
     names = {name for name in names if not name.startswith("keep__")}
     assert names - elsewhere - daemons - of_daemon - {"data"} <= known

@@ -16,7 +16,7 @@ from arttrace.paths import DataDir
 from arttrace.records.policy import Consumed, PolicyStep
 from trainer.commands.policies import command as policies
 from trainer.commands.status import command as status
-from trainer.daemon.state import DaemonState, Plan, PlannedGroup, Queue, write_state
+from trainer.daemon.state import DaemonState, PlannedGroup, Queue, StepPlan, write_state
 from trainer.grpo.metrics import GroupReward
 from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.retention import Keep, to_prune
@@ -156,7 +156,7 @@ def test_status_tells_a_running_daemon_from_one_that_was_killed(data: DataDir) -
         state="step",
         step=5,
         queue=Queue(2, 1, {"too stale": 3}),
-        plan=Plan(6, (PlannedGroup("g", ("a", "b")),)),
+        plan=StepPlan(6, (PlannedGroup("g", ("a", "b")),)),
         last={"reward_mean": 0.5, "step_s": 1.5},
         last_groups=(GroupReward("g", 2, 0.5, 1.0),),
         reason="the gateway does not answer",

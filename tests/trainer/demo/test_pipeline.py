@@ -9,7 +9,7 @@ import pytest
 
 from arttrace.paths import DataDir
 from arttrace.records.policy import PolicyStep
-from trainer.demo.pipeline import Settings, _Demo, program_as_typed
+from trainer.demo.pipeline import DemoSettings, _Demo, program_as_typed
 from trainer.demo.report import markdown
 from trainer.demo.screen import Screen
 
@@ -18,7 +18,7 @@ def test_a_demo_in_which_no_round_taught_anything_still_closes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with ExitStack() as stack:
-        demo = _Demo(Settings(DataDir(tmp_path), 1, 1), Screen(), stack)
+        demo = _Demo(DemoSettings(DataDir(tmp_path), 1, 1), Screen(), stack)
         demo._began = 0.0
         demo._close(tmp_path / "base")
     assert (tmp_path / "report.md").is_file()

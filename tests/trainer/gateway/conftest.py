@@ -15,7 +15,7 @@ from trainer.gateway.engines.pool import Pool, Replica
 from trainer.gateway.engines.upstream import Upstream
 from trainer.gateway.policies import Policies
 from trainer.gateway.publish import Publisher
-from trainer.gateway.recording.recorder import Recorder
+from trainer.gateway.recording.recorder import GatewayRecorder
 from trainer.vllm.engine import EngineAddress
 from trainer.vllm.model import Probe
 
@@ -27,7 +27,7 @@ async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
         policies = Policies("policy", "base")
         pool = Pool([Replica()])
         publisher = Publisher(policies, Probe([[3, 1], [4, 1]], 5), pool)
-        recorder = Recorder(tmp_path / "spool")
+        recorder = GatewayRecorder(tmp_path / "spool")
         gateway = Gateway(policies, publisher, pool, api_key=getattr(request, "param", None), recorder=recorder)
         upstream = Upstream(EngineAddress(engine.url, "engine-key"))
         await publisher.adopt(pool.replicas[0], upstream)

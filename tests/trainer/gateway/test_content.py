@@ -20,7 +20,7 @@ from arttrace.content import ContentMode, ContentRules, Mask, secrets
 from arttrace.errors import ServingError
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
-from trainer.gateway.recording.recorder import Recorder, recorder_of
+from trainer.gateway.recording.recorder import GatewayRecorder, recorder_of
 
 PRIVATE = "the pin is 4711"
 KEY = "sk-client-0123456789abcdef"
@@ -169,7 +169,7 @@ def calls(directory: Path) -> list[SpanRow]:
 
 
 async def at_the_gateway(site: Site, rule: Rule) -> list[SpanRow]:
-    site.gateway.recorder = Recorder(site.directory / "spool", rules=ContentRules(rule.mode, rule.mask))
+    site.gateway.recorder = GatewayRecorder(site.directory / "spool", rules=ContentRules(rule.mode, rule.mask))
     for case in CASES.values():
         await send(site.http, "/r/t" + case.path, case, site)
     async with asyncio.timeout(20):
@@ -240,7 +240,7 @@ async def test_a_rule_holds_on_every_way_in(name: str, site: Site) -> None:
 @pytest.mark.parametrize("name", RULES)
 async def test_what_is_told_at_the_end_of_a_trajectory_goes_through_the_rules(name: str, site: Site) -> None:
     rule = RULES[name]
-    site.gateway.recorder = Recorder(site.directory / "spool", rules=ContentRules(rule.mode, rule.mask))
+    site.gateway.recorder = GatewayRecorder(site.directory / "spool", rules=ContentRules(rule.mode, rule.mask))
     authorization = {"authorization": f"Bearer {KEY}"}
     await site.http.post("/r/t" + PATH, json={"model": "policy:latest", "messages": []}, headers=authorization)
     async with asyncio.timeout(20):

@@ -17,7 +17,7 @@ from arttrace.paths import DataDir
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import open_store
-from trainer.gateway.recording.recorder import Recorder
+from trainer.gateway.recording.recorder import GatewayRecorder
 from trainer.gateway.recording.trajectories import IDLE_TAG
 
 MESSAGES = [{"role": "user", "content": "6 x 7?"}]
@@ -214,7 +214,7 @@ async def test_an_end_that_was_not_taken_may_be_sent_again(site: Site, monkeypat
 
 
 async def test_content_that_is_not_wanted_is_not_written(site: Site, tmp_path: Path) -> None:
-    site.gateway.recorder = Recorder(site.directory / "spool", rules=ContentRules("off"))
+    site.gateway.recorder = GatewayRecorder(site.directory / "spool", rules=ContentRules("off"))
     await call(site, "/r/t/v1/chat/completions", headers={"authorization": "Bearer geheim"})
     await site.http.post("/r/t/end", json={"result": "secret answer"})
     site.gateway.recorder.close()

@@ -22,7 +22,7 @@ from trainer.gateway.sleep import Sleeper
 from trainer.gateway.status import ServingFile
 from trainer.serving.client import GatewayGone
 from trainer.step.engines import engines_asleep
-from trainer.step.retry import RetryUntilStopped, Stopped
+from trainer.step.retry import RetryUntilStopped, StopRequested
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -118,7 +118,7 @@ async def test_a_stop_does_not_wait_for_requests_to_end(sleepy: Site, tmp_path: 
     stepping = asyncio.create_task(asyncio.to_thread(step, gateway, RetryUntilStopped(stop, lambda error: None)))
     await until(lambda: sleepy.gateway.gate.paused)
     stop.set()
-    with pytest.raises(Stopped):
+    with pytest.raises(StopRequested):
         await stepping
     assert sleepy.gateway.gate.paused, "the requests have not ended yet"
     assert sleepy.engine.log == []

@@ -14,11 +14,11 @@ from torch.nn.functional import scaled_dot_product_attention
 from trainer.learner.packed import forest
 from trainer.learner.packed.attention import _JoinedAttention, blockwise_attention
 from trainer.learner.packed.forest import Forest, RowRun, plant, shared_length, split_forests
-from trainer.learner.samples import Row
+from trainer.learner.samples import TokenRow
 
 
-def row(ids: list[int], advantage: float = 1.0, trajectory: int = 0) -> Row:
-    return Row(
+def row(ids: list[int], advantage: float = 1.0, trajectory: int = 0) -> TokenRow:
+    return TokenRow(
         token_ids=tuple(ids),
         targets=(False, *[True] * (len(ids) - 1)),
         logprobs=tuple(-0.1 * n for n in range(len(ids))),
@@ -96,7 +96,7 @@ def test_shared_length(left: list[int], right: list[int]) -> None:
     assert n == min(len(left), len(right)) or left[n] != right[n]
 
 
-def branching_rows(seed: int) -> list[Row]:
+def branching_rows(seed: int) -> list[TokenRow]:
     rng = random.Random(seed)
     trunk = [rng.randrange(9) for _ in range(12)]
     rows = [

@@ -15,7 +15,7 @@ import msgspec
 from arttrace.store import AnyStore
 from trainer.commands.train.report import print_step, require_base_model, tell_uses, uses_document
 from trainer.grpo.advantages import Scale
-from trainer.grpo.batch import Batch, make_batch
+from trainer.grpo.batch import TrainingBatch, make_batch
 from trainer.grpo.selection import Chosen
 from trainer.grpo.shares import build, choose_groups, share_out
 from trainer.grpo.trainer import PolicyTrainer, require_trainable
@@ -51,7 +51,7 @@ def train_grpo(
     choice = choose_groups(store, checkpoints, max_staleness)
     shares, fewer = share_out(choice.groups, steps, max_staleness)
 
-    def batch_of(share: Sequence[Chosen]) -> tuple[Batch, Clock]:
+    def batch_of(share: Sequence[Chosen]) -> tuple[TrainingBatch, Clock]:
         groups = build(store, share)
         clock = Clock()
         clock(Phase.BATCH)
@@ -60,14 +60,14 @@ def train_grpo(
         clock.stop()
         return made, clock
 
-    batch, clock = batch_of(shares[0]) if shares else (Batch(left_out=choice.left_out), Clock())
+    batch, clock = batch_of(shares[0]) if shares else (TrainingBatch(left_out=choice.left_out), Clock())
     require_trainable(batch)  # before the imports that take seconds
     base_model = require_base_model(base_model)
     gateway = GatewayClient(serving.url) if serving else None
     if gateway:
         gateway.status()
     # A share that teaches nothing makes no version, so that the batch of the next one stays as it is until its turn.
-    ready: list[tuple[Batch, Clock] | None] = []  # None: nothing to learn
+    ready: list[tuple[TrainingBatch, Clock] | None] = []  # None: nothing to learn
     while not teaches(batch.samples, learner):
         ready.append(None if batch.samples else (batch, clock))
         if len(ready) == len(shares):

@@ -61,7 +61,7 @@ class OrderedGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ids: tuple[str, ...]
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TrainSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The options of `arttrace train`, by their names; those of the learner are in `learner`."""
 
     method: str = "grpo"
@@ -76,7 +76,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     learner: LearnerConfig = LearnerConfig()
 
 
-class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TrainOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Train on these groups; without any, on all that wait, in `steps` steps at most."""
 
     id: int
@@ -84,7 +84,7 @@ class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     groups: tuple[OrderedGroup, ...] | None = None
 
 
-class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+class OrderResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """The versions that were made, how many steps had nothing to learn from, and what went wrong."""
 
     id: int
@@ -94,7 +94,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     hint: str | None = None
 
 
-def parse_settings(given: dict[str, Any]) -> Settings:
+def parse_settings(given: dict[str, Any]) -> TrainSettings:
     """Settings from one flat mapping of options. Raises TrainingError that names what is wrong."""
     of_learner = {name: value for name, value in given.items() if name in LearnerConfig.__struct_fields__}
     own = {name: value for name, value in given.items() if name not in of_learner}
@@ -102,7 +102,7 @@ def parse_settings(given: dict[str, Any]) -> Settings:
         own["report_to"] = names(own["report_to"])
     try:
         learner = msgspec.convert(of_learner, LearnerConfig).checked()
-        settings = msgspec.structs.replace(msgspec.convert(own, Settings), learner=learner)
+        settings = msgspec.structs.replace(msgspec.convert(own, TrainSettings), learner=learner)
     except msgspec.ValidationError as error:
         raise TrainingError(
             f"The settings of the training are wrong: {error}.", "See `arttrace train --help`."
@@ -123,19 +123,19 @@ def take_orders(data: DataDir, policy: str, base_model: Path) -> None:
         stack.enter_context(checkpoints.only_writer())
         stack.enter_context(stop_on_signals(stop, _say))
         store = stack.enter_context(hold_store(data, create=True))
-        trainer = Trainer(data, store, checkpoints, base_model)
+        trainer = OrderedTrainer(data, store, checkpoints, base_model)
         stack.callback(trainer.close)
         finish_open_step(store, checkpoints, trainer.gateway())
-        answer(Answer(0))
+        answer(OrderResult(0))
         for line in _lines(stop):
-            order = msgspec.json.decode(line, type=Order)
+            order = msgspec.json.decode(line, type=TrainOrder)
             try:
                 answer(trainer.fill(order))
             except BrokenPipeError:
                 return
 
 
-class Trainer:
+class OrderedTrainer:
     """One policy's learner, kept between orders."""
 
     def __init__(self, data: DataDir, store: AnyStore, checkpoints: Checkpoints, base_model: Path) -> None:
@@ -169,7 +169,7 @@ class Trainer:
         self._learner = learner
         return learner
 
-    def fill(self, order: Order) -> Answer:
+    def fill(self, order: TrainOrder) -> OrderResult:
         """Do what was ordered; what goes wrong is in the answer."""
         made: list[dict[str, Any]] = []
         skipped = 0
@@ -184,18 +184,18 @@ class Trainer:
                 self._report(settings, done)
         except ArttraceError as error:
             self._holds = None  # whatever it holds now: the next order begins at the newest version
-            return Answer(order.id, made, skipped, error.message, error.hint)
+            return OrderResult(order.id, made, skipped, error.message, error.hint)
         except Exception as error:  # noqa: BLE001 - told to whoever ordered, and the next order may go well
             self._holds = None
-            return Answer(order.id, made, skipped, f"{type(error).__name__}: {error}")
-        return Answer(order.id, made, skipped)
+            return OrderResult(order.id, made, skipped, f"{type(error).__name__}: {error}")
+        return OrderResult(order.id, made, skipped)
 
     def close(self) -> None:
         """Let the reporters write what they hold."""
         for reporters in self._reporters.values():
             reporters.close()
 
-    def _train(self, settings: Settings, groups: tuple[OrderedGroup, ...] | None) -> Iterator[PolicyStep | None]:
+    def _train(self, settings: TrainSettings, groups: tuple[OrderedGroup, ...] | None) -> Iterator[PolicyStep | None]:
         gateway = self.gateway()
         if self._holds is None:
             finish_open_step(self._store, self._checkpoints, gateway)
@@ -216,7 +216,7 @@ class Trainer:
         for share in shares:
             yield self._step(settings, build(self._store, share), gateway)
 
-    def _step(self, settings: Settings, groups: list[Group], gateway: GatewayClient | None) -> PolicyStep | None:
+    def _step(self, settings: TrainSettings, groups: list[Group], gateway: GatewayClient | None) -> PolicyStep | None:
         learner = self.prepare(settings.learner)
         loop = PolicyTrainer(
             policy=self._checkpoints.policy,
@@ -233,7 +233,7 @@ class Trainer:
         return done
 
     def _train_offline(
-        self, settings: Settings, groups: tuple[OrderedGroup, ...] | None, gateway: GatewayClient | None
+        self, settings: TrainSettings, groups: tuple[OrderedGroup, ...] | None, gateway: GatewayClient | None
     ) -> PolicyStep:
         terms = OfflineTerms(
             method="dpo" if settings.method == "dpo" else "sft",
@@ -262,7 +262,7 @@ class Trainer:
             raise TrainingError(f"{len(missing)} of the {len(ids)} runs are not in the store, {missing[0]} for one.")
         return [Group(group.key, tuple(found[id] for id in group.ids)) for group in groups]
 
-    def _report(self, settings: Settings, done: PolicyStep) -> None:
+    def _report(self, settings: TrainSettings, done: PolicyStep) -> None:
         if not settings.report_to:
             return
         reporters = self._reporters.get(settings.report_to)
@@ -291,7 +291,7 @@ def _say(line: str) -> None:
 
 
 @contextlib.contextmanager
-def _answers() -> Iterator[Callable[[Answer], None]]:
+def _answers() -> Iterator[Callable[[OrderResult], None]]:
     """Standard output for answers alone: what libraries print goes to standard error meanwhile."""
     sys.stdout.flush()
     out = os.dup(1)
@@ -299,7 +299,7 @@ def _answers() -> Iterator[Callable[[Answer], None]]:
     try:
         with os.fdopen(os.dup(out), "wb") as lines:
 
-            def answer(one: Answer) -> None:
+            def answer(one: OrderResult) -> None:
                 lines.write(msgspec.json.encode(one) + b"\n")
                 lines.flush()
 

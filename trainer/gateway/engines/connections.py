@@ -41,7 +41,7 @@ class Connections:
             auto_decompress=False,
         )
 
-    async def request(self, method: str, path: str, body: bytes = b"") -> Answer:
+    async def request(self, method: str, path: str, body: bytes = b"") -> EngineResponse:
         """The answer, of which status and headers are there. Close it in any case: it may hold the connection.
 
         Raises NotConnected, or BrokenOff when the server hangs up without an answer: it may have done what was asked.
@@ -49,7 +49,9 @@ class Connections:
         if self._session.closed:  # a request may have got here before the engine died and its connections were closed
             raise NotConnected("its connections were closed")
         try:
-            return Answer(await self._session.request(method, self._url + path, data=body, allow_redirects=False))
+            return EngineResponse(
+                await self._session.request(method, self._url + path, data=body, allow_redirects=False)
+            )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise NotConnected(repr(error)) from error
         except _LOST as error:
@@ -60,7 +62,7 @@ class Connections:
         await self._session.close()
 
 
-class Answer:
+class EngineResponse:
     """One answer: `status`, `headers` (names in small letters), and its body, part by part."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
@@ -100,7 +102,7 @@ class Answer:
         else:
             self._response.close()
 
-    def __enter__(self) -> Answer:
+    def __enter__(self) -> EngineResponse:
         return self
 
     def __exit__(self, *_: object) -> None:

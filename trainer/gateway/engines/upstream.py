@@ -10,7 +10,7 @@ import msgspec
 from arttrace.content import secrets
 from arttrace.errors import ServingError
 from arttrace.records.values.nesting import UNREADABLE
-from trainer.gateway.engines.connections import Answer, BrokenOff, Connections
+from trainer.gateway.engines.connections import BrokenOff, Connections, EngineResponse
 from trainer.gateway.errors import engine_down
 from trainer.vllm.engine import EngineAddress
 from trainer.vllm.model import Probe
@@ -37,7 +37,7 @@ class Upstream:
         """Close every connection; requests under way end with an error."""
         await self._connections.close()
 
-    async def forward(self, path: str, body: bytes) -> Answer:
+    async def forward(self, path: str, body: bytes) -> EngineResponse:
         """The answer to a POST of JSON, its body not yet read. Raises NotConnected when no connection was made, and
         Refusal (503) when the engine hangs up without an answer: it may have done what was asked.
 

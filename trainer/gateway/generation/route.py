@@ -10,15 +10,15 @@ from starlette.types import Receive, Scope, Send
 
 from arttrace.semconv import POLICY_VERSION_HEADER, SAMPLING_HEADER
 from arttrace.wire import Api, Ending
-from trainer.gateway.engines.connections import Answer, BrokenOff, NotConnected
+from trainer.gateway.engines.connections import BrokenOff, EngineResponse, NotConnected
 from trainer.gateway.engines.pool import Pool
 from trainer.gateway.errors import EngineDown, Refusal, engine_down
-from trainer.gateway.gate import MAX_BODY_BYTES, Gate, Place
+from trainer.gateway.gate import MAX_BODY_BYTES, Admission, Gate
 from trainer.gateway.generation.request import read_request
 from trainer.gateway.http.body import disconnected, read_body
 from trainer.gateway.policies import Policies, Version
-from trainer.gateway.recording.identity import Owner, owner_of
-from trainer.gateway.recording.recorder import RecordedCall, Recorder
+from trainer.gateway.recording.identity import CallOwner, owner_of
+from trainer.gateway.recording.recorder import GatewayRecorder, RecordedCall
 
 _PASSED_HEADERS = frozenset({b"content-type", b"retry-after", b"x-request-id"})
 _VERSION_HEADER, _SAMPLING_HEADER = POLICY_VERSION_HEADER.encode(), SAMPLING_HEADER.encode()
@@ -30,7 +30,7 @@ class GenerationDependencies(Protocol):
     gate: Gate
     policies: Policies
     pool: Pool
-    recorder: Recorder | None
+    recorder: GatewayRecorder | None
     joins_traceparents: bool
     policy_sampling: bool
 
@@ -64,7 +64,7 @@ class Generation:
                 call.end(ending)
 
     async def _until_answered_or_left(
-        self, body: bytes, owner: Owner | None, place: Place, receive: Receive, send: Send
+        self, body: bytes, owner: CallOwner | None, place: Admission, receive: Receive, send: Send
     ) -> Ending:
         answering = asyncio.current_task()
         assert answering is not None
@@ -88,7 +88,7 @@ class Generation:
         finally:
             watching.cancel()
 
-    async def _answer(self, body: bytes, owner: Owner | None, place: Place, send: Send) -> Ending:
+    async def _answer(self, body: bytes, owner: CallOwner | None, place: Admission, send: Send) -> Ending:
         needs = self._needs
         trajectory = None if owner is None else owner.trajectory or owner.trace_id
         request = read_request(body, self._api)
@@ -120,7 +120,9 @@ class Generation:
                     return await _pass_on(answer, version, sampling, place, send)
 
 
-async def _pass_on(answer: Answer, version: Version, sampling: bytes | None, place: Place, send: Send) -> Ending:
+async def _pass_on(
+    answer: EngineResponse, version: Version, sampling: bytes | None, place: Admission, send: Send
+) -> Ending:
     # Hop-by-hop headers and the length are the server's business.
     headers = [header for header in answer.headers if header[0] in _PASSED_HEADERS]
     headers.append((_VERSION_HEADER, version.name.encode()))
@@ -145,7 +147,7 @@ async def _pass_on(answer: Answer, version: Version, sampling: bytes | None, pla
     return "complete"
 
 
-async def _stream_on(answer: Answer, send: Send) -> Ending:
+async def _stream_on(answer: EngineResponse, send: Send) -> Ending:
     try:
         while part := await answer.part():
             await send({"type": "http.response.body", "body": part, "more_body": True})

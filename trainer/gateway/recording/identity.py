@@ -25,7 +25,7 @@ _TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class CallOwner:
     """What a call belongs to. `trajectory` is None for a call placed in a foreign trace by a traceparent alone;
     `agent` names a sub-agent of the trajectory."""
 
@@ -37,7 +37,7 @@ class Owner:
 
 def owner_of(
     path: Mapping[str, str], headers: Iterable[tuple[bytes, bytes]], *, traceparent: bool = False
-) -> Owner | None:
+) -> CallOwner | None:
     """The owner that a request names, its URL first; None when it names none. Raises Refusal (400): no good name."""
     found = {name: value for name, value in headers if name in _HEADERS}
     if "trajectory" in path:
@@ -47,20 +47,20 @@ def owner_of(
     if (named := found.get(TRAJECTORY_HEADER.encode())) is not None:
         return trajectory_owner(named.decode("latin-1"))
     match = _TRACEPARENT.fullmatch(found.get(b"traceparent", b"")) if traceparent else None
-    return None if match is None else Owner(match[1].decode(), match[2].decode())
+    return None if match is None else CallOwner(match[1].decode(), match[2].decode())
 
 
 _HEADERS = frozenset({b"baggage", b"traceparent", TRAJECTORY_HEADER.encode()})
 
 
-def trajectory_owner(trajectory: str, agent: str | None = None) -> Owner:
+def trajectory_owner(trajectory: str, agent: str | None = None) -> CallOwner:
     """The owner for a trajectory's name, and that of a sub-agent. Raises Refusal (400) for what is no name."""
     for name in (trajectory, agent):
         if name is not None and _NAME.fullmatch(name) is None:
             raise Refusal(400, "invalid_request_error", "a trajectory's name is 1 to 256 printable ASCII characters")
     trace_id = trajectory if _TRACE_ID.fullmatch(trajectory) else derived_id(16, trajectory)
     parent = root_span_id(trajectory) if agent is None else derived_id(8, trajectory, "agent", agent)
-    return Owner(trace_id, parent, trajectory, agent)
+    return CallOwner(trace_id, parent, trajectory, agent)
 
 
 def root_span_id(trajectory: str) -> str:

@@ -28,7 +28,7 @@ from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.wire import Ending, Exchange, decode
 from trainer.gateway.errors import Refusal
-from trainer.gateway.recording.identity import Owner
+from trainer.gateway.recording.identity import CallOwner
 from trainer.gateway.recording.trajectories import SCOPE_NAME, EndOrder, EndReport, RewardOrder, Trajectories
 from trainer.output.log import Problem
 
@@ -54,7 +54,7 @@ Job = Callable[[], None]
 Say = Callable[[str], None]
 
 
-class Recorder:
+class GatewayRecorder:
     """Writes what passes through a gateway. Everything but decoding and writing happens in the event loop.
 
     Every record goes through `rules` before it is written. `recorded` and `refused` count records.
@@ -77,7 +77,7 @@ class Recorder:
         self._worker: threading.Thread | None = None
         self._untaken: dict[str, list[Record]] = {}  # ends that the disk did not take
 
-    def begin(self, owner: Owner, path: str, headers: Headers, request: bytes) -> RecordedCall:
+    def begin(self, owner: CallOwner, path: str, headers: Headers, request: bytes) -> RecordedCall:
         """A call begins; its `tap` goes where the answer is sent. Of its `headers` only the secrets are noted."""
         call = RecordedCall(self, owner, path, headers, request)
         self._write(self.trajectories.call_began(owner, call.start_ns))
@@ -202,7 +202,9 @@ class Recorder:
 class RecordedCall:
     """The bytes of one call while they pass."""
 
-    def __init__(self, recorder: Recorder, owner: Owner, path: str, headers: Headers, request: bytes) -> None:
+    def __init__(
+        self, recorder: GatewayRecorder, owner: CallOwner, path: str, headers: Headers, request: bytes
+    ) -> None:
         self.owner = owner
         self.request = request
         self.start_ns = time.time_ns()
@@ -282,7 +284,7 @@ class RecordedCall:
         )
 
 
-def recorder_of(spool: Path, say: Say) -> Recorder:
+def recorder_of(spool: Path, say: Say) -> GatewayRecorder:
     """The recorder that the environment asks for: $ARTTRACE_PROJECT, and $ARTTRACE_CAPTURE_CONTENT.
 
     Raises ServingError for a mode that there is not.
@@ -291,4 +293,6 @@ def recorder_of(spool: Path, say: Say) -> Recorder:
     mode = mode_of(word)
     if mode is None:
         raise ServingError(f"ARTTRACE_CAPTURE_CONTENT is {word!r}", "It is one of full, redacted and off.")
-    return Recorder(spool, project=os.environ.get("ARTTRACE_PROJECT") or "default", rules=ContentRules(mode), say=say)
+    return GatewayRecorder(
+        spool, project=os.environ.get("ARTTRACE_PROJECT") or "default", rules=ContentRules(mode), say=say
+    )

@@ -18,7 +18,7 @@ from arttrace.records.record import Record
 from arttrace.records.reward import Reward, reward_clock
 from arttrace.records.span import SpanRow
 from trainer.gateway.errors import Refusal
-from trainer.gateway.recording.identity import Owner, derived_id, root_span_id, trajectory_owner
+from trainer.gateway.recording.identity import CallOwner, derived_id, root_span_id, trajectory_owner
 
 MAX_KEPT = 50_000
 """Open trajectories, and ended ones, that are remembered; of more, the quietest are forgotten and stay as they are."""
@@ -55,7 +55,7 @@ class EndReport(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Span:
-    owner: Owner
+    owner: CallOwner
     span_id: str
     parent_span_id: str | None
     name: str
@@ -85,7 +85,7 @@ class Trajectories:
         """How many are open."""
         return len(self._open)
 
-    def call_began(self, owner: Owner, start_ns: int) -> list[Record]:
+    def call_began(self, owner: CallOwner, start_ns: int) -> list[Record]:
         """A call of `owner` begins: its trajectory and its sub-agent are there, at the latest now."""
         if owner.trajectory is None or owner.trajectory in self._ended:
             return []
@@ -106,7 +106,7 @@ class Trajectories:
         self._touch(owner.trajectory, kept)
         return begun
 
-    def call_ended(self, owner: Owner, end_ns: int) -> None:
+    def call_ended(self, owner: CallOwner, end_ns: int) -> None:
         """A call of `owner` is over."""
         kept = None if owner.trajectory is None else self._open.get(owner.trajectory)
         if kept is None or owner.trajectory is None:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from arttrace.errors import TrainingError
-from trainer.learner.base import BaseLearner, Tally
+from trainer.learner.base import BaseLearner, StepTally
 from trainer.learner.config import LearnerConfig
 from trainer.learner.packed.attention import NAME, visiting
 from trainer.learner.packed.forest import Block, Forest, plant, split_forests
@@ -26,7 +26,7 @@ from trainer.learner.packed.head import log_probabilities
 from trainer.learner.packed.losses import Before, loss_terms, trajectory_sums
 from trainer.learner.policy_model import as_reference, load_policy, make_optimizer, trainable
 from trainer.learner.ranks import rank_and_count, total
-from trainer.learner.samples import Plan
+from trainer.learner.samples import PlannedStep
 from trainer.output.quiet import quiet
 
 
@@ -34,7 +34,7 @@ from trainer.output.quiet import quiet
 class _Minibatch:
     """One optimizer step's worth: its forests, and what is known about the targets of each."""
 
-    plan: Plan
+    plan: PlannedStep
     forests: tuple[Forest, ...]
     before: tuple[Before, ...]
 
@@ -78,8 +78,8 @@ class PackedLearner(BaseLearner):
                 "Train with --engine trl.",
             )
 
-    def _train(self, plans: Sequence[Plan], current_version: str | None) -> Tally:
-        tally = Tally()
+    def _train(self, plans: Sequence[PlannedStep], current_version: str | None) -> StepTally:
+        tally = StepTally()
         minibatches = [self._prepare(plan, current_version, several=len(plans) > 1) for plan in plans]
         tally.forwarded_tokens = sum(forest.token_ids.numel() for one in minibatches for forest in one.forests)
         for _ in range(self.config.epochs):
@@ -88,7 +88,7 @@ class PackedLearner(BaseLearner):
         tally.gather()
         return tally
 
-    def _prepare(self, plan: Plan, current_version: str | None, *, several: bool) -> _Minibatch:
+    def _prepare(self, plan: PlannedStep, current_version: str | None, *, several: bool) -> _Minibatch:
         """Forests, and the log-probabilities that the step itself would change: the policy's now, the reference's."""
         config = self.config
         dtype = torch.float64 if config.dtype == "float64" else torch.float32
@@ -111,7 +111,7 @@ class PackedLearner(BaseLearner):
                 ]
         return _Minibatch(plan, forests, tuple(before))
 
-    def _optimise(self, minibatch: _Minibatch, tally: Tally) -> None:
+    def _optimise(self, minibatch: _Minibatch, tally: StepTally) -> None:
         shifts = self._trajectory_shifts(minibatch)
         loss = 0.0
         for forest, known in zip(minibatch.forests, minibatch.before, strict=True):
@@ -129,7 +129,7 @@ class PackedLearner(BaseLearner):
         tally.optimizer_steps += 1
 
     def _accumulate(
-        self, forest: Forest, known: Before, plan: Plan, shifts: torch.Tensor | None, tally: Tally
+        self, forest: Forest, known: Before, plan: PlannedStep, shifts: torch.Tensor | None, tally: StepTally
     ) -> float:
         """Add the gradients of one forest; returns its part of the loss."""
         config = self.config

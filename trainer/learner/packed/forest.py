@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
-from trainer.learner.samples import Row
+from trainer.learner.samples import TokenRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class RowRun:
     """Rows in lexicographic order that go through the model together. `shared[n]` is how many tokens row n has in
     common with the row before it, 0 for the first."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[TokenRow, ...]
     shared: tuple[int, ...]
 
 
@@ -79,14 +79,14 @@ def shared_length(left: Sequence[int], right: Sequence[int]) -> int:
     return low
 
 
-def split_forests(rows: Iterable[Row], max_tokens: int) -> list[RowRun]:
+def split_forests(rows: Iterable[TokenRow], max_tokens: int) -> list[RowRun]:
     """The rows in lexicographic order, cut into runs of at most `max_tokens` distinct tokens each.
 
     A row that is longer goes alone; where a run is cut, the next one computes the shared beginning again. The result
     does not depend on the order given.
     """
     ordered = sorted(rows, key=lambda row: (row.token_ids, row.targets, row.logprobs, row.advantage, row.temperatures))
-    runs: list[list[tuple[Row, int]]] = []
+    runs: list[list[tuple[TokenRow, int]]] = []
     room = 0
     for row in ordered:
         shared = shared_length(runs[-1][-1][0].token_ids, row.token_ids) if runs else 0
@@ -105,7 +105,7 @@ def plant(run: RowRun, *, current_version: str | None, device: str, dtype: torch
     blocks: list[Block] = []
     path: list[int] = []
     predictions: dict[tuple[int, int, float], None] = {}
-    targets: list[tuple[tuple[int, int, float], Row, int]] = []
+    targets: list[tuple[tuple[int, int, float], TokenRow, int]] = []
     for row, shared in zip(run.rows, run.shared, strict=True):
         start = len(token_ids)
         token_ids += row.token_ids[shared:]

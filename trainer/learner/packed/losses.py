@@ -30,7 +30,7 @@ class Before:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class LossTerms:
     """Per target: the loss term, the importance ratio, whether it was clipped or masked, and the KL estimate or 0."""
 
     loss: torch.Tensor
@@ -39,7 +39,7 @@ class Terms:
     kl: torch.Tensor
 
 
-def loss_terms(config: LearnerConfig, logps: torch.Tensor, advantages: torch.Tensor, before: Before) -> Terms:
+def loss_terms(config: LearnerConfig, logps: torch.Tensor, advantages: torch.Tensor, before: Before) -> LossTerms:
     """The terms of one micro-batch, under `config.loss`, `config.importance` and `config.kl_weight`."""
     shift = logps - before.old
     if config.loss == "gspo":
@@ -63,7 +63,7 @@ def loss_terms(config: LearnerConfig, logps: torch.Tensor, advantages: torch.Ten
         d = before.reference - logps
         kl = d.exp() - d - 1
         loss = loss + config.kl_weight * kl
-    return Terms(loss, ratio.detach(), clipped, kl.detach())
+    return LossTerms(loss, ratio.detach(), clipped, kl.detach())
 
 
 def staleness_weight(config: LearnerConfig, before: Before) -> torch.Tensor:

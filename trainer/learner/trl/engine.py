@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 
 from arttrace.errors import TrainingError
-from trainer.learner.base import BaseLearner, Tally
+from trainer.learner.base import BaseLearner, StepTally
 from trainer.learner.config import LearnerConfig
 from trainer.learner.policy_model import load_policy, make_optimizer
-from trainer.learner.samples import Plan, pad_rows, split_rows
+from trainer.learner.samples import PlannedStep, pad_rows, split_rows
 from trainer.learner.trl.trainer import GivenTrajectoriesTrainer
 from trainer.output.quiet import quiet
 
@@ -38,8 +38,8 @@ class TrlLearner(BaseLearner):
                 self.model, self.optimizer, self.config, self.check_before_optimizer_step, Path(self._scratch.name)
             )
 
-    def _train(self, plans: Sequence[Plan], current_version: str | None) -> Tally:
-        tally = Tally()
+    def _train(self, plans: Sequence[PlannedStep], current_version: str | None) -> StepTally:
+        tally = StepTally()
         minibatches = []
         for plan in plans:
             self._check_rows(plan)
@@ -59,7 +59,7 @@ class TrlLearner(BaseLearner):
                 self._trainer.optimise(minibatch, tally)
         return tally
 
-    def _check_rows(self, plan: Plan) -> None:
+    def _check_rows(self, plan: PlannedStep) -> None:
         if self.config.loss == "gspo" and len({row.trajectory for row in plan.rows}) < len(plan.rows):
             raise TrainingError(
                 "TRL takes gspo's ratio per row, and a trajectory of this batch is several rows.",

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from trainer.learner.base import Tally
+from trainer.learner.base import StepTally
 from trainer.learner.config import LearnerConfig
 from trainer.learner.policy_model import as_reference
 from trainer.learner.samples import MicroBatch
@@ -48,13 +48,13 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         model: Any,
         optimizer: torch.optim.Optimizer,
         config: LearnerConfig,
-        check: Callable[[Tally], None],
+        check: Callable[[StepTally], None],
         output_directory: Path,
     ) -> None:
         """`model` is a PEFT model, `check` is called before each optimizer step. Nothing is written into
         `output_directory`."""
         self.learner_config = config
-        self.tally = Tally()
+        self.tally = StepTally()
         self._micro_batches: list[dict[str, torch.Tensor]] = []
         self._targets: torch.Tensor | None = None
         self._temperatures: torch.Tensor | None = None
@@ -77,7 +77,7 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         """The micro-batches of one optimizer step under the names that TRL's loss reads."""
         return [self._inputs(batch, normaliser) for batch in batches]
 
-    def optimise(self, micro_batches: list[dict[str, torch.Tensor]], tally: Tally) -> None:
+    def optimise(self, micro_batches: list[dict[str, torch.Tensor]], tally: StepTally) -> None:
         """Take one optimizer step. Raises TrainingError before one whose numbers are not sound."""
         self.tally, self._micro_batches = tally, micro_batches
         self.args.gradient_accumulation_steps = self.args.steps_per_generation = len(micro_batches)
