@@ -56,7 +56,7 @@ def init(
         orphans: "record" calls outside any trajectory, or "ignore" them. ARTTRACE_ORPHANS; "record".
         capture_http: Record model calls of plain HTTP clients too. ARTTRACE_CAPTURE_HTTP; False.
         trainable: Base URLs of servers that are asked for token ids. ARTTRACE_TRAINABLE; none.
-        propagate: Hosts ("host" or "host:port") whose servers are told the trajectory, so that what they do joins it.
+        propagate: Hosts ("host" or "host:port") whose servers receive the trajectory id, so that what they do joins it.
             ARTTRACE_PROPAGATE; none.
         endpoint: The base URL of a collector to ship to; after a comma further receivers. ARTTRACE_ENDPOINT; none.
         api_key: The collector's bearer token. ARTTRACE_API_KEY; none.

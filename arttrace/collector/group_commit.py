@@ -63,13 +63,13 @@ class GroupCommit:
         for payload, done in waiting:
             try:
                 self._writer.append(payload)
-            except Exception as error:  # noqa: BLE001 - the one that waits is told
+            except Exception as error:  # noqa: BLE001 - the one that waits gets it
                 done.set_exception(error)
             else:
                 written.append(done)
         try:
             self._writer.sync()
-        except Exception as error:  # noqa: BLE001 - those that wait are told
+        except Exception as error:  # noqa: BLE001 - those that wait get it
             for done in written:
                 done.set_exception(error)
             return

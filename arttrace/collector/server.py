@@ -1,4 +1,4 @@
-"""The collector as a process: spans in and acked here, the store in a child process, until it is told to stop."""
+"""The collector as a process: spans in and acked here, the store in a child process, until it is asked to stop."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def _command_line(program: tuple[str, ...]) -> list[str]:
 
 
 def _refuse_uncapturable(executable: str, arguments: list[str]) -> None:
-    """Raise where Python is told to start without what capture comes in by."""
+    """Raise where Python is asked to start without what capture comes in by."""
     for command in (arguments, [*_shebang(executable), executable]):
         option = _isolating_option(command)
         if option is not None:

@@ -47,10 +47,10 @@ def command(endpoint: str | None, data: DataDir) -> None:
     known = {directory for directory, _ in outboxes}
     for about, directory in waiting(data):
         if directory not in known and (size := sum(sizes(directory).values())):
-            told = (
+            shown = (
                 f"{size / 1e6:.1f} MB wait for {about.name}; the program that knows it delivers them when it runs again"
             )
-            click.echo(told, err=True)
+            click.echo(shown, err=True)
     counts = _deliver_all(outboxes)
     refused, damaged = sum(each.refused for each in counts), sum(each.damaged for each in counts)
     if damaged:
@@ -87,13 +87,13 @@ def _deliver_all(outboxes: Sequence[tuple[Path, Receiver]]) -> list[Delivered]:
 def _deliver(directory: Path, client: OtlpClient, wanted: dict[str, int]) -> Delivered:
     """Returns when the wanted segments are delivered up to their sizes, by this process or by another one."""
     delivery: Delivery | None = None
-    failures, told = 0, ""
+    failures, shown = 0, ""
     lock = None
     try:
         while undelivered(directory, wanted):
             lock = lock or ShippingLock.take(directory)
             if lock is None:
-                told = _tell(told, "another process ships this directory; waiting for it")
+                shown = _show(shown, "another process ships this directory; waiting for it")
                 time.sleep(_FIRST_WAIT_S)
                 continue
             delivery = delivery or Delivery(directory, client)
@@ -105,7 +105,7 @@ def _deliver(directory: Path, client: OtlpClient, wanted: dict[str, int]) -> Del
                         refusal.reason,
                         "Check the endpoint, and ARTTRACE_API_KEY or its headers. Nothing is lost: all is on the disk.",
                     ) from refusal
-                told = _tell(told, f"{refusal.reason}; trying again")
+                shown = _show(shown, f"{refusal.reason}; trying again")
                 failures += 1
                 time.sleep(max(refusal.retry_after_s, min(_FIRST_WAIT_S * 2.0 ** min(failures, 10), _LONGEST_WAIT_S)))
     finally:
@@ -114,7 +114,7 @@ def _deliver(directory: Path, client: OtlpClient, wanted: dict[str, int]) -> Del
     return delivery.counts if delivery is not None else Delivered()
 
 
-def _tell(told: str, news: str) -> str:
-    if news != told:
+def _show(shown: str, news: str) -> str:
+    if news != shown:
         click.echo(news, err=True)
     return news

@@ -36,7 +36,7 @@ KINDS = {
     semconv.METADATA: "metadata",
     semconv.REQUEST_FIELDS: "request",
 }
-"""The attributes that hold content, with the `kind` that a mask is told."""
+"""The attributes that hold content, with the `kind` that a mask receives."""
 
 _OF_A_CALL = (semconv.INPUT_MESSAGES, semconv.OUTPUT_MESSAGES, semconv.SYSTEM_INSTRUCTIONS, semconv.TOOL_DEFINITIONS)
 _MESSAGES = {KINDS[name] for name in _OF_A_CALL}
@@ -47,7 +47,7 @@ class MaskFailed(Exception):
     """The user's mask raised. Says what and where, and not the message, which may quote what was to be masked."""
 
 
-def _nobody_is_told(error: MaskFailed) -> None:
+def _report_to_nobody(error: MaskFailed) -> None:
     pass
 
 
@@ -57,7 +57,7 @@ class ContentRules:
 
     mode: ContentMode = "full"
     mask: Mask | None = field(default=None, repr=False)
-    mask_failed: Callable[[MaskFailed], None] = field(default=_nobody_is_told, repr=False)
+    mask_failed: Callable[[MaskFailed], None] = field(default=_report_to_nobody, repr=False)
 
     def row(self, row: SpanRow, mode: ContentMode | None = None) -> SpanRow:
         """A span as it may be written."""

@@ -124,7 +124,7 @@ class Exchanges:
     def __init__(self, source: str) -> None:
         self._source = source
         self._runs: dict[bytes, str] = {}
-        self._told: dict[bytes, int] = {}
+        self._seen: dict[bytes, int] = {}
 
     def records(self, item: dict[str, Any]) -> Iterator[Record]:
         """The call, and the run's rewards. Raises ValueError when the item holds no request with messages or no answer
@@ -145,13 +145,13 @@ class Exchanges:
             if isinstance(choice, dict) and isinstance(choice.get("message"), dict)
         ]
         content = hashlib.blake2b(canonical_json([self._source, item]), digest_size=16)
-        self._told[content.digest()] = again = self._told.get(content.digest(), 0) + 1
+        self._seen[content.digest()] = again = self._seen.get(content.digest(), 0) + 1
         content.update(str(again).encode())
         span_id, trace_id = content.hexdigest()[:16], self._run(messages, content.hexdigest())
         start = (_time(response) or _NO_TIME) + len(messages)  # within one second the longer history is the later one
         offered = request.get("tools")
-        told = response.get("usage")
-        usage = told if isinstance(told, dict) else {}
+        reported = response.get("usage")
+        usage = reported if isinstance(reported, dict) else {}
         beside = {
             **_object(request.get("metadata")),
             **_object(item.get("metadata")),

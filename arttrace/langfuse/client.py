@@ -50,7 +50,7 @@ class Client:
         say: Callable[[str], None] = lambda _: None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`say` is told of waits; at most `requests_per_minute` are made."""
+        """`say` is called with a line about each wait; at most `requests_per_minute` are made."""
         self._at = connection.url
         self._http = httpx.Client(
             base_url=connection.url,

@@ -93,7 +93,7 @@ def pull(
     with_scores: bool = True,
     progress: Callable[[Pulled], None] = lambda _: None,
 ) -> Pulled:
-    """Take in what the query asks for. What is there already stays once. `progress` is told after each page. Raises
+    """Take in what the query asks for. What is there already stays once. `progress` is called after each page. Raises
     LangfuseError when Langfuse refuses, or is away for long; what was read by then is stored."""
     now = datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     at = kept.load() or Cursor(to=query.until or now)

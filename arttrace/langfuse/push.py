@@ -69,9 +69,9 @@ def push(
     with_scores: bool = True,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Pushed:
-    """Send `runs`, and with them their rewards as scores. `places` are those of runs in groups. `progress` is told how
-    many runs are done. Raises LangfuseError when Langfuse refuses everything or is away for long; what was sent by then
-    is known, and not sent again by the next push."""
+    """Send `runs`, and with them their rewards as scores. `places` are those of runs in groups. `progress` is called
+    with how many runs are done. Raises LangfuseError when Langfuse refuses everything or is away for long; what was
+    sent by then is known, and not sent again by the next push."""
     pushed = Pushed()
     ordered = sorted(runs, key=lambda run: (run.start_ns, run.id))
     waiting = [

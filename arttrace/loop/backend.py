@@ -172,9 +172,9 @@ class LocalBackend:
         except BaseException:
             await self.close()
             raise
-        told = self._server.told()
+        output = self._server.last_lines()
         self._server = None
-        raise ServingError(f"`arttrace serve` ended ({how_ended(code)}): {told}")
+        raise ServingError(f"`arttrace serve` ended ({how_ended(code)}): {output}")
 
 
 def _serves(served: _Served, model: TrainableModel) -> bool:

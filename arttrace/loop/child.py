@@ -78,7 +78,7 @@ class Child:
         await self._listening
         return await self._process.wait()
 
-    def told(self) -> str:
+    def last_lines(self) -> str:
         """The end of stderr."""
         return self._end.decode(errors="replace").strip() or "it said nothing"
 

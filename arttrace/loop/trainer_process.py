@@ -69,6 +69,6 @@ class TrainerProcess:
                 return answer
         self._child = None
         code = await child.wait()
-        told = child.told()
+        output = child.last_lines()
         await child.stop()
-        raise TrainingError(f"the trainer ended ({how_ended(code)}): {told}")
+        raise TrainingError(f"the trainer ended ({how_ended(code)}): {output}")

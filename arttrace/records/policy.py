@@ -36,7 +36,7 @@ class PolicyStep(msgspec.Struct, frozen=True, tag="policy_step", omit_defaults=T
 
     @property
     def made_by(self) -> str:
-        """The method, told by the metrics where it was not kept."""
+        """The method, derived from the metrics where it was not stored."""
         if self.method:
             return self.method
         if "learned_tokens" not in self.metrics:

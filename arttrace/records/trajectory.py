@@ -16,7 +16,7 @@ class Agent(msgspec.Struct, frozen=True):
     """A node of the agent tree.
 
     `id` is the span id of its `invoke_agent` span, or an id derived from its first call when the agent was inferred
-    (undecorated sub-agents are told apart by their flow of control and history; `evidence` says how).
+    (undecorated sub-agents are distinguished by their flow of control and history; `evidence` says how).
     `spawned_by` is the tool call id in the parent whose result this agent's answer became, when known; `confidence`
     (0 to 1) is how sure that is: 1.0 word for word, less where the answer was found inside the result.
     """

@@ -30,7 +30,7 @@ from arttrace.records.record import Record
 from arttrace.records.reward import Judgement, Reward
 from arttrace.rewards.combine import JUDGE
 from arttrace.rewards.judge_answer import ANSWER_FORMAT, TrajectoryScore, read_answer
-from arttrace.rewards.judge_errors import JudgeUnavailable, judge_error, may_pass, retry_after_s, told
+from arttrace.rewards.judge_errors import JudgeUnavailable, judge_error, may_pass, retry_after_s, short_cause
 from arttrace.rewards.judge_prompt import DEFAULT_RUBRIC, MAX_CHARS, judge_prompt
 from arttrace.rewards.transcript import Transcript, transcript, transcript_of_messages
 from arttrace.wire.messages import parse_message
@@ -289,12 +289,12 @@ async def score_transcripts(
         try:
             text = await _ask(litellm, judge, messages, bill)
         except litellm.ContextWindowExceededError as error:
-            cause = f"the group is longer than the judge {judge.model} reads: {told(error, judge.params)}"
+            cause = f"the group is longer than the judge {judge.model} reads: {short_cause(error, judge.params)}"
             max_chars = sum(len(message["content"]) for message in prompt.messages) // 2
             prompt = judge_prompt(transcripts, rubric=rubric, seed=seed, max_chars=max_chars)
             messages = list(prompt.messages)
             continue
-        except Exception as error:  # noqa: BLE001 - providers raise what they like; it is classified and told below
+        except Exception as error:  # noqa: BLE001 - providers raise what they like; it is classified and reported below
             if attempt == ATTEMPTS or not may_pass(error):
                 raise judge_error(error, judge.model, judge.params) from None
             backoff = BACKOFF_S * 2 ** (attempt - 1) * random.uniform(1, 1.25)

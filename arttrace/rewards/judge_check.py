@@ -1,7 +1,7 @@
 """How far a judge can be trusted: its scores of groups whose true rewards are known, asked for several times.
 
-The runs are shown in another order each time. Three things are told: whether the judge ranks runs as their rewards do,
-whether it favours runs by their place in the prompt, and how much its scores vary from one time to the next.
+The runs are shown in another order each time. It measures three things: whether the judge ranks runs as their rewards
+do, whether it favours runs by their place in the prompt, and how much its scores vary from one time to the next.
 """
 
 from __future__ import annotations
@@ -165,8 +165,9 @@ async def check_judge(
 ) -> JudgeCheck:
     """Ask the judge `repeats` times about every group whose runs all have a reward from code.
 
-    `on_ballot` is told how many of how many answers are there. An answer that cannot be used is counted as failed.
-    Raises JudgeError when no group is labelled, and JudgeUnavailable when the judge cannot be asked at all.
+    `on_ballot` is called with how many of how many answers are there. An answer that cannot be used is
+    counted as failed. Raises JudgeError when no group is labelled, and JudgeUnavailable when the judge cannot be asked
+    at all.
     """
     labelled = [(group, truth) for group in groups if (truth := true_rewards(group)) and len(truth) > 1]
     if not labelled:

@@ -1,4 +1,4 @@
-"""Failures: what an exception from a judge's provider means, whether it may pass, and how a person is told.
+"""Failures: what an exception from a judge's provider means, whether it may pass, and how it is shown.
 
 litellm gives one exception class for several causes (a refused connection and a missing key both arrive as a server
 error with status 500), so the chain of causes is read as well.
@@ -48,7 +48,7 @@ def retry_after_s(error: BaseException) -> float:
 def judge_error(error: BaseException, model: str, params: Mapping[str, Any]) -> JudgeError:
     """`error` as cause and hint; JudgeUnavailable when any other group would fail alike."""
     base = params.get("api_base")
-    judge, why = f"the judge {model}{f' at {base}' if base else ''}", told(error, params)
+    judge, why = f"the judge {model}{f' at {base}' if base else ''}", short_cause(error, params)
     if _key_missing(error):
         return JudgeUnavailable(
             f"{judge} needs a key, or refuses the one it got: {why}",
@@ -68,7 +68,7 @@ def judge_error(error: BaseException, model: str, params: Mapping[str, Any]) -> 
     return kind(f"{judge} failed: {why}", "Try again later, or use another judge.")
 
 
-def told(error: BaseException, params: Mapping[str, Any]) -> str:
+def short_cause(error: BaseException, params: Mapping[str, Any]) -> str:
     """What the provider said, in one bounded line without keys."""
     text = " ".join(str(error).split())
     given = [str(value) for name, value in params.items() if "key" in name or "token" in name]

@@ -276,8 +276,8 @@ def _said_of_the_run(spans: Mapping[SpanKey, SpanRow], joined: Collection[SpanKe
     """Of a run without a root, what its first call that says its task, group or metadata says of them."""
     about = (semconv.SCENARIO, semconv.GROUP, semconv.METADATA)
     calls = (span.attributes for key, span in spans.items() if key not in joined)
-    told = next((said for said in calls if not said.keys().isdisjoint(about)), {})
-    return {name: told[name] for name in about if name in told}
+    first = next((said for said in calls if not said.keys().isdisjoint(about)), {})
+    return {name: first[name] for name in about if name in first}
 
 
 def _agreed(said: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

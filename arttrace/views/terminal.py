@@ -288,7 +288,7 @@ class _Walk:
         if placed.relation not in _ORDINARY and placed.confidence:
             branch.add(_relation_label(placed))
         for node in self._unseen(placed.prompt_node, seen):
-            if not _told_by_tools(node.message, answered) and not node.sampled_by:
+            if not _shown_with_tools(node.message, answered) and not node.sampled_by:
                 branch.add(_message_label(node.message, " [context]" if node.message.role == "assistant" else ""))
         call = placed.call
         model = one_line(call.policy_version or call.response_model or call.request_model)
@@ -344,7 +344,7 @@ def _agent_label(agent: Agent) -> Text:
     return _cropped(label)
 
 
-def _told_by_tools(message: Message, answered: set[str]) -> bool:
+def _shown_with_tools(message: Message, answered: set[str]) -> bool:
     results = [part for part in message.parts if isinstance(part, ToolResultPart)]
     return bool(results) and len(results) == len(message.parts) and all(part.id in answered for part in results)
 

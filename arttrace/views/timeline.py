@@ -1,5 +1,5 @@
-"""In which order what one agent did is told: by time, and a tool call between the answer that asked for it and the next
-call, also where the clocks are too coarse to tell, or there were none."""
+"""In which order what one agent did is shown: by time, and a tool call between the answer that asked for it and the
+next call, also where the clocks are too coarse to tell, or there were none."""
 
 from __future__ import annotations
 

@@ -409,7 +409,7 @@ def test_run_entry_gives_a_rollouts_values_to_whatever_the_entry_is(spans: Spans
 def test_a_reward_by_id_and_one_without_a_run(
     records: Callable[[], list[Record]], caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(known_runs, "_told", True)
+    monkeypatch.setattr(known_runs, "_warned", True)
     arttrace.reward(1, trajectory_id="abc")
     arttrace.reward(2)
     arttrace.reward(float("nan"), trajectory_id="abc")
@@ -422,7 +422,7 @@ def test_a_reward_by_id_and_one_without_a_run(
 def test_a_reward_for_a_run_that_nobody_knows_is_kept_and_told_once(
     records: Callable[[], list[Record]], caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(known_runs, "_told", False)
+    monkeypatch.setattr(known_runs, "_warned", False)
     with arttrace.trajectory(name="x") as run:
         pass
     arttrace.reward(1, trajectory_id=run.id)

@@ -198,7 +198,7 @@ SHELLS = {
     "context.generators": "Step.__init__ Step.__enter__ Step.__exit__ close finish named_as drive_coroutine "
     "drive_generator drive_async_generator _Yielded.__init__ _Yielded.add _Yielded.result",
     "patches.openai": "_begin",
-    "patches.outgoing_headers": "_told _current",
+    "patches.outgoing_headers": "_context_for _current",
     "patches.httpx": "begin_plain_call _call_of _send_out _answered not_answered raised returned "
     "Tap.__del__ Tap._take Tap._ended Tap._broken",
     "calls.routing": "apply",

@@ -36,8 +36,8 @@ IN, OUT = "run-1", "run-0"
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setattr(known_runs, "_told", False)
-    monkeypatch.setattr(sampling, "_told", False)
+    monkeypatch.setattr(known_runs, "_warned", False)
+    monkeypatch.setattr(sampling, "_warned", False)
     sampling._left_out.clear()
     sampling._held.clear()  # of programs that other tests made fail at their end
     yield tmp_path / "data"

@@ -258,9 +258,9 @@ def _show_plan(plan: ReplayPlan, entry: str, runs: int, as_json: bool) -> None:
     click.echo(f"{entry} would be run {len(plan.scenarios) * runs} times: {runs} x {len(plan.scenarios)} inputs.")
     for one in plan.scenarios:
         arguments = msgspec.json.encode(one.arguments).decode()
-        told = arguments if len(arguments) <= 100 else arguments[:97] + "..."
+        shown = arguments if len(arguments) <= 100 else arguments[:97] + "..."
         tools = "" if one.tools is None else f", {len(one.tools.tools)} tool calls in the record"
-        click.echo(f"  {(one.replay_of or 'input')[:8]}  {told}{tools}")
+        click.echo(f"  {(one.replay_of or 'input')[:8]}  {shown}{tools}")
     if plan.same:
         click.echo(f"  left out: {plan.same} recorded runs (the same input again)")
     for reason, count in sorted(plan.refused.items()):

@@ -1,4 +1,4 @@
-"""DaemonConfig: all that `arttrace train --daemon` can be told, by file, environment and flags."""
+"""DaemonConfig: all that `arttrace train --daemon` takes from a file, the environment and flags."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
     something that is out of order, stopped, or failed. `set_aside` are runs that taught nothing; the next version's
     manifest names them as consumed. `skips` counts rounds in a row without a version, `pauses` are the scenarios that
     are skipped for a while. `served` is the version that
-    answers, "" when nobody serves. `reported` is by reporter the last step it was told of. `metrics` is
+    answers, "" when nobody serves. `reported` is by reporter the last step that was reported to it. `metrics` is
     where Prometheus finds its numbers, "" when nowhere.
     """
 

@@ -56,14 +56,14 @@ def judge(document: Document) -> tuple[float, str]:
     ]
     reports = {_first_request(messages): _last_answer(messages) for messages in checks}
     supported = {_first_request(messages) for messages in checks if _is_supported(messages)}
-    notes = [f"{item}: {_told(item, reports, supported)}." for item in items]
+    notes = [f"{item}: {_note_on(item, reports, supported)}." for item in items]
     faithful = document["result"] == " and ".join(reports.get(item, "") for item in items)
     notes.append("The answer says what was reported." if faithful else "The answer is not what was reported.")
     score = _EVIDENCE_WEIGHT * sum(item in supported for item in items) / len(items) + _ANSWER_WEIGHT * faithful
     return round(score, 4), " ".join(notes)
 
 
-def _told(item: str, reports: Mapping[str, str], supported: set[str]) -> str:
+def _note_on(item: str, reports: Mapping[str, str], supported: set[str]) -> str:
     if item in supported:
         return "reported on valid evidence"
     return "reported without valid evidence" if item in reports else "never checked"

@@ -1,6 +1,6 @@
 """The scripted teacher, a stand-in: it plays the model for the example agent, imperfectly and on purpose.
 
-It always keeps the form: it plans, asks, and reports what it was told. But it picks the price service by habit, for
+It always keeps the form: it plans, asks, and reports the answer. But it picks the price service by habit, for
 most kinds of goods mostly the right one, for some mostly the wrong one. A base model trained on its runs takes over the
 habits, so that it errs when sampled and, where the habit is wrong, when decoded greedily too.
 """
@@ -39,8 +39,8 @@ class Teacher:
         if not {"live_price", "list_price"} <= offered:
             raise ValueError("the teacher knows the market agent's tools only")
         if results:
-            told = _NUMBER.search(results[0])
-            return {"role": "assistant", "content": f"{request} {told.group() if told else 'unknown'}"}
+            found = _NUMBER.search(results[0])
+            return {"role": "assistant", "content": f"{request} {found.group() if found else 'unknown'}"}
         return _calls([(self._service(request), request)])
 
     def _service(self, item: str) -> str:

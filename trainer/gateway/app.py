@@ -81,20 +81,23 @@ class Gateway:
         self._api_key = None if api_key is None else f"Bearer {api_key}".encode()
 
     def app(self) -> ASGIApp:
-        """The ASGI application. Requests are told apart by hand: a framework's way took longer than all the rest."""
+        """The ASGI application. Requests are dispatched by hand: a framework's way took longer than all the rest."""
         everywhere: _Table = {path: {"POST": Generation(self, api, path)} for api, path in _GENERATING}
-        everywhere["/v1/models"] = {"GET": _told(self._models)}
+        everywhere["/v1/models"] = {"GET": _as_handler(self._models)}
         plain: _Table = {
-            "/arttrace/policies": {"POST": _told(self._publish)},
-            "/arttrace/status": {"GET": _told(self._status)},
-            "/admin/pause": {"POST": _told(self._pause)},
-            "/admin/resume": {"POST": _told(self._resume)},
-            "/admin/drain": {"POST": _told(self._drain)},
+            "/arttrace/policies": {"POST": _as_handler(self._publish)},
+            "/arttrace/status": {"GET": _as_handler(self._status)},
+            "/admin/pause": {"POST": _as_handler(self._pause)},
+            "/admin/resume": {"POST": _as_handler(self._resume)},
+            "/admin/drain": {"POST": _as_handler(self._drain)},
             "/admin/sleep": {"POST": self._sleep},
-            "/admin/wake": {"POST": _told(self._wake)},
+            "/admin/wake": {"POST": _as_handler(self._wake)},
             "/health": {"GET": self._health},
         }
-        of_trajectories: _Table = {"/end": {"POST": _told(self._end)}, "/reward": {"POST": _told(self._reward)}}
+        of_trajectories: _Table = {
+            "/end": {"POST": _as_handler(self._end)},
+            "/reward": {"POST": _as_handler(self._reward)},
+        }
         routes = Routes({**everywhere, **plain}, {**everywhere, **of_trajectories}, everywhere)
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -165,7 +168,7 @@ class Gateway:
         return self._gate_status()
 
     async def _sleep(self, names: Names, scope: Scope, receive: Receive, send: Send) -> None:
-        """The engines sleep from the head of this answer until it ends, told to or by the client's death."""
+        """The engines sleep from the head of this answer until it ends, by request or by the client's death."""
         said = await AdminRequest(names, scope, receive).read(_SleepOrder)
         sleeper = self._sleeping()
 
@@ -173,8 +176,8 @@ class Gateway:
             await sleeper.fall_asleep(said.timeout_s)
             await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
             await send({"type": "http.response.body", "body": b"asleep\n", "more_body": True})
-            await sleeper.told_to_wake()
-            await send({"type": "http.response.body", "body": b"told to wake\n"})
+            await sleeper.until_asked_to_wake()
+            await send({"type": "http.response.body", "body": b"asked to wake\n"})
 
         sleeping, leaving = asyncio.ensure_future(sleep()), asyncio.ensure_future(disconnected(receive))
         refused = False
@@ -284,7 +287,7 @@ class AdminRequest:
             ) from None
 
 
-def _told(answer: _Answer) -> Handler:
+def _as_handler(answer: _Answer) -> Handler:
     """A handler that sends what `answer` returns as JSON, or its refusal."""
 
     async def handle(names: Names, scope: Scope, receive: Receive, send: Send) -> None:

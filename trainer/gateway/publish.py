@@ -84,7 +84,7 @@ _NOISE, _MOST = 0.01, 0.1
 def require_same(name: str, now: Sequence[float], before: Sequence[float], base: Sequence[float]) -> None:
     """Raises ServingError unless a probe shows the policy that it showed `before`.
 
-    Kernels in bfloat16 need not repeat themselves exactly: within 0.01 nats nothing is told apart, and beyond 0.1
+    Kernels in bfloat16 need not repeat themselves exactly: within 0.01 nats nothing is distinguished, and beyond 0.1
     nothing is excused. Between them, what is nearer to the base model than to itself has lost its adapter.
     """
     moved = max_abs_diff(now, before)

@@ -1,8 +1,8 @@
 """Sleep: engines that share a card with the trainer give up its memory during a step, and come back as they were.
 
-Whoever asks for it holds the request open: when that connection ends, told to or because its process died, the engines
-wake. No request reaches an engine that sleeps; those that come meanwhile wait at the gate. Level 1 of vLLM's sleep:
-weights, adapters' included, go to the machine's memory, the KV cache is dropped and the prefix cache with it.
+Whoever asks for it holds the request open: when that connection ends, by request or because its process died, the
+engines wake. No request reaches an engine that sleeps; those that come meanwhile wait at the gate. Level 1 of vLLM's
+sleep: weights, adapters' included, go to the machine's memory, the KV cache is dropped and the prefix cache with it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Sleeper:
         self._busy = False
         self._waking: asyncio.Task[None] | None = None
         self._reopening: asyncio.Task[None] | None = None
-        self._told = asyncio.Event()
+        self._wake_asked = asyncio.Event()
 
     async def fall_asleep(self, timeout_s: float) -> None:
         """Let the requests under way end, then let every engine sleep. On any failure all are awake again.
@@ -57,7 +57,7 @@ class Sleeper:
             raise Refusal(503, "asleep", "the engines sleep for another step", retry_s=2)
         self._all_ready()
         self._busy = True
-        self._told.clear()
+        self._wake_asked.clear()
         self._gate.pause(reason=_REASON)
         try:
             if not await self._gate.drained(timeout_s):
@@ -92,14 +92,14 @@ class Sleeper:
             )
         return living
 
-    async def told_to_wake(self) -> None:
+    async def until_asked_to_wake(self) -> None:
         """Wait until somebody wakes them."""
-        await self._told.wait()
+        await self._wake_asked.wait()
 
     def wake_soon(self) -> asyncio.Task[None] | None:
         """Begin to wake them, unless they are awake; who waits for the task may be cancelled without harm."""
         if self._busy and self._waking is None:
-            self._told.set()
+            self._wake_asked.set()
             self._waking = asyncio.create_task(self._wake_all())
         return self._waking
 

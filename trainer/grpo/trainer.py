@@ -122,7 +122,7 @@ _HINTS = {
     NotTrained.TOO_STALE: "Run the agent again under the newest version, or raise --max-staleness.",
     NotTrained.INCOMPLETE: "An incomplete run was killed or is still going; `arttrace ls` names them.",
 }
-"""What to do about trajectories that were left out, by the reason; what comes first is told first."""
+"""What to do about trajectories that were left out, by the reason; what comes first is shown first."""
 
 
 def _why_no_groups(left_out: Mapping[NotTrained, int]) -> tuple[str, str]:

@@ -14,7 +14,7 @@ Loss = Literal["dapo", "grpo", "dr_grpo", "cispo", "gspo"]
 Importance = Literal["clip", "truncate", "mask"]
 Dtype = Literal["float32", "bfloat16", "float64"]
 
-# The ranks that a serving engine can be told to accept without wasting memory on a larger one.
+# The ranks that a serving engine can be configured to accept without wasting memory on a larger one.
 RANKS = (8, 16, 32, 64)
 
 _CLIP = (0.2, 0.28)

@@ -139,7 +139,7 @@ def make_optimizer(model: Any, config: LearnerConfig) -> torch.optim.AdamW:
 
 
 def optimizer_settings(config: LearnerConfig) -> dict[str, Any]:
-    """What AdamW is told besides the learning rate, which each step sets."""
+    """What AdamW receives besides the learning rate, which each step sets."""
     return {"betas": config.adam_betas, "eps": config.adam_epsilon, "weight_decay": config.weight_decay}
 
 

@@ -35,7 +35,7 @@ class Conversation:
 
 
 def conversations(trajectory: Trajectory) -> list[Conversation]:
-    """Every branch that holds a message not told before, agents and branches in order of time."""
+    """Every branch that holds a message not seen before, agents and branches in order of time."""
     nodes = {node.id: node for node in trajectory.nodes}
     parents = {node.parent_id for node in trajectory.nodes}
     tools: dict[str, tuple[dict[str, Any], ...]] = {}
@@ -61,7 +61,7 @@ def conversations(trajectory: Trajectory) -> list[Conversation]:
 
 
 def main_conversation(trajectory: Trajectory) -> Conversation | None:
-    """The root agent's branch that was told last: from its first message to its final answer."""
+    """The root agent's branch that ended last: from its first message to its final answer."""
     root = trajectory.agents[0].id if trajectory.agents else None
     own = [one for one in conversations(trajectory) if one.agent_id == root]
     return own[-1] if own else None

@@ -19,7 +19,7 @@ from trainer.offline.select import equal_groups, good_runs, preferences
 Method = Literal["sft", "dpo"]
 
 Tell = Callable[[int, str], None]
-"""Told how many optimizer steps are done, with a note on the last."""
+"""Called with how many optimizer steps are done, with a note on the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +132,9 @@ def require_examples(plan: OfflinePlan) -> None:
             "Use a model with a longer context, raise --max-length where that is the bound, or record shorter runs.",
         )
     reasons = sorted([*plan.trajectories_left_out.items(), *plan.conversations_left_out.items()])
-    told = ", ".join(f"{count} {reason}" for reason, count in reasons) or "no trajectory"
+    counts = ", ".join(f"{count} {reason}" for reason, count in reasons) or "no trajectory"
     raise TrainingError(
-        f"There is nothing to train on by {plan.method.upper()}. Left out: {told}.",
+        f"There is nothing to train on by {plan.method.upper()}. Left out: {counts}.",
         "Reward the runs in code or by `arttrace score`; --min-reward takes runs of groups with equal rewards too "
         "(sft), --again runs that the method was given before.",
     )

@@ -24,7 +24,7 @@ class Example:
 
 
 class Unprovable(Exception):
-    """The tokens of an answer cannot be told for certain; the message says why."""
+    """The tokens of an answer cannot be determined for certain; the message says why."""
 
 
 def render(conversation: Conversation, tokenizer: Any) -> list[Example]:

@@ -43,7 +43,7 @@ def import_trl() -> ModuleType:
     """The module `trl.trainer.grpo_trainer`, imported once.
 
     TRL imports vLLM and Weave wherever they are installed: seconds, for an engine that only its own process should load
-    and an account that nobody was asked for. TRL is told that there are none while it is imported.
+    and an account that nobody was asked for. TRL sees none while it is imported.
     """
     for name in ("HF_HUB_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
         os.environ.setdefault(name, "1")

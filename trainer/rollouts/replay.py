@@ -204,7 +204,7 @@ def _agents(spans: Sequence[SpanRow]) -> set[str]:
 
 
 def _recorded_tools(trajectory_id: str, spans: Sequence[SpanRow]) -> Iterator[RecordedTool]:
-    """The executions of a run that can be told again: arguments and outcome whole."""
+    """The executions of a run that can be replayed: arguments and outcome whole."""
     for span in sorted(spans, key=lambda span: (span.start_ns, span.span_id)):
         attributes = span.attributes
         arguments = attributes.get(semconv.TOOL_CALL_ARGUMENTS)

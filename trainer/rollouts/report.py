@@ -1,4 +1,4 @@
-"""What became of replayed runs: counted from what the store holds of them, and told."""
+"""What became of replayed runs: counted from what the store holds of them, and shown."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ class Report:
         """A few lines for a person."""
         counts = Counter(one.kind for one in self.outcomes)
         groups = len({one.group for one in self.outcomes})
-        told = ", ".join(f"{counts[kind]} {kind}" for kind in ("complete", "failed", "lost") if counts[kind])
-        lines = [f"{len(self.outcomes)} runs in {groups} groups: {told or 'none'}; {self.seconds:.1f} s."]
+        ended = ", ".join(f"{counts[kind]} {kind}" for kind in ("complete", "failed", "lost") if counts[kind])
+        lines = [f"{len(self.outcomes)} runs in {groups} groups: {ended or 'none'}; {self.seconds:.1f} s."]
         if len(self.outcomes) < self.wanted:
             missing = self.wanted - len(self.outcomes)
             lines.append(f"  stopped: {missing} of {self.wanted} runs were not made; runs made later join these groups")

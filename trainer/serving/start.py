@@ -16,7 +16,7 @@ from trainer.serving.client import GatewayClient, find_serving
 from trainer.vllm.process import GuardedProcess
 
 Progress = Callable[[str, float], None]
-"""Told about five times a second: the newest line of the child's output, and the seconds since its start."""
+"""Called about five times a second with the newest line of the child's output, and the seconds since its start."""
 
 
 class Serving:

@@ -21,7 +21,7 @@ class Phase(StrEnum):
 
 
 class Watch(Protocol):
-    """Told when a phase begins."""
+    """Called when a phase begins."""
 
     def __call__(self, phase: Phase) -> None: ...
 

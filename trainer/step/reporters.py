@@ -1,7 +1,7 @@
 """Reporters: where a step's numbers go beside the store: W&B, TensorBoard, trackio, each imported only when asked for.
 
-A reporter may fail as it likes: that is said once, and training goes on. Every step is told to each at least once, also
-those of a start that was killed before it could tell.
+A reporter may fail as it likes: that is said once, and training goes on. Every step is reported to each at least once,
+also those of a start that was killed before it could tell.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ class Reporters:
 
     @classmethod
     def none(cls) -> Reporters:
-        """Nobody is told."""
+        """Reports to nobody."""
         return cls({}, lambda line: None)
 
     def catch_up(
         self, steps: Sequence[PolicyStep], reported: Mapping[str, int], checkpoints: Checkpoints
     ) -> dict[str, int]:
-        """Tell each of the steps it was not told yet; returns by name the last one told."""
-        told = dict(reported)
+        """Report to each the steps that it has not had yet; returns by name the last one reported."""
+        reported_to = dict(reported)
         for name in list(self._reporters):
             for done in steps:
-                if done.step <= told.get(name, 0):
+                if done.step <= reported_to.get(name, 0):
                     continue
                 path = checkpoints.path(done.step)
                 adapter = path if (path / "adapter_model.safetensors").is_file() else None
                 if not self._safely(name, "step", done, adapter):
                     break
-                told[name] = done.step
-        return told
+                reported_to[name] = done.step
+        return reported_to
 
     def close(self) -> None:
         """Let each write what it still holds."""
@@ -65,7 +65,7 @@ class Reporters:
         try:
             getattr(self._reporters[name], method)(*arguments)
         except Exception as error:  # noqa: BLE001 - other people's services; training goes on
-            self._say(f"{name} cannot be told any more: {type(error).__name__}: {error}")
+            self._say(f"{name} is not reported to any more: {type(error).__name__}: {error}")
             del self._reporters[name]
             return False
         return True

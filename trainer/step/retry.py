@@ -44,7 +44,7 @@ class RetryUntilStopped:
         self._tell = tell
 
     def __call__(self, action: Callable[[], T], undo: Callable[[T], None] | None = None) -> T:
-        told: str | None = None
+        shown: str | None = None
         pause = FIRST_PAUSE_S
         while True:
             began = time.monotonic()
@@ -53,15 +53,15 @@ class RetryUntilStopped:
             except ArttraceError as error:
                 if not isinstance(error, MayPass):
                     raise
-                if error.message != told:
-                    told = error.message
+                if error.message != shown:
+                    shown = error.message
                     self._tell(error)
                 held_up = 0.0 if undo is None else time.monotonic() - began
                 if self._stop.wait(max(pause, held_up)):
                     raise StopRequested from error
                 pause = min(2 * pause, LONGEST_PAUSE_S)
             else:
-                if told is not None:
+                if shown is not None:
                     self._tell(None)
                 return result
 

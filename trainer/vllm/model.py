@@ -1,4 +1,4 @@
-"""What the serving engine must be told about a model, read from its directory's config.json."""
+"""What the serving engine must know about a model, read from its directory's config.json."""
 
 from __future__ import annotations
 

@@ -44,9 +44,9 @@ def failed(part: str, error: Exception, *, background: bool = False) -> None:
         first = failures[part] == 1
     if first:
         with contextlib.suppress(Exception):  # a filter or handler of the user's may raise
-            told = "arttrace: %s failed (%s); your program goes on, what it concerned is not recorded"
-            # A failure of the machine is told in a line; one of ours with its place.
-            logger.warning(told, part, error, exc_info=None if isinstance(error, OSError) else error)
+            message = "arttrace: %s failed (%s); your program goes on, what it concerned is not recorded"
+            # A failure of the machine is logged in a line; one of ours with its traceback.
+            logger.warning(message, part, error, exc_info=None if isinstance(error, OSError) else error)
     if raising():
         if not background:
             raise error

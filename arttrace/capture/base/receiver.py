@@ -136,7 +136,7 @@ def distinct(receivers: Iterable[Receiver]) -> tuple[Receiver, ...]:
 
 def by_environment(environ: Mapping[str, str]) -> tuple[Receiver | None, list[str]]:
     """The receiver that OTEL_EXPORTER_OTLP_* name, if they name one that can be shipped to; and what to say of them."""
-    told: list[str] = []
+    complaints: list[str] = []
 
     def said(name: str) -> tuple[str, str]:
         for variable in (f"OTEL_EXPORTER_OTLP_TRACES_{name}", f"OTEL_EXPORTER_OTLP_{name}"):
@@ -148,25 +148,25 @@ def by_environment(environ: Mapping[str, str]) -> tuple[Receiver | None, list[st
     exporters = [word.strip() for word in environ.get("OTEL_TRACES_EXPORTER", "").lower().split(",") if word.strip()]
     is_off = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     if not url or is_off or (exporters and "otlp" not in exporters):
-        return None, told
+        return None, complaints
     of_protocol, protocol = said("PROTOCOL")
     if protocol.lower() not in ("", "http/protobuf"):
-        told.append(
+        complaints.append(
             f"{of_protocol}={protocol} is not supported: nothing is sent to {variable}. "
             "Set it to http/protobuf, with the port for OTLP over HTTP (4318 in most receivers; 4317 is gRPC's)"
         )
-        return None, told
+        return None, complaints
     headers, bad = _headers(*said("HEADERS"))
-    told += bad
+    complaints += bad
     of_compression, compression = said("COMPRESSION")
     if compression.lower() not in ("", "none", "gzip"):
-        told.append(f"{of_compression}={compression} is not supported: requests are not compressed")
+        complaints.append(f"{of_compression}={compression} is not supported: requests are not compressed")
     of_timeout, timeout = said("TIMEOUT")
     timeout_s = 10.0
     try:
         timeout_s = max(_SHORTEST_TIMEOUT_S, float(timeout) / 1000) if timeout else timeout_s
     except ValueError:
-        told.append(f"{of_timeout} is no number of milliseconds: 10 s are waited for an answer")
+        complaints.append(f"{of_timeout} is no number of milliseconds: 10 s are waited for an answer")
     receiver = Receiver(
         url=url,
         headers=headers,
@@ -180,9 +180,9 @@ def by_environment(environ: Mapping[str, str]) -> tuple[Receiver | None, list[st
     try:
         receiver.target()
     except ArttraceError:
-        told.append(f"{variable} is no URL of the form http://host:port: nothing is sent to it")
-        return None, told
-    return receiver, told
+        complaints.append(f"{variable} is no URL of the form http://host:port: nothing is sent to it")
+        return None, complaints
+    return receiver, complaints
 
 
 def resource_attributes(environ: Mapping[str, str]) -> dict[str, str]:

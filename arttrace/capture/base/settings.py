@@ -10,7 +10,7 @@
 | `orphans` | `ARTTRACE_ORPHANS` | `record` | calls outside any trajectory: `record` or `ignore`; counted either way |
 | `capture_http` | `ARTTRACE_CAPTURE_HTTP` | off | `1`: model calls of plain HTTP clients are recorded too |
 | `trainable` | `ARTTRACE_TRAINABLE` | none | base URLs whose answers are asked for token ids, commas between |
-| `propagate` | `ARTTRACE_PROPAGATE` | none | hosts that are told the trajectory: `host` or `host:port`, with commas |
+| `propagate` | `ARTTRACE_PROPAGATE` | none | hosts that receive the trajectory id: `host` or `host:port`, with commas |
 | `endpoint` | `ARTTRACE_ENDPOINT` | none | base URL of a collector to ship to; after a comma, further receivers |
 | `api_key` | `ARTTRACE_API_KEY` | none | the collector's bearer token |
 | `receivers` | `OTEL_EXPORTER_OTLP_*` | none | OTLP receivers beside the store or the collector: URLs, `Receiver`s |
@@ -121,8 +121,10 @@ class Settings:
         A word that is not known is logged, and the careful one is taken: content off, orphans ignored, all runs stored.
         """
         collector_url, further = endpoints(endpoint)
-        otel, told = by_environment(os.environ) if os.environ.get("ARTTRACE_OTLP", "").strip() != "0" else (None, [])
-        for complaint in told:
+        otel, complaints = (
+            by_environment(os.environ) if os.environ.get("ARTTRACE_OTLP", "").strip() != "0" else (None, [])
+        )
+        for complaint in complaints:
             logger.warning("arttrace: %s", complaint)
         parent = of_process()  # inside a trajectory of another process its project and directory count
         return cls(

@@ -14,7 +14,7 @@ _FOR_THE_USER = (KeyboardInterrupt, SystemExit, GeneratorExit)
 """What is let through where a value of the user's is shown. All else that its repr raises stays here: a library in
 another language breaks with a BaseException."""
 
-_told = threading.local()
+_state = threading.local()
 
 _PLAIN: tuple[tuple[type, Callable[[Any], Any]], ...] = (
     (str, str.__str__),
@@ -40,7 +40,7 @@ _encoder = msgspec.json.Encoder(enc_hook=_fallback)
 
 def described() -> int:
     """How many values were given by their repr in this thread so far, as they are no JSON."""
-    return getattr(_told, "described", 0)
+    return getattr(_state, "described", 0)
 
 
 def json_text(value: Any, limit: int) -> tuple[str, bool]:
@@ -100,7 +100,7 @@ def _try_encode(value: Any) -> bytes | None:
 
 
 def _describe(value: Any) -> str:
-    _told.described = described() + 1
+    _state.described = described() + 1
     return repr(value)[:MAX_REPR]
 
 

@@ -91,7 +91,7 @@ class Routing:
 
 _routes: list[Route] = []
 _from_environment: tuple[str, list[Route]] = ("", [])
-_told: set[str] = set()
+_reported: set[str] = set()
 
 
 def route(
@@ -236,8 +236,8 @@ def rewrite(url: str, body: bytes | None, *, client: str) -> Rewrite | None:
 
 def not_reached(what: str, remedy: str) -> None:
     """Say once, for each kind of call, that routes and requests for token ids do not reach it."""
-    if what not in _told:
-        _told.add(what)
+    if what not in _reported:
+        _reported.add(what)
         logger.warning("arttrace: %s is neither routed nor asked for token ids; %s", what, remedy)
 
 

@@ -2,7 +2,7 @@
 
 An execution is one flow of control, an asyncio task or a thread, as seen by the calls it made. It inherits the context
 of the flow that started it; the first call of another task or thread makes an execution of its own, with the inherited
-one as parent. So two undecorated sub-agents that run in parallel are told apart by fact.
+one as parent. So two undecorated sub-agents that run in parallel are distinguished by fact.
 """
 
 from __future__ import annotations

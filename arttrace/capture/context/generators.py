@@ -113,7 +113,7 @@ def drive_generator(
 ) -> Generator[Any, Any, Any]:
     """The generator `inner` inside the scope that `start` opens at its first step."""
     scope, yielded = start(), _Yielded()
-    # What a generator yielded is not told from what it returned: no record answers for it.
+    # What a generator yielded is not distinguished from what it returned: no record answers for it.
     step: Callable[[], Any] = (recorded(scope, comparable=False) if library is None else None) or inner.__next__
     try:
         while True:

@@ -71,7 +71,7 @@ def parse(text: str) -> Carried | None:
 
 def carried_by(*, far: bool = False, joins: bool = True) -> Carried | None:
     """What the current flow says of itself, None where it is in no trajectory. `far`: to another machine. `joins`: who
-    is told records its part for certain; else it marks the run when it does."""
+    that receives it records its part for certain; else it marks the run when it does."""
     flow = calling_flow()
     scope = flow.scope
     if scope is None or flow.muted or not scope.id:

@@ -36,7 +36,7 @@ MAX_HELD_BYTES = 64 << 20
 _REMEMBERED = 100_000
 
 _deciding = Guard("deciding whether a run is sampled")
-_told = False
+_warned = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +149,9 @@ def was_left_out(trajectory_id: str) -> bool:
 
 def tell_left_out(trajectory_id: str) -> None:
     """Says, once, that a reward came too late for a run that was dropped."""
-    global _told
-    if not _told:
-        _told = True
+    global _warned
+    if not _warned:
+        _warned = True
         logger.warning(
             "arttrace: the run %.100r was left out by sampling when it ended; the reward that came later is not "
             "recorded. Give it before the run ends, or have `sample` store such runs (said once)",

@@ -59,7 +59,7 @@ class Run(msgspec.Struct, eq=False):
     """Whether somebody waits for what it records: sampling leaves none of these out."""
     interrupted: str | None = None
     """Why the run is none to be judged or learned from, however it ends."""
-    told_of_late_update: bool = False
+    warned_of_late_update: bool = False
 
     def part(self) -> Run:
         """What this process does in a run that another one began."""
@@ -205,7 +205,8 @@ class Scope:
 
     @property
     def is_place(self) -> bool:
-        """Whether another process records it, as one does that this one was forked from, or that told it (places.py).
+        """Whether another process records it, as one does that this one was forked from, or that
+        passed it on.
 
         What goes right below it is uppermost here: this process counts it by itself.
         """
@@ -271,8 +272,8 @@ class Scope:
         with _recording:
             local = self._local_root
             if local.is_root and local.has_ended:
-                if not self.run.told_of_late_update:
-                    self.run.told_of_late_update = True
+                if not self.run.warned_of_late_update:
+                    self.run.warned_of_late_update = True
                     logger.warning("arttrace: update after the end of trajectory %.100r is not recorded", self.run.id)
             elif local.has_ended or local.is_place:
                 run = Run(self.run.id, self.run.project)

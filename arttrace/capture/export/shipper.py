@@ -94,7 +94,7 @@ class Shipper:
         return drain([self], timeout_s, patient=patient)
 
     def begin_drain(self) -> Callable[[bool], bool | None]:
-        """Deliver what is sealed with short pauses, until `end_drain`. The function, which is told whether to be
+        """Deliver what is sealed with short pauses, until `end_drain`. The function, which is called with whether to be
         patient, says whether it is delivered; None while it may still be."""
         sealed, outages = sizes(self._directory, sealed_only=True), self.outages
         self._waiting += 1
@@ -156,7 +156,7 @@ class Shipper:
                 stop.wait(_URGENT_WAIT_S if self._waiting else _LOOK_S)
 
     def _ship(self, lock: ShippingLock, stop: native_threads.Event) -> None:
-        """Deliver what there is and what comes, until told to stop or until the lock is worth nothing any more."""
+        """Deliver what there is and what comes, until asked to stop or until the lock is worth nothing any more."""
         client = self._client = self._new_client()
         self._delivery = Delivery(self._directory, client, stop.is_set)
         failures, said = 0, ""

@@ -54,7 +54,7 @@ class Tally(msgspec.Struct):
     used: set[str] = set()
 
     def line(self, data: str) -> str:
-        """What a person is told."""
+        """The lines that are printed for a person."""
         if self.runs or self.calls:
             said = [f"{_number(self.runs, 'run')} and {_number(self.calls, 'model call')} captured in {data}"]
         elif self.left_out:

@@ -1,7 +1,7 @@
 """Tells the servers that the user has listed which trajectory a request is made in: `traceparent` and `baggage`.
 
 The same context is current while the request is sent, so that OpenTelemetry's own instrumentation of the client, where
-the user has switched it on, continues our trace and passes the baggage on. No other host is told anything.
+the user has switched it on, continues our trace and passes the baggage on. No other host receives anything.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def install(module: ModuleType) -> None:
 def _sync_send(send: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(send)
     def hooked(self: Any, request: Any, **kwargs: Any) -> Any:
-        told = _told(request)
-        if told is None:
+        outgoing = _context_for(request)
+        if outgoing is None:
             return send(self, request, **kwargs)
-        with _current(told):
+        with _current(outgoing):
             return send(self, request, **kwargs)
 
     return hooked
@@ -48,16 +48,16 @@ def _sync_send(send: Callable[..., Any]) -> Callable[..., Any]:
 def _async_send(send: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(send)
     async def hooked(self: Any, request: Any, **kwargs: Any) -> Any:
-        told = _told(request)
-        if told is None:
+        outgoing = _context_for(request)
+        if outgoing is None:
             return await send(self, request, **kwargs)
-        with _current(told):
+        with _current(outgoing):
             return await send(self, request, **kwargs)
 
     return hooked
 
 
-def _told(request: Any) -> Context | None:
+def _context_for(request: Any) -> Context | None:
     """The context that this request is to be sent in, its headers written; None for a host that is not listed."""
     try:
         scope = calling_flow().scope
@@ -77,16 +77,16 @@ def _told(request: Any) -> Context | None:
         carried = carried_by(far=True)
         if carried is None:
             return None
-        told = baggage.set_baggage(BAGGAGE, carried.text(), set_span_in_context(NonRecordingSpan(scope.context)))
+        outgoing = baggage.set_baggage(BAGGAGE, carried.text(), set_span_in_context(NonRecordingSpan(scope.context)))
         for propagator in _propagators:
-            propagator.inject(request.headers, told)
-        return told
+            propagator.inject(request.headers, outgoing)
+        return outgoing
     return None
 
 
 @contextmanager
-def _current(told: Context) -> Iterator[None]:
-    token = context.attach(told)
+def _current(outgoing: Context) -> Iterator[None]:
+    token = context.attach(outgoing)
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
 """Tools answered from the record: in a rollout, a tool that was recorded gives what it gave then, and does not run.
 
 Which answers there are is part of the rollout's job and lies on its `Run`; outside of rollouts there are none, and
-every tool runs. A recorded execution is told by the tool's name and its arguments as JSON, and answers one call, in
+every tool runs. A recorded execution is found by the tool's name and its arguments as JSON, and answers one call, in
 order.
 """
 

@@ -44,7 +44,7 @@ class Traces:
             if checked.spans:
                 await asyncio.wrap_future(self._sink.take(payload, checked.spans))
             return success(kind, checked.refused, checked.reason)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the sender is told, and the next request is served
+        except Exception as error:  # noqa: BLE001 - whatever it is, the sender gets an answer, and the next request is served
             return failed(kind, error)
         finally:
             self._budget.give_back(held)

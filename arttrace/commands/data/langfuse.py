@@ -160,13 +160,13 @@ def pull_command(
 
 def _every_now_and_then() -> Callable[[Pulled], None]:
     """Pages come without their number: what was read by now, and at what rate."""
-    began = told = time.monotonic()
+    began = shown_at = time.monotonic()
 
     def progress(pulled: Pulled) -> None:
-        nonlocal told
+        nonlocal shown_at
         now = time.monotonic()
-        if now - told >= EVERY_S:
-            told = now
+        if now - shown_at >= EVERY_S:
+            shown_at = now
             rate = pulled.observations / (now - began)
             _say(f"{pulled.observations} observations and {pulled.scores} scores, {rate:.0f} observations per second")
 

@@ -30,7 +30,7 @@ def read_rubric(given: str | None) -> str:
 
 
 def judge_params(judge: str, base_url: str | None) -> dict[str, Any]:
-    """What litellm is told beside the model. Says when the address comes from the environment instead."""
+    """What litellm receives beside the model. Says when the address comes from the environment instead."""
     elsewhere = os.environ.get("OPENAI_BASE_URL")
     if judge.startswith("openai/") and not base_url and elsewhere:
         # The agent's address, exported in the same shell, would be the judge's as well.

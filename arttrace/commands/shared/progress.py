@@ -25,14 +25,14 @@ class Progress:
         self._say = say
         self._every_s = every_s
         self._clock = clock
-        self._began = self._told = clock()
+        self._began = self._shown_at = clock()
 
     def __call__(self, done: int, note: str = "") -> None:
         """`done` of them are; `note` is added."""
         now = self._clock()
-        if done < self._total and now - self._told < self._every_s:
+        if done < self._total and now - self._shown_at < self._every_s:
             return
-        self._told = now
+        self._shown_at = now
         self._say(f"{done} of {self._total} {self._unit}{_pace(done, self._total, now - self._began)}{note}")
 
 

@@ -12,7 +12,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 _USUAL = OriginRest()
 
 Origin = tuple[SpanRow, OriginRest]
-"""A resource or a scope, told by one of its spans."""
+"""A resource or a scope, as one of its spans has it."""
 
 
 def grouped(spans: Iterable[SpanRow]) -> list[tuple[Origin, list[tuple[Origin, list[SpanRow]]]]]:

@@ -47,7 +47,7 @@ def attributes(span: SpanRow) -> Attributes:
 
 
 def _call(attributes: Attributes) -> Attributes:
-    """Messages, tools and answer of `call_llm`; nothing where ADK was told to leave them out."""
+    """Messages, tools and answer of `call_llm`; nothing where ADK was configured to leave them out."""
     request, response = (_object(attributes.get(name)) for name in (_REQUEST, _RESPONSE))
     found: Attributes = {}
     config = _object(request.get("config"))

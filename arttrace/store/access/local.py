@@ -136,7 +136,7 @@ class Store:
 
         Raises StoreError when the disk refuses: the records that were given may then be in the store or not.
         """
-        with self._journaling:  # a flush that fails is told to those whose records it was for
+        with self._journaling:  # a flush that fails is raised to those whose records it was for
             try:
                 for record in records:
                     self._journal.append(encode_record(record))

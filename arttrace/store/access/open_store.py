@@ -71,10 +71,10 @@ def _find(data: DataDir, create: bool) -> Asking | Store:
 
 def _owner(data: DataDir) -> Asking | None:
     """The one that answers as `owner.json` says, if it owns this very directory."""
-    told = read_owner(data)
-    if told is None:
+    owner = read_owner(data)
+    if owner is None:
         return None
-    asking = Asking(told.url, told.token)
+    asking = Asking(owner.url, owner.token)
     try:
         if os.path.realpath(asking.directory()) == os.path.realpath(data.root):
             return asking

@@ -99,8 +99,8 @@ def _objects(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def _columns_and_rows(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    told = connection.sql(query)  # it is not run for that
-    columns, types = list(told.columns), [str(type) for type in told.types]
+    described = connection.sql(query)  # it is not run for that
+    columns, types = list(described.columns), [str(type) for type in described.types]
     zoned = [at for at, type in enumerate(types) if type == _ZONED]
     if any(_ZONED in type for type in types):  # DuckDB would need the package pytz to hand these over
         casts = ", ".join(f"c{at}::{type.replace(_ZONED, _PLAIN)}" for at, type in enumerate(types))

@@ -37,7 +37,7 @@ class SharedFile:
         self._changed = threading.Condition(self.lock)
         self._rewriting = False
         self._reopening = 0
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def close(self) -> None:
         """Closes the file, for good."""
@@ -112,10 +112,10 @@ class SharedFile:
                 yield
         except duckdb.Error as error:
             self.note(error)
-            told = f"{type(error).__name__}: {error}"
-            if not isinstance(error, (duckdb.IOException, duckdb.FatalException)) and told not in self._told:
-                self._told.add(told)
-                _log.error("the store %s answers without what it keeps beside the records: %s", self.path, told)
+            message = f"{type(error).__name__}: {error}"
+            if not isinstance(error, (duckdb.IOException, duckdb.FatalException)) and message not in self._logged:
+                self._logged.add(message)
+                _log.error("the store %s answers without what it keeps beside the records: %s", self.path, message)
 
     def note(self, error: Exception) -> None:
         """After a fatal error, a commit that fails for a full disk, say, the whole DuckDB instance is of no use."""

@@ -118,7 +118,7 @@ def sources(connection: duckdb.DuckDBPyConnection, found: Sequence[Run], kept: S
     of_name: dict[str, list[Run]] = {}
     for run in gone:
         of_name.setdefault(run.project or names.get(run.origin) or "(no name)", []).append(run)
-    told = [
+    by_source = [
         Source(
             name,
             sum(len(run.trajectories) for run in members),
@@ -128,7 +128,7 @@ def sources(connection: duckdb.DuckDBPyConnection, found: Sequence[Run], kept: S
         )
         for name, members in of_name.items()
     ]
-    return tuple(sorted(told, key=lambda one: (-one.trajectories, one.name)))
+    return tuple(sorted(by_source, key=lambda one: (-one.trajectories, one.name)))
 
 
 def within(found: Sequence[Run], *, before_ns: int | None, max_size: int | None) -> list[Run]:

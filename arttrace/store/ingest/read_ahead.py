@@ -101,17 +101,17 @@ class ReadAhead:
     def __init__(self) -> None:
         self._reader: _Reader | None = None
         self._coming: deque[tuple[str, int]] = deque()
-        self._told = False
+        self._is_sent = False
         self._not_before = 0.0
 
     def plan(self, work: Sequence[tuple[Segment, int]]) -> None:
         """Says which segments are read next, in this order, each from its offset on."""
         wanted = [(str(segment.path), offset) for segment, offset in work]
-        if self._told and self._coming:
+        if self._is_sent and self._coming:
             if wanted[: len(self._coming)] == list(self._coming):
                 return  # it is at it
             self.close()
-        self._told = False
+        self._is_sent = False
         self._coming = deque(wanted)
         if _waits_much(work):
             self._start()
@@ -139,17 +139,17 @@ class ReadAhead:
         yield from read_batches(segment, offset)
 
     def _reader_at(self, path: str, offset: int) -> _Reader | None:
-        """The process when it sends this segment now. It is told what comes as soon as it has started."""
+        """The process when it sends this segment now. The list of what follows is sent as soon as it started."""
         if not self._coming or self._coming[0] != (path, offset):
             return None
         reader = self._reader
         try:
-            if reader is not None and not self._told and reader.is_ready():
+            if reader is not None and not self._is_sent and reader.is_ready():
                 reader.tell(list(self._coming))
-                self._told = True
+                self._is_sent = True
         except (OSError, EOFError) as error:
             self._give_up(error)
-        if self._told:
+        if self._is_sent:
             return reader
         if self._coming:
             self._coming.popleft()
@@ -169,7 +169,7 @@ class ReadAhead:
         """Ends the process. Returns its exit code, None when there is none."""
         reader, self._reader = self._reader, None
         self._coming.clear()
-        self._told = False
+        self._is_sent = False
         return None if reader is None else reader.close()
 
     def _start(self) -> None:

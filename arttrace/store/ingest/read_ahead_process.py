@@ -1,4 +1,4 @@
-"""The process that `ahead` starts: told which segments to read, it sends their batches, until the end of its input."""
+"""The process that `read_ahead` starts: it sends the batches of the segments that its input names, until that ends."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _read(work: Work, out: IO[bytes]) -> None:
 
 
 def main() -> None:
-    """Reads what it is told to."""
+    """Reads the segments that standard input names."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     source, out = sys.stdin.buffer, sys.stdout.buffer
     code = 0

@@ -345,7 +345,7 @@ DESCRIBED: Final = (
     _CONSUMPTION,
     _SPANS,
 )
-"""In the order in which they are told."""
+"""In the order in which they are shown."""
 
 _STATEMENTS: Final = "\n".join(view.sql() for view in _MADE)
 VIEWS_HASH: Final = hashlib.blake2b(f"{_STATEMENTS}{span_membership.READING}".encode(), digest_size=8).hexdigest()

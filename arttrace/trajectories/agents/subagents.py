@@ -1,4 +1,4 @@
-"""Calls of one agent span are told apart into that agent and the undecorated sub-agents it started.
+"""Calls of one agent span are divided between that agent and the undecorated sub-agents it started.
 
 Facts decide, in this order: a call that continues a history belongs to that history's agent; a history that starts
 anew inside an `execute_tool` span, or in another flow of control than its agent's, is a sub-agent's; a history in its

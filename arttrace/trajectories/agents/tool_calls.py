@@ -73,12 +73,12 @@ def tool_calls(
 
     found: dict[str, ToolCall] = dict(by_start)
     asked: list[tuple[int, ToolCall]] = []
-    told: set[tuple[str, int, int, str | None]] = set()
+    seen: set[tuple[str, int, int, str | None]] = set()
     for order, exchange in enumerate(exchanges):
         agent_id, part = agent_of[exchange.call], exchange.part
-        if (same := (agent_id, exchange.answer, exchange.position, part.id)) in told:  # one answer, sampled twice
+        if (same := (agent_id, exchange.answer, exchange.position, part.id)) in seen:  # one answer, sampled twice
             continue
-        told.add(same)
+        seen.add(same)
         ids = exchange.ids if by_id else ()
         known = next((by_id[agent_id, id] for id in ids if (agent_id, id) in by_id), None)
         if known is not None:

@@ -136,7 +136,7 @@ class _Trees:
         """What the trees link to that is not there."""
         self._torn = {top for top in run_trees if parents[top] or top in cut or top in self._links}
         self._found: dict[SpanKey, Home] = {}
-        self._told_apart: dict[str, set[str]] = {}
+        self._separate: dict[str, set[str]] = {}
         """The conversations in each trace."""
         self._runs: dict[str, set[Home]] = {}
         """The homes of the runs' spans in each trace."""
@@ -244,7 +244,7 @@ class _Trees:
             if conversation := self._conversations[key]:
                 own.setdefault(part, set()).add(conversation)
         spoken = {part: self._conversations[part] or _only(own.get(part, set())) for part in part_of.values()}
-        held = self._told_apart.setdefault(trace, set())
+        held = self._separate.setdefault(trace, set())
         held.update(conversation for conversation in spoken.values() if conversation)
         if len(held) < 2:
             return dict.fromkeys(members, Home(trace, trace))

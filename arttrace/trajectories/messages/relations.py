@@ -1,4 +1,4 @@
-"""Every call of an agent is told how its history stands to the earlier ones: extended, sampled anew, edited, compacted.
+"""How each call of an agent stands to the earlier ones: it extends one, samples it anew, edits or compacts it.
 
 What the trie and the token ids show is a fact (confidence 1). Where a history starts anew it is compared with those of
 the calls just before it, message by message; that is a reading, and says how sure it is. Labels steer nothing:
@@ -181,14 +181,14 @@ def _branched(call: Call, earlier: Sequence[Call], reader: MessageReader) -> Lab
 
 def _most_alike(new: Sequence[str], earlier: Sequence[Call], reader: MessageReader) -> Call:
     known = set(new)
-    return max(earlier, key=lambda other: (_told(other, known, reader), other.start_ns))
+    return max(earlier, key=lambda other: (_shared_turns(other, known, reader), other.start_ns))
 
 
 def _with_answer(call: Call) -> tuple[Message, ...]:
     return (*call.messages, *(choice.message for choice in call.choices[:1] if choice.message.parts))
 
 
-def _told(call: Call, known: set[str], reader: MessageReader) -> int:
+def _shared_turns(call: Call, known: set[str], reader: MessageReader) -> int:
     return sum(m.role not in _INSTRUCTING and reader.hash(m) in known for m in _with_answer(call))
 
 
@@ -199,7 +199,7 @@ def _edited(call: Call, new: list[str], before: Call, old: list[str], earlier: S
         if left[item] > 0:
             left[item] -= 1
             kept.append(index)
-    told = [index for index in kept if call.messages[index].role not in _INSTRUCTING]
+    kept_turns = [index for index in kept if call.messages[index].role not in _INSTRUCTING]
     added = [index for index in range(len(new)) if index not in set(kept)]
     dropped = sum(left.values())
     summary = next((index for index in added if _quotes(call.messages[index], earlier)), None)
@@ -209,7 +209,7 @@ def _edited(call: Call, new: list[str], before: Call, old: list[str], earlier: S
         return Label(
             Relation.COMPACTION, before, f"message {summary} holds an earlier answer, {dropped} are gone", 0.95
         )
-    if not told:
+    if not kept_turns:
         common = "no message in common" + (" but the instructions" if kept else "")
         return Label(Relation.UNRELATED, before if kept else None, common, 0.8)
     changed = [index for index, (a, b) in enumerate(zip(new, old, strict=False)) if a != b]

@@ -78,7 +78,7 @@ _Seen = tuple[int, int, ToolResultPart]
 
 
 class ToolTraffic:
-    """What the prompts of an agent, read in order of start, told of tool calls: under which ids the answers came back,
+    """What the prompts of an agent, read in order of start, say of tool calls: under which ids the answers came back,
     and the results."""
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """What came back: a whole completion, chat or legacy, or one put together from the chunks of a stream.
 
 A stream is accumulated here and not by the client, whose own accumulator keeps only the first chunk's extra fields.
-Chunks may have null choices, null deltas and null fields; choices and tool calls are told apart by their index.
+Chunks may have null choices, null deltas and null fields; choices and tool calls are distinguished by their index.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A response put together from its events: the last one holds it whole; without it, as far as the others tell.
 
-Events may be lost to an early exit at any point. Items are told apart by their `output_index`, parts of their content
-by `content_index` or `summary_index`; a finished item replaces what its deltas made.
+Events may be lost to an early exit at any point. Items are distinguished by their `output_index`, parts of their
+content by `content_index` or `summary_index`; a finished item replaces what its deltas made.
 """
 
 from __future__ import annotations

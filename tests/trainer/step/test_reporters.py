@@ -166,7 +166,7 @@ def test_one_that_fails_is_told_once_and_training_goes_on(checkpoints: Checkpoin
     said: list[str] = []
     reporters = Reporters({"broken": Broken()}, said.append)
     assert told(reporters, checkpoints) == {}
-    assert said == ["broken cannot be told any more: OSError: no network"]
+    assert said == ["broken is not reported to any more: OSError: no network"]
 
 
 def test_an_unknown_one_and_a_missing_package_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

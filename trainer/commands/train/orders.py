@@ -185,7 +185,7 @@ class OrderedTrainer:
         except ArttraceError as error:
             self._holds = None  # whatever it holds now: the next order begins at the newest version
             return OrderResult(order.id, made, skipped, error.message, error.hint)
-        except Exception as error:  # noqa: BLE001 - told to whoever ordered, and the next order may go well
+        except Exception as error:  # noqa: BLE001 - returned to whoever ordered, and the next order may go well
             self._holds = None
             return OrderResult(order.id, made, skipped, f"{type(error).__name__}: {error}")
         return OrderResult(order.id, made, skipped)
@@ -282,8 +282,8 @@ def _fits(held: LearnerConfig, wanted: LearnerConfig) -> bool:
 
 
 def _reasons(left_out: Mapping[NotTrained, int]) -> str:
-    told = ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items()))
-    return f"Trajectories left out: {told}." if told else "Gather and reward runs first."
+    counts = ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items()))
+    return f"Trajectories left out: {counts}." if counts else "Gather and reward runs first."
 
 
 def _say(line: str) -> None:

@@ -1,4 +1,4 @@
-"""What one step and the daemon share on the command line: what must hold before training, and how a version is told."""
+"""What one step and the daemon share on the command line: what must be true before training, how a version is shown."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def require_base_model(base_model: Path | None) -> Path:
 def tell_uses(checkpoints: Checkpoints) -> None:
     """Say on stderr what the policy was trained on already, by method."""
     for use in _by_method(checkpoints):
-        click.echo(use.told(checkpoints.policy), err=True)
+        click.echo(use.describe(checkpoints.policy), err=True)
 
 
 def uses_document(checkpoints: Checkpoints) -> dict[str, dict[str, Any]]:
@@ -74,7 +74,7 @@ class _Uses(msgspec.Struct, frozen=True):
     last: int
     inherited_from: str
 
-    def told(self, policy: str) -> str:
+    def describe(self, policy: str) -> str:
         at = f"{policy}@{self.first}" + (f" to {policy}@{self.last}" if self.last > self.first else "")
         inherited = f" (inherited from {self.inherited_from})" if self.inherited_from else ""
         return f"{self.runs} already trained on by {self.method} at {at}{inherited}"

@@ -116,8 +116,8 @@ class Pool:
         return engine_down(f"it is {states}" if len(self.replicas) == 1 else f"the engines are {states}")
 
     def _tell(self) -> None:
-        told, self._news = self._news, asyncio.Event()
-        told.set()
+        waited_for, self._news = self._news, asyncio.Event()
+        waited_for.set()
 
     def pick(self, version: Version, trajectory: str | None = None) -> tuple[Replica, Upstream]:
         """The trajectory's replica, else the one with the fewest requests, in turns where several have as few.

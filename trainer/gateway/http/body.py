@@ -14,7 +14,7 @@ async def read_body(
 ) -> bytes:
     """The request's body. Raises Refusal: 413 beyond `limit` bytes, 499 when the client went away.
 
-    `hold` is told of every part that came, and may refuse.
+    `hold` is called with every part that came, and may refuse.
     """
     too_large = Refusal(413, "invalid_request_error", f"the request is larger than {limit} bytes")
     length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")

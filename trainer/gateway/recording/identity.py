@@ -1,11 +1,11 @@
-"""Pure: whose call a request is, told by its URL, a header or a traceparent; and the ids that follow from it.
+"""Pure: whose call a request is, by its URL, a header or a traceparent; and the ids that follow from it.
 
 Ids are derived from the trajectory's name, so that a gateway that was started again, or another one, gives the same.
 
 A call is recorded here only when the request says so itself. Our capture inside a Python process sends nothing of
 the kind by default, and where it does tell servers its trajectory it says so in `baggage`: such a call is recorded in
 its process, never here. A traceparent is sent by many instrumentations unasked, beside our capture too, so it counts
-only where the gateway was told so.
+only where the gateway is configured so.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class GatewayRecorder:
                 for record in records:
                     self._journal.append(self._encoded(record))
                 self._journal.sync()
-            except BaseException as error:  # noqa: BLE001  whoever waits is told
+            except BaseException as error:  # noqa: BLE001  whoever waits gets it
                 done.set_exception(error)
             else:
                 self.recorded += len(records)
@@ -193,7 +193,7 @@ class GatewayRecorder:
 
     def _refuse(self, error: Exception, *, records: int = 1) -> None:
         if not self.refused:
-            # What a failure of the machine says is told; another may quote the call.
+            # What a failure of the machine says is logged; another may quote the call.
             what = repr(error) if isinstance(error, (OSError, BufferError)) else type(error).__qualname__
             self._say(Problem(f"a call could not be recorded and is lost: {what}; further ones are only counted"))
         self.refused += records

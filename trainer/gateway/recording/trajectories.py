@@ -1,4 +1,4 @@
-"""Trajectories that are told by requests: what is known of each while it is open, and the spans that end it.
+"""Trajectories that are announced by requests: what is known of each while it is open, and the spans that end it.
 
 A trajectory opens with its first call and ends when its agent says so, or when it has been quiet for long. Until then
 the store shows it as incomplete: its root span is there, without an end.
