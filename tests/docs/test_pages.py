@@ -101,3 +101,7 @@ LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?!https?:|mailto:|#)([^)\s]+)\)")
 def test_links_of_pages_outside_the_site_lead_somewhere(page: Path) -> None:
     links = LINK.findall(page.read_text(encoding="utf-8"))
     assert not [link for link in links if not (page.parent / link.partition("#")[0]).exists()]
+
+
+def test_the_changelog_has_no_relative_link() -> None:
+    assert not LINK.findall(HISTORY.read_text(encoding="utf-8")), "it is read from the root and from the site's pages"
