@@ -41,6 +41,13 @@ def test_every_environment_variable_is_in_the_settings() -> None:
     assert found - told == set(doc_pages.INTERNAL), "add it to the table of its settings, or to doc_pages.py"
 
 
+@pytest.mark.parametrize("module", ["arttrace", "arttrace.loop", "arttrace.rewards"])
+def test_the_api_page_has_every_public_name(module: str) -> None:
+    text = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
+    [listed] = re.findall(rf"^::: {module}\n    options:\n      members:\n((?:        - \w+\n)+)", text, re.MULTILINE)
+    assert set(re.findall(r"- (\w+)", listed)) == set(importlib.import_module(module).__all__)
+
+
 def test_every_page_of_the_site_is_in_the_navigation() -> None:
     pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
     assert sorted(_leaves(SITE["nav"])) == sorted(pages)
