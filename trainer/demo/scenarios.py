@@ -1,12 +1,15 @@
 """The demo's scenarios: what is asked of the agent in training and what is held out, and the right answers.
 
 The right answers are the demo's own knowledge, for its closing table; the judge never gets them. They come from the
-world of the example, which is loaded as a file: `examples/` is no package.
+world of the example, which is loaded as a file: `examples/` is no package. A wheel brings the example's files along, to
+`share/arttrace/examples/market` of the environment.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import importlib.metadata
 import importlib.util
 import random
 from dataclasses import dataclass
@@ -16,7 +19,19 @@ from types import ModuleType
 
 from arttrace.errors import ArttraceError
 
-MARKET = Path(__file__).resolve().parents[2] / "examples" / "market"
+
+def find_market() -> Path:
+    """The directory of the example: that of the repository, else that of the installed distribution."""
+    market = Path(__file__).resolve().parents[2] / "examples" / "market"
+    if not market.is_dir():
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            for file in importlib.metadata.files("arttrace") or ():
+                if file.parts[-3:] == ("examples", "market", "agent.py"):
+                    return Path(str(file.locate())).resolve().parent
+    return market
+
+
+MARKET = find_market()
 """The example: `agent.py` and its `world.py`."""
 
 _DAYS = 10_000
@@ -42,7 +57,7 @@ def load_world(market: Path = MARKET) -> ModuleType:
     if not path.is_file():
         raise ArttraceError(
             f"The demo's example agent is not in {market}.",
-            "Run the demo from a clone of the repository, installed with pip install -e.",
+            "Install arttrace again: its wheel brings the example along, and a clone has it in examples/market.",
         )
     spec = importlib.util.spec_from_file_location("market_world", path)
     assert spec is not None
