@@ -22,6 +22,7 @@ PACKAGES = [
     "executing==2.3.0",
     "logfire-sdk==5.4.0",
     "openinference-instrumentation==0.1.72",
+    "openinference-instrumentation-litellm==0.1.51",
     "openinference-instrumentation-openai==0.1.66",
     "openinference-semantic-conventions==0.1.42",
     "opentelemetry-instrumentation-openai==0.62.4",
@@ -58,6 +59,13 @@ def logfire():
     logfire.configure(send_to_logfire=False, console=False, metrics=False)
     logfire.instrument_openai()
 
+def litellm():
+    import litellm
+
+def openinference_litellm():
+    from openinference.instrumentation.litellm import LiteLLMInstrumentor
+    LiteLLMInstrumentor().instrument(tracer_provider=provider)
+
 def arttrace():
     import arttrace
     arttrace.init(project="test")
@@ -82,13 +90,32 @@ async def asynchronous():
     chunks = [chunk async for chunk in await client.chat.completions.create(**request("four", stream=True))]
     return [answer.choices[0].message.content, "".join(map(text, chunks))]
 
-print(json.dumps([*sync(), *asyncio.run(asynchronous())]))
+def of_litellm(text, **more):
+    return {**request(text, **more), "model": "openai/m", "api_base": url, "api_key": "sk-test-0123456789"}
+
+def sync_of_litellm():
+    import litellm
+    yield litellm.completion(**of_litellm("one")).choices[0].message.content
+    yield "".join(map(text, litellm.completion(**of_litellm("two", stream=True))))
+
+async def asynchronous_of_litellm():
+    import litellm
+    answer = await litellm.acompletion(**of_litellm("three"))
+    chunks = [chunk async for chunk in await litellm.acompletion(**of_litellm("four", stream=True))]
+    return [answer.choices[0].message.content, "".join(map(text, chunks))]
+
+if "litellm" in order:
+    print(json.dumps([*sync_of_litellm(), *asyncio.run(asynchronous_of_litellm())]))
+else:
+    print(json.dumps([*sync(), *asyncio.run(asynchronous())]))
 """
 ORDERS = [
     *[(first, "arttrace", second) for first, second in permutations(KNOWN, 2)],
     (*KNOWN, "arttrace"),
     ("arttrace", *KNOWN),
+    *[order for one in (*KNOWN, "openinference_litellm") for order in permutations(("litellm", "arttrace", one))],
 ]
+"""Those with litellm call it, which calls the openai client."""
 
 
 @pytest.fixture(scope="module")
@@ -105,10 +132,10 @@ def test_every_call_is_recorded_once(order: tuple[str, ...], folder: Path, serve
     program, data = tmp_path / "program.py", tmp_path / "data"
     program.write_text(PROGRAM)
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
-    environment = {**os.environ, "ARTTRACE_DIR": str(data), "PYTHONPATH": path}
+    own = {"ARTTRACE_DIR": str(data), "PYTHONPATH": path, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     done = subprocess.run(
         [sys.executable, str(program), server.url, *order],
-        env=environment,
+        env={**os.environ, **own},
         capture_output=True,
         text=True,
         timeout=300,
