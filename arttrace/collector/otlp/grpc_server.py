@@ -1,11 +1,17 @@
-"""OTLP over gRPC, for senders that speak nothing else: the same checks, the same journal, the same acks."""
+"""OTLP over gRPC, for senders that speak nothing else: the same checks, the same journal, the same acks.
+
+Messages are read by an event loop and handled in threads, so that one whose message does not come takes none. Its
+connection ends by its age: gRPC has no limit on the time for a message.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import grpc
 
@@ -19,8 +25,17 @@ from arttrace.store.server.responses import Refused
 
 SERVICE = "opentelemetry.proto.collector.trace.v1.TraceService"
 
+_T = TypeVar("_T")
+
 _THREADS = 16
 _STOP_S = 5.0
+_AGE_S = 60.0
+"""After which a connection begins no further request; a sender makes a new one."""
+_GRACE_S = 20.0
+"""For which it may then bring those to an end that it has begun."""
+_HANDSHAKE_S = 10.0
+_STREAMS = 100
+"""Of one connection, at a time."""
 
 
 @contextlib.contextmanager
@@ -29,22 +44,47 @@ def serving_grpc(
 ) -> Iterator[int]:
     """Serves `Export` while it is entered, and gives the port. Raises ArttraceError when the port is taken."""
     method = grpc.unary_unary_rpc_method_handler(_Export(traces, budget, guard))  # bytes in, bytes out
-    server = grpc.server(
-        ThreadPoolExecutor(_THREADS, "arttrace-grpc"),
-        options=[("grpc.max_receive_message_length", max_body_bytes), ("grpc.so_reuseport", 0)],
-    )
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Export": method}),))
+    options = [
+        ("grpc.max_receive_message_length", max_body_bytes),
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_connection_age_ms", int(_AGE_S * 1000)),
+        ("grpc.max_connection_age_grace_ms", int(_GRACE_S * 1000)),
+        ("grpc.server_handshake_timeout_ms", int(_HANDSHAKE_S * 1000)),
+        ("grpc.max_concurrent_streams", _STREAMS),
+    ]
+    with ThreadPoolExecutor(_THREADS, "arttrace-grpc") as threads, _loop() as run:
+
+        async def start() -> tuple[grpc.aio.Server, int]:
+            server = grpc.aio.server(threads, options=options)
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Export": method}),))
+            bound = server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+            await server.start()
+            return server, bound
+
+        try:
+            server, bound = run(start())
+        except RuntimeError as error:
+            raise ArttraceError(
+                f"port {port} on {host} cannot be used for gRPC", "Pass another port with --grpc-port."
+            ) from error
+        try:
+            yield bound
+        finally:
+            run(server.stop(_STOP_S))
+
+
+@contextlib.contextmanager
+def _loop() -> Iterator[Callable[[Coroutine[Any, Any, _T]], _T]]:
+    """Runs coroutines in an event loop of its own thread."""
+    loop = asyncio.SelectorEventLoop()
+    thread = threading.Thread(target=loop.run_forever, name="arttrace-grpc-loop", daemon=True)
+    thread.start()
     try:
-        bound = server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-    except RuntimeError as error:
-        raise ArttraceError(
-            f"port {port} on {host} cannot be used for gRPC", "Pass another port with --grpc-port."
-        ) from error
-    server.start()
-    try:
-        yield bound
+        yield lambda coroutine: asyncio.run_coroutine_threadsafe(coroutine, loop).result()
     finally:
-        server.stop(_STOP_S).wait()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
 class _Export:

@@ -1,0 +1,89 @@
+"""Senders over gRPC that do not get to the end of what they send keep nobody else out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from arttrace.collector.otlp import grpc_server
+from arttrace.collector.otlp.receiver import Traces
+from arttrace.collector.otlp.request_bodies import Budget
+from arttrace.collector.spool import Sink
+from arttrace.paths import DataDir
+from arttrace.store.server.auth import Guard
+
+METHOD = f"/{grpc_server.SERVICE}/Export"
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> Iterator[Sink]:
+    sink = Sink(DataDir(tmp_path))
+    yield sink
+    sink.close()
+
+
+def serving(sink: Sink) -> Any:
+    budget = Budget(1 << 20)
+    traces = Traces(sink, budget, 1 << 20)
+    return grpc_server.serving_grpc(traces, budget, Guard(None), host="127.0.0.1", port=0, max_body_bytes=1 << 20)
+
+
+def request() -> bytes:
+    message = ExportTraceServiceRequest()
+    spans = message.resource_spans.add().scope_spans.add().spans
+    spans.add(trace_id=b"\x01" * 16, span_id=b"\x02" * 8, name="chat m", start_time_unix_nano=5, end_time_unix_nano=9)
+    return message.SerializeToString()
+
+
+class Stalled:
+    """A call whose message does not come."""
+
+    def __init__(self, port: int) -> None:
+        self._over = threading.Event()
+        self._channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)])
+        self.call = self._channel.stream_unary(METHOD).future(self._nothing())
+
+    def _nothing(self) -> Iterator[bytes]:
+        self._over.wait(100)
+        yield from ()
+
+    def close(self) -> None:
+        self._over.set()
+        self._channel.close()
+
+
+def test_stalled_uploads_take_no_thread(sink: Sink) -> None:
+    with ExitStack() as stack:
+        port = stack.enter_context(serving(sink))
+        for _ in range(2 * grpc_server._THREADS):
+            stack.callback(Stalled(port).close)
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            for _ in range(20):
+                assert channel.unary_unary(METHOD)(request(), timeout=60) == b""
+
+
+def test_a_stalled_upload_ends(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_server, "_AGE_S", 1.0)
+    monkeypatch.setattr(grpc_server, "_GRACE_S", 0.5)
+    with serving(sink) as port:
+        stalled = Stalled(port)
+        try:
+            assert isinstance(stalled.call.exception(timeout=60), grpc.RpcError)
+        finally:
+            stalled.close()
+
+
+def test_what_has_come_is_answered_while_the_server_ends(sink: Sink) -> None:
+    with serving(sink) as port, grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        answers = [channel.unary_unary(METHOD).future(request(), timeout=60) for _ in range(50)]
+        first = answers[0].result()
+    assert first == b""
+    codes = {answer.code() for answer in answers}
+    assert codes <= {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
