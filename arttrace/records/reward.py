@@ -44,6 +44,11 @@ class _Clock:
             self._last = max(time.time_ns(), self._last + 1, after + 1)
             return self._last
 
+    def resume(self, last_ns: int) -> None:
+        """Go on after the last time that an earlier process gave."""
+        with self._lock:
+            self._last = max(self._last, last_ns)
+
 
 reward_clock: Final = _Clock()
 

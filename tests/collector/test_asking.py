@@ -4,12 +4,14 @@ leaving, not by sending half a request."""
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -21,12 +23,13 @@ from arttrace.collector.spool import Sink
 from arttrace.errors import StoreError
 from arttrace.paths import DataDir
 from arttrace.store import Store, open_store
-from arttrace.store.access import sql
+from arttrace.store.access import remote, sql
 from arttrace.store.access.remote import read_owner
-from arttrace.store.server import limits, timeouts
+from arttrace.store.file import cancellation
+from arttrace.store.server import limits, owner, timeouts
 from arttrace.store.server.asgi import App
 from arttrace.store.server.auth import Guard
-from arttrace.store.server.owner import HOST, hold_store, http_server, listen, url_of
+from arttrace.store.server.owner import HOST, answering, hold_store, http_server, listen, url_of
 
 ENDLESS = "SELECT count(*) FROM range(1000000) a, range(1000000) b, range(1000) c"
 
@@ -112,10 +115,19 @@ def test_many_queries_keep_nobody_else_from_the_store(owned: Store, data: DataDi
 
 
 def test_a_query_has_so_long(owned: Store, data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "QUERY_S", 0.3)
+    monkeypatch.setattr(cancellation, "QUERY_S", 0.3)
     with open_store(data) as store, pytest.raises(StoreError, match=r"took longer than 0\.3 seconds"):
         store.sql(ENDLESS)
     assert owned._file.readers == 0
+
+
+def test_a_query_in_ones_own_process_has_so_long_too(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cancellation, "QUERY_S", 0.3)
+    with Store.open(data, create=True) as store:
+        with pytest.raises(StoreError, match=r"took longer than 0\.3 seconds"):
+            store.sql(ENDLESS)
+        monkeypatch.undo()
+        assert store.sql("SELECT 1")[1] == [(1,)]
 
 
 def test_one_waits_for_its_turn_so_long(owned: Store, data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,3 +281,38 @@ def ended(connection: socket.socket) -> bool:
         return connection.recv(65536) == b""
     except ConnectionResetError:
         return True
+
+
+def test_a_collector_elsewhere_that_restarts_is_asked_again(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARTTRACE_API_KEY", "key")
+    with Store.open(data, create=True) as store, contextlib.ExitStack() as stack:
+        with answering(store, "key"):
+            found = read_owner(data)
+            assert found is not None
+            asked = stack.enter_context(open_store(dataclasses.replace(data, url=found.url)))
+        port = int(found.url.rpartition(":")[2])
+        monkeypatch.setattr(owner, "listen", lambda host, _port: listen(host, port))
+        waits: list[float] = []
+
+        def restart(pause_s: float) -> None:
+            waits.append(pause_s)
+            if len(waits) == 3:
+                stack.enter_context(answering(store, "key"))
+
+        monkeypatch.setattr(remote, "time", SimpleNamespace(monotonic=time.monotonic, sleep=restart))
+        asked.append(research_run("a"))
+        assert [one.id for one in asked.summaries()] == ["a"]
+        assert len(waits) >= 3
+
+
+def test_a_collector_elsewhere_that_is_gone_is_an_error_in_the_end(
+    data: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARTTRACE_API_KEY", "key")
+    with Store.open(data, create=True) as store, answering(store, "key"):
+        found = read_owner(data)
+        assert found is not None
+        asked = open_store(dataclasses.replace(data, url=found.url))
+    monkeypatch.setattr(remote, "RETRY_S", 0.2)
+    with asked, pytest.raises(StoreError, match="does not answer"):
+        asked.summaries()

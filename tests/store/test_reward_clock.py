@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from arttrace.commands import cli
 from arttrace.paths import DataDir
 from arttrace.records.reward import reward_clock
 from arttrace.store import Store
+from trainer.gateway.recording.recorder import GatewayRecorder
 from trainer.gateway.recording.trajectories import RewardOrder, Trajectories
 
 
@@ -25,6 +27,21 @@ def test_a_correction_at_the_gateway(tmp_path: Path, monkeypatch: pytest.MonkeyP
             store.append([Trajectories.reward("a", RewardOrder(value, id="one"))])
         assert [reward.value for reward in store.trajectory("a").rewards] == [1.0]
         assert store.sql("SELECT value FROM rewards")[1] == [(1.0,)]
+
+
+def test_a_correction_at_a_gateway_that_was_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, data = time.time_ns(), DataDir(tmp_path)
+    for value, clock in ((0.0, now), (1.0, now - 3600 * 10**9)):
+        with monkeypatch.context() as patch:
+            patch.setattr(reward_clock, "_last", 0)  # as in a process of its own
+            recorder = GatewayRecorder(data.spool)
+            patch.setattr(time, "time_ns", lambda clock=clock: clock)
+            asyncio.run(recorder.reward("a", RewardOrder(value, id="one")))
+            recorder.close()
+    with Store.open(data, create=True) as store:
+        store.append(research_run("a"))
+        store.ingest_spool()
+        assert [reward.value for reward in store.trajectory("a").rewards] == [1.0]
 
 
 def test_a_correction_by_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

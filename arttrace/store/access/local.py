@@ -27,6 +27,7 @@ from arttrace.records.reward import Judgement, Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store.access.sql import run_query
+from arttrace.store.file import cancellation
 from arttrace.store.file.connections import SharedFile
 from arttrace.store.file.duckdb_file import copy_beside
 from arttrace.store.file.interrupts import ctrl_c_as_usual
@@ -353,14 +354,14 @@ class Store:
     def sql(self, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Column names and rows of a query over the views `trajectories`, `calls`, `rewards`, `policy_steps` and
         `spans`. It reads the store and nothing else: no file, no address, whoever asks. Raises StoreError when DuckDB
-        refuses it, or when it is not one that only reads."""
+        refuses it, or when it is not one that only reads; Stopped when it takes longer than 300 seconds."""
         with self._file.lock:
             connection = self._file.opened()
             with self._file.if_possible():
                 place(connection)
         if _of_tools(query):  # those that no span recorded are known once a trajectory is built
             self._summaries(self._given())
-        with self._file.reading() as connection:
+        with cancellation.bounded(), self._file.reading() as connection:
             return run_query(connection, query)
 
     def _given(

@@ -28,9 +28,9 @@ def open_store(data: DataDir, *, create: bool = False) -> AnyStore:
     endpoint, _ = endpoints()
     if data.url or (endpoint and data == DataDir.resolve() and read_owner(data) is None):
         endpoint = data.url or str(endpoint)
-        elsewhere = RemoteStore(data, Asking(endpoint.rstrip("/"), os.environ.get("ARTTRACE_API_KEY")), None)
-        _take_in(elsewhere, endpoint, "--url" if data.url else "ARTTRACE_ENDPOINT")
-        return elsewhere
+        asking = Asking(endpoint.rstrip("/"), os.environ.get("ARTTRACE_API_KEY"))
+        _take_in(asking, endpoint, "--url" if data.url else "ARTTRACE_ENDPOINT")
+        return RemoteStore(data, asking, None)
     found = _find(data, create)
     if isinstance(found, Store):
         return found
@@ -39,17 +39,18 @@ def open_store(data: DataDir, *, create: bool = False) -> AnyStore:
     return store
 
 
-def _take_in(store: RemoteStore, endpoint: str, said_by: str) -> None:
+def _take_in(asking: Asking, endpoint: str, said_by: str) -> None:
+    """Asked once: where nobody answers from the first, the address is more likely wrong than its owner restarting."""
     try:
-        store.ingest_spool()
+        asking.ask("ingest_spool", {})
     except OwnerGone as error:
-        store.close()
+        asking.close()
         raise StoreError(
             f"the collector at {endpoint} ({said_by}) does not answer",
             f"Start it, or leave {said_by} out to read the data directory on this machine.",
         ) from error
     except BaseException:
-        store.close()
+        asking.close()
         raise
 
 

@@ -166,8 +166,8 @@ class Asking:
 class RemoteStore:
     """A store that another process owns, with the methods of `Store`; threads may share it.
 
-    When the owner ends, `reopen` finds the next one, or opens the store here; None: the owner is elsewhere, and its
-    end is an error.
+    When the owner ends, `reopen` finds the next one, or opens the store here; None: the owner is elsewhere, where it is
+    asked again until it answers.
     """
 
     def __init__(self, data: DataDir, asking: Asking, reopen: Callable[[], Asking | Store] | None) -> None:
@@ -291,12 +291,13 @@ class RemoteStore:
             try:
                 return run(self._backend)
             except OwnerGone:
-                if self._reopen is None or time.monotonic() > deadline:
+                if time.monotonic() > deadline:
                     raise
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
-            self._backend.close()
-            self._backend = self._reopen()
+            if self._reopen is not None:
+                self._backend.close()
+                self._backend = self._reopen()
 
 
 def read_owner(data: DataDir) -> Owner | None:

@@ -11,6 +11,10 @@ import duckdb
 
 from arttrace.errors import StoreError
 
+QUERY_S = 300.0
+"""For which a query of somebody's own may run."""
+_AGAIN_S = 0.2
+
 _current: contextvars.ContextVar[Stop | None] = contextvars.ContextVar("arttrace_stop", default=None)
 
 
@@ -60,6 +64,33 @@ class Stop:
         finally:
             with self._lock:
                 self._connections.discard(connection)
+
+
+def took_too_long(limit_s: float) -> tuple[str, str]:
+    """Why a query is stopped, and what to do about it."""
+    return f"the query took longer than {limit_s:g} seconds", "Ask for less at a time."
+
+
+@contextlib.contextmanager
+def bounded() -> Iterator[None]:
+    """What is read meanwhile is stopped after QUERY_S, unless somebody watches over it who may stop it anyway."""
+    if _current.get() is not None:
+        yield
+        return
+    stop, over, limit_s = Stop(), threading.Event(), QUERY_S
+
+    def watch() -> None:
+        wait_s = limit_s
+        while not over.wait(wait_s):
+            stop(*took_too_long(limit_s))
+            wait_s = _AGAIN_S
+
+    threading.Thread(target=watch, name="arttrace-query-limit", daemon=True).start()
+    try:
+        with stop.current():
+            yield
+    finally:
+        over.set()
 
 
 def stoppable(connection: duckdb.DuckDBPyConnection) -> contextlib.AbstractContextManager[None]:

@@ -10,11 +10,10 @@ from typing import TypeVar
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
-from arttrace.store.file.cancellation import Stop
+from arttrace.store.file import cancellation
+from arttrace.store.file.cancellation import Stop, took_too_long
 from arttrace.store.server.responses import Refused
 
-QUERY_S = 300.0
-"""For which a query of somebody's own may run."""
 QUERIES = 4
 """Of those, at a time."""
 OTHERS = 16
@@ -41,7 +40,7 @@ class Turns:
         try:
             await _turn(turns, gone)
             try:
-                return await self._run(run, gone, QUERY_S if is_query else None)
+                return await self._run(run, gone, cancellation.QUERY_S if is_query else None)
             finally:
                 turns.release()
         finally:
@@ -61,7 +60,7 @@ class Turns:
                 if gone.done():
                     stop("whoever asked has left")
                 else:
-                    stop(f"the query took longer than {limit_s:g} seconds", "Ask for less at a time.")
+                    stop(*took_too_long(limit_s or 0.0))
                 await asyncio.wait((running,), timeout=_AGAIN_S)
         except asyncio.CancelledError:  # the server ends
             stop("the owner of the store ends")

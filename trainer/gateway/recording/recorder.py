@@ -29,6 +29,7 @@ from arttrace.records.span import SpanRow
 from arttrace.wire import Ending, Exchange, decode
 from trainer.gateway.errors import Refusal
 from trainer.gateway.recording.identity import CallOwner
+from trainer.gateway.recording.reward_times import RewardTimes
 from trainer.gateway.recording.trajectories import SCOPE_NAME, EndOrder, EndReport, RewardOrder, Trajectories
 from trainer.output.log import Problem
 
@@ -69,6 +70,7 @@ class GatewayRecorder:
         self._project = project
         self._rules = rules or ContentRules()
         self._say = say
+        self._reward_times = RewardTimes(spool.parent)
         self._journal = JournalWriter(spool, fsync_interval_s=_SYNC_INTERVAL_S, max_total_bytes=MAX_SPOOL_BYTES)
         self._jobs: queue.SimpleQueue[tuple[Job | None, int]] = queue.SimpleQueue()
         self._waiting_bytes = 0
@@ -139,6 +141,7 @@ class GatewayRecorder:
                 for record in records:
                     self._journal.append(self._encoded(record))
                 self._journal.sync()
+                self._reward_times.note(records)
             except BaseException as error:  # noqa: BLE001  whoever waits gets it
                 done.set_exception(error)
             else:

@@ -1,0 +1,31 @@
+"""The time of the gateway's last reward, kept beside the spool: a correction is later than what it corrects, also where
+the gateway was started again and the clock set back in between."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from arttrace.records.record import Record
+from arttrace.records.reward import Reward, reward_clock
+
+_NAME = "last_reward"
+
+
+class RewardTimes:
+    """Rewards given from now on are later than those noted here, by whichever process."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / _NAME
+        with contextlib.suppress(OSError, ValueError):
+            reward_clock.resume(int(self._path.read_text()))
+
+    def note(self, records: Iterable[Record]) -> None:
+        """Keep the time of the rewards among records. A disk that does not take it has refused the records before."""
+        last = max((record.time_ns for record in records if isinstance(record, Reward)), default=0)
+        if last:
+            with contextlib.suppress(OSError):
+                made = self._path.with_name(f".{_NAME}")
+                made.write_text(str(last))
+                made.replace(self._path)
