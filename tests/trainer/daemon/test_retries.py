@@ -1,0 +1,88 @@
+"""What may pass is waited for: a gateway, a full disk, a judge; over HTTP where it is a judge."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemon_site import Site, StandInGateway, until
+
+from arttrace.rewards.judge_prompt import parse_prompt
+from trainer.daemon.scoring import JudgeTerms
+from trainer.serving import PublishReport
+from trainer.serving.client import GatewayGone
+
+
+def test_a_gateway_that_restarts_is_waited_for_and_told_once(site: Site) -> None:
+    site.group("g", 0.0, 1.0)
+    site.gateway.gone = 3
+    daemon = site.run(max_steps=1)
+    assert site.said == ["starting: waiting, because the gateway does not answer", "starting: going on"]
+    site.gateway.gone = 0
+    assert (site.gateway.step, daemon.state.reason) == (1, "policy@1 is there, as was asked for")
+
+
+def test_a_version_that_could_not_be_published_is_published_by_the_next_start(site: Site) -> None:
+    site.group("g", 0.0, 1.0)
+    daemon = site.daemon()
+    runner = threading.Thread(target=daemon.run)
+
+    def dead(step: int, path: Path) -> PublishReport:
+        raise GatewayGone("the gateway does not answer")
+
+    site.gateway.publish = dead  # type: ignore[method-assign]
+    runner.start()
+    until(lambda: daemon.state.state == "publish" and "does not answer" in daemon.state.reason)
+    site.stop.set()
+    runner.join(30)
+    assert site.store.policy_steps("policy") == []
+    site.stop.clear()
+    site.gateway = StandInGateway()
+    site.run(max_steps=1)
+    assert site.gateway.step == 1
+    assert [step.step for step in site.store.policy_steps("policy")] == [1]
+    assert site.learner.trained == [{"g-0", "g-1"}]
+
+
+def test_a_full_disk_is_waited_for_with_the_step_in_memory(site: Site) -> None:
+    site.learner.full = 2
+    site.group("g", 0.0, 1.0)
+    site.run(max_steps=1)
+    assert site.learner.trained == [{"g-0", "g-1"}]
+    assert len(site.said) == 2
+    assert "No space left on device" in site.said[0]
+    assert [path.name for path in site.checkpoints.path(1).iterdir() if path.name == "half"] == []
+
+
+def test_a_judge_that_is_down_is_waited_for_and_asked_once_per_group(
+    site: Site, judge_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge_server.script += [judge_server.fails(503, "overloaded")] * 5
+    site.group("g", None, None)
+    scores = iter([0.25, 0.75])
+
+    def scored(request: dict[str, Any]) -> list[dict[str, Any]]:
+        ids = parse_prompt(request["messages"][1]["content"])
+        return [{"trajectory_id": id, "explanation": "", "score": next(scores)} for id in ids]
+
+    monkeypatch.setattr(type(judge_server), "scores", staticmethod(scored))
+    site.run(JudgeTerms("openai/stand-in", judge_server.url), max_steps=1)
+    assert site.said[0].startswith("score: waiting, because the judge openai/stand-in")
+    assert site.said[1] == "score: going on"
+    assert len(judge_server.requests) == 6
+    [step] = site.store.policy_steps("policy")
+    assert step.metrics["reward_mean"] == 0.5
+    assert step.metrics["judge_tokens"] == 110
+    assert site.states.count("score") == 1
+
+
+def test_a_judge_without_a_key_ends_it_and_nothing_is_consumed(site: Site, judge_server: Any) -> None:
+    judge_server.script += [judge_server.fails(401, "no key")]
+    site.group("g", None, None)
+    daemon = site.daemon(JudgeTerms("openai/stand-in", judge_server.url), max_steps=1)
+    with pytest.raises(Exception, match="needs a key"):
+        daemon.run()
+    assert (daemon.state.state, site.consumed()) == ("failed", [])
+    assert daemon.state.plan is not None

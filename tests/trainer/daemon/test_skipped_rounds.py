@@ -1,0 +1,102 @@
+"""Rounds that teach nothing or have no sound numbers: skipped with a reason, nothing lost or trained twice."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from daemon_site import Site
+from recorded_runs import recorded_group
+
+from arttrace.errors import TrainingError
+from trainer.daemon.prometheus import render
+from trainer.daemon.state import read_state, write_state
+from trainer.learner.interface import NotFinite, StepMetrics
+
+
+def test_equal_rewards_are_set_aside_and_named_by_the_next_manifest(site: Site) -> None:
+    site.group("equal", 1.0, 1.0)
+    site.group("good", 0.0, 1.0, at=2000)
+    site.run(max_steps=1)
+    assert site.learner.trained == [{"good-0", "good-1"}]
+    assert sorted(site.consumed()) == ["equal-0", "equal-1", "good-0", "good-1"]
+    assert site.said == ["skipped: all rewards within each group are equal"]
+
+
+def test_what_was_set_aside_stays_so_over_a_restart(site: Site) -> None:
+    site.group("equal", 1.0, 1.0)
+    first = site.run()
+    assert first.state.reason == "asked to stop"
+    assert [one.trajectory_id for one in first.state.set_aside] == ["equal-0", "equal-1"]
+    site.stop.clear()
+    site.said.clear()
+    site.group("good", 0.0, 1.0)
+    site.run(max_steps=1)
+    assert site.said == []
+    assert sorted(site.consumed()) == ["equal-0", "equal-1", "good-0", "good-1"]
+
+
+def test_want_of_signal_never_ends_it(site: Site) -> None:
+    for n in range(25):
+        site.group(f"equal{n}", 1.0, 1.0, at=n)
+    daemon = site.run()
+    assert (daemon.state.state, daemon.state.reason, daemon.state.step) == ("stopped", "asked to stop", 0)
+    assert (daemon.state.skips, len(daemon.state.pauses), len(daemon.state.set_aside)) == (25, 25, 50)
+
+
+def test_a_solved_scenario_is_skipped_for_a_while_and_then_looked_at_again(site: Site) -> None:
+    site.group("solved", 1.0, 1.0)
+    site.run()
+    site.stop.clear()
+    site.store.append(recorded_group("solved", (0.0, 1.0, 1.0, 1.0)))  # two that were set aside, two new ones
+    again = site.run()
+    assert (again.state.step, again.state.queue.paused, again.state.queue.ready) == (0, 1, 0)
+    assert "arttrace_train_groups_paused" in render(again.state).decode()
+    [pause] = again.state.pauses
+    assert (pause.key, pause.times) == ("solved", 1)
+    state = msgspec.structs.replace(again.state, pauses=(msgspec.structs.replace(pause, until_ns=1),))
+    write_state(site.checkpoints.directory, state)
+    site.stop.clear()
+    site.run(solved_pause=0.001)
+    state = read_state(site.checkpoints.directory)
+    assert state is not None
+    assert [one.times for one in state.pauses] == [2], "equal again: it waits twice as long"
+
+
+def test_numbers_that_are_never_finite_end_it_with_a_reason(site: Site) -> None:
+    def nan() -> StepMetrics:
+        raise NotFinite("The loss is not a finite number.")
+
+    site.learner.script += [nan] * 4
+    for n in range(4):
+        site.group(f"g{n}", 0.0, 1.0)
+    with pytest.raises(TrainingError, match="3 rounds in a row had numbers that are not finite") as stopped:
+        site.run(max_skips=3)
+    state = read_state(site.checkpoints.directory)
+    assert state is not None
+    assert (state.state, state.reason, state.hint) == ("failed", stopped.value.message, stopped.value.hint)
+
+
+def test_a_loss_that_is_not_finite_costs_its_round_only(site: Site) -> None:
+    def nan() -> StepMetrics:
+        raise NotFinite("The loss is not a finite number.")
+
+    site.learner.script.append(nan)
+    site.group("bad", 0.0, 1.0)
+    site.group("good", 0.0, 1.0, at=2000)
+    daemon = site.run(max_steps=1)
+    assert site.learner.trained == [{"good-0", "good-1"}]
+    assert (daemon.state.step, daemon.state.skips) == (1, 0)
+    assert site.said == ["skipped: The loss is not a finite number."]
+
+
+def test_a_step_that_the_learner_refuses_ends_it_and_consumes_nothing(site: Site) -> None:
+    def refused() -> StepMetrics:
+        raise TrainingError("The policy is 2.5 nats per token away from its reference.")
+
+    site.learner.script += [StepMetrics, refused]
+    for n in range(3):
+        site.group(f"g{n}", 0.0, 1.0, at=n * 2000)
+    with pytest.raises(TrainingError, match=r"2\.5 nats per token away"):
+        site.run()
+    assert site.checkpoints.latest() == site.gateway.step == 1
+    assert site.consumed() == ["g0-0", "g0-1"]
