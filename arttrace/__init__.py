@@ -16,9 +16,9 @@ if TYPE_CHECKING:
         update,
     )
     from arttrace.capture.base.receiver import Receiver
-    from arttrace.capture.calls.routing import route
     from arttrace.capture.decorators import agent, tool, trajectory
     from arttrace.capture.middleware import ASGIMiddleware, WSGIMiddleware
+    from arttrace.capture.route import route
 
 __all__ = [
     "ASGIMiddleware",
@@ -44,7 +44,7 @@ _MODULES = {
     "Receiver": "base.receiver",
     "WSGIMiddleware": "middleware",
     "agent": "decorators",
-    "route": "calls.routing",
+    "route": "route",
     "tool": "decorators",
     "trajectory": "decorators",
 }

@@ -12,15 +12,17 @@ from msgspec.structs import replace
 
 from arttrace.capture.base.guard import Guard, logger
 from arttrace.capture.base.receiver import Receiver
+from arttrace.capture.base.sample_rate import Sample
 from arttrace.capture.base.settings import Orphans, Settings
-from arttrace.capture.context import known_runs, program
+from arttrace.capture.context import program
 from arttrace.capture.context.flow import calling_flow, current_flow, set_flow
-from arttrace.capture.context.sampling import Sample
-from arttrace.capture.context.scope import RunOverrides, Scope, record_reward
+from arttrace.capture.context.recorded_tools import RecordedTools
+from arttrace.capture.context.rewards import record_reward, warn_unknown_run
+from arttrace.capture.context.run import RunOverrides
 from arttrace.capture.decorators import trajectory
 from arttrace.capture.export import lifecycle
+from arttrace.capture.handle import RunHandle, handle_of
 from arttrace.capture.patches import hooks
-from arttrace.capture.rollout.recorded_tools import RecordedTools
 from arttrace.content import ContentMode, Mask
 
 _guard = Guard("the public functions")
@@ -84,14 +86,14 @@ def init(
         hooks.install(again=True)
 
 
-def current_trajectory() -> Scope | None:
+def current_trajectory() -> RunHandle | None:
     """The root of the trajectory that the caller runs in (`.id` is the trajectory's), or None outside of one.
 
     Under `arttrace run` the program's own trajectory is the outermost.
     """
     with _guard:
         scope = calling_flow().scope or program.scope()
-        return None if scope is None else scope.root
+        return None if scope is None else handle_of(scope.root)
     return None
 
 
@@ -108,7 +110,7 @@ def reward(value: float, name: str = "reward", *, trajectory_id: str | None = No
             logger.warning("arttrace: reward(%r) outside a trajectory and without trajectory_id was not recorded", name)
         elif not lifecycle.recorder().settings.disabled:
             if trajectory_id is not None:
-                known_runs.tell_unknown(trajectory_id)
+                warn_unknown_run(trajectory_id)
             record_reward(target, value, name)
 
 

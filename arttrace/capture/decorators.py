@@ -27,9 +27,10 @@ from arttrace.capture.context.generators import (
     finish,
     named_as,
 )
-from arttrace.capture.context.scope import NoScope, Scope, ScopeKind, open_scope
+from arttrace.capture.context.position import ScopeKind
+from arttrace.capture.context.scope import Scope, open_scope, recorded_answer
+from arttrace.capture.handle import RunHandle, handle_of
 from arttrace.capture.patches import hooks
-from arttrace.capture.rollout.recorded_tools import recorded
 from arttrace.content import ContentMode
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -82,13 +83,14 @@ class ScopeDecorator:
             return _Instrumented(fn, self._wrapper(fn), self._kind)  # type: ignore[return-value]
         return fn
 
-    def __enter__(self) -> Scope | NoScope:
+    def __enter__(self) -> RunHandle:
         scope = self._open(self._name or self._kind, None, None)
-        if scope is None:
-            return NoScope()
-        with _stepping:
-            scope.opened_by, scope.before = self, scope.enter()
-        return scope
+        if scope is not None:
+            with _stepping:
+                scope.opened_by, scope.before = self, scope.enter()
+        with _opening:
+            return handle_of(scope)
+        return RunHandle(None)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -96,13 +98,13 @@ class ScopeDecorator:
         flow = current_flow()
         scope = flow.scope
         # One object may be entered by several tasks, or where nothing is recorded: what ends is what this flow opened.
-        if scope is None or flow.muted or scope.opened_by is not self or scope.before is None:
+        if not isinstance(scope, Scope) or flow.muted or scope.opened_by is not self or scope.before is None:
             return
         with _stepping:
             scope.leave(scope.before)
         close(scope, error)
 
-    async def __aenter__(self) -> Scope | NoScope:
+    async def __aenter__(self) -> RunHandle:
         return self.__enter__()
 
     async def __aexit__(
@@ -169,7 +171,7 @@ class ScopeDecorator:
         def in_function(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             scope = start(wrapped, args, kwargs)
             try:
-                answer = recorded(scope)
+                answer = recorded_answer(scope)
                 with Step(scope):
                     result = wrapped(*args, **kwargs) if answer is None else answer()
             except BaseException as error:

@@ -18,9 +18,9 @@ from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 
 from arttrace.capture.base.guard import Guard
+from arttrace.capture.base.remote_context import BAGGAGE, parse
 from arttrace.capture.context.flow import current_flow, set_flow
-from arttrace.capture.context.propagation import BAGGAGE, parse
-from arttrace.capture.context.remote_parent import Place, place_of
+from arttrace.capture.context.propagation import RemoteParent, remote_parent
 from arttrace.capture.patches import hooks
 
 _joining = Guard("joining a trajectory of another process")
@@ -38,13 +38,13 @@ class ASGIMiddleware:
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Messages, send: Messages) -> None:
         """Answer one request; lifespan and other messages pass."""
-        place = None
+        parent = None
         with _joining:
             values = [value.decode("latin-1") for name, value in scope.get("headers", ()) if name == b"baggage"]
-            place = _place(values)
-        if place is None:
+            parent = _parent(values)
+        if parent is None:
             return await self.app(scope, receive, send)
-        with _Inside(place):
+        with _Inside(parent):
             return await self.app(scope, receive, send)
 
 
@@ -57,28 +57,28 @@ class WSGIMiddleware:
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Answer one request."""
-        place = None
+        parent = None
         with _joining:
-            place = _place([environ["HTTP_BAGGAGE"]] if "HTTP_BAGGAGE" in environ else [])
-        if place is None:
+            parent = _parent([environ["HTTP_BAGGAGE"]] if "HTTP_BAGGAGE" in environ else [])
+        if parent is None:
             return self.app(environ, start_response)
-        with _Inside(place):
+        with _Inside(parent):
             body = self.app(environ, start_response)
-        return body if isinstance(body, (list, tuple)) else _Body(body, place)
+        return body if isinstance(body, (list, tuple)) else _Body(body, parent)
 
 
 class _Body:
     """An answer that is made while it is read: each part inside the trajectory."""
 
-    def __init__(self, body: Iterable[bytes], place: Place) -> None:
+    def __init__(self, body: Iterable[bytes], parent: RemoteParent) -> None:
         self._body = body
-        self._place = place
+        self._parent = parent
 
     def __iter__(self) -> Iterator[bytes]:
-        with _Inside(self._place):
+        with _Inside(self._parent):
             parts = iter(self._body)
         while True:
-            with _Inside(self._place):
+            with _Inside(self._parent):
                 try:
                     part = next(parts)
                 except StopIteration:
@@ -88,28 +88,28 @@ class _Body:
     def close(self) -> None:
         close = getattr(self._body, "close", None)
         if close is not None:
-            with _Inside(self._place):
+            with _Inside(self._parent):
                 close()
 
 
 class _Inside:
-    """Makes a place current in the caller's flow, for the length of a block."""
+    """Makes a remote parent current in the caller's flow, for the length of a block."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, parent: RemoteParent) -> None:
+        self._parent = parent
 
     def __enter__(self) -> None:
         self._before = current_flow()
-        set_flow(replace(self._before, scope=self._place, execution=None))
+        set_flow(replace(self._before, scope=self._parent, execution=None))
 
     def __exit__(self, *_: object) -> None:
         set_flow(self._before)
 
 
-def _place(values: list[str]) -> Place | None:
+def _parent(values: list[str]) -> RemoteParent | None:
     if not any(BAGGAGE in value for value in values):
         return None
     context = _propagator.extract({"baggage": ",".join(values)}, Context())
     text = baggage.get_baggage(BAGGAGE, context)
-    carried = parse(text) if isinstance(text, str) else None
-    return None if carried is None else place_of(carried)
+    sent = parse(text) if isinstance(text, str) else None
+    return None if sent is None else remote_parent(sent)

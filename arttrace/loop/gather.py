@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from arttrace.capture.api import flush
 from arttrace.capture.context.flow import current_flow, set_flow
-from arttrace.capture.context.scope import RunOverrides
+from arttrace.capture.context.run import RunOverrides
 from arttrace.capture.export.lifecycle import recorder
 from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir

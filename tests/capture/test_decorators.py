@@ -24,8 +24,8 @@ import arttrace
 from arttrace import semconv
 from arttrace.capture.base import guard
 from arttrace.capture.base.settings import MAX_WAITING_BYTES, Settings
-from arttrace.capture.context import known_runs
-from arttrace.capture.context.scope import Scope
+from arttrace.capture.context import rewards as known_runs
+from arttrace.capture.context.flow import current_flow
 from arttrace.capture.export.recorder import Recorder
 from arttrace.paths import DataDir
 from arttrace.records.record import Record
@@ -575,11 +575,32 @@ def test_a_generator_leaves_its_consumers_scope_as_it_was(spans: Spans) -> None:
     with arttrace.trajectory(name="root"):
         running = numbers()
         next(running)
-        with arttrace.agent(name="consumer") as consumer:
+        with arttrace.agent(name="consumer"):
             next(running)
+            scope = current_flow().scope
             with arttrace.tool(name="inner"):
                 pass
         running.close()
     inner = next(span for span in spans() if span.name == "execute_tool inner")
-    assert isinstance(consumer, Scope)
-    assert inner.parent_span_id == f"{consumer.context.span_id:016x}"
+    assert scope is not None
+    assert inner.parent_span_id == f"{scope.context.span_id:016x}"
+
+
+def test_the_handle_of_a_run_shows_the_same_five_names_where_nothing_is_recorded() -> None:
+    def public(handle: object) -> list[str]:
+        return [name for name in dir(handle) if not name.startswith("_")]
+
+    with arttrace.trajectory(name="run") as run:
+        current = arttrace.current_trajectory()
+        with arttrace.tool(name="tool") as tool:
+            pass
+    with arttrace.no_capture(), arttrace.trajectory(name="not recorded") as disabled:
+        disabled.set_arguments(x=1)
+        disabled.set_result(2)
+        disabled.update(metadata={"a": 1}, tags=["b"])
+        disabled.reward(1.0)
+        assert disabled.id == ""
+    assert public(run) == ["id", "reward", "set_arguments", "set_result", "update"]
+    assert public(run) == public(tool) == public(disabled) == public(current)
+    assert dir(run) == dir(disabled)
+    assert current is run

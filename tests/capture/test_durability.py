@@ -25,6 +25,7 @@ import arttrace
 from arttrace import semconv
 from arttrace.capture.base.settings import Settings
 from arttrace.capture.context.flow import current_flow
+from arttrace.capture.export import lifecycle
 from arttrace.capture.export import recorder as recorder_module
 from arttrace.capture.export.recorder import Counts, Recorder
 from arttrace.journal import list_segments
@@ -106,11 +107,11 @@ def test_a_short_call_is_spooled_once_and_nothing_of_it_stays(
     spans: Callable[[], list[SpanRow]], server: ChatServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder_module, "_SHOWN_AFTER_S", 1000.0)
-    with arttrace.trajectory(name="root") as run:
+    with arttrace.trajectory(name="root"):
         OpenAI(base_url=server.url, api_key="sk-test-0123456789").chat.completions.create(
             model="m", messages=[{"role": "user", "content": "hi"}]
         )
-        recorder = run.recorder
+        recorder = lifecycle.recorder()
         assert recorder.flush()
         assert len(recorder._open) == 1  # the root
     assert len(spans()) == 2

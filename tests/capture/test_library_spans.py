@@ -23,7 +23,7 @@ import arttrace
 from arttrace import semconv
 from arttrace.capture.api import run_entry
 from arttrace.capture.base import guard
-from arttrace.capture.rollout.recorded_tools import RecordedTools
+from arttrace.capture.context.recorded_tools import RecordedTools
 from arttrace.records.rollout import RecordedTool, ToolRecord
 from arttrace.records.span import SpanRow
 from arttrace.trajectories import build_trajectories

@@ -27,8 +27,7 @@ import arttrace
 from arttrace import semconv
 from arttrace.capture import middleware
 from arttrace.capture.base.guard import failures
-from arttrace.capture.context import propagation
-from arttrace.capture.context.propagation import Carried, parse
+from arttrace.capture.base.remote_context import VARIABLE, RemoteContext, parse
 from arttrace.capture.patches import outgoing_headers, processes
 from arttrace.commands import cli
 from arttrace.records.reward import Reward
@@ -179,10 +178,10 @@ def test_a_child_gets_the_environment_it_was_given_and_one_variable(env: Any, sp
             assert shown() == outside
         positional = subprocess.Popen(SHOW, -1, None, None, subprocess.PIPE, None, None, True, False, None, env)
         assert set(json.loads(positional.communicate()[0])) == set(inside)
-    carried = parse(inside.pop(propagation.VARIABLE))
+    carried = parse(inside.pop(VARIABLE))
     assert carried is not None
     assert carried.trajectory_id == root.id
-    outside.pop(propagation.VARIABLE, None)
+    outside.pop(VARIABLE, None)
     assert inside == outside
 
 
@@ -210,7 +209,7 @@ def test_a_pool_that_cannot_pickle_says_so_as_before(spans: Spans) -> None:
     ["", "x", "00-" + "0" * 32 + "-" + "1" * 16 + "-01;trajectory=a", "00-" + "1" * 32 + "-" + "1" * 16 + "-01;"],
 )
 def test_a_line_that_says_nothing_joins_nothing(text: str, monkeypatch: pytest.MonkeyPatch, spans: Spans) -> None:
-    monkeypatch.setenv(propagation.VARIABLE, text)
+    monkeypatch.setenv(VARIABLE, text)
     with arttrace.trajectory(name="alone"):
         pass
     (root,) = spans()
@@ -218,10 +217,10 @@ def test_a_line_that_says_nothing_joins_nothing(text: str, monkeypatch: pytest.M
 
 
 def test_a_line_comes_back_as_it_was() -> None:
-    carried = Carried(1, 2, "run; of, ä=1", "e" * 16, "redacted", "my project", "/data dir")
-    assert parse(carried.text()) == carried
-    assert carried.text().isascii()
-    assert not set(carried.text()) & set(' ,"\\')
+    sent = RemoteContext(1, 2, "run; of, ä=1", "e" * 16, "redacted", "my project", "/data dir")
+    assert parse(sent.text()) == sent
+    assert sent.text().isascii()
+    assert not set(sent.text()) & set(' ,"\\')
 
 
 def test_a_failure_of_ours_is_not_noticed(
@@ -236,7 +235,8 @@ def test_a_failure_of_ours_is_not_noticed(
     with serving(arttrace.WSGIMiddleware(service)) as url:
         arttrace.init(project="test", dir=tmp_path / "data", propagate=["127.0.0.1"])
         with arttrace.trajectory(name="run"):
-            for module, name in ((processes, "carried_by"), (outgoing_headers, "carried_by"), (middleware, "parse")):
+            ours = (processes, "outgoing_context"), (outgoing_headers, "outgoing_context"), (middleware, "parse")
+            for module, name in ours:
                 with monkeypatch.context() as patch:
                     patch.setattr(module, name, broken)
                     assert subprocess.run([sys.executable, "-S", "-c", "pass"]).returncode == 0

@@ -28,7 +28,7 @@ from smolagents import Tool
 
 import arttrace
 from arttrace import semconv
-from arttrace.capture.rollout.recorded_tools import RecordedTools, ToolNotRecorded
+from arttrace.capture.context.recorded_tools import RecordedTools, ToolNotRecorded
 from arttrace.records.rollout import ToolRecord
 from arttrace.records.span import SpanRow
 from arttrace.trajectories import build_trajectories

@@ -10,8 +10,8 @@ import pytest
 from pydantic import BaseModel
 
 import arttrace
+from arttrace.capture.context.recorded_tools import RecordedTools, ToolNotRecorded
 from arttrace.capture.patches.frameworks.runs import Called, ToolRun
-from arttrace.capture.rollout.recorded_tools import RecordedTools, ToolNotRecorded
 from arttrace.records.rollout import RecordedTool, ToolRecord
 
 pytestmark = pytest.mark.usefixtures("records")

@@ -21,8 +21,9 @@ from spool import read_spans
 
 import arttrace
 from arttrace import semconv
+from arttrace.capture.base.routes import parse_routes
 from arttrace.capture.calls import routing
-from arttrace.capture.calls.routing import apply, parse_routes
+from arttrace.capture.calls.routing import apply
 from arttrace.commands import run
 from arttrace.errors import ArttraceError
 from arttrace.records.span import SpanRow

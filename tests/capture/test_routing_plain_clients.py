@@ -40,7 +40,7 @@ def policy() -> Iterator[ModelServer]:
 def _plain_clients(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("ARTTRACE_ROUTE", "ARTTRACE_TRAINABLE", "ARTTRACE_POLICY_URL", "ARTTRACE_POLICY_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(routing, "_reported", set())
+    monkeypatch.setattr(routing, "_warned", set())
     arttrace.init(project="test", dir=tmp_path / "data", capture_http=True)
 
 

@@ -194,7 +194,9 @@ SHELLS = {
     "api": "init current_trajectory flush no_capture reward update",
     "decorators": "trajectory agent tool ScopeDecorator.__init__ ScopeDecorator.__call__ ScopeDecorator.__enter__ "
     "ScopeDecorator.__exit__ ScopeDecorator._open",
-    "context.scope": "Scope.set_arguments Scope.set_result Scope.update Scope.reward Scope._content",
+    "handle": "RunHandle.__init__ RunHandle.set_arguments RunHandle.set_result RunHandle.update RunHandle.reward",
+    "context.position": "Position.reward",
+    "context.scope": "Scope.set_arguments Scope.set_result Scope.update Scope._content recorded_answer",
     "context.generators": "Step.__init__ Step.__enter__ Step.__exit__ close finish named_as drive_coroutine "
     "drive_generator drive_async_generator _Yielded.__init__ _Yielded.add _Yielded.result",
     "patches.openai": "_begin",
@@ -202,7 +204,6 @@ SHELLS = {
     "patches.httpx": "begin_plain_call _call_of _send_out _answered not_answered raised returned "
     "Tap.__del__ Tap._take Tap._ended Tap._broken",
     "calls.routing": "apply",
-    "rollout.recorded_tools": "recorded",
     "patches.threads": "in_flow",
     "context.flow": "current_flow set_flow",
     "base.guard": "Guard.__enter__ Guard.__exit__",

@@ -22,9 +22,10 @@ import arttrace
 from arttrace import semconv
 from arttrace.capture.base import guard
 from arttrace.capture.base.settings import Settings
-from arttrace.capture.context import known_runs, sampling
-from arttrace.capture.context.flow import EMPTY_FLOW, set_flow
-from arttrace.capture.export import lifecycle
+from arttrace.capture.context import rewards
+from arttrace.capture.context.flow import EMPTY_FLOW, current_flow, set_flow
+from arttrace.capture.context.scope import Scope
+from arttrace.capture.export import lifecycle, sampling
 from arttrace.paths import DataDir
 from arttrace.records.reward import Reward
 from arttrace.records.trajectory import Trajectory
@@ -36,7 +37,7 @@ IN, OUT = "run-1", "run-0"
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setattr(known_runs, "_warned", False)
+    monkeypatch.setattr(rewards, "_warned", False)
     monkeypatch.setattr(sampling, "_warned", False)
     sampling._left_out.clear()
     sampling._held.clear()  # of programs that other tests made fail at their end
@@ -227,10 +228,12 @@ def test_runs_side_by_side_are_decided_on_each_by_itself(data: Path, server: Cha
             await asyncio.gather(*map(one, range(9)))
 
     def in_a_thread(number: int) -> None:
-        with arttrace.trajectory(name="agent", trajectory_id=f"thread {number}") as run:
+        with arttrace.trajectory(name="agent", trajectory_id=f"thread {number}"):
             ask(client)
             if number % 2:
-                run.failed("Odd", "odd")
+                scope = current_flow().scope
+                assert isinstance(scope, Scope)
+                scope.failed("Odd", "odd")
             ask(client)
 
     asyncio.run(all_of_them())

@@ -41,8 +41,8 @@ from arttrace.capture.base.receiver import (
     same,
     with_credentials,
 )
-from arttrace.capture.context.propagation import of_process
-from arttrace.capture.context.sampling import Sample, as_rate
+from arttrace.capture.base.remote_context import of_process
+from arttrace.capture.base.sample_rate import Sample, as_rate
 from arttrace.content import ContentMode, Mask
 from arttrace.paths import DataDir, endpoints
 

@@ -116,3 +116,14 @@ def safe_text(value: Any, shown: Callable[[Any], str] = str) -> str:
         raise
     except BaseException:  # noqa: BLE001  see above
         return f"<{type(value).__qualname__}>"
+
+
+MAX_ERROR_TEXT = 4000
+"""Of an error's message no more than this many characters are kept."""
+
+
+def describe_error(error: BaseException) -> tuple[str, str]:
+    """(type, message) of an exception, the message bounded."""
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return name, safe_text(error)[:MAX_ERROR_TEXT]

@@ -10,13 +10,13 @@ import msgspec
 from opentelemetry.trace import SpanKind
 
 from arttrace import semconv
-from arttrace.capture.base.values import json_text, safe_text
+from arttrace.capture.base.values import MAX_ERROR_TEXT, json_text, safe_text
 from arttrace.capture.context import program
 from arttrace.capture.context.flow import claim_execution, current_flow
-from arttrace.capture.context.scope import MAX_ERROR_TEXT, Scope, execution_attributes, open_scope, run_attributes
+from arttrace.capture.context.position import Position
+from arttrace.capture.context.recorded_tools import RecordedTools
+from arttrace.capture.context.scope import Scope, open_scope
 from arttrace.capture.export.open_span import OpenSpan
-from arttrace.capture.patches.frameworks.runs import is_this_agent
-from arttrace.capture.rollout.recorded_tools import RecordedTools
 from arttrace.content import MAX_CONTENT_BYTES, ContentMode, Hidden
 
 CALLS = (semconv.OPERATION_CHAT, semconv.OPERATION_GENERATE_CONTENT, semconv.OPERATION_TEXT_COMPLETION)
@@ -57,7 +57,7 @@ class Said(NamedTuple):
 class Followed(Protocol):
     """Of one span: the innermost scope inside it, and what is to be done when it ends."""
 
-    scope: Scope
+    scope: Position
     unsaid: Mapping[str, Any]
     """What its library knows and does not put on the span: content that it was not asked to export."""
 
@@ -83,13 +83,13 @@ def operation_of(name: str, attributes: Mapping[str, Any]) -> str | None:
 class FollowedScope:
     """A span of an agent or a tool. Where that is being recorded already, by a hook or a decorator, it is the same."""
 
-    def __init__(self, scope: Scope, is_tool: bool, opened: bool) -> None:
+    def __init__(self, scope: Position, is_tool: bool, own: Scope | None) -> None:
         self.scope = scope
         self.unsaid: Mapping[str, Any] = {}
         self._is_tool = is_tool
-        self._opened = opened
-        if opened:
-            scope.run.followed[id(scope)] = scope
+        self._own = own
+        if own is not None:
+            own.run.open_library_scopes[id(own)] = own
 
     @classmethod
     def open(
@@ -108,14 +108,14 @@ class FollowedScope:
             scope = open_scope("tool", own_name, outside=program.scope, library=library, call_id=call_id)
             if scope is not None:
                 scope.run_by(library, call_id)
-        elif not is_this_agent(around, own_name):
+        elif around is None or not around.is_same_agent(own_name):
             scope = open_scope("agent", own_name, outside=program.scope)
         if scope is not None:
             scope.belongs_to(claim_execution(scope.root.execution))
         elif around is None:
             return None
         inner = scope or around
-        return None if inner is None else cls(inner, is_tool, scope is not None)
+        return None if inner is None else cls(inner, is_tool, scope)
 
     @property
     def is_awaited(self) -> bool:
@@ -129,20 +129,21 @@ class FollowedScope:
             scope.run_by(scope.library, attributes.get(semconv.TOOL_CALL_ID) or None)
         else:
             scope.describe({name: safe_text(attributes[name]) for name in _OF_AN_AGENT if attributes.get(name)})
-        if not self._opened:
+        own = self._own
+        if own is None:
             return
-        scope.run.followed.pop(id(scope), None)
+        own.run.open_library_scopes.pop(id(own), None)
         if self._is_tool:
             given = _value(attributes, _ARGUMENTS)
             if given is not None:
-                scope.set_arguments(**(given if isinstance(given, dict) else {"input": given}))
+                own.set_arguments(**(given if isinstance(given, dict) else {"input": given}))
             result = _value(attributes, _RESULTS)
             if result is not None:
-                scope.set_result(result)
+                own.set_result(result)
         error = said.error()
         if error is not None:
-            scope.failed(*error)
-        scope.close()
+            own.failed(*error)
+        own.close()
 
 
 class ToolOfRollout:
@@ -152,7 +153,7 @@ class ToolOfRollout:
     its agent.
     """
 
-    def __init__(self, scope: Scope, tools: RecordedTools, name: str) -> None:
+    def __init__(self, scope: Position, tools: RecordedTools, name: str) -> None:
         self.scope = scope
         self.unsaid: Mapping[str, Any] = {}
         self._tools = tools
@@ -173,7 +174,7 @@ class ToolOfRollout:
 class FollowedCall:
     """A span of a model call. It is recorded where no hook of ours, nor a span inside it, has seen a call meanwhile."""
 
-    def __init__(self, scope: Scope, name: str) -> None:
+    def __init__(self, scope: Position, name: str) -> None:
         self.scope = scope
         self.unsaid: Mapping[str, Any] = {}
         self.span = OpenSpan(name, SpanKind.CLIENT, scope.context, time.time_ns())
@@ -211,8 +212,8 @@ class FollowedCall:
         kept |= {name: attributes[name] for name in _CONTENT_OF_A_CALL if attributes.get(name)}
         kept[semconv.OPERATION_NAME] = attributes.get(semconv.OPERATION_NAME, semconv.OPERATION_CHAT)
         kept[semconv.PROVIDER_NAME] = attributes.get(semconv.PROVIDER_NAME) or attributes.get("gen_ai.system") or ""
-        kept |= run_attributes(scope.run) | execution_attributes(self._execution)
-        if scope.is_place:  # no scope of this process counts it
+        kept |= scope.run.attributes | self._execution.attributes
+        if scope.is_remote:  # no scope of this process counts it
             kept[semconv.TRAJECTORY_SPAN_COUNT] = 0
         scope.recorder.submit(lambda: self._record(kept, end_ns, said.error()))
 

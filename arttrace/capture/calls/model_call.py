@@ -20,9 +20,11 @@ from opentelemetry.trace import SpanKind
 
 from arttrace import semconv
 from arttrace.capture.base.settings import MAX_BODY_BYTES
+from arttrace.capture.base.values import describe_error
 from arttrace.capture.context import program
-from arttrace.capture.context.flow import Execution, calling_flow, claim_execution
-from arttrace.capture.context.scope import Scope, describe_error, execution_attributes, run_attributes
+from arttrace.capture.context.execution import Execution
+from arttrace.capture.context.flow import calling_flow, claim_execution
+from arttrace.capture.context.position import Position
 from arttrace.capture.export import lifecycle
 from arttrace.capture.export.open_span import OpenSpan, users_span
 from arttrace.capture.export.recorder import Recorder
@@ -172,7 +174,7 @@ class ModelCall:
         self,
         *,
         http_client: Any,
-        scope: Scope | None,
+        scope: Position | None,
         execution: Execution,
         recorder: Recorder,
         provider: str,
@@ -279,7 +281,7 @@ class ModelCall:
             run = self._scope.run
             if last is None or not self._is_of_another_run(run.id, last.request):
                 run.ended_spans += 1
-                self._is_uppermost = self._scope.is_place
+                self._is_uppermost = self._scope.is_remote
             run.unanswered = self._unanswered(ending, error)
         failure = None
         if error is not None and not isinstance(error, GeneratorExit):
@@ -308,8 +310,8 @@ class ModelCall:
         return {semconv.OPERATION_NAME: operation_of(self._path), **self._identity()}
 
     def _identity(self) -> dict[str, Any]:
-        run = {} if self._scope is None else run_attributes(self._scope.run)
-        return {semconv.PROVIDER_NAME: self._provider, **run, **execution_attributes(self._execution)}
+        run = {} if self._scope is None else self._scope.run.attributes
+        return {semconv.PROVIDER_NAME: self._provider, **run, **self._execution.attributes}
 
     def _decode(self, ending: Ending, failure: tuple[str, str] | None, end_ns: int) -> None:
         attributes = self._identity()

@@ -6,26 +6,20 @@ replaced, every other byte stays. The user's client and its settings are not tou
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Literal, cast
+from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
-from msgspec.structs import replace
-
 from arttrace.capture.base.guard import Guard, logger
+from arttrace.capture.base.routes import Route, parse_routes
 from arttrace.capture.context import program
-from arttrace.capture.context.flow import calling_flow, current_flow, set_flow
+from arttrace.capture.context.flow import calling_flow, current_flow
 from arttrace.capture.export import lifecycle, summary
 from arttrace.errors import ArttraceError
 from arttrace.wire.request_body import read_model, with_fields, with_model
 from arttrace.wire.sampling_fields import body_as_the_policy
 
-Sampling = Literal["request", "policy"]
-ANY_MODEL = "*"
 _ENDPOINTS = ("/chat/completions", "/responses", "/completions")
 # Completions take a number: of alternatives beside the sampled token, where none is needed.
 _WISHES: dict[str, dict[str, Any]] = {
@@ -35,125 +29,23 @@ _WISHES: dict[str, dict[str, Any]] = {
 # What identifies the user to the server that the call was meant for.
 _KEY_HEADERS = (b"authorization", b"api-key", b"x-api-key")
 _PRIVATE_HEADERS = (*_KEY_HEADERS, b"cookie", b"openai-organization", b"openai-project")
-_ENTRY = re.compile(r"(?P<model>[^\[\]=]+)(?:\[(?P<agent>[^\]]+)\])?=(?P<to>.+?)@(?P<url>https?://[^,]+)")
 
 _routing = Guard("routing a call")
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    """Which calls go where. `model` "*" means every model, `agent` None every agent, `sampling` "policy" that fields
-    that change the policy's own sampling are left out."""
-
-    model: str
-    to: str
-    base_url: str
-    api_key: str | None = field(default=None, repr=False)
-    agent: str | None = None
-    sampling: Sampling = "request"
-
-    @property
-    def text(self) -> str:
-        """Which calls it is for, as ARTTRACE_ROUTE has it."""
-        return self.model if self.agent is None else f"{self.model}[{self.agent}]"
-
-    def takes(self, model: str, agent: str | None) -> bool:
-        """Whether a call of this model by this agent is meant."""
-        return self.model in (ANY_MODEL, model) and self.agent in (None, agent)
-
-
-class Routing:
-    """What `arttrace.route` returns: the route holds until `remove()`, or for the length of a `with` block.
-
-    In a `with` block it holds for what the block calls, its tasks and threads included, and for nothing beside it.
-    """
-
-    def __init__(self, route: Route) -> None:
-        self.route = route
-        _routes.append(route)
-
-    def remove(self) -> None:
-        """Calls go where they were meant to go again. The second time does nothing."""
-        _routes[:] = [route for route in _routes if route is not self.route]
-
-    def __enter__(self) -> Routing:
-        self.remove()
-        flow = current_flow()
-        set_flow(replace(flow, routes=(*flow.routes, self.route)))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        flow = current_flow()
-        set_flow(replace(flow, routes=tuple(route for route in flow.routes if route is not self.route)))
-
-
 _routes: list[Route] = []
 _from_environment: tuple[str, list[Route]] = ("", [])
-_reported: set[str] = set()
+_warned: set[str] = set()
 
 
-def route(
-    model: str,
-    *,
-    to: str,
-    base_url: str | None = None,
-    api_key: str | None = None,
-    agent: str | None = None,
-    sampling: Sampling | None = None,
-) -> Routing:
-    """Send the calls of `model` to the model `to` of the OpenAI-compatible server at `base_url`.
-
-    Args:
-        model: The model's name as the program asks for it, or "*" for every model.
-        to: The name it is asked for instead: "policy:latest" at arttrace's gateway.
-        base_url: The server, "/v1" included; ARTTRACE_POLICY_URL by default.
-        api_key: Its key; ARTTRACE_POLICY_API_KEY by default. The program's own key is never sent to it.
-        agent: Only the calls that the agent of this name makes itself.
-        sampling: "policy" leaves out what changes the policy's own sampling (temperature, top_p, penalties, forced tool
-            calls, forced JSON), so that the calls can be trained on; "request" sends it on. ARTTRACE_POLICY_SAMPLING by
-            default, else "request".
-
-    Of several routes for one call the latest counts. Raises ArttraceError where the server is not named.
-    """
-    address = base_url or os.environ.get("ARTTRACE_POLICY_URL", "")
-    if not address.startswith(("http://", "https://")):
-        raise ArttraceError(
-            f"the route of {model!r} names no server: {address!r}",
-            'Give it: arttrace.route(model, to="policy:latest", base_url="http://127.0.0.1:8000/v1")',
-        )
-    from arttrace.capture.patches import hooks  # it installs the hook that calls `apply`
-
-    hooks.install()
-    key = api_key or os.environ.get("ARTTRACE_POLICY_API_KEY") or None
-    return Routing(Route(model, to, address.rstrip("/"), key, agent, sampling_of(sampling)))
+def add(route: Route) -> None:
+    """From now on this process's calls follow `route`; of several for one call the latest counts."""
+    _routes.append(route)
 
 
-def sampling_of(given: str | None) -> Sampling:
-    """What a route's `sampling` means. Raises ArttraceError for another word."""
-    word = given or os.environ.get("ARTTRACE_POLICY_SAMPLING") or "request"
-    if word not in ("request", "policy"):
-        raise ArttraceError(f"{word!r} is no way of sampling", 'Write "policy" or "request".')
-    return cast("Sampling", word)
-
-
-def parse_routes(text: str) -> list[Route]:
-    """Routes as ARTTRACE_ROUTE has them: `model=policy@url`, `model[agent]=policy@url`, several with commas between.
-
-    Raises ArttraceError for anything else.
-    """
-    key = os.environ.get("ARTTRACE_POLICY_API_KEY") or None
-    found = []
-    for entry in filter(None, (part.strip() for part in text.split(","))):
-        match = _ENTRY.fullmatch(entry)
-        if match is None:
-            raise ArttraceError(
-                f"{entry!r} is no route", "Write model=policy@url: gpt-4o=policy:latest@http://127.0.0.1:8000/v1"
-            )
-        url = match["url"].rstrip("/")
-        found.append(Route(match["model"], match["to"], url, key, match["agent"], sampling_of(None)))
-    return found
+def remove(route: Route) -> None:
+    """The route holds no more. The second time does nothing."""
+    _routes[:] = [each for each in _routes if each is not route]
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +128,8 @@ def rewrite(url: str, body: bytes | None, *, client: str) -> Rewrite | None:
 
 def not_reached(what: str, remedy: str) -> None:
     """Say once, for each kind of call, that routes and requests for token ids do not reach it."""
-    if what not in _reported:
-        _reported.add(what)
+    if what not in _warned:
+        _warned.add(what)
         logger.warning("arttrace: %s is neither routed nor asked for token ids; %s", what, remedy)
 
 

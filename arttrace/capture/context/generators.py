@@ -13,8 +13,7 @@ import msgspec
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.base.values import json_text
 from arttrace.capture.context.flow import Flow
-from arttrace.capture.context.scope import Scope
-from arttrace.capture.rollout.recorded_tools import recorded
+from arttrace.capture.context.scope import Scope, recorded_answer
 from arttrace.content import MAX_CONTENT_BYTES
 
 _stepping = Guard("making a scope current")
@@ -67,7 +66,7 @@ async def drive_coroutine(inner: Coroutine[Any, Any, Any], start: Callable[[], S
     """The coroutine `inner` inside the scope that `start` opens when it is first awaited."""
     scope = start()
     try:
-        answer = recorded(scope)
+        answer = recorded_answer(scope)
         with Step(scope):
             if answer is None:
                 result = await inner
@@ -114,7 +113,7 @@ def drive_generator(
     """The generator `inner` inside the scope that `start` opens at its first step."""
     scope, yielded = start(), _Yielded()
     # What a generator yielded is not distinguished from what it returned: no record answers for it.
-    step: Callable[[], Any] = (recorded(scope, comparable=False) if library is None else None) or inner.__next__
+    step: Callable[[], Any] = (recorded_answer(scope, comparable=False) if library is None else None) or inner.__next__
     try:
         while True:
             with Step(scope):
@@ -152,7 +151,7 @@ async def drive_async_generator(
 ) -> AsyncGenerator[Any, Any]:
     """The async generator `inner` inside the scope that `start` opens at its first step."""
     scope, yielded = start(), _Yielded()
-    step: Callable[[], Any] = (recorded(scope, comparable=False) if library is None else None) or inner.__anext__
+    step: Callable[[], Any] = (recorded_answer(scope, comparable=False) if library is None else None) or inner.__anext__
     try:
         while True:
             with Step(scope):

@@ -17,10 +17,12 @@ import msgspec
 from arttrace.capture.base.entry_point import of_program
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.base.ids import random_hex
-from arttrace.capture.context.flow import Execution
-from arttrace.capture.context.propagation import of_process
-from arttrace.capture.context.remote_parent import place_by_baggage, place_of
-from arttrace.capture.context.scope import Run, RunOverrides, Scope, ScopeKind
+from arttrace.capture.base.remote_context import of_process
+from arttrace.capture.context.execution import Execution
+from arttrace.capture.context.position import Position, ScopeKind
+from arttrace.capture.context.propagation import remote_parent, remote_parent_by_baggage
+from arttrace.capture.context.run import RunOverrides, RunState
+from arttrace.capture.context.scope import Scope
 from arttrace.capture.export import lifecycle
 from arttrace.system import native_threads
 
@@ -49,27 +51,27 @@ def enable() -> bool:
     return job is not None
 
 
-def scope(kind: ScopeKind = "agent") -> Scope | None:
-    """What goes outside any scope of this process belongs to this; None where it belongs to nothing.
+def scope(kind: ScopeKind = "agent") -> Position | None:
+    """The position of what happens outside any scope of this process; None where it belongs to nothing.
 
-    That is the place that an HTTP request brought with it; else the program, begun now if it has not, where the whole
+    That is the remote parent that an HTTP request named; else the program, begun now if it has not, where the whole
     program is captured or it was started inside a trajectory of another process. A `trajectory` stands beside the
     program, and not in it.
     """
     global _scope
-    place = place_by_baggage()
-    if place is not None:
-        return place
-    carried = of_process()
-    if kind == "trajectory" or (carried is None and not _enabled):
-        return None if carried is None else place_of(carried)
+    parent: Position | None = remote_parent_by_baggage()
+    if parent is not None:
+        return parent
+    inherited = of_process()
+    if kind == "trajectory" or (inherited is None and not _enabled):
+        return None if inherited is None else remote_parent(inherited)
     with _lock:
         if _scope is None:
             recorder = lifecycle.recorder()
             if recorder.settings.disabled:
                 return None
-            parent = None if carried is None else place_of(carried)
-            run = Run(id=random_hex(32), project=recorder.settings.project) if parent is None else parent.run
+            parent = None if inherited is None else remote_parent(inherited)
+            run = RunState(id=random_hex(32), project=recorder.settings.project) if parent is None else parent.run
             if parent is None and _overrides is not None:
                 _overrides.apply(run)
             entry = of_program()

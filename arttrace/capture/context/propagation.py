@@ -1,77 +1,69 @@
-"""What a trajectory says to another process of itself: one line of text, in an environment variable or in `baggage`.
+"""How a trajectory goes on in another process: the context that this one sends, and the parent that it was sent.
 
-The line is a traceparent and, after semicolons, `key=value` pairs: the trajectory's id, the execution that the other
-process descends from, a content mode, and for a child on this machine the project, the data directory, and the file by
-which it says that it records a part of a run which sampling may leave out.
+A remote parent is a position to whatever goes under it, and has no span of this process to end. Scopes right below one
+are this process's own roots: each says how many spans this process made under it.
 """
 
 from __future__ import annotations
 
-import os
-import re
-from urllib.parse import quote, unquote
+from opentelemetry import baggage
+from opentelemetry.trace import SpanContext, TraceFlags
 
-import msgspec
-
-from arttrace.capture.base.guard import logger
-from arttrace.capture.context import sampling
+from arttrace.capture.base.remote_context import BAGGAGE, RemoteContext, parse
+from arttrace.capture.base.settings import content_mode
+from arttrace.capture.context.execution import Execution
 from arttrace.capture.context.flow import calling_flow
-
-VARIABLE = "ARTTRACE_CONTEXT"
-BAGGAGE = "arttrace.context"
-_MAX_LENGTH = 4096
-_TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
-
-
-class Carried(msgspec.Struct, frozen=True):
-    """A place in a trajectory that lives in another process. `span_id` is the span that what happens here is under."""
-
-    trace_id: int
-    span_id: int
-    trajectory_id: str
-    execution_id: str | None = None
-    capture_content: str = "full"
-    project: str | None = None
-    dir: str | None = None
-    mark: str | None = None
-
-    def text(self) -> str:
-        """The line, of printable ASCII without spaces and commas."""
-        pairs = {
-            "trajectory": self.trajectory_id,
-            "execution": self.execution_id,
-            "content": None if self.capture_content == "full" else self.capture_content,
-            "project": self.project,
-            "dir": self.dir,
-            "mark": self.mark,
-        }
-        said = [f"{key}={quote(value, safe='/')}" for key, value in pairs.items() if value is not None]
-        return ";".join([f"00-{self.trace_id:032x}-{self.span_id:016x}-01", *said])
+from arttrace.capture.context.position import Position
+from arttrace.capture.context.run import RunState
+from arttrace.capture.export import sampling
+from arttrace.capture.export.lifecycle import recorder
+from arttrace.content import stricter
 
 
-def parse(text: str) -> Carried | None:
-    """A line read back; None, and logged, where it is none: what was to join stands alone then."""
-    head, *rest = text.split(";")
-    match = _TRACEPARENT.fullmatch(head)
-    said = {key: unquote(value) for key, _, value in (pair.partition("=") for pair in rest)}
-    if match is None or not said.get("trajectory") or len(text) > _MAX_LENGTH:
-        logger.warning("arttrace: %r names no trajectory; what happens here joins none", text[:200])
-        return None
-    return Carried(
-        trace_id=int(match[1], 16),
-        span_id=int(match[2], 16),
-        trajectory_id=said["trajectory"],
-        execution_id=said.get("execution"),
-        capture_content=said.get("content", "full"),
-        project=said.get("project"),
-        dir=said.get("dir"),
-        mark=said.get("mark"),
-    )
+class RemoteParent(Position):
+    """The position in a trajectory that another process has sent."""
+
+    kind = "agent"
+    name = ""
+
+    def __init__(self, sent: RemoteContext) -> None:
+        self.recorder = recorder()
+        settings = self.recorder.settings
+        self.run = RunState(id=sent.trajectory_id, project=sent.project or settings.project)
+        self.capture_content = stricter(settings.capture_content, content_mode(sent.capture_content, default="full"))
+        self.execution = None if sent.execution_id is None else Execution.elsewhere(sent.execution_id)
+        self.calls = 0
+        flags = TraceFlags(TraceFlags.SAMPLED)
+        self._context = SpanContext(sent.trace_id, sent.span_id, is_remote=True, trace_flags=flags)
+
+    @property
+    def context(self) -> SpanContext:
+        """The ids of the other process's span."""
+        return self._context
 
 
-def carried_by(*, far: bool = False, joins: bool = True) -> Carried | None:
-    """What the current flow says of itself, None where it is in no trajectory. `far`: to another machine. `joins`: who
-    that receives it records its part for certain; else it marks the run when it does."""
+def remote_parent(sent: RemoteContext) -> RemoteParent:
+    """The position that another process has sent; says to that process, where it waits for it, that this one
+    records."""
+    if sent.mark is not None:
+        sampling.set_mark(sent.mark)
+    return RemoteParent(sent)
+
+
+def remote_parent_by_baggage() -> RemoteParent | None:
+    """The position that the current OpenTelemetry context brought here over HTTP."""
+    text = baggage.get_baggage(BAGGAGE)
+    sent = parse(text) if isinstance(text, str) else None
+    return None if sent is None else remote_parent(sent)
+
+
+def outgoing_context(*, to_this_machine: bool = True, joins: bool = True) -> RemoteContext | None:
+    """The context that the current flow sends to another process, None where it is in no trajectory.
+
+    Args:
+        to_this_machine: Whether the project and the data directory are of use there.
+        joins: Whether the other process records its part for certain; else it creates a file when it does.
+    """
     flow = calling_flow()
     scope = flow.scope
     if scope is None or flow.muted or not scope.id:
@@ -80,25 +72,13 @@ def carried_by(*, far: bool = False, joins: bool = True) -> Carried | None:
     settings = scope.recorder.settings
     if joins:
         sampling.keep(scope.id)  # the other process stores its part, and so this one does
-    return Carried(
+    return RemoteContext(
         trace_id=context.trace_id,
         span_id=context.span_id,
         trajectory_id=scope.id,
         execution_id=flow.execution.id if flow.execution is not None else None,
         capture_content=scope.capture_content,
         mark=None if joins else sampling.mark_for(scope.id, settings.data),
-        project=None if far else settings.project,
-        dir=None if far else str(settings.data.root.absolute()),
+        project=settings.project if to_this_machine else None,
+        dir=str(settings.data.root.absolute()) if to_this_machine else None,
     )
-
-
-_of_process: tuple[str, Carried | None] = ("", None)
-
-
-def of_process() -> Carried | None:
-    """The trajectory that this process was started in, by the environment."""
-    global _of_process
-    text = os.environ.get(VARIABLE, "")
-    if text != _of_process[0]:
-        _of_process = (text, parse(text))
-    return _of_process[1]

@@ -34,14 +34,16 @@ class Update:
         return {}
 
 
-def record(above: SpanContext, capture_content: ContentMode, trajectory_id: str, said: Mapping[str, Any]) -> None:
-    """Spool tags and metadata (`said`, as attributes) of a trajectory whose span `above` is of another process."""
+def record(
+    above: SpanContext, capture_content: ContentMode, trajectory_id: str, tags_and_metadata: Mapping[str, Any]
+) -> None:
+    """Spool tags and metadata (as attributes) of a trajectory whose span `above` is of another process."""
     to = recorder()
     if to.settings.disabled:
         return
     update = Update(above, capture_content)
-    attributes = {semconv.TRAJECTORY_ID: trajectory_id, semconv.TRAJECTORY_SPAN_COUNT: 0, **said}
-    weight = len(said.get(semconv.METADATA, ""))
+    attributes = {semconv.TRAJECTORY_ID: trajectory_id, semconv.TRAJECTORY_SPAN_COUNT: 0, **tags_and_metadata}
+    weight = len(tags_and_metadata.get(semconv.METADATA, ""))
     to.submit(lambda: to.ended(update, attributes, update.span.start_ns, None), weight)
 
 

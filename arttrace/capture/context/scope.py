@@ -1,6 +1,6 @@
 """A scope: one run of an agent or a tool while it happens, from its span's start to its one end.
 
-The outermost agent is the trajectory's root; what it did is counted on its `Run`, which all scopes below it share.
+The outermost agent is the trajectory's root; what it did is counted on its `RunState`, which all scopes below it share.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from functools import partial
+from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 from opentelemetry.trace import SpanContext, SpanKind
 
@@ -19,114 +19,27 @@ from arttrace import semconv
 from arttrace.capture.base.entry_point import EntryPoint
 from arttrace.capture.base.guard import Guard, logger
 from arttrace.capture.base.ids import random_hex
-from arttrace.capture.base.values import described, json_object, json_text, safe_text
-from arttrace.capture.context import known_runs, remote_update, sampling
-from arttrace.capture.context.flow import Execution, Flow, calling_flow, claim_execution, current_flow, set_flow
+from arttrace.capture.base.values import describe_error, described, json_object, json_text
+from arttrace.capture.context import recorded_tools
+from arttrace.capture.context.execution import Execution
+from arttrace.capture.context.flow import Flow, calling_flow, claim_execution, current_flow, set_flow
+from arttrace.capture.context.position import Position, ScopeKind
+from arttrace.capture.context.rewards import note_run
+from arttrace.capture.context.run import RunState
+from arttrace.capture.export import sampling
 from arttrace.capture.export.lifecycle import recorder
 from arttrace.capture.export.open_span import OpenSpan, users_span
-from arttrace.content import MAX_CONTENT_BYTES, ContentMode, Hidden, stricter
-from arttrace.records.reward import Reward
-
-if TYPE_CHECKING:
-    from arttrace.capture.export.recorder import Recorder
-    from arttrace.capture.rollout.recorded_tools import RecordedTools
-
-ScopeKind = Literal["trajectory", "agent", "tool"]
-MAX_ERROR_TEXT = 4000
+from arttrace.content import MAX_CONTENT_BYTES, ContentMode, stricter
+from arttrace.records.rollout import RecordedTool
 
 _recording = Guard("recording what a run was given")
+_answering = Guard("answering a tool from the record")
 
 
-class Run(msgspec.Struct, eq=False):
-    """What the scopes of one trajectory in this process share."""
+class Scope(Position):
+    """One open span of an agent or a tool.
 
-    id: str
-    project: str
-    scenario: str | None = None
-    group: str | None = None
-    tags: list[str] = []
-    metadata: dict[str, msgspec.Raw] = {}
-    metadata_was_cut: bool = False
-    hidden: Hidden = msgspec.field(default_factory=Hidden)
-    ended_spans: int = 0
-    tools: RecordedTools | None = None
-    """In a rollout, what its tools are answered with instead of being run."""
-    unanswered: str | None = None
-    """Why the last model call got no answer from its server: a run that then fails is no word about its agent."""
-    followed: dict[int, Scope] = {}
-    """The open scopes of libraries' spans, by id(): one whose span is never ended ends with the run."""
-    is_rollout: bool = False
-    """Whether somebody waits for what it records: sampling leaves none of these out."""
-    interrupted: str | None = None
-    """Why the run is none to be judged or learned from, however it ends."""
-    warned_of_late_update: bool = False
-
-    def part(self) -> Run:
-        """What this process does in a run that another one began."""
-        return Run(self.id, self.project, hidden=self.hidden, tools=self.tools, is_rollout=self.is_rollout)
-
-    def update(self, metadata: Mapping[str, Any] | None, tags: Sequence[str]) -> None:
-        """Add metadata and tags, as they are now."""
-        with _recording:
-            for name, value in (metadata or {}).items():
-                text, cut = json_text(value, MAX_CONTENT_BYTES)
-                self.metadata[safe_text(name)] = msgspec.Raw(text.encode())
-                self.metadata_was_cut |= cut
-            for tag in map(safe_text, (tags,) if isinstance(tags, str) else tags):
-                if tag not in self.tags:
-                    self.tags.append(tag)
-
-    def join(self, metadata: Mapping[str, Any] | None, tags: Sequence[str]) -> None:
-        """Add those of a further trajectory inside this one: what is said of the run already stays."""
-        new = {name: value for name, value in (metadata or {}).items() if safe_text(name) not in self.metadata}
-        self.update(new, tags)
-
-    def said(self) -> tuple[dict[str, Any], bool]:
-        """The tags and metadata as attributes of a span, and whether metadata was cut to a bound."""
-        attributes: dict[str, Any] = {}
-        was_cut = False
-        if self.tags:
-            attributes[semconv.TAGS] = list(self.tags)
-        if self.metadata:
-            attributes[semconv.METADATA], cut = json_object(dict(self.metadata), MAX_CONTENT_BYTES)
-            was_cut = cut or self.metadata_was_cut
-        return attributes, was_cut
-
-
-class RunOverrides:
-    """Values that a rollout gives to the next trajectory that starts in its flow, whatever its decorator says."""
-
-    def __init__(
-        self,
-        *,
-        trajectory_id: str | None = None,
-        scenario: str | None = None,
-        group: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        tools: RecordedTools | None = None,
-    ) -> None:
-        self._values = (trajectory_id, scenario, group, dict(metadata or {}))
-        self._tools = tools
-        self._taken = False
-
-    def apply(self, run: Run) -> None:
-        """Give the values to `run`, once: a second trajectory of the same flow keeps its own."""
-        if self._taken:
-            return
-        self._taken = True
-        trajectory_id, scenario, group, metadata = self._values
-        run.id = trajectory_id or run.id
-        run.scenario = scenario if scenario is not None else run.scenario
-        run.group = group if group is not None else run.group
-        run.update(metadata, ())
-        run.is_rollout = True
-        run.tools = self._tools
-
-
-class Scope:
-    """One open span of an agent or a tool. `enter` and `leave` make it current around each step; `close` ends it once.
-
-    This is also what `with arttrace.trajectory(...) as run` gives to the user: `id` is the trajectory's.
+    `enter` and `leave` make it current around each step of the user's code; `close` ends it once.
     """
 
     def __init__(
@@ -134,8 +47,8 @@ class Scope:
         kind: ScopeKind,
         name: str,
         *,
-        run: Run,
-        parent: Scope | None,
+        run: RunState,
+        parent: Position | None,
         entry: EntryPoint | None = None,
         capture_content: ContentMode | None = None,
     ) -> None:
@@ -147,10 +60,9 @@ class Scope:
         self.parent = parent
         self.is_root = parent is None
         self._entry = entry
-        self.recorder: Recorder = recorder()
+        self.recorder = recorder()
         above = self.recorder.settings.capture_content if parent is None else parent.capture_content
         self.capture_content: ContentMode = stricter(above, capture_content)
-        self.library: str | None = None
         self.function: Callable[..., Any] | None = None  # in a rollout, the decorated one that this is a run of
         self._failure: tuple[str, str] | None = None
         self._attributes: dict[str, Any] = {}
@@ -158,7 +70,6 @@ class Scope:
         self._described: list[str] = []
         self.execution: Execution | None = None
         self.calls = 0
-        """Model calls begun right inside it."""
         self._ended = False
         self._pid = os.getpid()
         operation = semconv.OPERATION_EXECUTE_TOOL if kind == "tool" else semconv.OPERATION_INVOKE_AGENT
@@ -169,18 +80,15 @@ class Scope:
         above_it = users_span() if parent is None else parent.context
         self.span = OpenSpan(f"{operation} {name}", SpanKind.INTERNAL, above_it, time.time_ns())
         # The root of what this process did in the trajectory: the trajectory's own, or what another process called.
-        self._is_local_root = parent is None or parent.is_place
+        self._is_local_root = parent is None or parent.is_remote
         if self._is_local_root:
-            known_runs.note(run.id)
+            note_run(run.id)
             sample = self.recorder.settings.sample
             if self.is_root and sample != 1 and not run.is_rollout:
-                sampling.begin(run, name if entry is None else entry.name, sample)
+                sampling.begin(
+                    run.id, name if entry is None else entry.name, sample, tags=run.tags, metadata=run.metadata
+                )
             self.recorder.started(self)
-
-    @property
-    def id(self) -> str:
-        """The trajectory's id."""
-        return self.run.id
 
     @property
     def context(self) -> SpanContext:
@@ -188,28 +96,15 @@ class Scope:
         return self.span.context
 
     @property
-    def hidden(self) -> Hidden:
-        """What masks and the search for secrets took out of the run."""
-        return self.run.hidden
-
-    @property
-    def root(self) -> Scope:
-        """The outermost scope of the trajectory in this process."""
-        return self if self.parent is None else self.parent.root
-
-    @property
-    def _local_root(self) -> Scope:
-        """The outermost scope that this process opened for the trajectory; a place, where it is right at one."""
+    def local_root(self) -> Position:
+        """The outermost scope that this process opened for the trajectory; this one where it is right below another
+        process's."""
         above = self.parent
-        return self if above is None or above.is_place else above._local_root
+        return self if above is None or above.is_remote else above.local_root
 
     @property
-    def is_place(self) -> bool:
-        """Whether another process records it, as one does that this one was forked from, or that
-        passed it on.
-
-        What goes right below it is uppermost here: this process counts it by itself.
-        """
+    def is_remote(self) -> bool:
+        """Whether another process records it: the one that this process was forked from."""
         return self._pid != os.getpid()
 
     @property
@@ -268,27 +163,17 @@ class Scope:
 
     def update(self, *, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()) -> None:
         """Add metadata and tags to the trajectory. What another process says than the one that began it is recorded
-        on that process's own root, or in a span of its own (updates.py) where none is open."""
+        on that process's own root, or in a span of its own where none is open."""
         with _recording:
-            local = self._local_root
+            local = self.local_root
             if local.is_root and local.has_ended:
                 if not self.run.warned_of_late_update:
                     self.run.warned_of_late_update = True
                     logger.warning("arttrace: update after the end of trajectory %.100r is not recorded", self.run.id)
-            elif local.has_ended or local.is_place:
-                run = Run(self.run.id, self.run.project)
-                run.update(metadata, tags)
-                said, cut = run.said()
-                if said:
-                    said |= {semconv.TRUNCATED: [semconv.METADATA]} if cut else {}
-                    remote_update.record(self.context, self.capture_content, run.id, said)
+            elif local.has_ended or local.is_remote:
+                super().update(metadata=metadata, tags=tags)
             else:
                 self.run.update(metadata, tags)
-
-    def reward(self, value: float, name: str = "reward") -> None:
-        """Give the trajectory a reward. Each call adds one."""
-        with _recording:
-            record_reward(self.run.id, value, name)
 
     def enter(self) -> Flow:
         """Make this scope current in the caller's flow, and return the flow as it was, for `leave`."""
@@ -302,7 +187,7 @@ class Scope:
         """Note the execution that this scope was first entered in."""
         if self.execution is None:
             self.execution = execution
-            self._attributes.update(execution_attributes(execution))
+            self._attributes.update(execution.attributes)
 
     def leave(self, before: Flow) -> None:
         """Make the flow as it was before `enter`. An execution claimed inside stays claimed, but for a root's."""
@@ -312,15 +197,15 @@ class Scope:
 
     def close(self, error: BaseException | None = None) -> None:
         """End the span now; the second time does nothing. `error` is what ended the run, None when it went well."""
-        if self._ended or self.is_place:
+        if self._ended or self.is_remote:
             return
         if self._is_local_root:
-            for unended in list(self.run.followed.values()):
+            for unended in list(self.run.open_library_scopes.values()):
                 unended.close(GeneratorExit())
         self._ended = True
         end_ns = time.time_ns()
         attributes = self._attributes
-        attributes.update(run_attributes(self.run))
+        attributes.update(self.run.attributes)
         if self._is_local_root:
             attributes.update(self._root_attributes())
         if self._cut:
@@ -343,7 +228,7 @@ class Scope:
 
     def so_far(self) -> dict[str, Any]:
         """What is known of a run that has not ended; how many spans it makes is not."""
-        attributes = {**self._attributes, **run_attributes(self.run), **self._root_attributes()}
+        attributes = {**self._attributes, **self.run.attributes, **self._root_attributes()}
         del attributes[semconv.TRAJECTORY_SPAN_COUNT]
         return attributes
 
@@ -358,10 +243,10 @@ class Scope:
             attributes[semconv.SCENARIO] = run.scenario
         if run.group is not None:
             attributes[semconv.GROUP] = run.group
-        said, cut = run.said()
+        described_as, cut = run.tags_and_metadata()
         if cut and semconv.METADATA not in self._cut:
             self._cut.append(semconv.METADATA)
-        return attributes | said
+        return attributes | described_as
 
     def _content(self, attribute: str, value: Any, is_object: bool) -> None:
         if self.capture_content == "off":
@@ -374,24 +259,6 @@ class Scope:
                 self._cut.append(attribute)
             if described() != before:
                 self._described.append(attribute)
-
-
-class NoScope:
-    """What a `with` block gets where nothing is recorded: the same methods, doing nothing."""
-
-    id = ""
-
-    def set_arguments(self, /, **arguments: Any) -> None:
-        """Record nothing."""
-
-    def set_result(self, result: Any) -> None:
-        """Record nothing."""
-
-    def update(self, *, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()) -> None:
-        """Record nothing."""
-
-    def reward(self, value: float, name: str = "reward") -> None:
-        """Record nothing."""
 
 
 def open_scope(
@@ -407,7 +274,7 @@ def open_scope(
     capture_content: ContentMode | None = None,
     library: str | None = None,
     call_id: str | None = None,
-    outside: Callable[[ScopeKind], Scope | None] = lambda kind: None,
+    outside: Callable[[ScopeKind], Position | None] = lambda kind: None,
 ) -> Scope | None:
     """A new scope under the current one, or None when nothing is to be recorded here.
 
@@ -426,13 +293,13 @@ def open_scope(
             parent.run_by(parent.library, call_id)
             return None
         inner: ScopeKind = "agent" if kind == "trajectory" else kind
-        run = parent.run.part() if parent.is_place else parent.run
+        run = parent.run.part() if parent.is_remote else parent.run
         if tags or metadata:
             run.join(metadata, tags)
         return Scope(inner, name, run=run, parent=parent, capture_content=capture_content)
     if kind != "trajectory":
         return None
-    run = Run(
+    run = RunState(
         id=trajectory_id or random_hex(32),
         project=settings.project,
         scenario=scenario,
@@ -444,36 +311,38 @@ def open_scope(
     return Scope(kind, name, run=run, parent=None, entry=entry, capture_content=capture_content)
 
 
-def run_attributes(run: Run) -> dict[str, Any]:
-    """What every span of a run carries."""
-    return {semconv.TRAJECTORY_ID: run.id} if run.id else {}
+def recorded_answer(
+    scope: Scope | None, again: Callable[[RecordedTool], Any] | None = None, *, comparable: bool = True
+) -> Callable[[], Any] | None:
+    """What to call instead of the tool that `scope` is a run of; None where the tool is to run, as outside of rollouts.
+
+    It returns what `again` makes of the recorded result (by default, what the decorated function is annotated to
+    return, from JSON values), raises what the tool raised (built-in exceptions alone are in a record), or raises
+    ToolNotRecorded; a run that met one of these is no evidence about its agent, and marked so. Not `comparable` is a
+    call that no record answers, as its result cannot be told apart.
+    """
+    if scope is None or scope.kind != "tool" or scope.run.tools is None:
+        return None
+    tools = scope.run.tools
+    if scope.name in tools.agents:
+        return None
+    with _answering:
+        found = tools.take(scope.name, scope.arguments if comparable else None)
+        if found is not None:
+            result = None
+            if found.error is None:
+                result = recorded_tools.as_returned(scope.function, found) if again is None else again(found)
+            return partial(recorded_tools.replay, found, result)
+    if tools.runs_missing:
+        return None
+    scope.run.interrupted = f"a tool call that is not in the record: {scope.name}"
+    return partial(recorded_tools.refuse, f"{scope.name}({(scope.arguments or '')[:200]})")
 
 
-def execution_attributes(execution: Execution) -> dict[str, Any]:
-    """What tells a span's flow of control."""
-    attributes = {semconv.EXECUTION_ID: execution.id}
-    if execution.parent_id is not None:
-        attributes[semconv.EXECUTION_PARENT_ID] = execution.parent_id
-    return attributes
+def _current_id() -> str | None:
+    scope = calling_flow().scope
+    return None if scope is None else scope.id
 
 
-def describe_error(error: BaseException) -> tuple[str, str]:
-    """(type, message) of an exception, the message bounded."""
-    kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return name, safe_text(error)[:MAX_ERROR_TEXT]
-
-
-def record_reward(trajectory_id: str, value: float, name: str) -> None:
-    """Append one reward to the spool. A value that is no finite number is logged and not recorded."""
-    number = float(value)
-    if number != number or number in (float("inf"), float("-inf")):
-        logger.warning("arttrace: the reward %r is no finite number and was not recorded", name)
-        return
-    if sampling.was_left_out(trajectory_id):
-        sampling.tell_left_out(trajectory_id)
-        return
-    sampling.keep(trajectory_id)
-    recorder().record(
-        Reward(id=random_hex(32), trajectory_id=trajectory_id, value=number, name=name, time_ns=time.time_ns())
-    )
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=partial(sampling.before_fork, _current_id))

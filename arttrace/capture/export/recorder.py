@@ -21,9 +21,9 @@ from arttrace import semconv
 from arttrace.capture.base.guard import Guard, failed, failures, logger, raise_background_failure
 from arttrace.capture.base.receiver import resource_attributes
 from arttrace.capture.base.settings import MAX_SPOOL_BYTES, MAX_WAITING_BYTES, Settings
-from arttrace.capture.context.sampling import Holder
 from arttrace.capture.export import summary
 from arttrace.capture.export.open_span import OpenSpan
+from arttrace.capture.export.sampling import Holder
 from arttrace.capture.export.span_rows import encoded, span_row
 from arttrace.content import ContentMode, ContentRules, Hidden
 from arttrace.journal import JournalWriter

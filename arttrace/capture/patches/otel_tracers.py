@@ -24,6 +24,7 @@ from arttrace.capture.base.guard import Guard
 from arttrace.capture.calls.genai_span import CALLS, Followed, FollowedCall, FollowedScope, Said, operation_of
 from arttrace.capture.context import flow as flows
 from arttrace.capture.context.flow import current_flow, set_flow
+from arttrace.capture.context.position import Position
 from arttrace.capture.context.scope import Scope
 from arttrace.capture.patches.registry import patch
 
@@ -53,16 +54,16 @@ def followed_by(span: Any) -> Followed | None:
     return followed
 
 
-def innermost(own: Scope | None) -> Scope | None:
+def innermost(own: Position | None) -> Position | None:
     """The inner one of the flow's own scope and that of the library's span that is current."""
     return _inner(own, getattr(get_current_span(), _SCOPE, None))
 
 
-def _inner(own: Scope | None, followed: Any) -> Scope | None:
+def _inner(own: Position | None, followed: Any) -> Position | None:
     if type(followed) is not Scope:
         return own
-    scope: Scope | None = followed
-    while scope is not None and scope.has_ended and not scope.is_place:
+    scope: Position | None = followed
+    while scope is not None and scope.has_ended and not scope.is_remote:
         scope = scope.parent
     inner = scope
     while scope is not None and own is not None:
@@ -91,7 +92,9 @@ def _start(start_span: Callable[..., Any]) -> Callable[..., Any]:
     return hooked
 
 
-def _begin(tracer: Any, name: str, context: Any, attributes: Mapping[str, Any]) -> tuple[Scope, Followed | None] | None:
+def _begin(
+    tracer: Any, name: str, context: Any, attributes: Mapping[str, Any]
+) -> tuple[Position, Followed | None] | None:
     """The scope inside a span that starts now, and what is recorded of it; None where it concerns nothing of ours."""
     flow = current_flow()
     inherited = getattr(get_current_span(context), _SCOPE, None)
@@ -115,7 +118,7 @@ def _begin(tracer: Any, name: str, context: Any, attributes: Mapping[str, Any]) 
     return followed.scope, followed
 
 
-def _marked(span: Any, attributes: Mapping[str, Any], scope: Scope, followed: Followed | None) -> Any:
+def _marked(span: Any, attributes: Mapping[str, Any], scope: Position, followed: Followed | None) -> Any:
     """The span that started with what is known of it: itself, or another in place of one that records nothing."""
     try:
         if isinstance(span, NonRecordingSpan):

@@ -19,8 +19,9 @@ from opentelemetry.trace import NonRecordingSpan, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from arttrace.capture.base.guard import Guard
+from arttrace.capture.base.remote_context import BAGGAGE
 from arttrace.capture.context.flow import calling_flow
-from arttrace.capture.context.propagation import BAGGAGE, carried_by
+from arttrace.capture.context.propagation import outgoing_context
 from arttrace.capture.patches.registry import patch
 
 _telling = Guard("telling a server its trajectory")
@@ -74,10 +75,10 @@ def _context_for(request: Any) -> Context | None:
                     for name in propagator.fields:
                         request.headers.pop(name, None)
             return None
-        carried = carried_by(far=True)
-        if carried is None:
+        sent = outgoing_context(to_this_machine=False)
+        if sent is None:
             return None
-        outgoing = baggage.set_baggage(BAGGAGE, carried.text(), set_span_in_context(NonRecordingSpan(scope.context)))
+        outgoing = baggage.set_baggage(BAGGAGE, sent.text(), set_span_in_context(NonRecordingSpan(scope.context)))
         for propagator in _propagators:
             propagator.inject(request.headers, outgoing)
         return outgoing

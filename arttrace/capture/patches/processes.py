@@ -19,9 +19,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from arttrace.capture.base.guard import Guard
+from arttrace.capture.base.remote_context import VARIABLE, RemoteContext, parse
 from arttrace.capture.context.flow import OUTSIDE, calling_flow, current_flow, set_flow
-from arttrace.capture.context.propagation import VARIABLE, Carried, carried_by, parse
-from arttrace.capture.context.remote_parent import place_of
+from arttrace.capture.context.propagation import outgoing_context, remote_parent
 from arttrace.capture.export import lifecycle
 from arttrace.capture.patches.registry import patch
 from arttrace.capture.patches.threads import in_flow
@@ -59,27 +59,27 @@ def install_pool(module: ModuleType) -> None:
 def _popen(init: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(init)
     def hooked(self: Any, *args: Any, **kwargs: Any) -> None:
-        carried = _carried(joins=False)  # most programs are not Python's, or not captured
-        if carried is not None:
+        sent = _outgoing(joins=False)  # most programs are not Python's, or not captured
+        if sent is not None:
             with _carrying:
                 if len(args) > _ENV:
-                    args = (*args[:_ENV], _with_context(args[_ENV], carried), *args[_ENV + 1 :])
+                    args = (*args[:_ENV], _with_context(args[_ENV], sent), *args[_ENV + 1 :])
                 else:
-                    kwargs["env"] = _with_context(kwargs.get("env"), carried)
+                    kwargs["env"] = _with_context(kwargs.get("env"), sent)
         init(self, *args, **kwargs)
 
     return hooked
 
 
-def _with_context(env: Any, carried: Carried) -> Any:
+def _with_context(env: Any, sent: RemoteContext) -> Any:
     """The environment and our variable; what is no mapping is left for Popen to refuse."""
     if env is None:
-        return {**_inherited(), VARIABLE: carried.text()}
+        return {**_inherited(), VARIABLE: sent.text()}
     if not isinstance(env, Mapping):
         return env
     if env.get("ARTTRACE_DIR") != os.environ.get("ARTTRACE_DIR"):  # the child was given a directory of its own
-        carried = replace(carried, dir=None)
-    return {**env, VARIABLE: carried.text()}
+        sent = replace(sent, dir=None)
+    return {**env, VARIABLE: sent.text()}
 
 
 def _inherited() -> dict[Any, Any]:
@@ -100,10 +100,10 @@ def _inherited() -> dict[Any, Any]:
 def _start(start: Callable[[Any], None]) -> Callable[[Any], None]:
     @functools.wraps(start)
     def hooked(self: Any) -> None:
-        carried = _carried()
-        if carried is None:
+        sent = _outgoing()
+        if sent is None:
             return start(self)
-        self._arttrace = _Joining(carried.text())  # a forked process inherits its flow and does not look at it
+        self._arttrace = _Joining(sent.text())  # a forked process inherits its flow and does not look at it
         try:
             return start(self)
         finally:
@@ -127,18 +127,18 @@ def _join(context: str) -> None:
 
     os.environ[VARIABLE] = context  # for the settings of this process
     with _carrying:
-        carried = parse(context)
-        if carried is not None:
-            set_flow(replace(current_flow(), scope=place_of(carried)))
+        sent = parse(context)
+        if sent is not None:
+            set_flow(replace(current_flow(), scope=remote_parent(sent)))
     hooks.install()
 
 
 def _submit(submit: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(submit)
     def hooked(self: Executor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        carried = _carried()
+        sent = _outgoing()
         with _Outside():  # it may start a process, which is for other jobs too
-            return submit(self, fn if carried is None else _Job(carried.text(), fn), *args, **kwargs)
+            return submit(self, fn if sent is None else _Job(sent.text(), fn), *args, **kwargs)
 
     return hooked
 
@@ -166,11 +166,11 @@ class _Outside:
 def _pooled(method: Callable[..., Any], thread_pool: type[Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def hooked(self: Any, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        carried = _carried()
-        if carried is not None:
+        sent = _outgoing()
+        if sent is not None:
             is_local = isinstance(self, thread_pool)
             with _carrying:
-                func = in_flow(calling_flow(), func) if is_local else _Job(carried.text(), func)
+                func = in_flow(calling_flow(), func) if is_local else _Job(sent.text(), func)
         return method(self, func, *args, **kwargs)
 
     return hooked
@@ -212,16 +212,16 @@ class _Job:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         before = current_flow()
         with _carrying:
-            carried = parse(self._context)
-            if carried is not None:
-                set_flow(replace(before, scope=place_of(carried), execution=None))
+            sent = parse(self._context)
+            if sent is not None:
+                set_flow(replace(before, scope=remote_parent(sent), execution=None))
         try:
             return self._fn(*args, **kwargs)
         finally:
             set_flow(before)
 
 
-def _carried(*, joins: bool = True) -> Carried | None:
+def _outgoing(*, joins: bool = True) -> RemoteContext | None:
     with _carrying:
-        return carried_by(joins=joins)
+        return outgoing_context(joins=joins)
     return None

@@ -29,12 +29,12 @@ from typing import Any, BinaryIO
 import msgspec
 
 from arttrace.capture.api import flush, run_entry, shutdown
+from arttrace.capture.base.remote_context import VARIABLE
 from arttrace.capture.base.values import json_text
-from arttrace.capture.context.propagation import VARIABLE
+from arttrace.capture.context.recorded_tools import RecordedTools
 from arttrace.capture.export.lifecycle import counts
 from arttrace.capture.rollout import stdin
 from arttrace.capture.rollout.entries import bind, load_entry, run_program
-from arttrace.capture.rollout.recorded_tools import RecordedTools
 from arttrace.records.rollout import PROGRAM, RolloutJob, RolloutResult, WorkerReady
 
 MAX_RESULT_BYTES = 16 << 20

@@ -35,14 +35,14 @@ class _Workflow:
             self.end(None)
             self._name, self.scope = name, open_agent(name)
             if self.scope is not None:
-                self.scope.run.followed[id(self.scope)] = self.scope
+                self.scope.run.open_library_scopes[id(self.scope)] = self.scope
         return self.scope
 
     def end(self, error: BaseException | None) -> None:
         """The agent is done."""
         scope, self.scope, self._name = self.scope, None, None
         if scope is not None:
-            scope.run.followed.pop(id(scope), None)
+            scope.run.open_library_scopes.pop(id(scope), None)
             scope.close(error)
 
     def done(self, task: asyncio.Task[Any]) -> None:

@@ -12,8 +12,7 @@ from arttrace.capture.base.guard import Guard
 from arttrace.capture.context import program
 from arttrace.capture.context.flow import calling_flow
 from arttrace.capture.context.generators import Step, close, drive_async_generator, drive_generator, named_as
-from arttrace.capture.context.scope import Scope, open_scope
-from arttrace.capture.rollout.recorded_tools import recorded
+from arttrace.capture.context.scope import Scope, open_scope, recorded_answer
 from arttrace.records.rollout import RecordedTool
 
 _opening = Guard("opening a scope for a library")
@@ -110,7 +109,7 @@ class ToolRun(_LibraryRun):
     def answer(self, again: Callable[[RecordedTool], Any]) -> Callable[[], Any] | None:
         """What to call instead of the tool, in a rollout whose tools are answered from the record; None where it is to
         run. `again` makes a result of the library's own type."""
-        return recorded(self._scope, again)
+        return recorded_answer(self._scope, again)
 
     def returned(self, result: Any, shown: Callable[[Any], Shown]) -> None:
         """The tool has returned. `shown` reads its result."""
@@ -183,7 +182,8 @@ class AgentRun(_LibraryRun):
     def _is_running(self) -> bool:
         """Whether what starts now is what runs already, seen again."""
         with _opening:
-            return is_this_agent(calling_flow().scope, self._name())
+            outer = calling_flow().scope
+            return outer is not None and outer.is_same_agent(self._name())
         return True
 
     def _opened(self) -> Scope | None:
@@ -194,14 +194,10 @@ class AgentRun(_LibraryRun):
 
 def open_agent(name: str) -> Scope | None:
     """The scope of an agent that a library runs. Right inside one of its name, as `@agent` gives, it is that one."""
-    if is_this_agent(calling_flow().scope, name):
+    outer = calling_flow().scope
+    if outer is not None and outer.is_same_agent(name):
         return None
     return open_scope("agent", name, outside=program.scope)
-
-
-def is_this_agent(outer: Scope | None, name: str) -> bool:
-    """Whether an agent that starts right inside `outer` is that one, seen again at another place."""
-    return outer is not None and outer.kind != "tool" and outer.name == name
 
 
 def agent_method(method: Callable[..., Any], name: Callable[[Any], str], *, later: bool = False) -> Callable[..., Any]:

@@ -9,27 +9,20 @@ at once. Who decides first has decided; every recorder settles its own part in i
 from __future__ import annotations
 
 import contextlib
-import math
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from hashlib import sha256
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from arttrace import semconv
 from arttrace.capture.base.guard import Guard, logger
 from arttrace.capture.base.ids import random_hex
-from arttrace.capture.context.flow import calling_flow
+from arttrace.capture.base.sample_rate import BeginningRun, Sample, as_rate, is_sampled
 from arttrace.capture.export import summary
 from arttrace.paths import DataDir
 from arttrace.records.record import Record
 from arttrace.records.span import SpanRow
-
-if TYPE_CHECKING:
-    from arttrace.capture.context.scope import Run
 
 MAX_HELD_BYTES = 64 << 20
 """Runs that are not sampled hold no more than this; beyond it those that have been held longest are kept."""
@@ -39,34 +32,7 @@ _deciding = Guard("deciding whether a run is sampled")
 _warned = False
 
 
-@dataclass(frozen=True, slots=True)
-class BeginningRun:
-    """What a rule knows of a run: all that was said of it by its beginning."""
-
-    id: str
-    name: str
-    tags: tuple[str, ...]
-    metadata: Mapping[str, Any]
-
-
-Sample = float | Callable[[BeginningRun], bool | float]
-
-
-def as_rate(value: Any) -> float:
-    """A rate from 0 to 1, or a bool. Raises ValueError for anything else."""
-    rate = float(value)
-    if math.isnan(rate) or not 0 <= rate <= 1:
-        raise ValueError(f"sample={value!r} is no number from 0 to 1")
-    return rate
-
-
-def is_sampled(trajectory_id: str, rate: float) -> bool:
-    """Whether the run of this id is one of the `rate` that are stored. Pure: alike in every process."""
-    digest = sha256(trajectory_id.encode(errors="backslashreplace")).digest()
-    return int.from_bytes(digest[:6], "big") < rate * (1 << 48)
-
-
-class _Held:
+class _HeldRun:
     """A run that is not sampled and not decided on, as long as it has no verdict."""
 
     __slots__ = ("parts", "verdicts")
@@ -77,27 +43,38 @@ class _Held:
 
 
 # No locks: a finalizer may give a reward, or end a run, on a thread that is in here.
-_held: dict[str, _Held] = {}
+_held: dict[str, _HeldRun] = {}
 _left_out: dict[str, None] = {}
 _marks: dict[str, str] = {}
 """Files that child processes make of runs in which they record something, by the run's id."""
 _set: set[str] = set()
 
 
-def begin(run: Run, name: str, sample: Sample) -> None:
+def begin(
+    trajectory_id: str, name: str, sample: Sample, *, tags: Sequence[str], metadata: Mapping[str, msgspec.Raw]
+) -> None:
     """A trajectory begins; what it records is held if it is not sampled. One that cannot be decided on is stored."""
     with _deciding:
         rate = sample
         if callable(sample):
-            metadata = {key: msgspec.json.decode(value) for key, value in run.metadata.items()}
-            rate = sample(BeginningRun(run.id, name, tuple(run.tags), metadata))
-        if is_sampled(run.id, as_rate(rate)):
+            decoded = {key: msgspec.json.decode(value) for key, value in metadata.items()}
+            rate = sample(BeginningRun(trajectory_id, name, tuple(tags), decoded))
+        if is_sampled(trajectory_id, as_rate(rate)):
             return
-        if run.id in _held:  # two roots of one id: who ends first would decide for both
-            keep(run.id)
+        if trajectory_id in _held:  # two roots of one id: who ends first would decide for both
+            keep(trajectory_id)
         else:
-            _left_out.pop(run.id, None)
-            _held[run.id] = _Held()
+            _left_out.pop(trajectory_id, None)
+            _held[trajectory_id] = _HeldRun()
+
+
+def before_fork(current: Callable[[], str | None]) -> None:
+    """This process forks: the child may go on with the run that `current` returns the id of, and would store its
+    part."""
+    with _deciding:
+        trajectory_id = current() if _held else None
+        if trajectory_id is not None:
+            keep(trajectory_id)
 
 
 def keep(trajectory_id: str) -> None:
@@ -147,7 +124,7 @@ def was_left_out(trajectory_id: str) -> bool:
     return trajectory_id in _left_out
 
 
-def tell_left_out(trajectory_id: str) -> None:
+def warn_left_out(trajectory_id: str) -> None:
     """Says, once, that a reward came too late for a run that was dropped."""
     global _warned
     if not _warned:
@@ -220,7 +197,7 @@ class Holder:
             self.left_out += 1
             summary.dropped(runs=1)
 
-    def settle(self, held: _Held) -> None:
+    def settle(self, held: _HeldRun) -> None:
         """Write or drop this part of a run that was decided on."""
         part = held.parts.pop(self, [])
         self._bytes -= sum(len(payload) for payload, _ in part)
@@ -230,7 +207,7 @@ class Holder:
         else:
             summary.dropped(calls=sum(is_call for _, is_call in part))
 
-    def settle_later(self, held: _Held) -> None:
+    def settle_later(self, held: _HeldRun) -> None:
         """The same from any thread."""
         self._submit(lambda: self.settle(held))
 
@@ -246,17 +223,10 @@ class Holder:
                 _decide(trajectory_id, True, self)
 
 
-def _before_fork() -> None:
-    with _deciding:  # the child may go on with the run that it is forked in, and would store its part
-        scope = calling_flow().scope if _held else None
-        if scope is not None:
-            keep(scope.id)
-
-
 def _after_fork_in_child() -> None:
     _held.clear()
     _marks.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)
+    os.register_at_fork(after_in_child=_after_fork_in_child)

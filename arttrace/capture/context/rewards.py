@@ -1,0 +1,54 @@
+"""Rewards that are given in this process, to a run of its own or of another one.
+
+Which runs this process took part in is known by their ids, up to a bound, so that a reward of an unknown one can be
+warned of. It is kept all the same: the run may be another process's, or still come.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+from arttrace.capture.base.guard import logger
+from arttrace.capture.base.ids import random_hex
+from arttrace.capture.export import sampling
+from arttrace.capture.export.lifecycle import recorder
+from arttrace.records.reward import Reward
+
+_MAX_KNOWN_RUNS = 100_000
+
+_known_runs: dict[str, None] = {}
+_warned = False
+
+
+def note_run(trajectory_id: str) -> None:
+    """This process takes part in a run."""
+    if len(_known_runs) <= _MAX_KNOWN_RUNS:
+        _known_runs[trajectory_id] = None
+
+
+def warn_unknown_run(trajectory_id: str) -> None:
+    """Log, once, that no run of this id is known in this process."""
+    global _warned
+    if not _warned and trajectory_id not in _known_runs and len(_known_runs) <= _MAX_KNOWN_RUNS:
+        _warned = True
+        logger.warning(
+            "arttrace: no run %.100r is known in this process: its reward is kept until the run comes, and "
+            "`arttrace ls` tells of rewards whose run is missing; one that `sample` left out never comes (said once)",
+            trajectory_id,
+        )
+
+
+def record_reward(trajectory_id: str, value: float, name: str) -> None:
+    """Append one reward to the spool. A value that is no finite number is logged and not recorded."""
+    number = float(value)
+    if not math.isfinite(number):
+        logger.warning("arttrace: the reward %r is no finite number and was not recorded", name)
+        return
+    if sampling.was_left_out(trajectory_id):
+        sampling.warn_left_out(trajectory_id)
+        return
+    sampling.keep(trajectory_id)
+    recorder().record(
+        Reward(id=random_hex(32), trajectory_id=trajectory_id, value=number, name=name, time_ns=time.time_ns())
+    )

@@ -1,0 +1,116 @@
+"""What the scopes of one trajectory in this process share: its id, tags and metadata, and what ends with it.
+
+Each process that takes part in a trajectory has a state of its own; tags and metadata of the root span win.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from arttrace import semconv
+from arttrace.capture.base.guard import Guard
+from arttrace.capture.base.values import json_object, json_text, safe_text
+from arttrace.capture.context.recorded_tools import RecordedTools
+from arttrace.content import MAX_CONTENT_BYTES, Hidden
+
+_recording = Guard("recording what a run was given")
+
+
+class Closable(Protocol):
+    """Something that ends with the run at the latest."""
+
+    def close(self, error: BaseException | None = None) -> None: ...
+
+
+class RunState(msgspec.Struct, eq=False):
+    """What the scopes of one trajectory in this process share."""
+
+    id: str
+    project: str
+    scenario: str | None = None
+    group: str | None = None
+    tags: list[str] = []
+    metadata: dict[str, msgspec.Raw] = {}
+    metadata_was_cut: bool = False
+    hidden: Hidden = msgspec.field(default_factory=Hidden)
+    ended_spans: int = 0
+    tools: RecordedTools | None = None
+    """In a rollout, what its tools are answered with instead of being run."""
+    unanswered: str | None = None
+    """Why the last model call got no answer from its server: a run that then fails is not evidence about its agent."""
+    open_library_scopes: dict[int, Closable] = {}
+    """The open scopes of libraries' spans, by id(): one whose span is never ended ends with the run."""
+    is_rollout: bool = False
+    """Whether somebody waits for what it records: sampling leaves none of these out."""
+    interrupted: str | None = None
+    """Why the run is none to be judged or learned from, however it ends."""
+    warned_of_late_update: bool = False
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes that every span of the run carries."""
+        return {semconv.TRAJECTORY_ID: self.id} if self.id else {}
+
+    def part(self) -> RunState:
+        """What this process does in a run that another one began."""
+        return RunState(self.id, self.project, hidden=self.hidden, tools=self.tools, is_rollout=self.is_rollout)
+
+    def update(self, metadata: Mapping[str, Any] | None, tags: Sequence[str]) -> None:
+        """Add metadata and tags, as they are now."""
+        with _recording:
+            for name, value in (metadata or {}).items():
+                text, cut = json_text(value, MAX_CONTENT_BYTES)
+                self.metadata[safe_text(name)] = msgspec.Raw(text.encode())
+                self.metadata_was_cut |= cut
+            for tag in map(safe_text, (tags,) if isinstance(tags, str) else tags):
+                if tag not in self.tags:
+                    self.tags.append(tag)
+
+    def join(self, metadata: Mapping[str, Any] | None, tags: Sequence[str]) -> None:
+        """Add those of a further trajectory inside this one: what is said of the run already stays."""
+        new = {name: value for name, value in (metadata or {}).items() if safe_text(name) not in self.metadata}
+        self.update(new, tags)
+
+    def tags_and_metadata(self) -> tuple[dict[str, Any], bool]:
+        """The tags and metadata as attributes of a span, and whether metadata was cut to a bound."""
+        attributes: dict[str, Any] = {}
+        was_cut = False
+        if self.tags:
+            attributes[semconv.TAGS] = list(self.tags)
+        if self.metadata:
+            attributes[semconv.METADATA], cut = json_object(dict(self.metadata), MAX_CONTENT_BYTES)
+            was_cut = cut or self.metadata_was_cut
+        return attributes, was_cut
+
+
+class RunOverrides:
+    """Values that a rollout gives to the next trajectory that starts in its flow, whatever its decorator says."""
+
+    def __init__(
+        self,
+        *,
+        trajectory_id: str | None = None,
+        scenario: str | None = None,
+        group: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        tools: RecordedTools | None = None,
+    ) -> None:
+        self._values = (trajectory_id, scenario, group, dict(metadata or {}))
+        self._tools = tools
+        self._taken = False
+
+    def apply(self, run: RunState) -> None:
+        """Give the values to `run`, once: a second trajectory of the same flow keeps its own."""
+        if self._taken:
+            return
+        self._taken = True
+        trajectory_id, scenario, group, metadata = self._values
+        run.id = trajectory_id or run.id
+        run.scenario = scenario if scenario is not None else run.scenario
+        run.group = group if group is not None else run.group
+        run.update(metadata, ())
+        run.is_rollout = True
+        run.tools = self._tools
