@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -13,7 +14,7 @@ import pytest
 from doc_blocks import PAGES, ROOT, Block, blocks, difference, steps
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
-SHELL = [block for block in BLOCKS if block.language in ("console", "sh")]
+SHELL = [block for block in BLOCKS if block.language in ("console", "sh", "bash") or re.search("^[$] ", block.text, re.M)]
 
 
 def _sessions() -> list[list[Block]]:

@@ -110,5 +110,16 @@ def test_links_of_pages_outside_the_site_lead_somewhere(page: Path) -> None:
     assert not [link for link in links if not (page.parent / link.partition("#")[0]).exists()]
 
 
+def test_the_readme_shows_the_decorator_first_and_is_short() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 150
+    assert "@arttrace.trajectory" in lines[:20]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
+def test_forms_and_workflows_are_yaml(path: Path) -> None:
+    assert isinstance(yaml.safe_load(path.read_text(encoding="utf-8")), dict)
+
+
 def test_the_changelog_has_no_relative_link() -> None:
     assert not LINK.findall(HISTORY.read_text(encoding="utf-8")), "it is read from the root and from the site's pages"
