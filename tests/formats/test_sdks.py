@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from msgspec import to_builtins
 
 from arttrace.commands import cli
 from arttrace.formats.imported_files import read_file
@@ -346,3 +347,26 @@ def test_spans_as_the_sdks_sent_them(name: str, agent: str, said: str, tmp_path:
 def spans_of(name: str) -> list[SpanRow]:
     file = Path(__file__).parent / "data" / f"{name}.jsonl"
     return [record for record in read_file(file.read_bytes(), name).records if isinstance(record, SpanRow)]
+
+
+def test_messages_of_several_parts_by_openinference_are_whole(tmp_path: Path) -> None:
+    picture = {"message_content.type": "image", "message_content.image.image.url": "https://example.org/a.png"}
+    asked = {"message_content.type": "text", "message_content.text": "what is this?"}
+    parts = "llm.input_messages.0.message.contents"
+    attributes: Attributes = {
+        "openinference.span.kind": "LLM",
+        "llm.model_name": "m",
+        "llm.input_messages.0.message.role": "user",
+        **{f"{parts}.0.{name}": value for name, value in asked.items()},
+        **{f"{parts}.1.{name}": value for name, value in picture.items()},
+        "llm.output_messages.0.message.role": "assistant",
+        "llm.output_messages.0.message.contents.0.message_content.type": "text",
+        "llm.output_messages.0.message.contents.0.message_content.text": "a cat",
+    }
+    agent = span("a", "agent", {"openinference.span.kind": "AGENT", "agent.name": "researcher"})
+    trajectory = build(tmp_path, agent, span("b", "ChatCompletion", attributes))
+    [call] = trajectory.calls
+    [message] = call.call.messages
+    assert message.parts[0] == TextPart("what is this?")
+    assert "https://example.org/a.png" in json.dumps(to_builtins(message.parts[1]))
+    assert call.call.choices[0].message.text == "a cat"

@@ -42,6 +42,8 @@ from pathlib import Path
 from arttrace.paths import DataDir
 from arttrace.records.reward import Reward
 from arttrace.store import open_store
+from arttrace.store.access import open_store as opening_module
+opening_module.PATIENCE_S = 300.0  # the others may be slow on a busy machine, and all have their turn
 sys.stdin.read()
 with open_store(DataDir(Path(sys.argv[1])), create=True) as store:
     store.append([Reward(id=sys.argv[2], trajectory_id="t", value=1.0)])

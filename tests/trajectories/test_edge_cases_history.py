@@ -102,6 +102,31 @@ def test_parallel_tools_returning_out_of_order() -> None:
     assert [(call.id, call.result) for call in built(run.end()).tool_calls] == [("1", "first"), ("2", "second")]
 
 
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        (("same", "same", "2"), ("same", "same", "2")),  # ids counted anew by each tool
+        (("1", "2", "3"), ("2", None, "3")),  # a result without an id answers the first call that has none
+        (("1", "2", "3"), ("1", "renamed", None)),
+    ],
+)
+def test_results_whose_ids_say_little_go_to_their_calls(
+    asked: tuple[str, ...], answered: tuple[str | None, ...]
+) -> None:
+    calls = tuple((id, f"tool{place}", f'{{"n": {place}}}') for place, id in enumerate(asked))
+    run = Run()
+    history = [message("user", "q")]
+    history.append(run.chat("m", history, message("assistant", calls=calls), at=0))
+    history += [result(id, f"result {number}") for number, id in enumerate(answered)]
+    run.chat("m2", history, message("assistant", "done"), at=10)
+    trajectory = built(run.end(at=99))
+    expected = ["result 1", "result 0", "result 2"] if answered[0] == "2" else ["result 0", "result 1", "result 2"]
+    assert {call.name: call.result for call in trajectory.tool_calls} == {
+        f"tool{place}": text for place, text in enumerate(expected)
+    }
+    assert labels(trajectory)[1] == Relation.EXTENDS
+
+
 def test_a_missing_and_an_errored_tool_result() -> None:
     """A call never answered is valid data, one that raised keeps its error: neither makes the run incomplete."""
     run = Run()

@@ -203,6 +203,29 @@ def test_a_stream_gives_what_the_whole_answer_gives_in_any_interleaving(contents
     assert streamed == decode(whole)
 
 
+def test_a_streamed_function_call_of_the_old_api_and_sound_are_put_together() -> None:
+    called = {"name": "look", "arguments": '{"q": "x"}'}
+    whole = {"role": "assistant", "content": None, "function_call": called}
+    pieces = [
+        {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": ""}},
+        *({"function_call": {"arguments": piece}} for piece in ('{"q":', ' "x"}')),
+    ]
+    expected = [{"type": "tool_call", "name": "look", "arguments": '{"q": "x"}', "id": None}]
+    for body, headers in (
+        ({"model": "m", "choices": [{"index": 0, "message": whole, "finish_reason": "function_call"}]}, {}),
+        (sse(*({"model": "m", "choices": [{"index": 0, "delta": delta}]} for delta in pieces)), STREAM),
+    ):
+        [answer] = answers(decode(body, headers=headers))
+        assert answer["parts"] == expected
+
+    sound = [{"id": "audio_1", "data": "AAA", "transcript": "Good "}, {"id": "audio_1", "data": "BBB"}]
+    sound += [{"transcript": "day"}, {"expires_at": 9}]
+    chunks = [{"choices": [{"index": 0, "delta": {"audio": each}}]} for each in sound]
+    [answer] = answers(decode(sse(*chunks), headers=STREAM))
+    assert "Good day" in json.dumps(answer["parts"])
+    assert "AAABBB" in json.dumps(answer["parts"])
+
+
 @given(cut=st.integers(0, 400))
 @settings(deadline=None)
 def test_a_stream_cut_anywhere_keeps_whole_chunks_and_says_so(cut: int) -> None:
