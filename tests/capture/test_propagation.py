@@ -659,6 +659,44 @@ def test_the_workers_of_a_server_that_forks_them_count_their_own_runs(tmp_path: 
         assert [one.incomplete for one in rest].count("") == 13, lost.name
 
 
+@pytest.mark.parametrize(
+    "how", [*(pytest.param(how, marks=pytest.mark.full) for how in ("spawn", "forkserver")), "pool"]
+)
+def test_no_span_of_a_process_that_joined_is_lost_in_silence(how: str, tmp_path: Path, server: ChatServer) -> None:
+    run(
+        """
+        import multiprocessing, sys
+        import arttrace
+        from asking import ask
+        @arttrace.tool
+        def look(url): ask(url, "in a tool")
+        @arttrace.agent
+        def worker(url):
+            ask(url, "of the worker")
+            look(url)
+        if __name__ == "__main__":
+            how, url = sys.argv[1:]
+            with arttrace.trajectory(name="outer"):
+                worker(url)
+                if how == "pool":
+                    with multiprocessing.get_context("spawn").Pool(1) as pool:
+                        pool.map(worker, [url, url])
+                else:
+                    process = multiprocessing.get_context(how).Process(target=worker, args=(url,))
+                    process.start(); process.join()
+                    assert process.exitcode == 0
+        """,
+        tmp_path,
+        how,
+        server.url,
+    )
+    assert one_trajectory(tmp_path).agents[0].name == "outer"
+    spans = read_spans(tmp_path / "d")
+    for lost in {span.span_id: span.name for span in spans}.items():
+        runs = build_trajectories(span for span in spans if span.span_id != lost[0])
+        assert all(one.incomplete for one in runs), lost
+
+
 # --- what an inner @trajectory says ---------------------------------------------------------------------------
 def test_a_nested_trajectory_adds_its_tags_and_metadata_to_the_run(spans: Spans) -> None:
     inner = arttrace.trajectory(name="inner", tags=["inner", "both"], metadata={"inner": 1, "shared": "inner"})
