@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -66,10 +67,25 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return tuple([part for part in self.parts if isinstance(part, ToolCallPart)])
 
 
-class MessageTexts(tuple[str, ...]):
-    """A message list as the JSON text of each message; equal messages are best one and the same str object."""
+class MessageTexts:
+    """A message list as the JSON text of each message: those of the list that it extends, `before`, then those `added`.
 
-    __slots__ = ()
+    Equal messages are best one and the same str object, and equal lists one and the same MessageTexts: both are
+    then read once, whatever the length of the history.
+    """
+
+    __slots__ = ("added", "before")
+
+    def __init__(self, added: Iterable[str], before: MessageTexts | None = None) -> None:
+        self.added, self.before = tuple(added), before
+
+    def __iter__(self) -> Iterator[str]:
+        parts: list[tuple[str, ...]] = []
+        at: MessageTexts | None = self
+        while at is not None:
+            parts.append(at.added)
+            at = at.before
+        return itertools.chain.from_iterable(reversed(parts))
 
 
 def canonical_json(value: Any) -> bytes:

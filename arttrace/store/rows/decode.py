@@ -53,7 +53,7 @@ def _spans(
         shared: dict[str, Any] = {}
         if prompt is not None:
             messages = prompts.messages(prompt)
-            shared[semconv.INPUT_MESSAGES] = messages if as_texts else join(messages, form)
+            shared[semconv.INPUT_MESSAGES] = messages if as_texts else join(list(messages), form)
         if prompt_tokens is not None:
             shared[semconv.PROMPT_TOKEN_IDS] = tokens.text(prompt_tokens)
         if tools is not None:
@@ -67,19 +67,24 @@ def _spans(
 
 
 class _Prompts:
-    """Inputs by id; equal messages are the same text object."""
+    """Inputs by id, each in terms of the one that it extends, as stored; equal messages are the same object."""
 
     def __init__(self, rows: Sequence[tuple[Any, ...]], texts: dict[int, str]) -> None:
         self._rows = {id: (parent, messages) for id, parent, messages in rows}
         self._texts = texts
+        self._whole: dict[int, MessageTexts] = {}
 
     def messages(self, id: int) -> MessageTexts:
-        pieces = []
+        missing: list[int] = []
         at: int | None = id
-        while at is not None:
-            at, messages = self._rows[at]
-            pieces.append(messages)
-        return MessageTexts([self._texts[message] for piece in reversed(pieces) for message in piece])
+        while at is not None and at not in self._whole:
+            missing.append(at)
+            at = self._rows[at][0]
+        for one in reversed(missing):
+            parent, messages = self._rows[one]
+            before = None if parent is None else self._whole[parent]
+            self._whole[one] = MessageTexts([self._texts[message] for message in messages], before)
+        return self._whole[id]
 
 
 class _TokenPrompts:

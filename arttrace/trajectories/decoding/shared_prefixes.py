@@ -143,16 +143,33 @@ class SharedTexts:
         self._digests = _Digests()
         self._recent: Recent[MessageList] = Recent()
         self._whole: Prefixes[MessageList] = Prefixes()
+        self._linked: dict[int, tuple[MessageTexts, MessageList]] = {}  # by identity
 
     def messages(self, value: Any) -> MessageList | None:
         """The messages of an attribute: JSON text, values, or MessageTexts. None when it is no list."""
         try:
             if isinstance(value, str):
                 return self._of_json(value)
-            texts = value if isinstance(value, MessageTexts) else self._read(value)
+            if isinstance(value, MessageTexts):
+                return self._of_linked(value)
+            texts = self._read(value)
             return None if texts is None else self._of_texts(texts)
         except UNREADABLE:
             return None
+
+    def _of_linked(self, texts: MessageTexts) -> MessageList:
+        """What it extends was recognised when it was stored, and is not looked for again."""
+        missing: list[MessageTexts] = []
+        at: MessageTexts | None = texts
+        while at is not None and id(at) not in self._linked:
+            missing.append(at)
+            at = at.before
+        found = None if at is None else self._linked[id(at)][1]
+        for one in reversed(missing):
+            found = self._of_texts(one.added) if found is None else MessageList(found, one.added, self._digests)
+            self._linked[id(one)] = one, found
+        assert found is not None
+        return found
 
     def _of_texts(self, texts: tuple[str, ...]) -> MessageList:
         length, known = self._whole.longest(texts)
