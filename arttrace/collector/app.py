@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 
 from arttrace.collector import metrics
-from arttrace.collector.otlp.receiver import Traces, failed
+from arttrace.collector.otlp.receiver import TraceReceiver, failed
 from arttrace.collector.otlp.request_bodies import MAX_BODY_BYTES, Budget
-from arttrace.collector.spool import Sink
-from arttrace.collector.supervisor import Loader
+from arttrace.collector.spool import Spool
+from arttrace.collector.supervisor import StoreSupervisor
 from arttrace.store.server.app import OwnerApp
 from arttrace.store.server.asgi import App, Receive, Scope
-from arttrace.store.server.auth import Guard, Headers
-from arttrace.store.server.responses import JSON, METRICS, PROTOBUF, Answer, Refused, failure
-from arttrace.store.server.timeouts import Body
+from arttrace.store.server.auth import Authorizer, Headers
+from arttrace.store.server.responses import JSON, METRICS, PROTOBUF, HttpResponse, RequestRefused, failure
+from arttrace.store.server.timeouts import BodyReader
 
 IN_FLIGHT_BYTES = 256 << 20
 
@@ -26,10 +26,10 @@ class CollectorApp(OwnerApp):
 
     def __init__(
         self,
-        sink: Sink,
+        sink: Spool,
         api: App,
-        guard: Guard,
-        loader: Loader | None = None,
+        guard: Authorizer,
+        loader: StoreSupervisor | None = None,
         *,
         max_body_bytes: int = MAX_BODY_BYTES,
         in_flight_bytes: int = IN_FLIGHT_BYTES,
@@ -39,11 +39,11 @@ class CollectorApp(OwnerApp):
         self._loader = loader
         self._max_body_bytes = max_body_bytes
         self.budget = Budget(in_flight_bytes)
-        self.traces = Traces(sink, self.budget, max_body_bytes)
+        self.traces = TraceReceiver(sink, self.budget, max_body_bytes)
         self.answers: Counter[int] = Counter()
 
-    async def answer(self, scope: Scope, headers: Headers, receive: Receive) -> Answer | None:
-        """Traces, health, readiness and metrics."""
+    async def answer(self, scope: Scope, headers: Headers, receive: Receive) -> HttpResponse | None:
+        """TraceReceiver, health, readiness and metrics."""
         match scope["path"]:
             case "/v1/traces":
                 answer = await self._traces(scope, headers, receive)
@@ -55,10 +55,10 @@ class CollectorApp(OwnerApp):
                 trouble = self._sink.trouble or (self._loader.trouble if self._loader else "")
                 return _json(503 if trouble else 200, {"status": trouble or "ok"})
             case "/metrics":
-                return Answer(200, METRICS, metrics.render(self._sink, self._loader, self.budget, self.answers))
+                return HttpResponse(200, METRICS, metrics.render(self._sink, self._loader, self.budget, self.answers))
         return None
 
-    async def _traces(self, scope: Scope, headers: Headers, receive: Receive) -> Answer:
+    async def _traces(self, scope: Scope, headers: Headers, receive: Receive) -> HttpResponse:
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")
         if scope["method"] != "POST":
             return failure(JSON, 405, "traces are sent with POST")
@@ -69,7 +69,7 @@ class CollectorApp(OwnerApp):
         try:
             body = b""
             chunks: list[bytes] = []
-            coming = Body(receive)
+            coming = BodyReader(receive)
             while True:
                 message = await coming.next()
                 if message["type"] == "http.disconnect":
@@ -86,11 +86,11 @@ class CollectorApp(OwnerApp):
             body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
             chunks.clear()
             return await self.traces.take(body, kind, encoding)
-        except Refused as refused:
+        except RequestRefused as refused:
             return failed(kind, refused)
         finally:
             self.budget.give_back(held)
 
 
-def _json(status: int, value: dict[str, Any]) -> Answer:
-    return Answer(status, JSON, msgspec.json.encode(value))
+def _json(status: int, value: dict[str, Any]) -> HttpResponse:
+    return HttpResponse(status, JSON, msgspec.json.encode(value))

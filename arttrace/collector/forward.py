@@ -10,10 +10,11 @@ import httpx
 import msgspec
 
 from arttrace.paths import DataDir
-from arttrace.store.access.remote import Failure, read_owner
+from arttrace.store.access.client import Failure
+from arttrace.store.access.owner_file import read_owner
 from arttrace.store.server.asgi import Receive, Scope, Send
-from arttrace.store.server.responses import JSON, Refused
-from arttrace.store.server.timeouts import Body
+from arttrace.store.server.responses import JSON, RequestRefused
+from arttrace.store.server.timeouts import BodyReader
 
 _TIMEOUT = httpx.Timeout(600.0, connect=5.0)
 _HEADERS = ("content-type", "accept")
@@ -40,7 +41,7 @@ class Forward:
         headers = {name: given[name] for name in _HEADERS if name in given}
         try:
             body = await _body(receive)
-        except Refused as refused:
+        except RequestRefused as refused:
             await _fail(send, refused.status, str(refused))
             return
         request = self._client.build_request(
@@ -86,7 +87,7 @@ async def _disconnected(receive: Receive) -> None:
 
 async def _body(receive: Receive) -> bytes:
     body = bytearray()
-    coming = Body(receive)
+    coming = BodyReader(receive)
     while True:
         message = await coming.next()
         body += message.get("body", b"")  # the owner bounds it again, and says so

@@ -7,37 +7,32 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from arttrace.collector.otlp.request_bodies import Budget
-from arttrace.collector.spool import Sink, directory_bytes
-from arttrace.collector.supervisor import Loader
+from arttrace.collector.spool import Spool
+from arttrace.collector.supervisor import StoreSupervisor
+from arttrace.store.server.metrics_text import MetricsText
+from arttrace.system.files import directory_bytes
 
 
-def render(sink: Sink, loader: Loader | None, budget: Budget, answers: Mapping[int, int]) -> bytes:
+def render(sink: Spool, loader: StoreSupervisor | None, budget: Budget, answers: Mapping[int, int]) -> bytes:
     """All of them. `answers` counts HTTP answers to trace requests by status."""
     store = sink.data.store
     log = store.with_name(store.name + ".wal")
-    lines: list[str] = []
-
-    def metric(name: str, kind: str, help: str, value: float, labels: str = "") -> None:
-        name = f"arttrace_collector_{name}"
-        if not labels or f"# TYPE {name} {kind}" not in lines:
-            lines.extend((f"# HELP {name} {help}", f"# TYPE {name} {kind}"))
-        lines.append(f"{name}{labels} {value:g}" if isinstance(value, float) else f"{name}{labels} {value}")
-
-    metric("spans_acknowledged_total", "counter", "Spans that are durable.", sink.acknowledged)
-    metric("spans_refused_total", "counter", "Spans that were not valid.", sink.refused)
+    text = MetricsText("arttrace_collector_")
+    text.add("counter", "spans_acknowledged_total", "Spans that are durable.", sink.acknowledged)
+    text.add("counter", "spans_refused_total", "Spans that were not valid.", sink.refused)
     for status, count in sorted(Counter(answers).items()):
-        metric("answers_total", "counter", "Answers to trace requests.", count, f'{{status="{status}"}}')
-    metric("in_flight_bytes", "gauge", "Bytes of requests not answered yet.", budget.used)
-    metric("in_flight_limit_bytes", "gauge", "The bound on them.", budget.limit)
-    metric("spool_bytes", "gauge", "Bytes of journal not yet in the store.", directory_bytes(sink.data.spool))
-    metric("store_bytes", "gauge", "Size of the store's file and log.", sum(_size(path) for path in (store, log)))
+        text.add("counter", "answers_total", "Answers to trace requests.", count, status=str(status))
+    text.add("gauge", "in_flight_bytes", "Bytes of requests not answered yet.", budget.used)
+    text.add("gauge", "in_flight_limit_bytes", "The bound on them.", budget.limit)
+    text.add("gauge", "spool_bytes", "Bytes of journal not yet in the store.", directory_bytes(sink.data.spool))
+    text.add("gauge", "store_bytes", "Size of the store's file and log.", sum(_size(path) for path in (store, log)))
     if loader:
         lag = loader.lag_s(sink.last)
-        metric("load_lag_seconds", "gauge", "How long a span may have waited to get into the store.", lag)
-        metric("owns_store", "gauge", "1 while the collector owns the store.", int(loader.owner))
+        text.add("gauge", "load_lag_seconds", "How long a span may have waited to get into the store.", lag)
+        text.add("gauge", "owns_store", "1 while the collector owns the store.", int(loader.owner))
     trouble = sink.trouble or (loader.trouble if loader else "")
-    metric("ready", "gauge", "1 when nothing is in the way.", int(not trouble))
-    return ("\n".join(lines) + "\n").encode()
+    text.add("gauge", "ready", "1 when nothing is in the way.", int(not trouble))
+    return text.encode()
 
 
 def _size(path: Path) -> int:

@@ -14,12 +14,13 @@ from arttrace.collector.app import CollectorApp
 from arttrace.collector.forward import Forward
 from arttrace.collector.otlp.request_bodies import MAX_BODY_BYTES
 from arttrace.collector.retention import Limits, Retention
-from arttrace.collector.spool import Sink
-from arttrace.collector.supervisor import Loader
+from arttrace.collector.spool import Spool
+from arttrace.collector.supervisor import StoreSupervisor
 from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir
-from arttrace.store.server.auth import Guard
+from arttrace.store.server.auth import Authorizer
 from arttrace.store.server.owner import HOST, http_server, listen, url_of
+from arttrace.system.loopback import is_loopback
 
 
 def serve(
@@ -39,21 +40,21 @@ def serve(
     Port 0 takes a free one. Raises ArttraceError when the port is taken, or when others than this machine could send
     without a key.
     """
-    if api_key is None and not _is_loopback(host):
+    if api_key is None and not is_loopback(host):
         raise ArttraceError(
             f"on {host} anybody who reaches this machine could send spans and read what was captured",
             "Set ARTTRACE_API_KEY or pass --api-key-file; senders then need the header `Authorization: Bearer KEY`.",
         )
     listener = listen(host, port)
     token = secrets.token_urlsafe(32)
-    guard = Guard(token, api_key)
+    guard = Authorizer(token, api_key)
     with ExitStack() as stack:
         stack.callback(listener.close)
         stack.enter_context(_ended_in_order())
         serving = None if grpc_port is None else _grpc()
-        loader = Loader(data, token)
+        loader = StoreSupervisor(data, token)
         stack.callback(loader.close)
-        sink = Sink(data)
+        sink = Spool(data)
         stack.callback(sink.close)  # before the loader, which then loads the rest
         app = CollectorApp(sink, Forward(data), guard, loader)
         if serving is not None and grpc_port is not None:
@@ -93,7 +94,3 @@ def _grpc() -> Callable[..., AbstractContextManager[int]]:
             f"gRPC needs the package {error.name}, which is not installed", "Install it: pip install 'arttrace[grpc]'"
         ) from error
     return serving_grpc
-
-
-def _is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")

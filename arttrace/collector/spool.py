@@ -5,8 +5,6 @@ The collector writes to the spool as every captured process does, so that whoeve
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
 import time
 from concurrent.futures import Future
@@ -18,7 +16,7 @@ from arttrace.paths import DataDir
 MAX_SPOOL_BYTES = 16 << 30
 
 
-class Sink:
+class Spool:
     """Takes payloads. `acknowledged` and `refused` count spans, `trouble` says why nothing can be written now, `last`
     is the monotonic time of the last ack."""
 
@@ -54,13 +52,3 @@ class Sink:
     def close(self) -> None:
         """Makes everything durable. The second time does nothing."""
         self._journal.close()
-
-
-def directory_bytes(path: os.PathLike[str]) -> int:
-    """The size of the files right inside a directory; 0 when it is not there."""
-    total = 0
-    with contextlib.suppress(FileNotFoundError), os.scandir(path) as entries:
-        for entry in entries:
-            with contextlib.suppress(FileNotFoundError):
-                total += entry.stat().st_size
-    return total

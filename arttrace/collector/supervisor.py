@@ -21,7 +21,7 @@ _RESTART_S = 1.0
 _STOP_S = 60.0
 
 
-class Loader:
+class StoreSupervisor:
     """What is in the spool gets into the store by and by; `owner`, `trouble` and `lag_s` tell how it goes."""
 
     def __init__(self, data: DataDir, token: str) -> None:

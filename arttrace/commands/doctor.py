@@ -8,7 +8,6 @@ import platform
 import shutil
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Literal
 
 import click
@@ -21,6 +20,7 @@ from arttrace.commands.shared.options import dir_option, json_option
 from arttrace.commands.shared.shadowed_trainer import foreign_trainer
 from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir, beside_another, endpoints
+from arttrace.system.files import directory_bytes
 
 _LOW_DISK = 1 << 30
 _TIMEOUT_S = 5.0
@@ -113,7 +113,7 @@ def _directory(data: DataDir) -> Iterator[Check]:
         )
         return
     free = shutil.disk_usage(data.root).free
-    waiting = _size(data.spool)
+    waiting = directory_bytes(data.spool, ".seg")
     found = f"{data.root}, {free / 1e9:.0f} GB free" + (f", {waiting / 1e6:.1f} MB in the spool" if waiting else "")
     if free < _LOW_DISK:
         yield Check(name, "warning", found, "Records are refused on a full disk: make room, or `arttrace prune`.")
@@ -121,22 +121,15 @@ def _directory(data: DataDir) -> Iterator[Check]:
         yield Check(name, "warning", found, f"Other users can read it: chmod -R go= {data.root}")
     else:
         yield Check(name, "ok", found)
-    if left := _size(data.outbox):
+    if left := directory_bytes(data.outbox, ".seg"):
         hint = "`arttrace ship` delivers it, with ARTTRACE_ENDPOINT set."
         yield Check("outbox", "warning", f"{left / 1e6:.1f} MB not delivered to a collector", hint)
     for about, directory in outboxes(data):
-        if left := _size(directory):
+        if left := directory_bytes(directory, ".seg"):
             hint = (
                 "The program that sends there delivers it when it runs again; `arttrace ship`, with its settings, too."
             )
             yield Check("outbox", "warning", f"{left / 1e6:.1f} MB not delivered to {about.name}", hint)
-
-
-def _size(folder: Path) -> int:
-    try:
-        return sum(file.stat().st_size for file in folder.iterdir() if file.suffix == ".seg")
-    except OSError:
-        return 0
 
 
 def _store(data: DataDir) -> Iterator[Check]:

@@ -14,6 +14,7 @@ from arttrace.journal import lock
 from arttrace.journal.frames import HEADER, encode_frame
 from arttrace.journal.reader import OPEN_SUFFIX, SEALED_SUFFIX
 from arttrace.system import native_threads
+from arttrace.system.files import directory_bytes
 from arttrace.system.private_files import make_directory, tighten
 
 _datasync = getattr(os, "fdatasync", os.fsync)
@@ -164,7 +165,7 @@ class JournalWriter:
     def _make_room(self, wanted: int) -> None:
         if self._max_total_bytes is None or self._room >= wanted:
             return
-        room = self._max_total_bytes - _directory_bytes(self.directory)
+        room = self._max_total_bytes - directory_bytes(self.directory)
         self._room = min(room, max(wanted, _ROOM_BYTES))
         if room < wanted:
             raise JournalFull(self.directory, self._max_total_bytes)
@@ -211,15 +212,6 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def _directory_bytes(directory: Path) -> int:
-    total = 0
-    with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
-        for entry in entries:
-            with contextlib.suppress(FileNotFoundError):
-                total += entry.stat().st_size
-    return total
 
 
 def _make_directory(directory: Path) -> None:

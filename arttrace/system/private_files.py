@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _NAMES = ("spool", "outbox", "journal", "policies", "logs", "owner.json", "serving.json", "serve.lock", "last_run")
-_BEGINNINGS = ("store.duckdb", ".owner-")
+_BEGINNINGS = ("store.duckdb", ".owner")
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 _given_umask = -1

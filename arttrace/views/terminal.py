@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -68,6 +69,15 @@ def entry_name(entry: str) -> str:
     if module.endswith(".py") or not all(part.isidentifier() for part in module.split(".")):
         return file
     return f"{module.rpartition('.')[2]}{colon}{function}"
+
+
+_is_entry = re.compile(r"/\S*/|(\w+\.)+\w+:\w").match
+
+
+def key_name(key: str) -> str:
+    """A group's key for people: where it begins with an entry point, without the folders or packages around it."""
+    entry, space, arguments = key.partition(" ")
+    return f"{entry_name(entry)}{space}{arguments}" if _is_entry(entry) else key
 
 
 def group_name(key: str, entry: str) -> str:

@@ -30,33 +30,22 @@ def decompress(body: bytes, encoding: str) -> bytes:
 def _undo(name: str, body: bytes) -> bytes:
     match name:
         case "gzip" | "x-gzip":
-            return _members(lambda: zlib.decompressobj(zlib.MAX_WBITS | 16), body)
+            return _bounded(lambda: zlib.decompressobj(zlib.MAX_WBITS | 16), body)
         case "deflate":  # in practice zlib-wrapped or raw
             try:
-                return _inflate(body, zlib.MAX_WBITS)
+                return _bounded(zlib.decompressobj, body, several=False)
             except ValueError:
-                return _inflate(body, -zlib.MAX_WBITS)
+                return _bounded(lambda: zlib.decompressobj(-zlib.MAX_WBITS), body, several=False)
         case "br":
-            return _bounded(_decompressor("brotli", "brotlicffi").Decompressor().process, body)
+            return _bounded(lambda: _Brotli(_decompressor("brotli", "brotlicffi").Decompressor()), body)
         case "zstd":
-            return _members(_decompressor("zstandard").ZstdDecompressor().decompressobj, body)
+            return _bounded(_decompressor("zstandard").ZstdDecompressor().decompressobj, body)
     raise ValueError(f"unknown content encoding {name!r}")
 
 
-def _inflate(body: bytes, window: int) -> bytes:
-    inflater = zlib.decompressobj(window)
+def _bounded(new: Callable[[], Any], body: bytes, *, several: bool = True) -> bytes:
     try:
-        data = inflater.decompress(body, MAX_BYTES)
-    except zlib.error as error:
-        raise ValueError(f"damaged compressed body: {error}") from None
-    if inflater.unconsumed_tail:
-        raise ValueError(f"a compressed body of more than {MAX_BYTES} bytes")
-    return data
-
-
-def _members(new: Callable[[], Any], body: bytes) -> bytes:
-    try:
-        data, _ = undo_members(new, body, MAX_BYTES)
+        data, _ = undo_members(new, body, MAX_BYTES, several=several)
     except Exception as error:  # noqa: BLE001  each library raises its own type
         raise ValueError(f"damaged compressed body: {error}") from None
     if len(data) > MAX_BYTES:
@@ -64,8 +53,22 @@ def _members(new: Callable[[], Any], body: bytes) -> bytes:
     return data
 
 
-def undo_members(new: Callable[[], Any], body: bytes, bound: int) -> tuple[bytes, bool]:
-    """What the gzip members or zstd frames of a body hold, one after the other, and whether the last one is whole.
+class _Brotli:
+    """Brotli's decompressor with the methods of zlib's: a body is one stream."""
+
+    eof = False
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def decompress(self, piece: bytes) -> bytes:
+        data: bytes = self._stream.process(piece)
+        return data
+
+
+def undo_members(new: Callable[[], Any], body: bytes, bound: int, *, several: bool = True) -> tuple[bytes, bool]:
+    """What the gzip members or zstd frames of a body hold, one after the other, and whether the last one is whole;
+    where there cannot be `several`, what follows the first is left out.
 
     `new` makes a decompressor of one of them. It stops beyond `bound` bytes, without having read the rest. Raises what
     the decompressor raises, and ValueError for more than MAX_MEMBERS.
@@ -89,22 +92,10 @@ def undo_members(new: Callable[[], Any], body: bytes, bound: int) -> tuple[bytes
                 return b"".join(out), False
             piece = b""
             if unpack.eof:
+                if not several:
+                    return b"".join(out), True
                 piece, unpack = unpack.unused_data, None
     return b"".join(out), members > 0 and unpack is None
-
-
-def _bounded(step: Any, body: bytes) -> bytes:
-    out: list[bytes] = []
-    size = 0
-    for start in range(0, len(body), 4096):  # in pieces, so that a bomb is noticed before it has gone off
-        try:
-            out.append(step(body[start : start + 4096]))
-        except Exception as error:  # noqa: BLE001  each library raises its own type
-            raise ValueError(f"damaged compressed body: {error}") from None
-        size += len(out[-1])
-        if size > MAX_BYTES:
-            raise ValueError(f"a compressed body of more than {MAX_BYTES} bytes")
-    return b"".join(out)
 
 
 def _decompressor(*modules: str) -> Any:

@@ -10,7 +10,7 @@ import msgspec
 from arttrace.records.message import Message, OtherPart, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 
 
-class Answer(msgspec.Struct, frozen=True):
+class OutputMessage(msgspec.Struct, frozen=True):
     """One choice's message as `gen_ai.output.messages` has it."""
 
     role: str
@@ -128,7 +128,7 @@ def openai_message(message: Message) -> dict[str, Any]:
     return chat
 
 
-def encode_bounded(messages: Sequence[Message | Answer], limit: int) -> tuple[str, bool]:
+def encode_bounded(messages: Sequence[Message | OutputMessage], limit: int) -> tuple[str, bool]:
     """Messages as JSON text of at most `limit` bytes, and whether something was cut to get there.
 
     Long texts are cut first; when the number of messages alone is too much, none are kept.
@@ -146,7 +146,7 @@ def encode_bounded(messages: Sequence[Message | Answer], limit: int) -> tuple[st
     return "[]", True
 
 
-def _cut(message: Message | Answer, share: int) -> Message | Answer:
+def _cut(message: Message | OutputMessage, share: int) -> Message | OutputMessage:
     return msgspec.structs.replace(message, parts=tuple(_cut_part(part, share) for part in message.parts))
 
 

@@ -19,14 +19,15 @@ from starlette.testclient import TestClient
 from arttrace.collector.app import CollectorApp
 from arttrace.collector.forward import Forward
 from arttrace.collector.group_commit import GroupCommit
-from arttrace.collector.spool import Sink
+from arttrace.collector.spool import Spool
 from arttrace.formats.journal_entry import decode_payload
 from arttrace.formats.otlp import check_protobuf
+from arttrace.formats.otlp.protobuf_fields import encode_bytes
 from arttrace.journal import JournalWriter, list_segments, read_segment
 from arttrace.paths import DataDir
 from arttrace.records.span import SpanRest, SpanRow
 from arttrace.store import Store
-from arttrace.store.server.auth import Guard
+from arttrace.store.server.auth import Authorizer
 from arttrace.store.server.responses import JSON, PROTOBUF
 
 
@@ -36,15 +37,15 @@ def data(tmp_path: Path) -> DataDir:
 
 
 @pytest.fixture
-def sink(data: DataDir) -> Iterator[Sink]:
-    sink = Sink(data)
+def sink(data: DataDir) -> Iterator[Spool]:
+    sink = Spool(data)
     yield sink
     sink.close()
 
 
 @pytest.fixture
-def app(sink: Sink, data: DataDir) -> CollectorApp:
-    return CollectorApp(sink, Forward(data), Guard("token"), max_body_bytes=100_000, in_flight_bytes=250_000)
+def app(sink: Spool, data: DataDir) -> CollectorApp:
+    return CollectorApp(sink, Forward(data), Authorizer("token"), max_body_bytes=100_000, in_flight_bytes=250_000)
 
 
 @pytest.fixture
@@ -103,7 +104,7 @@ def spooled(data: DataDir) -> list[SpanRow]:
     return [record for payload in payloads for record in decode_payload(payload) if isinstance(record, SpanRow)]
 
 
-def test_protobuf_and_json_give_the_same_rows(client: TestClient, data: DataDir, sink: Sink) -> None:
+def test_protobuf_and_json_give_the_same_rows(client: TestClient, data: DataDir, sink: Spool) -> None:
     body = request(b"\x02" * 8).SerializeToString()
     answer = client.post("/v1/traces", content=body, headers={"content-type": PROTOBUF})
     assert (answer.status_code, answer.headers["content-type"]) == (200, PROTOBUF)
@@ -128,7 +129,7 @@ def test_protobuf_and_json_give_the_same_rows(client: TestClient, data: DataDir,
     )
 
 
-def test_an_opentelemetry_collector_in_front(client: TestClient, sink: Sink, data: DataDir) -> None:
+def test_an_opentelemetry_collector_in_front(client: TestClient, sink: Spool, data: DataDir) -> None:
     """Several services in one request, schema URLs, scope attributes, flags and counts of what was dropped, gzipped:
     the shape in which the OpenTelemetry Collector's otlphttp exporter passes batches on."""
     message = ExportTraceServiceRequest()
@@ -213,7 +214,7 @@ def test_nothing_is_acknowledged_whose_flush_failed_while_its_segment_was_sealed
     commit.close()
 
 
-def test_a_bad_span_is_refused_alone(client: TestClient, sink: Sink) -> None:
+def test_a_bad_span_is_refused_alone(client: TestClient, sink: Spool) -> None:
     body = request(b"\x02" * 8, b"short", b"\x00" * 8).SerializeToString()
     answer = client.post("/v1/traces", content=body, headers={"content-type": PROTOBUF})
     partial = ExportTraceServiceResponse.FromString(answer.content).partial_success
@@ -226,7 +227,7 @@ def test_a_bad_span_is_refused_alone(client: TestClient, sink: Sink) -> None:
     assert (sink.acknowledged, sink.refused) == (2, 5)
 
 
-def test_a_parent_of_all_zeros_is_none(client: TestClient, sink: Sink, data: DataDir) -> None:
+def test_a_parent_of_all_zeros_is_none(client: TestClient, sink: Spool, data: DataDir) -> None:
     """Exporters in the wild send it for a root."""
     message = request(b"\x02" * 8)
     message.resource_spans[0].scope_spans[0].spans[0].parent_span_id = b"\x00" * 8
@@ -243,7 +244,7 @@ def test_a_parent_of_all_zeros_is_none(client: TestClient, sink: Sink, data: Dat
         assert [one.incomplete for one in store.summaries()] == [""]
 
 
-def test_broken_text_is_refused_alone(client: TestClient, sink: Sink, data: DataDir) -> None:
+def test_broken_text_is_refused_alone(client: TestClient, sink: Spool, data: DataDir) -> None:
     body = request(b"\x02" * 8, b"\x03" * 8, b"\x04" * 8).SerializeToString()
     broken = body.replace(b"chat m", b"ch\xfft m", 1)  # no UTF-8: protobuf does not parse the whole
     answer = client.post("/v1/traces", content=broken, headers={"content-type": PROTOBUF})
@@ -260,16 +261,16 @@ def test_broken_text_is_refused_alone(client: TestClient, sink: Sink, data: Data
 
 
 def test_a_value_nested_beyond_what_protobuf_parses_is_refused_alone(
-    client: TestClient, sink: Sink, data: DataDir
+    client: TestClient, sink: Spool, data: DataDir
 ) -> None:
     def with_value(depth: int, span_id: bytes) -> bytes:
-        value = check_protobuf._nested(b"\x18\x01", *[1, 5] * depth)  # the number 1 in arrays in arrays
-        attribute = check_protobuf._nested(check_protobuf._nested(b"deep", 1) + check_protobuf._nested(value, 2), 9)
+        value = encode_bytes(b"\x18\x01", *[1, 5] * depth)  # the number 1 in arrays in arrays
+        attribute = encode_bytes(encode_bytes(b"deep", 1) + encode_bytes(value, 2), 9)
         span = request(span_id).resource_spans[0].scope_spans[0].spans[0].SerializeToString()
-        return check_protobuf._nested(span + attribute, 2)
+        return encode_bytes(span + attribute, 2)
 
     def send(*spans: bytes) -> int:
-        content = check_protobuf._nested(b"".join(spans), 2, 1)
+        content = encode_bytes(b"".join(spans), 2, 1)
         answer = client.post("/v1/traces", content=content, headers=HEADERS)
         assert answer.status_code == 200
         return int(ExportTraceServiceResponse.FromString(answer.content).partial_success.rejected_spans)
@@ -281,7 +282,7 @@ def test_a_value_nested_beyond_what_protobuf_parses_is_refused_alone(
         assert sorted(row.span_id for row in store.spans("01" * 16)) == ["02" * 8, "04" * 8]
 
 
-def test_spans_and_attributes_are_counted(client: TestClient, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_and_attributes_are_counted(client: TestClient, sink: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_protobuf, "MAX_SPANS", 2)
     body = request(*(bytes([n]) * 8 for n in range(1, 4))).SerializeToString()
     assert client.post("/v1/traces", content=body, headers=HEADERS).status_code == 413
@@ -306,7 +307,7 @@ def test_garbage_is_400(client: TestClient, content: bytes, kind: str) -> None:
     assert b"OTLP trace request" in answer.content
 
 
-def test_encodings_and_content_types(client: TestClient, sink: Sink) -> None:
+def test_encodings_and_content_types(client: TestClient, sink: Spool) -> None:
     body = request(b"\x02" * 8).SerializeToString()
     headers = {"content-type": PROTOBUF, "content-encoding": "gzip"}
     assert client.post("/v1/traces", content=gzip.compress(body), headers=headers).status_code == 200
@@ -334,7 +335,7 @@ PACKED = {"gzip": gzip.compress, "zstd": zstandard.compress, "zstd without its s
 
 @pytest.mark.parametrize("pack", PACKED.values(), ids=PACKED)
 def test_a_body_of_several_members_is_read_to_its_end(
-    client: TestClient, sink: Sink, data: DataDir, pack: Callable[[bytes], bytes]
+    client: TestClient, sink: Spool, data: DataDir, pack: Callable[[bytes], bytes]
 ) -> None:
     """Senders that compress batch by batch put several gzip members, or zstd frames, behind each other."""
     headers = {"content-type": PROTOBUF, "content-encoding": "gzip" if pack is gzip.compress else "zstd"}
@@ -349,7 +350,7 @@ def test_a_body_of_several_members_is_read_to_its_end(
     bomb = b"".join(members) + pack(b"\0" * 50_000_000)
     assert client.post("/v1/traces", content=bomb, headers=headers).status_code == 413
     flood = pack(b"") * 70_000
-    app = CollectorApp(sink, Forward(data), Guard("token"))
+    app = CollectorApp(sink, Forward(data), Authorizer("token"))
     answer = TestClient(app, base_url="http://localhost").post("/v1/traces", content=flood, headers=headers)
     assert (answer.status_code, b"more than 65536 members" in answer.content) == (400, True)
 
@@ -365,8 +366,8 @@ def test_the_bound_counts_decompressed_bytes(client: TestClient, app: CollectorA
     assert app.budget.used == 0
 
 
-def test_a_body_that_unpacks_to_hundreds_of_times_its_size_is_a_bomb(sink: Sink, data: DataDir) -> None:
-    client = TestClient(CollectorApp(sink, Forward(data), Guard("token")), base_url="http://localhost")
+def test_a_body_that_unpacks_to_hundreds_of_times_its_size_is_a_bomb(sink: Spool, data: DataDir) -> None:
+    client = TestClient(CollectorApp(sink, Forward(data), Authorizer("token")), base_url="http://localhost")
     headers = {"content-type": PROTOBUF, "content-encoding": "zstd"}
     answer = client.post("/v1/traces", content=zstandard.compress(b"\x00" * 50_000_000), headers=headers)
     assert answer.status_code == 413
@@ -396,7 +397,7 @@ def test_nesting_is_bounded(client: TestClient) -> None:
 
 @pytest.mark.parametrize("call", ["append", "sync"])
 def test_a_full_disk_asks_to_try_again(
-    client: TestClient, sink: Sink, data: DataDir, monkeypatch: pytest.MonkeyPatch, call: str
+    client: TestClient, sink: Spool, data: DataDir, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -415,7 +416,7 @@ def test_a_full_disk_asks_to_try_again(
         assert len(store.spans("01" * 16)) == 1
 
 
-def test_health_and_metrics(client: TestClient, sink: Sink) -> None:
+def test_health_and_metrics(client: TestClient, sink: Spool) -> None:
     assert client.get("/health").json() == {"status": "ok", "acknowledged_spans": 0}
     assert client.get("/nowhere").status_code == 404
     client.post("/v1/traces", content=request(b"\x02" * 8, b"bad").SerializeToString(), headers=HEADERS)
@@ -440,8 +441,8 @@ def test_a_host_of_another_name_is_no_friend(client: TestClient) -> None:
     assert client.get("/health", headers={"x": "y" * 40_000}).status_code == 431
 
 
-def test_with_a_key_nothing_is_taken_or_told_without_it(sink: Sink, data: DataDir) -> None:
-    app = CollectorApp(sink, Forward(data), Guard("token", api_key="key"))
+def test_with_a_key_nothing_is_taken_or_told_without_it(sink: Spool, data: DataDir) -> None:
+    app = CollectorApp(sink, Forward(data), Authorizer("token", api_key="key"))
     client = TestClient(app, base_url="http://collector.example")
     body = request(b"\x02" * 8).SerializeToString()
     for bad in ({}, {"authorization": "Bearer nope"}, {"authorization": "Basic key"}, {"authorization": "key"}):

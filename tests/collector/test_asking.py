@@ -19,16 +19,16 @@ from simulated_agent import research_run
 
 from arttrace.collector.app import CollectorApp
 from arttrace.collector.forward import Forward
-from arttrace.collector.spool import Sink
+from arttrace.collector.spool import Spool
 from arttrace.errors import StoreError
 from arttrace.paths import DataDir
 from arttrace.store import Store, open_store
 from arttrace.store.access import remote, sql
-from arttrace.store.access.remote import read_owner
+from arttrace.store.access.owner_file import read_owner
 from arttrace.store.file import cancellation
 from arttrace.store.server import limits, owner, timeouts
 from arttrace.store.server.asgi import App
-from arttrace.store.server.auth import Guard
+from arttrace.store.server.auth import Authorizer
 from arttrace.store.server.owner import HOST, answering, hold_store, http_server, listen, url_of
 
 ENDLESS = "SELECT count(*) FROM range(1000000) a, range(1000000) b, range(1000) c"
@@ -88,7 +88,7 @@ def ask_and_stay(url: str, token: str, sql: str) -> socket.socket:
 def test_a_query_ends_when_its_caller_leaves(owned: Store, data: DataDir, sql: str, forwarded: bool) -> None:
     owner = read_owner(data)
     assert owner is not None
-    front = served(CollectorApp(Sink(data), Forward(data), Guard(owner.token)))
+    front = served(CollectorApp(Spool(data), Forward(data), Authorizer(owner.token)))
     with front if forwarded else contextlib.nullcontext(owner.url) as url:
         callers = [ask_and_stay(url, owner.token, sql) for _ in range(limits.QUERIES)]
         assert eventually(lambda: owned._file.readers == limits.QUERIES)
@@ -177,7 +177,7 @@ def test_a_query_has_so_much_memory(data: DataDir, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def collector(data: DataDir) -> Iterator[tuple[CollectorApp, str]]:
-    app = CollectorApp(Sink(data), Forward(data), Guard("token"), in_flight_bytes=100_000)
+    app = CollectorApp(Spool(data), Forward(data), Authorizer("token"), in_flight_bytes=100_000)
     with served(app) as url:
         yield app, url
 

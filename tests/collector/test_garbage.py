@@ -14,14 +14,14 @@ from starlette.testclient import TestClient
 
 from arttrace.collector.app import CollectorApp
 from arttrace.collector.forward import Forward
-from arttrace.collector.spool import Sink
+from arttrace.collector.spool import Spool
 from arttrace.formats.journal_entry import decode_payload, encode_otlp
 from arttrace.formats.otlp.check_protobuf import check_protobuf
 from arttrace.formats.otlp.decode import MalformedRequest, TooManySpans, protobuf_spans
 from arttrace.journal import JournalWriter, list_segments, read_segment
 from arttrace.paths import DataDir
 from arttrace.store import Store
-from arttrace.store.server.auth import Guard
+from arttrace.store.server.auth import Authorizer
 
 IDS = [(bytes([n]) * 16, bytes([n]) * 8) for n in range(1, 6)]
 GOOD = chat_request(IDS, padding=20)
@@ -103,7 +103,7 @@ def test_an_entry_of_the_journal_that_is_none_stops_nothing(tmp_path: Path) -> N
 @pytest.fixture
 def client(tmp_path: Path) -> TestClient:
     data = DataDir(tmp_path)
-    app = CollectorApp(Sink(data), Forward(data), Guard("token"), max_body_bytes=1 << 20)
+    app = CollectorApp(Spool(data), Forward(data), Authorizer("token"), max_body_bytes=1 << 20)
     return TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
 
 
@@ -138,7 +138,7 @@ def _length(of: bytes) -> bytes:
 @pytest.mark.parametrize("tail", [b"\0" * 5000, b"\xa7\x0ff\xd5\xff\xff\xff\x7f", b"garbage" * 100])
 def test_a_torn_tail_of_the_journal_loses_nothing_acked(tmp_path: Path, tail: bytes) -> None:
     data = DataDir(tmp_path)
-    sink = Sink(data)
+    sink = Spool(data)
     sink.take(encode_otlp(GOOD), len(IDS)).result(30)
     [segment] = list_segments(data.spool)
     sink.close()
@@ -149,7 +149,7 @@ def test_a_torn_tail_of_the_journal_loses_nothing_acked(tmp_path: Path, tail: by
     with torn.open("ab") as file:
         file.write(tail)
     assert [len(decode_payload(payload)) for _, payload in read_segment(torn)] == [5]
-    again = Sink(data)
+    again = Spool(data)
     again.take(encode_otlp(chat_request([(b"\x09" * 16, b"\x09" * 8)])), 1).result(30)
     again.close()
     with Store.open(data) as store:

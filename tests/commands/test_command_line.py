@@ -17,7 +17,7 @@ from arttrace.commands import cli
 from arttrace.commands.shared.options import options_from_the_front, options_to_the_front
 from arttrace.paths import DataDir
 from arttrace.store import Store
-from arttrace.store.access.remote import read_owner
+from arttrace.store.access.owner_file import read_owner
 from arttrace.store.server.owner import answering
 
 _LIGHT = textwrap.dedent(

@@ -32,7 +32,7 @@ from arttrace.journal import list_segments
 from arttrace.paths import DataDir
 from arttrace.records.reward import Reward
 from arttrace.store import Store, open_store
-from arttrace.store.access.remote import read_owner
+from arttrace.store.access.owner_file import read_owner
 from arttrace.store.server.owner import hold_store
 
 pytestmark = pytest.mark.e2e

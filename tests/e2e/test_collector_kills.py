@@ -20,7 +20,7 @@ from otlp_requests import PROTOBUF, chat_request
 
 from arttrace.paths import DataDir
 from arttrace.store import open_store
-from arttrace.store.access.remote import read_owner
+from arttrace.store.access.owner_file import read_owner
 
 pytestmark = pytest.mark.e2e
 

@@ -16,9 +16,9 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from arttrace.collector.otlp.receiver import Traces
+from arttrace.collector.otlp.receiver import TraceReceiver
 from arttrace.collector.otlp.request_bodies import Budget
-from arttrace.collector.spool import Sink
+from arttrace.collector.spool import Spool
 from arttrace.commands import cli
 from arttrace.formats.otlp.decode import parse_json, protobuf_spans
 from arttrace.formats.otlp.encode_json import encode_json
@@ -28,7 +28,7 @@ from arttrace.paths import DataDir
 from arttrace.records.record import decode_record, encode_record
 from arttrace.records.span import SpanEvent, SpanRow
 from arttrace.store import Store
-from arttrace.store.access import local as store_module
+from arttrace.store.access import queries as queries_module
 from arttrace.store.server.responses import JSON, PROTOBUF
 
 _quiet = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
@@ -52,8 +52,8 @@ def through_everything(request: ExportTraceServiceRequest, kind: str) -> None:
         body = encode_json(protobuf_spans(body))
     with tempfile.TemporaryDirectory() as folder:
         first = DataDir(Path(folder) / "first")
-        sink = Sink(first)
-        answer = asyncio.run(Traces(sink, Budget(1 << 30), 1 << 30).take(body, kind, ""))
+        sink = Spool(first)
+        answer = asyncio.run(TraceReceiver(sink, Budget(1 << 30), 1 << 30).take(body, kind, ""))
         sink.close()
         assert answer.status == 200
         json, protobuf = (export(first, form) for form in ("otlp-json", "otlp-protobuf"))
@@ -117,13 +117,13 @@ def test_everything_is_exported_in_a_few_reads(tmp_path: Path, monkeypatch: pyte
     ]
     data = DataDir(tmp_path / "data")
     reads: list[int] = []
-    read_spans = store_module.read_spans
+    read_spans = queries_module.read_spans
 
     def counted(*given: Any, **more: Any) -> list[SpanRow]:
         reads.append(1)
         return read_spans(*given, **more)
 
-    monkeypatch.setattr(store_module, "read_spans", counted)
+    monkeypatch.setattr(queries_module, "read_spans", counted)
     monkeypatch.setattr("arttrace.commands.data.export._SPANS_AT_ONCE", 100)
     with Store.open(data, create=True) as store:
         store.append(reversed(spans))

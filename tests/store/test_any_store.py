@@ -46,7 +46,7 @@ def store(request: pytest.FixtureRequest, data: DataDir) -> Iterator[AnyStore]:
 
 def test_both_have_the_same_methods() -> None:
     public = {name for name, _ in inspect.getmembers(Store, callable) if not name.startswith("_")}
-    assert public - OWNERS_ALONE == set(OPERATIONS), "a new method of Store: ask for it in store/operations.py too"
+    assert public - OWNERS_ALONE == set(OPERATIONS), "a new method of Store: name it in access/any_store.py too"
     for name in (*OPERATIONS, "append"):
         for other in (RemoteStore, AnyStore):
             assert inspect.signature(getattr(Store, name)) == inspect.signature(getattr(other, name)), name
@@ -138,7 +138,7 @@ def test_messages_that_prompts_share_stay_shared(data: DataDir) -> None:
 
 
 def test_records_larger_than_one_request_all_arrive(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arttrace.store.access.remote._POST_BYTES", 1000)
+    monkeypatch.setattr("arttrace.store.access.client._POST_BYTES", 1000)
     with hold_store(data, create=True) as owner, open_store(data) as asker:
         rewards = [Reward(id=str(n), trajectory_id="t", value=float(n), explanation="x" * 300) for n in range(20)]
         asker.append(rewards)

@@ -25,7 +25,8 @@ from arttrace.records.record import encode_record
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanEvent, SpanRow
 from arttrace.store import Store
-from arttrace.store.access import local as store_module
+from arttrace.store.access import local as local_module
+from arttrace.store.access import queries as queries_module
 from arttrace.store.file import connect as database_module
 from arttrace.store.file import connections as shared_module
 from arttrace.store.ingest import batches as batches_module
@@ -33,8 +34,8 @@ from arttrace.store.ingest import writer as writer_module
 from arttrace.store.ingest.writer import Writer
 from arttrace.store.rows import conventions as named_module
 from arttrace.store.rows import encode as parts_module
-from arttrace.store.rows.columns import SPAN_ID, Row
 from arttrace.store.rows.encode import Parts
+from arttrace.store.rows.tables import SPAN_ID, Row
 
 BAD = "no store can hold it"
 
@@ -242,7 +243,7 @@ def test_ctrl_c_while_the_store_is_read_is_ctrl_c(data: DataDir, monkeypatch: py
     with Store.open(data, create=True) as store:
         store.append([span(1)])
         with monkeypatch.context() as patch:
-            patch.setattr(store_module, "read_spans", interrupted)
+            patch.setattr(queries_module, "read_spans", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 ids(store)
         assert ids(store) == [1]
@@ -411,7 +412,7 @@ def test_a_store_that_could_not_be_opened_anew_is_the_next_time(data: DataDir, m
     with Store.open(data, create=True) as store:
         store.append([span(1)])
         with monkeypatch.context() as patch:
-            patch.setattr(store_module, "take_in", fails)
+            patch.setattr(local_module, "take_in", fails)
             with pytest.raises(StoreFull):
                 store.ingest_spool()
         with monkeypatch.context() as patch:
@@ -456,7 +457,7 @@ def test_questions_are_answered_when_what_they_keep_cannot_be_written(
 
     with Store.open(data, create=True) as store:
         store.append(research_run("a"))
-        monkeypatch.setattr(store_module, "place", fails)
+        monkeypatch.setattr(queries_module, "place", fails)
         monkeypatch.setattr(Writer, "keep_summaries", fails)
         assert [one.id for one in store.summaries()] == ["a"]
         assert store.sql("SELECT 1")[1] == [(1,)]
@@ -470,7 +471,7 @@ def test_what_is_answered_without_for_a_fault_of_ours_is_told_once(
     def fails(*_: object) -> None:
         raise duckdb.CatalogException("Table with name odd_traces does not exist!")
 
-    monkeypatch.setattr(store_module, "place", fails)
+    monkeypatch.setattr(queries_module, "place", fails)
     with Store.open(data, create=True) as store, caplog.at_level(logging.ERROR, "arttrace"):
         for _ in range(2):
             assert store.sql("SELECT 1")[1] == [(1,)]

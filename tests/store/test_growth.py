@@ -13,7 +13,7 @@ from arttrace.paths import DataDir
 from arttrace.records.record import encode_record
 from arttrace.records.span import SpanRow
 from arttrace.store import Store
-from arttrace.store.access import local as store_module
+from arttrace.store.access import local as local_module
 from arttrace.store.ingest import writer
 
 
@@ -69,7 +69,7 @@ def test_a_text_is_stored_once_also_by_the_next_owner(data: DataDir) -> None:
 
 
 def test_memory_is_given_back_only_while_nobody_reads(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "_REOPENED_AFTER", 1)
+    monkeypatch.setattr(local_module, "_REOPENED_AFTER", 1)
     with Store.open(data, create=True) as store:
         connection = store._file.connection
         with store._file.reading():

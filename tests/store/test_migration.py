@@ -19,7 +19,7 @@ from arttrace.store import Store
 from arttrace.store.file import migrations
 from arttrace.store.ingest.writer import Writer
 from arttrace.store.rows.encode import Parts, Ready
-from arttrace.store.rows.schema import VERSION
+from arttrace.store.rows.tables import VERSION
 from arttrace.trajectories import build_trajectories
 
 TABLES = ("span_records", "reward_records", "judgement_records", "policy_step_records", "consumption")

@@ -22,7 +22,7 @@ from arttrace.paths import DataDir
 from arttrace.records.reward import Reward
 from arttrace.store import RemoteStore, Store, open_store
 from arttrace.store.access import open_store as opening_module
-from arttrace.store.access.remote import Owner, write_owner
+from arttrace.store.access.owner_file import StoreOwner, write_owner
 from arttrace.store.server.owner import hold_store
 
 HOLD = """
@@ -181,7 +181,7 @@ def test_a_stale_owner_file_is_ignored_whoever_has_its_pid_and_port_now(data: Da
     threading.Thread(target=foreign.serve_forever, args=(0.05,), daemon=True).start()
     try:
         for url in ("http://127.0.0.1:1", f"http://127.0.0.1:{foreign.server_port}"):
-            write_owner(data, Owner(url, os.getppid(), "token"))
+            write_owner(data, StoreOwner(url, os.getppid(), "token"))
             with open_store(data) as store:
                 assert isinstance(store, Store)
         other = DataDir(tmp_path / "other")

@@ -22,7 +22,7 @@ from arttrace.records.record import Record
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.store import Store, open_store
-from arttrace.store.access import local as store_module
+from arttrace.store.file import prune as prune_module
 from arttrace.store.server.owner import hold_store
 from arttrace.trajectories import build_trajectories
 
@@ -110,7 +110,7 @@ def test_a_rewrite_that_fails_changes_nothing(data: DataDir, monkeypatch: pytest
         store.append(research_run("a"))
         before = store.trajectories()
         with monkeypatch.context() as patch:
-            patch.setattr(store_module, "copy_kept", full_disk)
+            patch.setattr(prune_module, "copy_kept", full_disk)
             with pytest.raises(StoreError, match="could not be written anew"):
                 store.prune(before_ns=T0 + HOUR)
         assert store.trajectories() == before

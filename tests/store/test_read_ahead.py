@@ -22,9 +22,9 @@ from arttrace.records.span import SpanEvent, SpanLink, SpanRow
 from arttrace.store import Store
 from arttrace.store.ingest import batches as batches_module
 from arttrace.store.ingest import read_ahead as ahead_module
-from arttrace.store.ingest.batches import Batch, read_batches
+from arttrace.store.ingest.batches import SegmentBatch, read_batches
 from arttrace.store.ingest.read_ahead import ReadAhead
-from arttrace.store.ingest.read_ahead_process import Message, packed, unpacked
+from arttrace.store.ingest.read_ahead_process import BatchMessage, packed, unpacked
 from arttrace.store.rows.encode import Parts, ready
 
 SPANS = 240
@@ -95,12 +95,12 @@ def content(data: DataDir) -> dict[str, object]:
     return found
 
 
-def received(monkeypatch: pytest.MonkeyPatch) -> list[Batch]:
+def received(monkeypatch: pytest.MonkeyPatch) -> list[SegmentBatch]:
     """The batches that the process gives from now on."""
-    batches: list[Batch] = []
+    batches: list[SegmentBatch] = []
     message = ahead_module._Reader.message
 
-    def kept(self: ahead_module._Reader) -> Message:
+    def kept(self: ahead_module._Reader) -> BatchMessage:
         found = message(self)
         batches.append(found.batch)
         return found
@@ -174,7 +174,7 @@ def fault(request: pytest.FixtureRequest, eager: None, monkeypatch: pytest.Monke
     given: list[int] = []
     message = ahead_module._Reader.message
 
-    def fails(self: ahead_module._Reader) -> Message:
+    def fails(self: ahead_module._Reader) -> BatchMessage:
         if given:
             monkeypatch.setattr(ahead_module._Reader, "message", message)
             happens(self)
@@ -250,13 +250,13 @@ def test_what_many_spans_share_is_sent_once() -> None:
         span = scope.spans.add(trace_id=b"t" * 16, span_id=n.to_bytes(8, "big"), name="x", start_time_unix_nano=1)
         span.events.add(name="an event")
     payload = encode_otlp(request.SerializeToString())
-    batch = Batch(1, spans=[one for one in ready(decode_payload(payload)) if isinstance(one, Parts)])
+    batch = SegmentBatch(1, spans=[one for one in ready(decode_payload(payload)) if isinstance(one, Parts)])
     assert len({one.origin for one in batch.spans}) == 1
     assert len(batch.spans[0].origin) > 50_000
     before = msgspec.structs.replace(batch, spans=[msgspec.structs.replace(one) for one in batch.spans])
     sent = msgspec.msgpack.encode(packed("path", 0, batch))
     assert len(sent) < 6 * len(payload)
-    assert unpacked(msgspec.msgpack.decode(sent, type=Message)) == before
+    assert unpacked(msgspec.msgpack.decode(sent, type=BatchMessage)) == before
 
 
 def test_it_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,4 +339,4 @@ def test_batches_say_what_was_found_so_far(tmp_path: Path, monkeypatch: pytest.M
     assert [len(batch.spans) for batch in batches] == [0, 5, 5, 0]
     assert [batch.refused for batch in batches] == [["DecodeError in a payload of 7 bytes"], [], [], []]
     assert [batch.last for batch in batches] == [False, False, False, True]
-    assert batches == msgspec.msgpack.decode(msgspec.msgpack.encode(batches), type=list[Batch])
+    assert batches == msgspec.msgpack.decode(msgspec.msgpack.encode(batches), type=list[SegmentBatch])

@@ -22,7 +22,7 @@ from arttrace.records.reward import Reward
 from arttrace.records.span import OriginRest, SpanEvent, SpanLink, SpanRest, SpanRow
 from arttrace.records.values.json_types import exact, plain
 from arttrace.store import Store
-from arttrace.store.access.remote import JSON_LINES
+from arttrace.store.access.client import JSON_LINES
 from arttrace.store.server.api import create_api
 
 GOOD = SpanRow(

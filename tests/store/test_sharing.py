@@ -147,7 +147,7 @@ def test_summaries_are_kept_and_never_stale(data: DataDir, monkeypatch: pytest.M
         store.append(run + late[:-1])
         first = store.summaries()
         monkeypatch.setattr(
-            "arttrace.store.access.local.build_trajectories", lambda *_, **__: pytest.fail("built again")
+            "arttrace.store.access.queries.build_trajectories", lambda *_, **__: pytest.fail("built again")
         )
         assert store.summaries() == first
         assert store.summaries(limit=1) == first[:1]

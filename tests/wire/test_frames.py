@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arttrace.wire.apis.completion_json import frame_of, read_frame, read_frames
+from arttrace.wire.apis.completion_json import chunk_of, read_chunk, read_chunks
 from arttrace.wire.apis.completion_response import read_completion, read_stream
 from arttrace.wire.sse import event_data
 
@@ -53,9 +53,9 @@ documents = some(
 @given(documents)
 def test_both_ways_read_the_same(document: dict[str, Any]) -> None:
     data = msgspec.json.encode(document)
-    read = read_frame(data)
+    read = read_chunk(data)
     assert read is not None
-    assert msgspec.structs.astuple(read) == msgspec.structs.astuple(frame_of(msgspec.json.decode(data)))
+    assert msgspec.structs.astuple(read) == msgspec.structs.astuple(chunk_of(msgspec.json.decode(data)))
 
 
 @given(st.lists(documents | odd, max_size=4), st.integers(0, 200), st.booleans())
@@ -63,7 +63,7 @@ def test_a_stream_is_read_as_its_events_are(parts: list[Any], cut: int, crlf: bo
     events = [msgspec.json.encode(part) for part in parts]
     if events:
         events[0] = events[0][: len(events[0]) - cut % 5] or b"{"
-    assert read_frames(events) == [read_frame(event) for event in events]
+    assert read_chunks(events) == [read_chunk(event) for event in events]
     end = b"\r\n" if crlf else b"\n"
     body = b"".join(b"data: " + event + end + end for event in events)
     body = body[: len(body) - cut] if cut < len(body) and not crlf else body
@@ -74,8 +74,8 @@ def test_a_stream_is_read_as_its_events_are(parts: list[Any], cut: int, crlf: bo
 
 def test_events_that_only_together_are_json_are_none() -> None:
     halves = [b'{"choices": [{"index": 0}', b'{"index": 1}]}', b"{}"]
-    assert [frame is None for frame in read_frames(halves)] == [True, True, False]
-    assert read_frames([b'{"id": "a"},{"id": "b"}']) == [None]
+    assert [frame is None for frame in read_chunks(halves)] == [True, True, False]
+    assert read_chunks([b'{"id": "a"},{"id": "b"}']) == [None]
     assert read_stream(halves).unreadable_chunks == 2
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from arttrace.errors import TrainingError
+from arttrace.store.server.metrics_text import MetricsText
 from arttrace.store.server.responses import METRICS
 from trainer.daemon.state import FAILED, STARTING, STOPPED, DaemonState
 from trainer.step.phases import Phase
@@ -18,14 +19,10 @@ _PHASE_SECONDS = {f"{phase}_s": str(phase) for phase in Phase}
 
 def render(state: DaemonState) -> bytes:
     """All of them, each labelled with the policy; those of the last step are `arttrace_train_last_...`."""
-    lines: list[str] = []
+    text = MetricsText("arttrace_train_")
 
     def gauge(name: str, help: str, value: float, **labels: str) -> None:
-        name = f"arttrace_train_{name}"
-        if f"# TYPE {name} gauge" not in lines:
-            lines.extend((f"# HELP {name} {help}", f"# TYPE {name} gauge"))
-        shown = ",".join(f'{label}="{text}"' for label, text in {"policy": state.policy, **labels}.items())
-        lines.append(f"{name}{{{shown}}} {value!r}")
+        text.add("gauge", name, help, value, policy=state.policy, **labels)
 
     gauge("step", "Newest version of the policy.", state.step)
     for known in _STATES:
@@ -44,7 +41,7 @@ def render(state: DaemonState) -> bytes:
     for name, value in sorted(state.last.items()):
         if name not in _PHASE_SECONDS:
             gauge(f"last_{name}", "Of the last step.", value)
-    return ("\n".join(lines) + "\n").encode()
+    return text.encode()
 
 
 @contextmanager

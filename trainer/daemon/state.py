@@ -6,13 +6,13 @@ after it. What was trained on is not in it: the checkpoints' manifests decide th
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
 
 from arttrace.errors import TrainingError
 from arttrace.records.policy import Consumed
+from arttrace.system.files import replace_file
 from trainer.grpo.metrics import GroupReward
 
 _FILE = "daemon.json"
@@ -108,9 +108,4 @@ def read_state(directory: Path) -> DaemonState | None:
 
 def write_state(directory: Path, state: DaemonState) -> None:
     """Replace it, durably. Raises OSError."""
-    temporary = directory / f".{_FILE}.tmp"  # one process writes, by the policy's lock
-    with temporary.open("wb") as file:
-        file.write(msgspec.json.encode(state))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(directory / _FILE)
+    replace_file(directory / _FILE, msgspec.json.encode(state))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
 
 from arttrace.errors import ArttraceError
+from arttrace.system.files import replace_file
 
 
 class Success(msgspec.Struct, frozen=True):
@@ -39,12 +39,7 @@ class DemoState(msgspec.Struct):
     def save(self, path: Path) -> None:
         """Replace the file as a whole: it is never half-written."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(".tmp")
-        with fresh.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(self)))
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
+        replace_file(path, msgspec.json.format(msgspec.json.encode(self)))
 
 
 def load_state(path: Path, wanted: DemoState) -> tuple[DemoState, bool]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -15,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from arttrace.errors import ServingError
 from arttrace.records.values.nesting import UNREADABLE
+from arttrace.system.loopback import is_loopback_authority
 from arttrace.wire import Api
 from trainer.gateway.engines.pool import Pool
 from trainer.gateway.errors import Refusal
@@ -36,7 +36,6 @@ _GENERATING: tuple[tuple[Api, str], ...] = (
 )
 _MAX_ORDER_BYTES = 8 << 20
 _JSON = b"application/json"
-_LOOPBACK_NAMES = frozenset({b"localhost", b"127.0.0.1", b"[::1]"})
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 Names = Mapping[str, str]
@@ -307,23 +306,17 @@ def _require_loopback(scope: Scope) -> None:
     for name, value in scope["headers"]:
         if name == b"host":
             host = value
-        elif name == b"origin" and not _is_loopback(value.partition(b"://")[2]):
+        elif name == b"origin" and not is_loopback_authority(value.partition(b"://")[2]):
             raise Refusal(
                 403,
                 "foreign_page",
                 f"this gateway asks for no key, so it answers no web page from elsewhere: {value[:100]!r}",
                 hint="Open the page from localhost, or start the gateway with --api-key-file.",
             )
-    if not _is_loopback(host):
+    if not is_loopback_authority(host):
         raise Refusal(
             421,
             "wrong_host",
             f"this gateway asks for no key, so it answers only to localhost, not to {host[:100]!r}",
             hint="Call it by localhost, or start it with --api-key-file.",
         )
-
-
-@lru_cache(maxsize=64)
-def _is_loopback(host: bytes) -> bool:
-    name = host.lower() if host.endswith(b"]") else host.lower().rpartition(b":")[0] or host.lower()
-    return name in _LOOPBACK_NAMES or name.endswith(b".localhost")

@@ -23,7 +23,9 @@ import msgspec
 from arttrace.errors import MayPass, TrainingError
 from arttrace.journal.lock import acquire
 from arttrace.records.policy import PolicyStep
+from arttrace.system.files import replace_file
 from arttrace.system.private_files import make_directory
+from arttrace.system.processes import is_alive
 
 _MANIFEST, _PRUNED, _LOCK, _ROLLBACK = "manifest.json", "pruned.json", "train.lock", "rollback.json"
 STATE, DROPPED = "trainer_state.pt", "trainer_state.dropped"
@@ -116,9 +118,7 @@ class Checkpoints:
             raise TrainingError(
                 f"There is no version {self.policy}@{step} to serve.", "`arttrace policies` lists those with weights."
             )
-        temporary = self.directory / f"{_ROLLBACK}.{os.getpid()}.tmp"
-        temporary.write_bytes(msgspec.json.encode(_Rollback(step, newest)))
-        temporary.replace(self.directory / _ROLLBACK)
+        replace_file(self.directory / _ROLLBACK, msgspec.json.encode(_Rollback(step, newest)))
 
     def manifest(self, step: int) -> PolicyStep:
         """What version `step` says about itself, also when it was pruned. Raises TrainingError when it is missing or
@@ -278,21 +278,13 @@ class Checkpoints:
 
     def _remove_leftovers(self) -> None:
         for entry in self.directory.glob(f".{self.policy}@*.*.*"):
-            if not _alive(int(pid) if (pid := entry.name.split(".")[-2]).isdecimal() else 0):
+            if not _is_another_writer(int(pid) if (pid := entry.name.split(".")[-2]).isdecimal() else 0):
                 shutil.rmtree(entry, ignore_errors=True)
 
 
-def _alive(pid: int) -> bool:
+def _is_another_writer(pid: int) -> bool:
     """Whether another living process may still be writing under this number."""
-    if pid in (0, os.getpid()):
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
+    return pid not in (0, os.getpid()) and is_alive(pid)
 
 
 def _disk_full(directory: Path) -> bool:

@@ -13,6 +13,7 @@ import msgspec
 
 from arttrace.errors import MayPass, ServingError
 from arttrace.paths import DataDir
+from arttrace.system.processes import is_alive
 from trainer.gateway.status import GatewayStatus, PublishReport, ServingFile
 
 _TIMEOUT_S = 180.0
@@ -107,9 +108,6 @@ def find_serving(data: DataDir) -> ServingFile | None:
     """What serving.json says, None when there is none or its process is gone."""
     try:
         record = msgspec.json.decode(data.serving.read_bytes(), type=ServingFile)
-        os.kill(record.pid, 0)
-    except (FileNotFoundError, ProcessLookupError, msgspec.DecodeError):
+    except (FileNotFoundError, msgspec.DecodeError):
         return None
-    except PermissionError:  # it lives, under another user
-        return record
-    return record
+    return record if is_alive(record.pid) else None

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import uvicorn
@@ -20,6 +19,8 @@ import uvicorn
 from arttrace.errors import ServingError
 from arttrace.journal.lock import acquire
 from arttrace.paths import DataDir
+from arttrace.system.files import replace_file
+from arttrace.system.loopback import is_loopback
 from arttrace.system.private_files import make_directory, tighten_data
 from trainer.gateway.app import Gateway
 from trainer.gateway.engines.pool import Pool, Replica
@@ -36,8 +37,6 @@ from trainer.serving.client import find_serving
 from trainer.serving.supervisor import Say, Supervisor
 from trainer.vllm.engine import EngineOptions
 from trainer.vllm.model import make_probe
-
-_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,7 @@ def serve(options: ServeOptions, *, say: Say, ready: Callable[[ServingFile, Poli
 
     Raises ServingError: another server runs for this directory, the port is taken, vLLM failed or fails for good.
     """
-    if options.host not in _LOOPBACK and not options.api_key:
+    if not is_loopback(options.host) and not options.api_key:
         raise ServingError(
             f"listening on {options.host} lets others in without asking who they are",
             "Give a key with --api-key-file or $ARTTRACE_API_KEY, or leave --host at 127.0.0.1.",
@@ -182,7 +181,7 @@ class _Server:
             while not server.started and not answering.done():  # noqa: ASYNC110 - uvicorn has no event for it
                 await asyncio.sleep(0.01)
             record = self._record()
-            _write_atomically(self._options.data.serving, msgspec.json.encode(record))
+            replace_file(self._options.data.serving, msgspec.json.encode(record))
             self._ready(record, self._policies)
             await asyncio.wait((answering, *watching), return_when=asyncio.FIRST_COMPLETED)
             for task in watching:
@@ -271,9 +270,3 @@ def _listening_socket(host: str, port: int) -> socket.socket:
             "Choose another with --port, or --port 0 for any free one." if taken else None,
         ) from None
     return listener
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_bytes(content)
-    temporary.replace(path)

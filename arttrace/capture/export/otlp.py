@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from arttrace import semconv
+from arttrace.formats.otlp.protobuf_fields import encode_varint
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanEvent, SpanLink, SpanRow
 from arttrace.records.values.integers import INT64
@@ -149,24 +150,15 @@ def _text(field: int, text: str) -> bytes:
 
 def _bytes(field: int, data: bytes) -> bytes:
     size = len(data)
-    return _TAGS[field] + (_SMALL[size] if size < 0x80 else _varint(size)) + data
+    return _TAGS[field] + (_SMALL[size] if size < 0x80 else encode_varint(size)) + data
 
 
 def _number(field: int, number: int) -> bytes:
-    return _varint(field << 3) + _varint(number & 0xFFFF_FFFF_FFFF_FFFF)
+    return encode_varint(field << 3) + encode_varint(number & 0xFFFF_FFFF_FFFF_FFFF)
 
 
 def _time(field: int, time_ns: int) -> bytes:
     try:
-        return _varint(field << 3 | 1) + _fixed64(time_ns)
+        return encode_varint(field << 3 | 1) + _fixed64(time_ns)
     except struct.error as error:
         raise ValueError(f"{time_ns} is no time in nanoseconds since 1970") from error
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)

@@ -21,13 +21,14 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import msgspec
 
 from arttrace.capture.base.receiver import Receiver
+from arttrace.formats.otlp.protobuf_fields import BYTES, read_varint, walk
+from arttrace.system.loopback import is_loopback
 
 OURS_HEADER = "x-arttrace-collector"
 _MAX_ANSWER_BYTES = 1 << 20
 _MAX_REASON = 500
 _MAX_RETRY_AFTER_S = 300.0
 _GRPC_PORT = 4317
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ def _connect(url: SplitResult, receiver: Receiver) -> tuple[http.client.HTTPConn
     path = f"{url.path}?{url.query}" if url.query else url.path
     port = url.port or (443 if secure else 80)
     proxy = None
-    if host not in _LOOPBACK and not urllib.request.proxy_bypass(host):
+    if not is_loopback(host) and not urllib.request.proxy_bypass(host):
         proxy = urllib.request.getproxies().get(url.scheme)
     if not proxy:
         if secure:
@@ -188,30 +189,11 @@ def _seconds(retry_after: str) -> float:
 
 
 def _fields(message: bytes) -> dict[int, Any]:
-    """The varint and length-delimited fields of a protobuf message. Raises IndexError or ValueError when it is none."""
+    """The varint and length-delimited fields of a protobuf message. Raises IndexError when it is none."""
     fields: dict[int, Any] = {}
-    at = 0
-    while at < len(message):
-        tag, at = _varint(message, at)
-        value, at = _varint(message, at)
-        if tag & 7 == 2:
-            if at + value > len(message):
-                raise IndexError(at)
-            fields[tag >> 3] = message[at : at + value]
-            at += value
+    for _, value, end, tag in walk(message):
+        if tag & 7 == BYTES:
+            fields[tag >> 3] = message[value:end]
         elif tag & 7 == 0:
-            fields[tag >> 3] = value
-        else:
-            raise ValueError("a field of a kind that OTLP's answers do not have")
+            fields[tag >> 3], _ = read_varint(message, value)
     return fields
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        byte = message[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number, at
-        shift += 7

@@ -15,13 +15,13 @@ from typing import Any, NoReturn, TypeVar
 
 import grpc
 
-from arttrace.collector.otlp.receiver import Traces
+from arttrace.collector.otlp.receiver import TraceReceiver
 from arttrace.collector.otlp.request_bodies import Budget
 from arttrace.collector.otlp.responses import partial_success
 from arttrace.errors import ArttraceError
 from arttrace.formats.otlp.decode import MalformedRequest, TooManySpans
-from arttrace.store.server.auth import Guard
-from arttrace.store.server.responses import Refused
+from arttrace.store.server.auth import Authorizer
+from arttrace.store.server.responses import RequestRefused
 
 SERVICE = "opentelemetry.proto.collector.trace.v1.TraceService"
 
@@ -40,7 +40,7 @@ _STREAMS = 100
 
 @contextlib.contextmanager
 def serving_grpc(
-    traces: Traces, budget: Budget, guard: Guard, *, host: str, port: int, max_body_bytes: int
+    traces: TraceReceiver, budget: Budget, guard: Authorizer, *, host: str, port: int, max_body_bytes: int
 ) -> Iterator[int]:
     """Serves `Export` while it is entered, and gives the port. Raises ArttraceError when the port is taken."""
     method = grpc.unary_unary_rpc_method_handler(_Export(traces, budget, guard))  # bytes in, bytes out
@@ -90,7 +90,7 @@ def _loop() -> Iterator[Callable[[Coroutine[Any, Any, _T]], _T]]:
 class _Export:
     """The service's one method. UNAVAILABLE asks to send it again, INVALID_ARGUMENT is for good."""
 
-    def __init__(self, traces: Traces, budget: Budget, guard: Guard) -> None:
+    def __init__(self, traces: TraceReceiver, budget: Budget, guard: Authorizer) -> None:
         self._traces = traces
         self._budget = budget
         self._guard = guard
@@ -108,7 +108,7 @@ class _Export:
             return partial_success(checked.refused, checked.reason)
         except (MalformedRequest, TooManySpans) as error:
             _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        except Refused as error:
+        except RequestRefused as error:
             _abort(context, grpc.StatusCode.UNAVAILABLE, str(error))
         except OSError as error:
             _abort(context, grpc.StatusCode.UNAVAILABLE, f"the journal cannot be written: {error.strerror or error}")

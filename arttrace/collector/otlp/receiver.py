@@ -7,24 +7,24 @@ from concurrent.futures import Future
 
 from arttrace.collector.otlp.request_bodies import Budget, undo
 from arttrace.collector.otlp.responses import success
-from arttrace.collector.spool import Sink
+from arttrace.collector.spool import Spool
 from arttrace.formats.journal_entry import encode_otlp, encode_records
 from arttrace.formats.otlp.check_protobuf import Checked, check_protobuf
 from arttrace.formats.otlp.decode import MalformedRequest, TooManySpans, parse_json
-from arttrace.store.server.responses import JSON, PROTOBUF, Answer, Refused, failure
+from arttrace.store.server.responses import JSON, PROTOBUF, HttpResponse, RequestRefused, failure
 
 _INLINE_BYTES = 1 << 20  # a larger body is unpacked and checked in a thread, so that others are answered meanwhile
 
 
-class Traces:
+class TraceReceiver:
     """Checks bodies and hands what is good to the sink; the answer waits until it is on the disk."""
 
-    def __init__(self, sink: Sink, budget: Budget, max_body_bytes: int) -> None:
+    def __init__(self, sink: Spool, budget: Budget, max_body_bytes: int) -> None:
         self._sink = sink
         self._budget = budget
         self._max_body_bytes = max_body_bytes
 
-    async def take(self, body: bytes, kind: str, encoding: str) -> Answer:
+    async def take(self, body: bytes, kind: str, encoding: str) -> HttpResponse:
         """The answer to a body of content type `kind`, itself within the budget already."""
         held = 0
         try:
@@ -58,10 +58,10 @@ class Traces:
         return checked, self._sink.take(payload, checked.spans) if checked.spans else None
 
 
-def failed(kind: str, error: Exception) -> Answer:
+def failed(kind: str, error: Exception) -> HttpResponse:
     """The answer that tells what went wrong: 400 is for good, 503 asks to send it again."""
     match error:
-        case Refused():
+        case RequestRefused():
             return failure(kind, error.status, str(error), close=error.close)
         case MalformedRequest():
             return failure(kind, 400, str(error))

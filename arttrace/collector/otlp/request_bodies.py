@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import zlib
+from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
-from arttrace.store.server.responses import Refused
+from arttrace.store.server.responses import RequestRefused
 from arttrace.wire.compression import undo_members
 
 MAX_BODY_BYTES = 64 << 20
@@ -25,10 +27,10 @@ class Budget:
         self._lock = threading.Lock()
 
     def take(self, count: int) -> None:
-        """Raises Refused (503) when that is more than there is left."""
+        """Raises RequestRefused (503) when that is more than there is left."""
         with self._lock:
             if self.used + count > self.limit:
-                raise Refused(503, "the collector has as much in flight as it may: send it again")
+                raise RequestRefused(503, "the collector has as much in flight as it may: send it again")
             self.used += count
 
     def give_back(self, count: int) -> None:
@@ -38,44 +40,35 @@ class Budget:
 
 
 def undo(body: bytes, encoding: str, limit: int) -> bytes:
-    """The body before its content encoding. Raises Refused: 413 over the limit, 415 for an unknown encoding, 400 when
-    it is damaged."""
+    """The body before its content encoding. Raises RequestRefused: 413 over the limit, 415 for an unknown encoding,
+    400 when it is damaged."""
     if encoding in ("", "identity"):
         return body
+    if encoding not in ("gzip", "zstd"):
+        raise RequestRefused(415, f"content encoding {encoding[:40]!r} is not understood: send gzip, zstd or none")
     bound = min(limit, max(_UNBOUNDED_RATIO_BYTES, MAX_RATIO * len(body)))
-    if encoding == "gzip":
-        out = _gunzip(body, bound)
-    elif encoding == "zstd":
-        out = _unzstd(body, bound)
-    else:
-        raise Refused(415, f"content encoding {encoding[:40]!r} is not understood: send gzip, zstd or none")
-    if len(out) > limit:
-        raise Refused(413, f"the body is over {limit} bytes after decompression: send smaller batches")
-    if len(out) > bound:
-        raise Refused(413, f"the body unpacks to over {MAX_RATIO} times its size: send smaller batches, or no encoding")
-    return out
-
-
-def _gunzip(body: bytes, bound: int) -> bytes:
+    decompressor = _decompressor(encoding)
     try:
-        out, whole = undo_members(lambda: zlib.decompressobj(wbits=16 + zlib.MAX_WBITS), body, bound)
-    except (zlib.error, ValueError) as error:
-        raise Refused(400, f"the body is no gzip: {error}") from error
-    if len(out) <= bound and not whole:
-        raise Refused(400, "the gzip body ends too early")
+        out, whole = undo_members(decompressor, body, bound)
+    except Exception as error:
+        raise RequestRefused(400, f"the body is no {encoding}: {error}") from error
+    if len(out) > limit:
+        raise RequestRefused(413, f"the body is over {limit} bytes after decompression: send smaller batches")
+    if len(out) > bound:
+        raise RequestRefused(
+            413, f"the body unpacks to over {MAX_RATIO} times its size: send smaller batches, or no encoding"
+        )
+    if not whole:
+        raise RequestRefused(400, f"the {encoding} body ends too early")
     return out
 
 
-def _unzstd(body: bytes, bound: int) -> bytes:
+def _decompressor(encoding: str) -> Callable[[], Any]:
+    if encoding == "gzip":
+        return lambda: zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
     try:
         zstandard = import_module("zstandard")
     except ImportError:
-        raise Refused(415, "zstd is not installed beside the collector: send gzip or none") from None
-    unpack = zstandard.ZstdDecompressor(max_window_size=1 << 27)
-    try:
-        out, whole = undo_members(unpack.decompressobj, body, bound)
-    except (zstandard.ZstdError, ValueError) as error:
-        raise Refused(400, f"the body is no zstd: {error}") from error
-    if len(out) <= bound and not whole:
-        raise Refused(400, "the zstd body ends too early")
-    return out
+        raise RequestRefused(415, "zstd is not installed beside the collector: send gzip or none") from None
+    decompress: Callable[[], Any] = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj
+    return decompress

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from arttrace.store.server.responses import JSON, PROTOBUF, Answer
+from arttrace.store.server.responses import JSON, PROTOBUF, HttpResponse
 
 
 def partial_success(refused: int, reason: str) -> bytes:
@@ -17,9 +17,9 @@ def partial_success(refused: int, reason: str) -> bytes:
     return answer.SerializeToString()
 
 
-def success(kind: str, refused: int, reason: str) -> Answer:
+def success(kind: str, refused: int, reason: str) -> HttpResponse:
     """200, with the count of the spans that were refused, if any."""
     if kind != JSON:
-        return Answer(200, PROTOBUF, partial_success(refused, reason))
+        return HttpResponse(200, PROTOBUF, partial_success(refused, reason))
     partial = {"rejectedSpans": str(refused), "errorMessage": reason}
-    return Answer(200, JSON, msgspec.json.encode({"partialSuccess": partial} if refused else {}))
+    return HttpResponse(200, JSON, msgspec.json.encode({"partialSuccess": partial} if refused else {}))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -26,6 +25,7 @@ from arttrace.store import AnyStore
 from arttrace.store.server.owner import hold_store
 from arttrace.trajectories.groups import group_trajectories
 from arttrace.views.run_filter import group_keys
+from arttrace.views.terminal import key_name
 
 _NO_GROUP_HINT = (
     "A group comes about when an entry point runs more than once on the same scenario: give runs the same `scenario` "
@@ -103,7 +103,7 @@ def command(
             plan.judged.append(judgement)
             done += 1
             click.echo(
-                f"[{done}/{total}] {_without_folder(scored.key)}: {_scores(judgement)}, {_price(judgement.cost)}",
+                f"[{done}/{total}] {key_name(scored.key)}: {_scores(judgement)}, {_price(judgement.cost)}",
                 err=True,
             )
 
@@ -175,12 +175,6 @@ def _why_no_group(trajectories: int, complete: int, key: str | None) -> str:
     )
 
 
-def _without_folder(key: str) -> str:
-    """A group's key for people: of an entry point, /home/me/agent.py:run or shop.agent:run, the folder and the packages
-    are not shown."""
-    return re.sub(r"^(/\S*/|(\w+\.)+(?=\w+:\w))", "", key)
-
-
 def _scores(judgement: Judgement) -> str:
     values = judgement.scores.values()
     return f"{len(values)} runs, {min(values):.2f} to {max(values):.2f}"
@@ -217,7 +211,7 @@ def _show(
     for judgement in judgements:
         values = list(judgement.scores.values())
         table.add_row(
-            escape(_without_folder(judgement.group)),
+            escape(key_name(judgement.group)),
             str(len(values)),
             f"{statistics.fmean(values):.3f}",
             f"{statistics.pstdev(values):.3f}",
@@ -235,6 +229,4 @@ def _show(
         notes.append(f"{plan.incomplete} incomplete runs left out")
     console.print("; ".join(notes) + ".", highlight=False)
     for key, error in failed:
-        console.print(
-            f"not scored: {_without_folder(key)}: {error.message}", style="red", highlight=False, markup=False
-        )
+        console.print(f"not scored: {key_name(key)}: {error.message}", style="red", highlight=False, markup=False)

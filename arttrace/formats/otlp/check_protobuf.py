@@ -7,7 +7,6 @@ not parse is walked field by field, so that a single span with a broken string o
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -15,12 +14,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from arttrace.formats.otlp.decode import MAX_ATTRIBUTES, MAX_SPAN_BYTES, MAX_SPANS, MalformedRequest, TooManySpans
+from arttrace.formats.otlp.protobuf_fields import BYTES, encode_bytes, values_of, walk
 from arttrace.records.values.integers import INT64
 
 _COUNTED_FROM = 1 << 20  # an empty span takes 2 bytes on the wire and 100 times that in memory: count before parsing
 _LATEST_NS = INT64.stop - 1
 _NO_TRACE, _NO_SPAN = bytes(16), bytes(8)
-_BYTES = 2
 _RESOURCE_SPANS, _SCOPE_SPANS, _SPANS = 1, 2, 2
 
 
@@ -58,7 +57,7 @@ def check_protobuf(body: bytes) -> Checked:
 def one_by_one(body: bytes) -> list[bytes]:
     """A request of any size as requests of one resource each; as it is when it cannot be taken apart."""
     try:
-        return [_nested(of_resource, _RESOURCE_SPANS) for of_resource in _fields(body, _RESOURCE_SPANS)]
+        return [encode_bytes(of_resource, _RESOURCE_SPANS) for of_resource in values_of(body, _RESOURCE_SPANS)]
     except IndexError:
         return [body]
 
@@ -118,7 +117,7 @@ def _salvage(body: bytes) -> Checked:
         _, batches = _split(body, _RESOURCE_SPANS)
         for batch in batches:
             resource, scoped = _split(batch, _SCOPE_SPANS)
-            resource_parses = _parses(_nested(resource, _RESOURCE_SPANS))
+            resource_parses = _parses(encode_bytes(resource, _RESOURCE_SPANS))
             good_scoped: list[bytes] = []
             for one in scoped:
                 scope, spans = _split(one, _SPANS)
@@ -126,12 +125,16 @@ def _salvage(body: bytes) -> Checked:
                 if total > MAX_SPANS:
                     raise TooManySpans
                 good: list[bytes] = []
-                if resource_parses and _parses(_nested(scope, _SCOPE_SPANS, _RESOURCE_SPANS)):
-                    good = [span for span in spans if _parses(_nested(span, _SPANS, _SCOPE_SPANS, _RESOURCE_SPANS))]
+                if resource_parses and _parses(encode_bytes(scope, _SCOPE_SPANS, _RESOURCE_SPANS)):
+                    good = [
+                        span for span in spans if _parses(encode_bytes(span, _SPANS, _SCOPE_SPANS, _RESOURCE_SPANS))
+                    ]
                 lost += len(spans) - len(good)
-                good_scoped.append(_nested(scope + b"".join(_nested(span, _SPANS) for span in good), _SCOPE_SPANS))
+                good_scoped.append(
+                    encode_bytes(scope + b"".join(encode_bytes(span, _SPANS) for span in good), _SCOPE_SPANS)
+                )
             if resource_parses:
-                kept.append(_nested(resource + b"".join(good_scoped), _RESOURCE_SPANS))
+                kept.append(encode_bytes(resource + b"".join(good_scoped), _RESOURCE_SPANS))
     except IndexError as error:
         raise MalformedRequest("the body is no OTLP trace request in protobuf") from error
     rest = b"".join(kept)
@@ -155,81 +158,22 @@ def _count(body: bytes) -> int:
     total = 0
     # A field that cannot be walked stops the parser at the same place.
     with contextlib.suppress(IndexError):
-        for batch in _fields(body, _RESOURCE_SPANS):
-            for scoped in _fields(batch, _SCOPE_SPANS):
-                for _ in _fields(scoped, _SPANS):
+        for batch in values_of(body, _RESOURCE_SPANS):
+            for scoped in values_of(batch, _SCOPE_SPANS):
+                for _ in values_of(scoped, _SPANS):
                     total += 1
                     if total > MAX_SPANS:
                         return total
     return total
 
 
-# --- the wire format: tag, then a varint, 8 bytes, a length and its bytes, or 4 bytes ------------------------
-
-
 def _split(message: bytes, number: int) -> tuple[bytes, list[bytes]]:
     """A message without one of its submessage fields, and the occurrences of that field."""
     found: list[bytes] = []
     rest: list[bytes] = []
-    for start, value, end, field in _walk(message):
-        if field == number << 3 | _BYTES:
+    for start, value, end, field in walk(message):
+        if field == number << 3 | BYTES:
             found.append(message[value:end])
         else:
             rest.append(message[start:end])
     return b"".join(rest), found
-
-
-def _fields(message: bytes, number: int) -> Iterator[bytes]:
-    return (message[value:end] for _, value, end, field in _walk(message) if field == number << 3 | _BYTES)
-
-
-def _walk(message: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """Each field as (start of its tag, start of its value, end, tag). Raises IndexError where there is none."""
-    at, size = 0, len(message)
-    while at < size:
-        start = at
-        tag, at = _varint(message, at)
-        match tag & 7:
-            case 0:
-                value, (_, at) = at, _varint(message, at)
-            case 1:
-                value, at = at, at + 8
-            case 2:
-                length, value = _varint(message, at)
-                at = value + length
-            case 5:
-                value, at = at, at + 4
-            case _:
-                raise IndexError(at)
-        if at > size or tag < 8:
-            raise IndexError(at)
-        yield start, value, at, tag
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = message[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise IndexError(at)
-
-
-def _nested(message: bytes, *numbers: int) -> bytes:
-    """A message as a field of an otherwise empty one, which is a field of the next, and so on outwards."""
-    for number in numbers:
-        message = bytes([number << 3 | _BYTES]) + encode_varint(len(message)) + message
-    return message
-
-
-def encode_varint(number: int) -> bytes:
-    """A number that is not negative, in protobuf's variable length."""
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])

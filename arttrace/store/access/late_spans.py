@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from arttrace.store.access.remote import AnyStore
+from arttrace.store.access.any_store import AnyStore
 
 _AT_ONCE = 500
 
 
-class Run(Protocol):
-    """What is asked of a run."""
+class HasRevision(Protocol):
+    """A run: its id, and the revision of its spans now."""
 
     @property
     def id(self) -> str: ...
@@ -19,7 +19,7 @@ class Run(Protocol):
     def revision(self) -> str: ...
 
 
-def late(store: AnyStore, runs: Iterable[Run], policy: str | None = None) -> dict[str, tuple[str, ...]]:
+def late(store: AnyStore, runs: Iterable[HasRevision], policy: str | None = None) -> dict[str, tuple[str, ...]]:
     """Of these runs, by id, those whose spans are others now than when versions of policies (of `policy` alone, where
     it is given) were trained on them; with these versions, in order. Raises StoreError."""
     revisions = {run.id: run.revision for run in runs}

@@ -7,8 +7,11 @@ import time
 
 from arttrace.errors import StoreError, StoreInUse
 from arttrace.paths import DataDir, endpoints
+from arttrace.store.access.any_store import AnyStore
+from arttrace.store.access.client import OwnerClient, OwnerGone
 from arttrace.store.access.local import Store
-from arttrace.store.access.remote import AnyStore, Asking, OwnerGone, RemoteStore, read_owner
+from arttrace.store.access.owner_file import read_owner
+from arttrace.store.access.remote import RemoteStore
 
 PATIENCE_S = 10.0
 """How long a process that holds the store without answering for it is waited for."""
@@ -28,9 +31,9 @@ def open_store(data: DataDir, *, create: bool = False) -> AnyStore:
     endpoint, _ = endpoints()
     if data.url or (endpoint and data == DataDir.resolve() and read_owner(data) is None):
         endpoint = data.url or str(endpoint)
-        asking = Asking(endpoint.rstrip("/"), os.environ.get("ARTTRACE_API_KEY"))
-        _take_in(asking, endpoint, "--url" if data.url else "ARTTRACE_ENDPOINT")
-        return RemoteStore(data, asking, None)
+        client = OwnerClient(endpoint.rstrip("/"), os.environ.get("ARTTRACE_API_KEY"))
+        _take_in(client, endpoint, "--url" if data.url else "ARTTRACE_ENDPOINT")
+        return RemoteStore(data, client, None)
     found = _find(data, create)
     if isinstance(found, Store):
         return found
@@ -39,22 +42,22 @@ def open_store(data: DataDir, *, create: bool = False) -> AnyStore:
     return store
 
 
-def _take_in(asking: Asking, endpoint: str, said_by: str) -> None:
+def _take_in(client: OwnerClient, endpoint: str, said_by: str) -> None:
     """Asked once: where nobody answers from the first, the address is more likely wrong than its owner restarting."""
     try:
-        asking.ask("ingest_spool", {})
+        client.request("ingest_spool", {})
     except OwnerGone as error:
-        asking.close()
+        client.close()
         raise StoreError(
             f"the collector at {endpoint} ({said_by}) does not answer",
             f"Start it, or leave {said_by} out to read the data directory on this machine.",
         ) from error
     except BaseException:
-        asking.close()
+        client.close()
         raise
 
 
-def _find(data: DataDir, create: bool) -> Asking | Store:
+def _find(data: DataDir, create: bool) -> OwnerClient | Store:
     """The file or its owner. Two that start at one moment, an owner that is about to answer or has just died: all are
     a matter of looking again."""
     deadline = time.monotonic() + PATIENCE_S
@@ -70,16 +73,16 @@ def _find(data: DataDir, create: bool) -> Asking | Store:
         time.sleep(_PAUSE_S)
 
 
-def _owner(data: DataDir) -> Asking | None:
+def _owner(data: DataDir) -> OwnerClient | None:
     """The one that answers as `owner.json` says, if it owns this very directory."""
     owner = read_owner(data)
     if owner is None:
         return None
-    asking = Asking(owner.url, owner.token)
+    client = OwnerClient(owner.url, owner.token)
     try:
-        if os.path.realpath(asking.directory()) == os.path.realpath(data.root):
-            return asking
+        if os.path.realpath(client.directory()) == os.path.realpath(data.root):
+            return client
     except StoreError:  # it died, and another process has its pid or its port
         pass
-    asking.close()
+    client.close()
     return None

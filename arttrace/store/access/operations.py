@@ -1,7 +1,7 @@
-"""What one process may ask of the store that another owns: the same names, arguments and results as Store's methods.
+"""The operations of AnyStore as they travel between the asking process and the owner of the store.
 
-Arguments and results are taken from the annotations of `Store`, so that owner and asker never differ. Over the wire
-they are MessagePack between programs; people get JSON.
+Arguments and results are taken from the annotations of AnyStore's methods. Over the wire they are MessagePack between
+programs; people get JSON. Records enter by `append`, as JSON lines.
 """
 
 from __future__ import annotations
@@ -19,22 +19,7 @@ from arttrace.records.message import Message
 from arttrace.records.tokens import TokenIds, plain
 from arttrace.records.trajectory import Trajectory
 from arttrace.records.values.integers import INT64, UINT64
-from arttrace.store.access.local import Store
-
-NAMES = (
-    "summaries",
-    "trajectory",
-    "trajectories",
-    "spans",
-    "spans_of_traces",
-    "judgement",
-    "policy_steps",
-    "sql",
-    "ingest_spool",
-    "prune",
-)
-"""The methods of Store that read, and those that take the spool in and old runs out. Records enter by `append`, as
-JSON lines."""
+from arttrace.store.access.any_store import OPERATION_NAMES, AnyStore
 
 
 class Operation(msgspec.Struct, frozen=True):
@@ -45,7 +30,7 @@ class Operation(msgspec.Struct, frozen=True):
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
 
-    def run(self, store: Store, arguments: msgspec.Struct) -> Any:
+    def run(self, store: AnyStore, arguments: msgspec.Struct) -> Any:
         """Calls the method with these arguments."""
         given = {name: getattr(arguments, name) for name in arguments.__struct_fields__}
         return getattr(store, self.name)(**given)
@@ -158,7 +143,7 @@ def _decode_table(data: bytes) -> tuple[list[str], list[tuple[Any, ...]]]:
 
 
 def _operation(name: str) -> Operation:
-    method = getattr(Store, name)
+    method = getattr(AnyStore, name)
     hints = get_type_hints(method)
     fields: list[Any] = []
     for parameter in list(inspect.signature(method).parameters.values())[1:]:
@@ -186,4 +171,4 @@ def _codec(name: str, result: Any) -> tuple[Callable[[Any], bytes], Callable[[by
     return msgspec.msgpack.encode, msgspec.msgpack.Decoder(result).decode
 
 
-OPERATIONS: dict[str, Operation] = {name: _operation(name) for name in NAMES}
+OPERATIONS: dict[str, Operation] = {name: _operation(name) for name in OPERATION_NAMES}

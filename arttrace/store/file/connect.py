@@ -12,7 +12,8 @@ import duckdb
 from arttrace.errors import StoreError, StoreInUse
 from arttrace.store.file import migrations
 from arttrace.store.file.duckdb_file import FILES, connection_to, copy_beside, for_its_user, make, opening
-from arttrace.store.rows import schema, trace_links
+from arttrace.store.rows import trace_links
+from arttrace.store.rows.tables import VERSION
 from arttrace.system.private_files import make_directory, tighten_data
 
 _LOCK_PATIENCE_S = 2.0
@@ -38,7 +39,7 @@ def connect_while_opening(path: Path) -> duckdb.DuckDBPyConnection:
     connection = _connect(path)
     try:
         found = _check_schema(connection, path, fresh)
-        if found != schema.VERSION:
+        if found != VERSION:
             migrations.to_current(connection, found, path)
             connection = _connect(path)
         migrations.renew_views(connection)
@@ -104,14 +105,14 @@ def _check_schema(connection: duckdb.DuckDBPyConnection, path: Path, fresh: bool
         fresh = views == (0,)  # its maker died before the first commit
     if fresh:
         make(connection)
-        return schema.VERSION
+        return VERSION
     if "arttrace_schema" not in tables:
         raise StoreError(f"{path} is a DuckDB file, but no store of arttrace", "Pass another directory with --dir.")
     found = [version for (version,) in connection.execute("SELECT version FROM arttrace_schema").fetchall()]
-    if len(found) != 1 or found[0] not in (schema.VERSION, *migrations.FROM):
+    if len(found) != 1 or found[0] not in (VERSION, *migrations.FROM):
         raise StoreError(
             f"the store {path} has schema version {', '.join(map(str, found)) or 'none'}, this version of arttrace "
-            f"knows version {schema.VERSION}",
+            f"knows version {VERSION}",
             "Use the version of arttrace that wrote it, or pass another directory with --dir.",
         )
     if found[0] != 1 and "links" not in tables:

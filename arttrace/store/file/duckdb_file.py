@@ -13,7 +13,7 @@ import duckdb
 
 from arttrace.errors import StoreError, StoreInUse
 from arttrace.journal import lock
-from arttrace.store.rows import schema, views
+from arttrace.store.rows import tables, views
 from arttrace.system.private_files import tighten
 
 # The default of 16 MB stalls ingest with a checkpoint every few thousand spans; what waits for one lies in memory.
@@ -85,6 +85,6 @@ def create(path: Path) -> duckdb.DuckDBPyConnection:
 
 def make(connection: duckdb.DuckDBPyConnection) -> None:
     """Tables and views of this version in an empty file."""
-    connection.execute(f"BEGIN; {schema.TABLES} {views.VIEWS}")
-    connection.execute("INSERT INTO arttrace_schema VALUES (?)", [schema.VERSION])
+    connection.execute(f"BEGIN; {tables.create(*tables.ALL)} {views.VIEWS}")
+    connection.execute("INSERT INTO arttrace_schema VALUES (?)", [tables.VERSION])
     connection.execute("COMMIT")

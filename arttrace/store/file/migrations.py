@@ -16,7 +16,7 @@ from arttrace.errors import StoreError
 from arttrace.records.record import decode_record
 from arttrace.store.file.duckdb_file import copy_beside, create, replace
 from arttrace.store.ingest.writer import Writer
-from arttrace.store.rows import schema, span_membership, views
+from arttrace.store.rows import span_membership, tables, views
 from arttrace.store.rows.encode import ready
 
 FROM = (1, 2, 3)
@@ -34,8 +34,12 @@ def to_current(old: duckdb.DuckDBPyConnection, version: int, path: Path) -> None
     if version == 1:
         _copy_all(old, path)
     else:
-        placed = (span_membership.TABLES, span_membership.FIND) if version == 2 else ("", span_membership.AGAIN)
-        _replace_views(old, _ARRIVALS.format(now=time.time_ns()) + schema.REGROUPED + placed[0], placed[1])
+        placed = (tables.MEMBERSHIP, span_membership.FIND) if version == 2 else ((), span_membership.AGAIN)
+        _replace_views(
+            old,
+            _ARRIVALS.format(now=time.time_ns()) + tables.create(tables.GROUPINGS, tables.REGROUPED, *placed[0]),
+            placed[1],
+        )
         old.close()
 
 
@@ -46,11 +50,11 @@ def renew_views(connection: duckdb.DuckDBPyConnection) -> None:
         _replace_views(connection, fill=span_membership.AGAIN)
 
 
-def _replace_views(connection: duckdb.DuckDBPyConnection, tables: str = "", fill: str = "") -> None:
+def _replace_views(connection: duckdb.DuckDBPyConnection, make: str = "", fill: str = "") -> None:
     held = connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
     drops = " ".join(f"DROP VIEW {name};" for (name,) in held)
-    connection.execute(f"BEGIN; {drops} {tables} {views.VIEWS} {fill}")
-    connection.execute("UPDATE arttrace_schema SET version = ?", [schema.VERSION])
+    connection.execute(f"BEGIN; {drops} {make} {views.VIEWS} {fill}")
+    connection.execute("UPDATE arttrace_schema SET version = ?", [tables.VERSION])
     connection.execute("COMMIT")
 
 

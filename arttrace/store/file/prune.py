@@ -14,7 +14,9 @@ import msgspec
 import pyarrow as pa
 
 from arttrace import semconv
-from arttrace.store.file.duckdb_file import create
+from arttrace.errors import StoreError
+from arttrace.store.file.connections import SharedFile
+from arttrace.store.file.duckdb_file import copy_beside, create
 
 _WHOLE = ("grouping_records", "judgement_records", "policy_step_records", "consumption", "ingested_segments")
 """Tables that are kept as they are."""
@@ -45,7 +47,48 @@ class Pruned(msgspec.Struct, frozen=True):
     sources: tuple[Source, ...] = ()
 
 
-class Run(msgspec.Struct):
+def prune(file: SharedFile, *, before_ns: int | None, max_bytes: int | None, dry_run: bool) -> Pruned:
+    """Takes out runs that ended and came in before a time, and the oldest until the file has at most this size. The
+    file is written anew beside the old one and takes its place at once; until then nothing changes. Raises StoreError
+    when it cannot be; nothing is lost then."""
+    target = copy_beside(file.path)
+    with file.lock:
+        try:
+            with file.rewriting() as connection:
+                connection.execute("CHECKPOINT")
+                before = file.path.stat().st_size
+                found = runs(connection)
+                whole = sum(run.size for run in found)
+                budget = None if max_bytes is None or before <= max_bytes else int(whole * max_bytes / before)
+                kept = within(found, before_ns=before_ns, max_size=budget)
+                after = None
+                rewrite = not dry_run and len(kept) < len(found)
+                if rewrite:
+                    copy_kept(connection, target, kept)
+                    while max_bytes is not None and kept and target.stat().st_size > max_bytes:  # was estimated
+                        kept = within(kept, before_ns=None, max_size=sum(run.size for run in kept) * 3 // 4)
+                        copy_kept(connection, target, kept)
+                gone = sources(connection, found, kept)
+                if rewrite:
+                    file.reopen(target)
+                    after = file.path.stat().st_size
+        except (duckdb.Error, OSError, StoreError) as error:
+            target.unlink(missing_ok=True)
+            raise StoreError(
+                f"the store {file.path} could not be written anew: {error}",
+                "Nothing that was to be kept is lost. There must be room for it beside the store.",
+            ) from error
+    return Pruned(
+        trajectories=sum(len(run.trajectories) for run in found) - sum(len(run.trajectories) for run in kept),
+        spans=sum(run.spans for run in found) - sum(run.spans for run in kept),
+        kept_trajectories=sum(len(run.trajectories) for run in kept),
+        bytes_before=before,
+        bytes_after=before if after is None and not dry_run else after,
+        sources=gone,
+    )
+
+
+class PrunableRun(msgspec.Struct):
     """Trajectories and traces that share spans or are linked: they stay or go together. `last_ns` is when the last of
     it ended or came in, whichever is later: what was imported yesterday is new, whenever it happened. `size` is the
     bytes of its spans as JSON."""
@@ -62,7 +105,7 @@ class Run(msgspec.Struct):
     last_start_ns: int = 0
 
 
-def runs(connection: duckdb.DuckDBPyConnection) -> list[Run]:
+def runs(connection: duckdb.DuckDBPyConnection) -> list[PrunableRun]:
     """Every run of the store, the newest first."""
     rows = connection.execute(
         f"""SELECT trace_id, trajectory_id, max(greatest(arrived_ns, if(
@@ -71,10 +114,10 @@ def runs(connection: duckdb.DuckDBPyConnection) -> list[Run]:
             coalesce(max(project), '')
         FROM span_records GROUP BY ALL"""  # noqa: S608
     ).fetchall()
-    of_trace: dict[str, Run] = {}
-    of_trajectory: dict[str, Run] = {}
+    of_trace: dict[str, PrunableRun] = {}
+    of_trajectory: dict[str, PrunableRun] = {}
 
-    def join(run: Run, other: Run) -> None:
+    def join(run: PrunableRun, other: PrunableRun) -> None:
         small, large = sorted((run, other), key=lambda one: len(one.traces))
         large.last_ns, large.size = max(large.last_ns, small.last_ns), large.size + small.size
         large.spans += small.spans
@@ -88,7 +131,7 @@ def runs(connection: duckdb.DuckDBPyConnection) -> list[Run]:
         of_trajectory.update(dict.fromkeys(small.trajectories, large))
 
     for trace_id, trajectory_id, last_ns, size, spans, first_start_ns, last_start_ns, origin, project in rows:
-        run = Run(set(), {trace_id}, project, origin, last_ns, size, spans, first_start_ns, last_start_ns)
+        run = PrunableRun(set(), {trace_id}, project, origin, last_ns, size, spans, first_start_ns, last_start_ns)
         if trace_id in of_trace:
             join(of_trace[trace_id], run)
         else:
@@ -107,7 +150,9 @@ def runs(connection: duckdb.DuckDBPyConnection) -> list[Run]:
     return sorted(unique, key=lambda run: (-run.last_ns, min(run.traces)))
 
 
-def sources(connection: duckdb.DuckDBPyConnection, found: Sequence[Run], kept: Sequence[Run]) -> tuple[Source, ...]:
+def sources(
+    connection: duckdb.DuckDBPyConnection, found: Sequence[PrunableRun], kept: Sequence[PrunableRun]
+) -> tuple[Source, ...]:
     """Where those of the runs came from that are not kept, the most trajectories first."""
     stay = {id(run) for run in kept}
     gone = [run for run in found if id(run) not in stay]
@@ -115,7 +160,7 @@ def sources(connection: duckdb.DuckDBPyConnection, found: Sequence[Run], kept: S
     query = f"""SELECT id, coalesce(text::JSON->'resource'->>'{semconv.SERVICE_NAME}', text::JSON->>'scope_name', '')
         FROM texts WHERE id IN (SELECT unnest(?::BIGINT[]))"""  # noqa: S608
     names = dict(connection.execute(query, [origins]).fetchall())
-    of_name: dict[str, list[Run]] = {}
+    of_name: dict[str, list[PrunableRun]] = {}
     for run in gone:
         of_name.setdefault(run.project or names.get(run.origin) or "(no name)", []).append(run)
     by_source = [
@@ -131,7 +176,7 @@ def sources(connection: duckdb.DuckDBPyConnection, found: Sequence[Run], kept: S
     return tuple(sorted(by_source, key=lambda one: (-one.trajectories, one.name)))
 
 
-def within(found: Sequence[Run], *, before_ns: int | None, max_size: int | None) -> list[Run]:
+def within(found: Sequence[PrunableRun], *, before_ns: int | None, max_size: int | None) -> list[PrunableRun]:
     """The runs that stay: not older than `before_ns`, and the newest whose sizes add up to at most `max_size`."""
     kept, size = [], 0
     for run in found:
@@ -141,7 +186,7 @@ def within(found: Sequence[Run], *, before_ns: int | None, max_size: int | None)
     return kept
 
 
-def copy_kept(connection: duckdb.DuckDBPyConnection, target: Path, kept: Sequence[Run]) -> None:
+def copy_kept(connection: duckdb.DuckDBPyConnection, target: Path, kept: Sequence[PrunableRun]) -> None:
     """A whole store with these runs only, in a file of its own, durable when this returns."""
     create(target).close()
     traces = pa.table({"id": pa.array([trace for run in kept for trace in run.traces], pa.string())})

@@ -18,7 +18,7 @@ _OF_THE_DATA = (duckdb.DataError, duckdb.IntegrityError, duckdb.InvalidInputExce
 _OF_THE_MACHINE = (duckdb.Error, OSError, MemoryError)
 
 
-class Batch(msgspec.Struct, array_like=True):
+class SegmentBatch(msgspec.Struct, array_like=True):
     """Records of a segment up to the offset `end`, and what its reader found on the way there."""
 
     end: int
@@ -35,13 +35,13 @@ class Batch(msgspec.Struct, array_like=True):
     unreadable: str = ""
 
 
-def read_batches(segment: Segment, offset: int) -> Generator[Batch, None, None]:
+def read_batches(segment: Segment, offset: int) -> Generator[SegmentBatch, None, None]:
     """The batches behind an offset, at least one. Of a segment that is gone (sealed under its other name meanwhile, or
     taken by the store's former owner) it is an empty one of a segment that is not finished. Raises OSError."""
     try:
         finished = segment.finished()  # asked before reading: nothing can be appended after a yes
         reader = read_segment(segment.path, offset)
-        batch, size = Batch(offset, finished=finished), 0
+        batch, size = SegmentBatch(offset, finished=finished), 0
         corrupt = skipped_bytes = 0
         for end, payload in reader:
             _add(batch, payload)
@@ -51,15 +51,15 @@ def read_batches(segment: Segment, offset: int) -> Generator[Batch, None, None]:
                 batch.corrupt, corrupt = reader.corrupt - corrupt, reader.corrupt
                 batch.skipped_bytes, skipped_bytes = reader.skipped_bytes - skipped_bytes, reader.skipped_bytes
                 yield batch
-                batch, size = Batch(end, finished=finished), 0
+                batch, size = SegmentBatch(end, finished=finished), 0
         batch.last, batch.unreadable = True, reader.unreadable
         batch.corrupt, batch.skipped_bytes = reader.corrupt - corrupt, reader.skipped_bytes - skipped_bytes
         yield batch
     except FileNotFoundError:
-        yield Batch(offset, last=True)
+        yield SegmentBatch(offset, last=True)
 
 
-def _add(batch: Batch, payload: bytes) -> None:
+def _add(batch: SegmentBatch, payload: bytes) -> None:
     """Adds the records of a payload, without those that cannot be encoded for the store."""
     try:
         records = decode_payload(payload)
@@ -71,7 +71,7 @@ def _add(batch: Batch, payload: bytes) -> None:
         _add_records(batch, records)
 
 
-def _add_records(batch: Batch, records: Sequence[Record]) -> None:
+def _add_records(batch: SegmentBatch, records: Sequence[Record]) -> None:
     try:
         taken = list(ready(records))
     except Exception as error:

@@ -21,8 +21,8 @@ from collections.abc import Generator, Sequence
 import msgspec
 
 from arttrace.journal import Segment
-from arttrace.store.ingest.batches import Batch, read_batches
-from arttrace.store.ingest.read_ahead_process import READY, SIZE, Message, Work, send, unpacked
+from arttrace.store.ingest.batches import SegmentBatch, read_batches
+from arttrace.store.ingest.read_ahead_process import READY, SIZE, BatchMessage, Work, send, unpacked
 from arttrace.system.exit_status import how_ended
 
 _log = logging.getLogger("arttrace")
@@ -33,7 +33,7 @@ _PATIENCE_S = 60.0  # no part of a batch takes so long
 _AGAIN_AFTER_S = 300.0  # it was of no use
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Message).decode
+_decode = msgspec.msgpack.Decoder(BatchMessage).decode
 
 
 class _Reader:
@@ -65,7 +65,7 @@ class _Reader:
         """Raises OSError when it has ended."""
         send(self._in, _encode(work))
 
-    def message(self) -> Message:
+    def message(self) -> BatchMessage:
         """What it sends next. Raises EOFError when it has ended, TimeoutError when nothing comes."""
         self.used = time.monotonic()
         (size,) = SIZE.unpack(self._exactly(SIZE.size))
@@ -118,7 +118,7 @@ class ReadAhead:
         elif self._reader is not None and time.monotonic() - self._reader.used > _IDLE_S:
             self.close()
 
-    def batches(self, segment: Segment, offset: int) -> Generator[Batch, None, None]:
+    def batches(self, segment: Segment, offset: int) -> Generator[SegmentBatch, None, None]:
         """The same as `read_batches`."""
         path = str(segment.path)
         try:
@@ -155,7 +155,7 @@ class ReadAhead:
             self._coming.popleft()
         return None
 
-    def _batch(self, reader: _Reader, path: str, offset: int) -> Batch | None:
+    def _batch(self, reader: _Reader, path: str, offset: int) -> SegmentBatch | None:
         try:
             message = reader.message()
             if (message.path, message.offset) == (path, offset):

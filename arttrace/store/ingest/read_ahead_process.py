@@ -13,7 +13,7 @@ from typing import IO, Final
 import msgspec
 
 from arttrace.journal import Segment
-from arttrace.store.ingest.batches import Batch, read_batches
+from arttrace.store.ingest.batches import SegmentBatch, read_batches
 from arttrace.store.ingest.pause_gc import without_collection
 
 READY: Final = b"+"
@@ -25,27 +25,27 @@ Work = list[tuple[str, int]]
 """Paths of segments, each with the offset from which it is to be read."""
 
 
-class Message(msgspec.Struct, array_like=True):
+class BatchMessage(msgspec.Struct, array_like=True):
     """A batch of the segment `path` from `offset` on. Resource and scope of its spans, which many share, stand once:
     `origin_of` has the place in `origins` of each span's."""
 
     path: str
     offset: int
-    batch: Batch
+    batch: SegmentBatch
     origins: list[str]
     origin_of: list[int]
 
 
-def packed(path: str, offset: int, batch: Batch) -> Message:
+def packed(path: str, offset: int, batch: SegmentBatch) -> BatchMessage:
     """The message of a batch, which is used up."""
     places: dict[str, int] = {}
     origin_of = [places.setdefault(parts.origin, len(places)) for parts in batch.spans]
     for parts in batch.spans:
         parts.origin = ""
-    return Message(path, offset, batch, list(places), origin_of)
+    return BatchMessage(path, offset, batch, list(places), origin_of)
 
 
-def unpacked(message: Message) -> Batch:
+def unpacked(message: BatchMessage) -> SegmentBatch:
     """The batch of a message."""
     for parts, place in zip(message.batch.spans, message.origin_of, strict=True):
         parts.origin = message.origins[place]

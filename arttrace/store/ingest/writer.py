@@ -1,6 +1,6 @@
 """Writer: batches of records into the tables, each batch one transaction, each record once.
 
-What spans share is stored once (see rows/schema.py). The writer remembers the texts and inputs it used last; losing
+What spans share is stored once (see rows/tables.py). The writer remembers the texts and inputs it used last; losing
 that memory costs space, never content. Nothing here takes longer when the store is larger.
 """
 
@@ -24,22 +24,15 @@ from arttrace.records.grouping import Grouping
 from arttrace.records.policy import PolicyStep
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
-from arttrace.store.rows import span_membership, trace_links
-from arttrace.store.rows.columns import OPERATION, SPAN_ID, SPANS, START, TRAJECTORY_ID, Plain, Row, rows_by_table
+from arttrace.store.rows import span_membership, tables, trace_links
+from arttrace.store.rows.columns import Plain, rows_by_table
 from arttrace.store.rows.encode import Parts, Ready
 from arttrace.store.rows.prefixes import Recent, extension, split
 from arttrace.store.rows.summary import SUMMARY_VERSION, InferredTool, TrajectorySummary
+from arttrace.store.rows.tables import OPERATION, SPAN_ID, START, TRAJECTORY_ID, Row, Table
 from arttrace.store.rows.views import INFERRED_TOOLS
 from arttrace.trajectories.identity.reward_membership import before_colons
 
-_CONSUMPTION = {"policy": "VARCHAR", "step": "BIGINT", "trajectory_id": "VARCHAR", "revision": "VARCHAR"}
-_REGROUPED = {"trajectory_id": "VARCHAR", "key": "VARCHAR", "time_ns": "BIGINT", "grouping_id": "VARCHAR"}
-_LINKS = {"trace_id": "VARCHAR", "linked_trace_id": "VARCHAR"}
-_SEGMENTS = {"name": "VARCHAR", '"offset"': "BIGINT"}
-_TEXTS = {"id": "BIGINT", "hash": "BLOB", "text": "VARCHAR"}
-_PROMPTS = {"id": "BIGINT", "trace_id": "VARCHAR", "parent": "BIGINT", "messages": "BIGINT[]"}
-_TOKEN_PROMPTS = {"id": "BIGINT", "trace_id": "VARCHAR", "parent": "BIGINT", "keep": "BIGINT", "tail": "VARCHAR"}
-_SUMMARIES = {"trajectory_id": "VARCHAR", "version": "VARCHAR", "document": "VARCHAR"}
 _ARROW = {
     "VARCHAR": pa.string(),
     "BIGINT": pa.int64(),
@@ -104,7 +97,7 @@ class Writer:
                 self._connection.execute(
                     "DELETE FROM ingested_segments WHERE name IN (SELECT unnest(?::VARCHAR[]))", [list(offsets)]
                 )
-                self._insert("ingested_segments", _SEGMENTS, list(offsets.items()))
+                self._insert(tables.SEGMENTS, list(offsets.items()))
             self._connection.execute("COMMIT")
         except BaseException:
             self._forget_uncommitted()
@@ -161,13 +154,13 @@ class Writer:
                 named.add(columns[TRAJECTORY_ID])
             if parts.span is not None and columns[OPERATION] == semconv.OPERATION_INVOKE_AGENT:
                 agents.append(parts.span)
-        self._insert("links", _LINKS, trace_links.links_of(agents))
+        self._insert(tables.LINKS, trace_links.links_of(agents))
         span_membership.mark(self._connection, traces, odd)
         self._outdate_traces(traces, named)
-        self._insert("texts", _TEXTS, new.texts)
-        self._insert("prompts", _PROMPTS, new.prompts)
-        self._insert("token_prompts", _TOKEN_PROMPTS, new.token_prompts)
-        self._insert("span_records", SPANS, new.spans)
+        self._insert(tables.TEXTS, new.texts)
+        self._insert(tables.PROMPTS, new.prompts)
+        self._insert(tables.TOKEN_PROMPTS, new.token_prompts)
+        self._insert(tables.SPANS, new.spans)
         self._forget_oldest_texts()
 
     def _input(self, parts: Parts, new: _NewRows) -> tuple[int | None, int | None]:
@@ -251,7 +244,7 @@ class Writer:
             (id, SUMMARY_VERSION, _encode(one).decode()) for id, made in summaries.items() for one in made or (None,)
         ]
         rows += [(id, INFERRED_TOOLS, _encode(found).decode()) for id, found in tools.items()]
-        self._insert("summaries", _SUMMARIES, rows)
+        self._insert(tables.SUMMARIES, rows)
 
     # --- everything else -----------------------------------------------------------------------------------
 
@@ -262,13 +255,13 @@ class Writer:
             query = f"SELECT content_hash FROM {table.name} WHERE content_hash IN (SELECT unnest(?::VARCHAR[]))"  # noqa: S608
             known = {digest for (digest,) in self._connection.execute(query, [list(rows)]).fetchall()}
             fresh = [row for digest, row in rows.items() if digest not in known]
-            self._insert(table.name, table.columns, [row for row, _ in fresh])
+            self._insert(table, [row for row, _ in fresh])
             steps = [record for _, record in fresh if isinstance(record, PolicyStep)]
             consumed = [(s.policy, s.step, item.trajectory_id, item.revision) for s in steps for item in s.consumed]
-            self._insert("consumption", _CONSUMPTION, consumed)
+            self._insert(tables.CONSUMPTION, consumed)
             groupings = [record for _, record in fresh if isinstance(record, Grouping)]
             regrouped = [(id, key, one.time_ns, one.id) for one in groupings for id, key in one.keys.items()]
-            self._insert("regrouped", _REGROUPED, regrouped)
+            self._insert(tables.REGROUPED, regrouped)
             self._outdate({part for id, *_ in regrouped for part in (id, *before_colons(id))})
             self._outdate_rewarded({record.trajectory_id for _, record in fresh if isinstance(record, Reward)})
             new += sum(1 for _, record in fresh if not (isinstance(record, Reward) and record.id in derived))
@@ -295,14 +288,13 @@ class Writer:
             query = "DELETE FROM summaries WHERE trajectory_id IN (SELECT unnest(?::VARCHAR[]))"
             self._connection.execute(query, [list(trajectory_ids)])
 
-    def _insert(self, table: str, columns: Mapping[str, str], rows: Sequence[Row]) -> None:
+    def _insert(self, table: Table, rows: Sequence[Row]) -> None:
         if not rows:
             return
-        types = [_ARROW[type] for type in columns.values()]
+        types = [_ARROW[type] for type in table.types()]
         arrays = [pa.array(column, type) for column, type in zip(zip(*rows, strict=True), types, strict=True)]
-        names = ", ".join(f'"{name}"' if name == "group" else name for name in columns)
         given = pa.table(arrays, names=[str(number) for number in range(len(arrays))])
-        self._with(f"INSERT INTO {table} ({names}) SELECT * FROM {{given}}", given)  # noqa: S608
+        self._with(table.insert("{given}"), given)
 
     def _among(self, query: str, items: pa.Array) -> list[tuple[Any, ...]]:
         return self._with(query, pa.table({"item": items}))

@@ -15,87 +15,14 @@ from arttrace.records.policy import PolicyStep
 from arttrace.records.record import encode_record
 from arttrace.records.reward import Judgement, Reward
 from arttrace.records.span import Attributes, SpanRow
+from arttrace.store.rows.tables import GROUPINGS, JUDGEMENTS, POLICY_STEPS, REWARDS, Row, Table
 from arttrace.trajectories import groups
 from arttrace.trajectories.decoding.attribute_values import from_json, text
 from arttrace.trajectories.decoding.operation import span_error
 
 _canonical = msgspec.json.Encoder(order="sorted")
+_FIELDS = {"criterion": "by"}  # columns that are named otherwise than the field of the record
 
-
-class Table(msgspec.Struct, frozen=True):
-    """A table with its columns and their DuckDB types; the last two are the content hash and the document."""
-
-    name: str
-    columns: dict[str, str]
-
-
-def _table(table: str, /, **columns: str) -> Table:
-    return Table(table, {**columns, "content_hash": "VARCHAR", "document": "VARCHAR"})
-
-
-SPANS: dict[str, str] = {
-    "trace_id": "VARCHAR",
-    "span_id": "VARCHAR",
-    "parent_span_id": "VARCHAR",
-    "trajectory_id": "VARCHAR",
-    "operation": "VARCHAR",
-    "name": "VARCHAR",
-    "start_ns": "BIGINT",
-    "end_ns": "BIGINT",
-    "error": "VARCHAR",
-    "entry": "VARCHAR",
-    "scenario": "VARCHAR",
-    "group_key": "VARCHAR",
-    "project": "VARCHAR",
-    "model": "VARCHAR",
-    "policy_version": "VARCHAR",
-    "input_tokens": "BIGINT",
-    "output_tokens": "BIGINT",
-    "prompt": "BIGINT",
-    "prompt_form": "TINYINT",
-    "prompt_tokens": "BIGINT",
-    "tools": "BIGINT",
-    "instructions": "BIGINT",
-    "origin": "BIGINT",
-    "bytes": "BIGINT",
-    "content_hash": "BIGINT",
-    "document": "VARCHAR",
-    "arrived_ns": "BIGINT",
-}
-"""The columns of `span_records`; those up to `output_tokens` come from `span_columns`."""
-
-SPAN_ID, TRAJECTORY_ID, OPERATION, START = map(list(SPANS).index, ("span_id", "trajectory_id", "operation", "start_ns"))
-"""Where these stand in a row."""
-
-REWARDS = _table(
-    "reward_records",
-    id="VARCHAR",
-    trajectory_id="VARCHAR",
-    agent_id="VARCHAR",
-    name="VARCHAR",
-    source="VARCHAR",
-    value="DOUBLE",
-    explanation="VARCHAR",
-    judgement_id="VARCHAR",
-    time_ns="BIGINT",
-)
-JUDGEMENTS = _table(
-    "judgement_records",
-    id="VARCHAR",
-    key="VARCHAR",
-    group="VARCHAR",
-    judge="VARCHAR",
-    input_tokens="BIGINT",
-    output_tokens="BIGINT",
-    cost="DOUBLE",
-    time_ns="BIGINT",
-)
-POLICY_STEPS = _table(
-    "policy_step_records", policy="VARCHAR", step="BIGINT", adapter="VARCHAR", base_model="VARCHAR", time_ns="BIGINT"
-)
-GROUPINGS = _table("grouping_records", id="VARCHAR", criterion="VARCHAR", time_ns="BIGINT")
-
-Row = tuple[Any, ...]
 
 Plain = Reward | Judgement | PolicyStep | Grouping
 """A record that is a row as it is: any but a span."""
@@ -109,41 +36,23 @@ def rows_by_table(records: Iterable[Plain]) -> dict[str, tuple[Table, dict[str, 
     found: dict[str, tuple[Table, dict[str, tuple[Row, Plain]]]] = {}
     for record in records:
         digest = hashlib.blake2b(_canonical.encode(record), digest_size=16).hexdigest()
-        table, values = _row(record)
+        table = _table_of(record)
+        values = [getattr(record, _FIELDS.get(name, name)) for name in [*table.columns][:-2]]
         _, rows = found.setdefault(table.name, (table, {}))
         rows[digest] = ((*values, digest, encode_record(record).decode()), record)
     return found
 
 
-def _row(record: Plain) -> tuple[Table, Row]:
+def _table_of(record: Plain) -> Table:
     match record:
         case Reward():
-            return REWARDS, (
-                record.id,
-                record.trajectory_id,
-                record.agent_id,
-                record.name,
-                record.source,
-                record.value,
-                record.explanation,
-                record.judgement_id,
-                record.time_ns,
-            )
+            return REWARDS
         case Judgement():
-            return JUDGEMENTS, (
-                record.id,
-                record.key,
-                record.group,
-                record.judge,
-                record.input_tokens,
-                record.output_tokens,
-                record.cost,
-                record.time_ns,
-            )
+            return JUDGEMENTS
         case PolicyStep():
-            return POLICY_STEPS, (record.policy, record.step, record.adapter, record.base_model, record.time_ns)
+            return POLICY_STEPS
         case Grouping():
-            return GROUPINGS, (record.id, record.by, record.time_ns)
+            return GROUPINGS
 
 
 def span_columns(span: SpanRow, named: Attributes) -> Row:

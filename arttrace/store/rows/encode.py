@@ -15,8 +15,9 @@ import msgspec
 from arttrace import semconv
 from arttrace.records.record import Record
 from arttrace.records.span import Attributes, SpanRow
-from arttrace.store.rows.columns import OPERATION, TRAJECTORY_ID, Plain, Row, span_columns
+from arttrace.store.rows.columns import Plain, span_columns
 from arttrace.store.rows.conventions import settled
+from arttrace.store.rows.tables import OPERATION, TRAJECTORY_ID, Row
 
 _SHARED = (semconv.INPUT_MESSAGES, semconv.PROMPT_TOKEN_IDS, semconv.TOOL_DEFINITIONS, semconv.SYSTEM_INSTRUCTIONS)
 _ORIGIN = ("resource", "scope_name", "scope_version", "origin")

@@ -24,13 +24,6 @@ from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan
 from arttrace.trajectories.identity.membership import is_of_a_run, membership
 from arttrace.trajectories.identity.reward_membership import trace_roots
 
-TABLES: Final = """
-CREATE TABLE odd_traces (trace_id VARCHAR NOT NULL, placed BOOLEAN NOT NULL);
-CREATE TABLE placed_spans (trace_id VARCHAR NOT NULL, span_id VARCHAR NOT NULL, trajectory_id VARCHAR);
-CREATE TABLE placed_rewards (trace_id VARCHAR NOT NULL, id VARCHAR NOT NULL, trajectory_id VARCHAR NOT NULL);
-CREATE TABLE trace_roots (trace_id VARCHAR NOT NULL, trajectory_id VARCHAR NOT NULL);
-"""
-
 FIND: Final = """INSERT INTO odd_traces
     SELECT trace_id, false FROM span_records WHERE operation IS NOT NULL AND trajectory_id = trace_id
     UNION SELECT trace_id, false FROM links UNION SELECT linked_trace_id, false FROM links"""

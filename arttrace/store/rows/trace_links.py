@@ -6,14 +6,12 @@ Which trace links to which is read off the spans, and kept so that nobody has to
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Final
 
 import duckdb
 
 from arttrace import semconv
 from arttrace.records.span import SpanRow
-
-TABLE: Final = "CREATE TABLE links (trace_id VARCHAR NOT NULL, linked_trace_id VARCHAR NOT NULL)"
+from arttrace.store.rows.tables import LINKS
 
 _FIND = f"""INSERT INTO links
     SELECT DISTINCT trace_id, unnest(json_extract_string(document, '$.links[*].trace_id')) AS linked
@@ -23,7 +21,7 @@ _FIND = f"""INSERT INTO links
 def find(connection: duckdb.DuckDBPyConnection) -> None:
     """Makes the table for a store that was made without it, from its spans."""
     connection.execute("BEGIN")
-    connection.execute(TABLE)
+    connection.execute(LINKS.create())
     connection.execute(_FIND)
     connection.execute("COMMIT")
 

@@ -25,11 +25,11 @@ from arttrace.records.record import Record
 from arttrace.records.tokens import TokenIds, plain
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.store import Store
+from arttrace.store.access.client import JSON_LINES, MSGPACK, Failure
 from arttrace.store.access.operations import OPERATIONS, Operation
-from arttrace.store.access.remote import JSON_LINES, MSGPACK, Failure
-from arttrace.store.server.limits import Turns
-from arttrace.store.server.responses import JSON, Refused
-from arttrace.store.server.timeouts import Body
+from arttrace.store.server.limits import RequestLimits
+from arttrace.store.server.responses import JSON, RequestRefused
+from arttrace.store.server.timeouts import BodyReader
 
 ARROW = "application/vnd.apache.arrow.stream"
 MAX_BODY_BYTES = 64 << 20
@@ -52,7 +52,7 @@ def create_api(data: DataDir, owned: OwnedStore) -> Starlette:
             raise _NotOwned
         return found
 
-    turns = Turns()
+    turns = RequestLimits()
 
     async def answered(request: Request, operation: Operation, arguments: msgspec.Struct) -> Response:
         accept, own = request.headers.get("accept", ""), store()
@@ -87,7 +87,7 @@ def create_api(data: DataDir, owned: OwnedStore) -> Starlette:
             *(Route(f"/api/{name}", endpoint(found), methods=["GET", "POST"]) for name, found in OPERATIONS.items()),
         ],
         exception_handlers={
-            Refused: lambda _, error: _failure(error.status, Failure(str(error)), close=error.close),
+            RequestRefused: lambda _, error: _failure(error.status, Failure(str(error)), close=error.close),
             StoreError: lambda _, error: _failure(409, Failure(error.message, error.hint)),
             _NotOwned: lambda *_: _failure(503, Failure("this process does not own the store now")),
             404: lambda *_: _failure(404, Failure("there is no such address here")),
@@ -101,7 +101,7 @@ def _append(body: bytes, store: Store) -> int:
     try:
         given = [checked(one) for one in _records.decode_lines(body)]
     except UNREADABLE as error:
-        raise Refused(400, f"a line is no record: {error}") from error
+        raise RequestRefused(400, f"a line is no record: {error}") from error
     store.append(given)
     return len(given)
 
@@ -126,7 +126,7 @@ def _arrow(columns: list[str], rows: list[tuple[Any, ...]]) -> bytes:
     try:
         pyarrow = import_module("pyarrow")
     except ImportError:
-        raise Refused(
+        raise RequestRefused(
             406, "Arrow needs the package pyarrow beside the collector; JSON and MessagePack do not"
         ) from None
     arrays = [pyarrow.array([row[at] for row in rows]) for at in range(len(columns))]
@@ -147,7 +147,7 @@ async def _arguments(request: Request, operation: Operation) -> msgspec.Struct:
             return msgspec.msgpack.decode(body, type=operation.arguments)
         return msgspec.json.decode(body or b"{}", type=operation.arguments)
     except (*UNREADABLE, TypeError) as error:
-        raise Refused(400, f"{operation.name}: {error}") from error
+        raise RequestRefused(400, f"{operation.name}: {error}") from error
 
 
 def _from_query(request: Request, operation: Operation) -> msgspec.Struct:
@@ -163,7 +163,7 @@ def _from_query(request: Request, operation: Operation) -> msgspec.Struct:
 
 async def _body(request: Request) -> bytes:
     body = bytearray()
-    coming = Body(request.receive)
+    coming = BodyReader(request.receive)
     more = True
     while more:
         message = await coming.next()
@@ -172,7 +172,7 @@ async def _body(request: Request) -> bytes:
         body += message.get("body", b"")
         more = message.get("more_body", False)
         if len(body) > MAX_BODY_BYTES:
-            raise Refused(413, f"the body is over {MAX_BODY_BYTES} bytes: send it in parts")
+            raise RequestRefused(413, f"the body is over {MAX_BODY_BYTES} bytes: send it in parts")
     return bytes(body)
 
 
@@ -180,7 +180,7 @@ def _expect(request: Request, *kinds: str) -> str:
     """The content type. What a web page may send without asking (a form, plain text) is none of these."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in kinds:
-        raise Refused(415, f"send {' or '.join(kinds)}, not {kind or 'a body without a content type'}")
+        raise RequestRefused(415, f"send {' or '.join(kinds)}, not {kind or 'a body without a content type'}")
     return kind
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from arttrace.store.server.asgi import App, Receive, Scope, Send
-from arttrace.store.server.auth import Guard, Headers
-from arttrace.store.server.responses import JSON, METRICS, RETRY_AFTER_S, Answer, Refused, failure
+from arttrace.store.server.auth import Authorizer, Headers
+from arttrace.store.server.responses import JSON, METRICS, RETRY_AFTER_S, HttpResponse, RequestRefused, failure
 
 
 class OwnerApp:
     """The query API behind its guard: what a process serves that owns the store for long. `metrics` gives its numbers
     for Prometheus, if it has any."""
 
-    def __init__(self, api: App, guard: Guard, metrics: Callable[[], bytes] | None = None) -> None:
+    def __init__(self, api: App, guard: Authorizer, metrics: Callable[[], bytes] | None = None) -> None:
         self._api = api
         self._guard = guard
         self._metrics = metrics
@@ -25,23 +25,23 @@ class OwnerApp:
             headers = self._guard.headers(scope["headers"])
             self._guard.check(scope["path"], headers)
             answer = await self.answer(scope, headers, receive)
-        except Refused as refused:
+        except RequestRefused as refused:
             answer = failure(JSON, refused.status, str(refused), close=refused.close)
         if answer is None:
             await self._api(scope, receive, send)
         else:
             await send_answer(send, answer)
 
-    async def answer(self, scope: Scope, headers: Headers, receive: Receive) -> Answer | None:
+    async def answer(self, scope: Scope, headers: Headers, receive: Receive) -> HttpResponse | None:
         """The answer to a request that is not the API's, None for the API's."""
         if scope["path"] in ("/health", "/ready"):
-            return Answer(200, JSON, b'{"status":"ok"}')
+            return HttpResponse(200, JSON, b'{"status":"ok"}')
         if scope["path"] == "/metrics" and self._metrics is not None:
-            return Answer(200, METRICS, self._metrics())
+            return HttpResponse(200, METRICS, self._metrics())
         return None
 
 
-async def send_answer(send: Send, answer: Answer) -> None:
+async def send_answer(send: Send, answer: HttpResponse) -> None:
     """Sends an answer whole, with the headers its status asks for."""
     headers = [
         (b"content-type", answer.kind.encode()),

@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from arttrace.store.file import cancellation
 from arttrace.store.file.cancellation import Stop, took_too_long
-from arttrace.store.server.responses import Refused
+from arttrace.store.server.responses import RequestRefused
 
 QUERIES = 4
 """Of those, at a time."""
@@ -26,15 +26,15 @@ _AGAIN_S = 0.2
 T = TypeVar("T")
 
 
-class Turns:
+class RequestLimits:
     """Runs what is asked in threads, so many at a time."""
 
     def __init__(self) -> None:
         self._queries, self._others = asyncio.Semaphore(QUERIES), asyncio.Semaphore(OTHERS)
 
     async def answer(self, request: Request, run: Callable[[], T], *, is_query: bool) -> T:
-        """What `run` returns. Raises Refused (503) when too many others are asking, what `run` raises, and Stopped
-        when a query took too long; when whoever asked leaves, it is stopped."""
+        """What `run` returns. Raises what `run` raises, RequestRefused (503) when too many others are asking, and
+        Stopped when a query took too long. When the client disconnects, what runs is stopped."""
         turns = self._queries if is_query else self._others
         gone = asyncio.create_task(_disconnected(request))
         try:
@@ -77,7 +77,7 @@ async def _turn(turns: asyncio.Semaphore, gone: asyncio.Task[None]) -> None:
     with contextlib.suppress(asyncio.CancelledError):
         await turn
         turns.release()  # it came at this very moment
-    raise Refused(503, "the store is answering as much as it may at a time: ask again")
+    raise RequestRefused(503, "the store is answering as much as it may at a time: ask again")
 
 
 async def _disconnected(request: Request) -> None:

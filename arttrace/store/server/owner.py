@@ -15,12 +15,12 @@ import uvicorn
 from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir
 from arttrace.store import AnyStore, Store, open_store
-from arttrace.store.access.remote import Owner, remove_owner, write_owner
+from arttrace.store.access.owner_file import StoreOwner, remove_owner, write_owner
 from arttrace.store.server.api import create_api
 from arttrace.store.server.app import OwnerApp
 from arttrace.store.server.asgi import App
-from arttrace.store.server.auth import Guard
-from arttrace.store.server.timeouts import BoundedProtocol
+from arttrace.store.server.auth import Authorizer
+from arttrace.store.server.timeouts import HeadDeadlineProtocol
 
 HOST = "127.0.0.1"
 
@@ -46,8 +46,8 @@ def hold_store(
 def answering(store: Store, token: str | None = None, *, metrics: Callable[[], bytes] | None = None) -> Iterator[None]:
     """Serves the API of a store in a thread, on a free loopback port that `owner.json` tells."""
     listener = listen(HOST, 0)
-    owner = Owner(url_of(listener), os.getpid(), token or secrets.token_urlsafe(32))
-    server = http_server(OwnerApp(create_api(store.data, lambda: store), Guard(owner.token), metrics))
+    owner = StoreOwner(url_of(listener), os.getpid(), token or secrets.token_urlsafe(32))
+    server = http_server(OwnerApp(create_api(store.data, lambda: store), Authorizer(owner.token), metrics))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="arttrace-store-api", daemon=True)
     thread.start()
     try:
@@ -71,7 +71,7 @@ def http_server(app: App) -> uvicorn.Server:
         access_log=False,
         lifespan="off",
         ws="none",
-        http=BoundedProtocol,
+        http=HeadDeadlineProtocol,
         interface="asgi3",
         timeout_graceful_shutdown=5,
     )

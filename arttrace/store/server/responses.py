@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from arttrace.formats.otlp.check_protobuf import encode_varint
+from arttrace.formats.otlp.protobuf_fields import encode_bytes
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 METRICS = "text/plain; version=0.0.4; charset=utf-8"
@@ -14,7 +14,7 @@ RETRY_AFTER_S = 2
 _MESSAGE_BYTES = 1000
 
 
-class Answer(msgspec.Struct, frozen=True):
+class HttpResponse(msgspec.Struct, frozen=True):
     """An HTTP answer: status, content type and body."""
 
     status: int
@@ -24,7 +24,7 @@ class Answer(msgspec.Struct, frozen=True):
     """Whether the connection ends with it."""
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that is answered with an error status."""
 
     def __init__(self, status: int, message: str, *, close: bool = False) -> None:
@@ -33,9 +33,9 @@ class Refused(Exception):
         self.close = close
 
 
-def failure(kind: str, status: int, message: str, *, close: bool = False) -> Answer:
+def failure(kind: str, status: int, message: str, *, close: bool = False) -> HttpResponse:
     """An error with a google.rpc.Status body, of which the specification asks for field 2, `message`."""
     if kind == PROTOBUF:
         text = message.encode()[:_MESSAGE_BYTES].decode(errors="ignore").encode()
-        return Answer(status, PROTOBUF, b"\x12" + encode_varint(len(text)) + text, close)
-    return Answer(status, JSON, msgspec.json.encode({"message": message}), close)
+        return HttpResponse(status, PROTOBUF, encode_bytes(text, 2), close)
+    return HttpResponse(status, JSON, msgspec.json.encode({"message": message}), close)

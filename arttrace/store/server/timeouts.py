@@ -8,7 +8,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from arttrace.store.server.asgi import Message, Receive
-from arttrace.store.server.responses import Refused
+from arttrace.store.server.responses import RequestRefused
 
 HEAD_S = 10.0
 """From the connection, or the first byte of a further request, to the end of the head."""
@@ -20,10 +20,10 @@ MAX_HEAD_BYTES = 64 << 10
 MAX_WITHOUT_HEAD = 256
 """Connections at a time that have not sent a head; the one that has waited longest gives way to a new one."""
 
-_without_head: dict[BoundedProtocol, None] = {}
+_without_head: dict[HeadDeadlineProtocol, None] = {}
 
 
-class BoundedProtocol(HttpToolsProtocol):
+class HeadDeadlineProtocol(HttpToolsProtocol):
     """uvicorn's protocol, which closes a connection whose head does not come to its end."""
 
     _head_timer: asyncio.TimerHandle | None = None
@@ -71,7 +71,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.abort()
 
 
-class Body:
+class BodyReader:
     """The messages of a request's body, as long as they come fast enough."""
 
     def __init__(self, receive: Receive) -> None:
@@ -79,14 +79,16 @@ class Body:
         self._left = BODY_S
 
     async def next(self) -> Message:
-        """Raises Refused (408) when the sender is too slow; its connection is then to be closed."""
+        """Raises RequestRefused (408) when the sender is too slow; its connection is then to be closed."""
         clock = asyncio.get_running_loop().time
         began = clock()
         try:
             async with asyncio.timeout(self._left):
                 message = await self._receive()
         except TimeoutError:
-            raise Refused(408, "the request's body did not come: it was waited for long enough", close=True) from None
+            raise RequestRefused(
+                408, "the request's body did not come: it was waited for long enough", close=True
+            ) from None
         earned = len(message.get("body", b"")) / MIN_BYTES_PER_S
         self._left = min(BODY_S, self._left - (clock() - began) + earned)
         return message

@@ -6,7 +6,7 @@ from arttrace import semconv
 from arttrace.records.tokens import encode_logprobs, encode_token_ids
 from arttrace.wire.apis.completion_response import Completion, read_completion, read_stream
 from arttrace.wire.exchange import Exchange
-from arttrace.wire.messages import Answer, parse_message, parse_messages
+from arttrace.wire.messages import OutputMessage, parse_message, parse_messages
 from arttrace.wire.span_attributes import Decoded, Failure, SpanDraft
 from arttrace.wire.sse import event_data
 
@@ -50,7 +50,7 @@ def put_answer(span: SpanDraft, completion: Completion) -> Failure | None:
         if choice.logprobs is not None:
             span.put_tokens(semconv.LOGPROBS + suffix, encode_logprobs(choice.logprobs))
         message = parse_message(choice.message)
-        answers.append(Answer(message.role or "assistant", message.parts, choice.finish_reason))
+        answers.append(OutputMessage(message.role or "assistant", message.parts, choice.finish_reason))
     span.put_messages(semconv.OUTPUT_MESSAGES, answers or None)
     if completion.error is not None:
         return ("stream_error", completion.error)

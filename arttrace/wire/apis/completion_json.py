@@ -40,7 +40,7 @@ class Logprobs(msgspec.Struct, gc=False):
     token_logprobs: Any = None
 
 
-class Choice(msgspec.Struct, gc=False):
+class ChunkChoice(msgspec.Struct, gc=False):
     """One choice, of a whole completion or of a chunk."""
 
     index: Any = None
@@ -53,10 +53,10 @@ class Choice(msgspec.Struct, gc=False):
     logprobs: Logprobs | None = None
 
 
-class Frame(msgspec.Struct, gc=False):
+class CompletionChunk(msgspec.Struct, gc=False):
     """A completion, or a chunk."""
 
-    choices: list[Choice] | None = None
+    choices: list[ChunkChoice] | None = None
     id: Any = None
     model: Any = None
     usage: Any = None
@@ -64,11 +64,11 @@ class Frame(msgspec.Struct, gc=False):
     error: Any = None
 
 
-_frame = msgspec.json.Decoder(Frame)
-_frames = msgspec.json.Decoder(list[Frame])
+_frame = msgspec.json.Decoder(CompletionChunk)
+_frames = msgspec.json.Decoder(list[CompletionChunk])
 
 
-def read_frame(data: bytes) -> Frame | None:
+def read_chunk(data: bytes) -> CompletionChunk | None:
     """One JSON document as a frame; None when it is no object."""
     try:
         return _frame.decode(data)
@@ -76,34 +76,34 @@ def read_frame(data: bytes) -> Frame | None:
         return _in_the_long_way(data)
 
 
-def read_frames(events: list[bytes]) -> list[Frame | None]:
+def read_chunks(events: list[bytes]) -> list[CompletionChunk | None]:
     """The documents of a stream, one for each event."""
     try:
-        frames: list[Frame | None] = list(_frames.decode(b"[" + b",".join(events) + b"]"))
+        frames: list[CompletionChunk | None] = list(_frames.decode(b"[" + b",".join(events) + b"]"))
     except UNREADABLE:
         frames = []
     if len(frames) == len(events):  # not so where an event holds two, or a half that the next one ends
         return frames
-    return [read_frame(event) for event in events]
+    return [read_chunk(event) for event in events]
 
 
-def _in_the_long_way(data: bytes) -> Frame | None:
+def _in_the_long_way(data: bytes) -> CompletionChunk | None:
     document = json_or_none(data)
-    return frame_of(document) if isinstance(document, dict) else None
+    return chunk_of(document) if isinstance(document, dict) else None
 
 
-def frame_of(document: dict[str, Any]) -> Frame:
+def chunk_of(document: dict[str, Any]) -> CompletionChunk:
     """An object as a frame; what has none of the forms that it should have is left out."""
     choices = document.get("choices")
-    return Frame(
+    return CompletionChunk(
         choices=[_choice(each) for each in choices if isinstance(each, dict)] if isinstance(choices, list) else None,
         **{name: document.get(name) for name in ("id", "model", "usage", "prompt_token_ids", "error")},
     )
 
 
-def _choice(choice: dict[str, Any]) -> Choice:
+def _choice(choice: dict[str, Any]) -> ChunkChoice:
     delta, logprobs = choice.get("delta"), choice.get("logprobs")
-    return Choice(
+    return ChunkChoice(
         delta=Delta(**_of(Delta, delta)) if isinstance(delta, dict) else None,
         logprobs=_logprobs(logprobs) if isinstance(logprobs, dict) else None,
         **{name: choice.get(name) for name in _PLAIN},

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from arttrace.wire.apis.completion_json import Choice, Delta, Entry, Frame, read_frame, read_frames
+from arttrace.wire.apis.completion_json import ChunkChoice, CompletionChunk, Delta, Entry, read_chunk, read_chunks
 from arttrace.wire.span_attributes import error_of
 
 
@@ -50,7 +50,7 @@ class Completion:
 
 def read_completion(body: bytes) -> Completion | None:
     """A response that came whole, or None when it is no object."""
-    frame = read_frame(body)
+    frame = read_chunk(body)
     if frame is None:
         return None
     completion = Completion(choices=[])
@@ -76,7 +76,7 @@ def read_stream(events: Iterable[bytes]) -> Completion:
             whole.done = True
             break
         chunks.append(data)
-    for chunk in read_frames(chunks):
+    for chunk in read_chunks(chunks):
         if chunk is None:
             whole.unreadable_chunks += 1
             continue
@@ -100,7 +100,7 @@ class _ChoiceStream:
         self._function_call: _ToolCallStream | None = None
         self._audio: dict[str, Any] = {}
 
-    def add(self, choice: Choice, *, tokens: bool) -> None:
+    def add(self, choice: ChunkChoice, *, tokens: bool) -> None:
         _read_choice_end(self._answer, choice, tokens=tokens)
         if isinstance(choice.text, str):
             self._text("content", choice.text)
@@ -171,7 +171,7 @@ class _ToolCallStream:
         return {**self._fields, "function": {"name": "".join(self._name), "arguments": "".join(self._arguments)}}
 
 
-def _read_frame(whole: Completion, frame: Frame) -> None:
+def _read_frame(whole: Completion, frame: CompletionChunk) -> None:
     """Add what a response or a chunk says beside its choices: the first id, model and error, the last usage."""
     if whole.id is None and isinstance(frame.id, str):
         whole.id = frame.id
@@ -185,7 +185,7 @@ def _read_frame(whole: Completion, frame: Frame) -> None:
         whole.error = error_of({"error": frame.error})
 
 
-def _read_choice_end(answer: ChoiceAnswer, choice: Choice, *, tokens: bool = True) -> None:
+def _read_choice_end(answer: ChoiceAnswer, choice: ChunkChoice, *, tokens: bool = True) -> None:
     """Finish reason, token ids and log-probabilities: what lies beside message, delta or text, added up."""
     if isinstance(choice.finish_reason, str):
         answer.finish_reason = choice.finish_reason

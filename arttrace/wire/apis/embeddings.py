@@ -12,14 +12,14 @@ from arttrace.wire.exchange import Exchange
 from arttrace.wire.span_attributes import Decoded, Failure, SpanDraft
 
 
-class _Answer(msgspec.Struct):
+class _EmbeddingsJson(msgspec.Struct):
     """What is wanted of a response; the vectors are passed over unread."""
 
     model: Any = None
     usage: Any = None
 
 
-_answer = msgspec.json.Decoder(_Answer)
+_answer = msgspec.json.Decoder(_EmbeddingsJson)
 
 
 def decode_embeddings(exchange: Exchange, *, content: bool = True, limit: int = 8 << 20) -> Decoded:

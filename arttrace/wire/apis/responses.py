@@ -14,7 +14,7 @@ from arttrace.wire.apis.completion_response import integers
 from arttrace.wire.apis.response_events import output_logprobs, read_events
 from arttrace.wire.apis.response_items import parse_input, parse_instructions, parse_output
 from arttrace.wire.exchange import Exchange
-from arttrace.wire.messages import Answer
+from arttrace.wire.messages import OutputMessage
 from arttrace.wire.span_attributes import Decoded, Failure, SpanDraft, error_of, json_or_none
 from arttrace.wire.sse import event_data
 
@@ -72,7 +72,7 @@ def _put(span: SpanDraft, response: dict[str, Any]) -> Failure | None:
     reason = _finish_reason(response, items)
     span.put(semconv.RESPONSE_FINISH_REASONS, None if reason is None else [reason])
     if items:
-        span.put_messages(semconv.OUTPUT_MESSAGES, [Answer("assistant", parse_output(items), reason)])
+        span.put_messages(semconv.OUTPUT_MESSAGES, [OutputMessage("assistant", parse_output(items), reason)])
     logprobs = output_logprobs(items)
     if logprobs is not None:
         span.put_tokens(semconv.LOGPROBS, encode_logprobs(logprobs))

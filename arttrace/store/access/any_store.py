@@ -1,0 +1,158 @@
+"""AnyStore: what can be asked of a store, whoever owns it. The one list of its operations.
+
+An operation is a method that `Store` implements over the file of this process and `RemoteStore` sends to the owner:
+names, arguments and results over the wire are taken from the signatures here (operations.py), so that the two never
+differ. Every operation is idempotent: it can be sent again when its answer was cut off.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from arttrace.paths import DataDir
+from arttrace.records.policy import PolicyStep
+from arttrace.records.record import Record
+from arttrace.records.reward import Judgement
+from arttrace.records.span import SpanRow
+from arttrace.records.trajectory import Trajectory
+from arttrace.store.file.prune import Pruned
+from arttrace.store.rows.summary import TrajectorySummary
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def operation(
+    method: Callable[Concatenate[AnyStore, P], R],
+) -> Callable[Concatenate[AnyStore, P], R]:
+    """Makes a method's signature an operation: where a class does not implement it, `_request` gets its name and the
+    arguments that were given."""
+    signature = inspect.signature(method)
+
+    @functools.wraps(method)
+    def request(self: AnyStore, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        _, *given = signature.bind(self, *args, **kwargs).arguments.items()
+        result: R = self._request(method.__name__, dict(given))
+        return result
+
+    OPERATION_NAMES.append(method.__name__)
+    return request
+
+
+OPERATION_NAMES: list[str] = []
+"""The operations, in the order in which they are defined."""
+
+
+class AnyStore(ABC):
+    """A store of runs; use it as a context manager, or close it. Threads may share it. Every operation raises
+    StoreError when the store cannot be read."""
+
+    data: DataDir
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Closes the file, or the connection to its owner."""
+
+    @abstractmethod
+    def append(self, records: Iterable[Record]) -> None:
+        """Stores records: durable in the owner's journal first, then in the tables. A record that is there stays once.
+
+        Raises StoreError when the disk refuses: the records may then be in the store or not.
+        """
+
+    def _request(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        raise NotImplementedError
+
+    @operation
+    def ingest_spool(self) -> int:
+        """Takes in what captured processes wrote meanwhile. Returns how many records were new."""
+        raise NotImplementedError
+
+    @operation
+    def summaries(
+        self,
+        *,
+        limit: int | None = None,
+        group: str | None = None,
+        entry: str | None = None,
+        since_ns: int | None = None,
+        unconsumed_by: str | None = None,
+        method: str | None = None,
+        complete_only: bool = False,
+    ) -> list[TrajectorySummary]:
+        """One line per trajectory, the newest first, filtered by group key, entry or earliest start; `unconsumed_by`
+        names a policy that must not have trained on it, by `method` where that is given; what a fork was copied with
+        is known to its manifest alone then. Made once and kept until a span or a reward of the
+        trajectory comes."""
+        raise NotImplementedError
+
+    @operation
+    def trajectory(self, id_or_prefix: str) -> Trajectory:
+        """The trajectory with this id, or the only one whose id begins so. Raises StoreError for none or several."""
+        raise NotImplementedError
+
+    @operation
+    def trajectories(
+        self,
+        *,
+        group: str | None = None,
+        groups: Sequence[str] | None = None,
+        ids: Sequence[str] | None = None,
+        entry: str | None = None,
+        unconsumed_by: str | None = None,
+        method: str | None = None,
+        complete_only: bool = False,
+    ) -> list[Trajectory]:
+        """Trajectories in order of start. All conditions given must hold; `group` and `groups` are keys as of
+        groups.group_key, `unconsumed_by` names a policy that must not have trained on them, by `method` where that is
+        given, as in `summaries`."""
+        raise NotImplementedError
+
+    @operation
+    def spans(self, trajectory_id: str) -> list[SpanRow]:
+        """Every stored version of the spans that name this trajectory, of their traces' other ones, and of the traces
+        that link to these, as they came. The id of a trace, or of a conversation in it, gives all the trace's spans."""
+        raise NotImplementedError
+
+    @operation
+    def spans_of_traces(self, traces: Sequence[str]) -> list[SpanRow]:
+        """Every stored version of the spans of these traces, as they came. Traces that began about the same time are
+        found without looking through the others."""
+        raise NotImplementedError
+
+    @operation
+    def judgement(self, key: str) -> Judgement | None:
+        """The latest judgement with this key."""
+        raise NotImplementedError
+
+    @operation
+    def policy_steps(self, policy: str) -> list[PolicyStep]:
+        """The steps of a policy in order; of one that was recorded twice the later record."""
+        raise NotImplementedError
+
+    @operation
+    def sql(self, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Column names and rows of a query over the views `trajectories`, `calls`, `rewards`, `policy_steps` and
+        `spans`. It reads the store and nothing else: no file, no address, whoever asks. Raises StoreError when DuckDB
+        refuses it, or when it is not one that only reads; Stopped when it takes longer than 300 seconds."""
+        raise NotImplementedError
+
+    @operation
+    def prune(self, *, before_ns: int | None = None, max_bytes: int | None = None, dry_run: bool = False) -> Pruned:
+        """Takes out runs that ended and came in before a time, and the oldest until the file has at most this size,
+        and gives their space back. Which runs policies consumed stays known. The file is written anew beside the old
+        one and takes its place at once; until then nothing changes."""
+        raise NotImplementedError

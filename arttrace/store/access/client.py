@@ -1,0 +1,102 @@
+"""The HTTP client of a store's owner: one request per operation, its errors as StoreError."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import httpx
+import msgspec
+
+from arttrace.errors import MayPass, StoreError
+from arttrace.formats.journal_entry import encode_records
+from arttrace.records.record import Record
+from arttrace.store.access.operations import OPERATIONS
+
+MSGPACK, JSON_LINES = "application/msgpack", "application/x-ndjson"
+
+_POST_BYTES = 8 << 20
+_TIMEOUT = httpx.Timeout(600.0, connect=5.0)
+
+
+class _OwnerReply(msgspec.Struct, frozen=True):
+    directory: str
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """The body of the API's errors."""
+
+    message: str
+    hint: str | None = None
+
+
+class OwnerGone(StoreError, MayPass):
+    """The process that owned the store does not answer any more."""
+
+
+class OwnerClient:
+    """A client of one owner. Threads may share it."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        self.url = url
+        headers = {"accept": MSGPACK} | ({"authorization": f"Bearer {token}"} if token else {})
+        self._client = httpx.Client(
+            base_url=url, headers=headers, timeout=_TIMEOUT, trust_env=False, verify=url.startswith("https:")
+        )
+
+    def request(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """The result of an operation. Raises OwnerGone when nobody answers, StoreError when it was refused."""
+        operation = OPERATIONS[name]
+        body = msgspec.msgpack.encode(operation.arguments(**arguments))
+        return operation.decode(self._post(f"/api/{name}", body, MSGPACK))
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Returns when the records are in the owner's store."""
+        for body in _chunks(records):
+            self._post("/api/records", body, JSON_LINES)
+
+    def directory(self) -> str:
+        """The data directory of the one that answers. Raises OwnerGone when it does not answer as an owner does."""
+        try:
+            return msgspec.msgpack.decode(self._send("GET", "/api/owner"), type=_OwnerReply).directory
+        except msgspec.DecodeError as error:
+            raise OwnerGone(f"what answers at {self.url} is no owner of a store") from error
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _post(self, path: str, body: bytes, kind: str) -> bytes:
+        return self._send("POST", path, content=body, headers={"content-type": kind})
+
+    def _send(self, method: str, path: str, **content: Any) -> bytes:
+        try:
+            answer = self._client.request(method, path, **content)
+        except (httpx.TransportError, httpx.InvalidURL, OSError) as error:
+            raise OwnerGone(f"the owner of the store at {self.url} does not answer: {error}") from error
+        if answer.status_code == httpx.codes.OK:
+            return answer.content
+        if answer.status_code == httpx.codes.UNAUTHORIZED:
+            raise StoreError(
+                f"the collector at {self.url} asks for a key",
+                "Set ARTTRACE_API_KEY to its key, or pass the data directory of a collector on this machine with "
+                "--dir.",
+            )
+        try:
+            failure = msgspec.json.decode(answer.content, type=Failure)
+        except msgspec.DecodeError:
+            failure = Failure(f"{self.url} answered {answer.status_code} to {path}")
+        if answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:  # it ends: what is under way is broken off
+            raise OwnerGone(failure.message, failure.hint)
+        raise StoreError(failure.message, failure.hint)
+
+
+def _chunks(records: Sequence[Record]) -> Iterator[bytes]:
+    body = bytearray()
+    for record in records:
+        body += encode_records([record])
+        if len(body) >= _POST_BYTES:
+            yield bytes(body)
+            body.clear()
+    if body:
+        yield bytes(body)

@@ -1,0 +1,40 @@
+"""`owner.json`: which process owns the store of a data directory, and where it answers."""
+
+from __future__ import annotations
+
+import contextlib
+
+import msgspec
+
+from arttrace.paths import DataDir
+from arttrace.system.files import replace_file
+from arttrace.system.processes import is_alive
+
+
+class StoreOwner(msgspec.Struct, frozen=True):
+    """Who owns a store, as `owner.json` says: where it answers, its process and the token to ask with."""
+
+    url: str
+    pid: int
+    token: str
+
+
+def read_owner(data: DataDir) -> StoreOwner | None:
+    """What `owner.json` says, if its process lives."""
+    try:
+        owner = msgspec.json.decode(data.owner.read_bytes(), type=StoreOwner)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return owner if is_alive(owner.pid) else None
+
+
+def write_owner(data: DataDir, owner: StoreOwner) -> None:
+    """Puts `owner.json` in place, readable by this user only."""
+    replace_file(data.owner, msgspec.json.encode(owner))
+
+
+def remove_owner(data: DataDir, owner: StoreOwner) -> None:
+    """Removes `owner.json`, unless it is another's by now."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        if msgspec.json.decode(data.owner.read_bytes(), type=StoreOwner) == owner:
+            data.owner.unlink()

@@ -1,0 +1,332 @@
+"""What is read from a store that this process owns: summaries, trajectories, spans, judgements, SQL.
+
+Summaries are made once and kept until a span or a reward of the trajectory comes; everything else is read from the
+records each time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import duckdb
+import msgspec
+from msgspec.structs import replace
+
+from arttrace.errors import StoreError
+from arttrace.formats.evaluations import is_reward_span
+from arttrace.paths import DataDir
+from arttrace.records.policy import PolicyStep
+from arttrace.records.reward import Judgement, Reward
+from arttrace.records.span import SpanRow
+from arttrace.records.trajectory import Trajectory
+from arttrace.store.access.any_store import AnyStore
+from arttrace.store.access.sql import run_query
+from arttrace.store.file import cancellation
+from arttrace.store.file.connections import SharedFile
+from arttrace.store.ingest.pause_gc import without_collection
+from arttrace.store.rows.columns import EVALUATE
+from arttrace.store.rows.conventions import normalised
+from arttrace.store.rows.decode import read_spans
+from arttrace.store.rows.span_membership import found_on, place
+from arttrace.store.rows.summary import SUMMARY_VERSION, InferredTool, TrajectorySummary, inferred_tools, summarise
+from arttrace.store.rows.trace_links import above, any_links, below
+from arttrace.store.rows.views import REGROUPED
+from arttrace.trajectories import build_trajectories
+from arttrace.trajectories.groups import group_key
+from arttrace.trajectories.identity.reward_membership import before_colons
+
+_reward = msgspec.json.Decoder(Reward)
+_judgement = msgspec.json.Decoder(Judgement)
+_policy_step = msgspec.json.Decoder(PolicyStep)
+_summary: msgspec.json.Decoder[TrajectorySummary | None] = msgspec.json.Decoder(TrajectorySummary | None)
+
+_OF_RUNS = f"operation IS DISTINCT FROM '{EVALUATE}'"
+_of_tools = re.compile(r"\btool_calls\b", re.IGNORECASE).search
+_ITEMS = "SELECT unnest(?::VARCHAR[])"
+_NAMED_ONE_BY_ONE = 32  # then DuckDB knows beforehand what to look for, and skips the blocks that cannot hold it
+_SPANS_AT_ONCE = 5_000  # of runs that are built: fewer, and the tables are looked through more often
+
+_Used = tuple[str, list[Any]]
+
+_MADE_BY = """coalesce(json_extract_string(document, '$.method'), CASE
+    WHEN json_extract_string(document, '$.metrics.learned_tokens') IS NULL THEN 'grpo'
+    WHEN coalesce(json_extract_string(document, '$.metrics.accuracy')::DOUBLE, 0) > 0 THEN 'dpo' ELSE 'sft' END)"""
+"""PolicyStep.made_by in SQL."""
+
+
+class StoreQueries(AnyStore):
+    """The operations of a store that read, over its open file."""
+
+    def __init__(self, data: DataDir, file: SharedFile) -> None:
+        self.data = data
+        self._file = file
+
+    def summaries(
+        self,
+        *,
+        limit: int | None = None,
+        group: str | None = None,
+        entry: str | None = None,
+        since_ns: int | None = None,
+        unconsumed_by: str | None = None,
+        method: str | None = None,
+        complete_only: bool = False,
+    ) -> list[TrajectorySummary]:
+        """As AnyStore.summaries."""
+        groups = None if group is None else [group]
+        most = None if complete_only else limit
+        used = _used(unconsumed_by, method)
+        given = self._given(groups=groups, entry=entry, since_ns=since_ns, used=used, limit=most)
+        kept = self._summaries(given)
+        known = self._consumed(used, {one.id for one in kept} - set(given))
+        found = [
+            one
+            for one in kept
+            if one.id not in known
+            and (group is None or one.group == group)
+            and (since_ns is None or one.start_ns >= since_ns)
+            and not (complete_only and one.incomplete)
+        ]
+        if most is not None and len(found) < most <= len(given):  # some of the newest are parts of others, say
+            every = self.summaries(
+                group=group, entry=entry, since_ns=since_ns, unconsumed_by=unconsumed_by, method=method
+            )
+            return every[:limit]
+        return sorted(found, key=lambda one: (one.start_ns, one.id), reverse=True)[:limit]
+
+    def trajectory(self, id_or_prefix: str) -> Trajectory:
+        """As AnyStore.trajectory."""
+        query = f"SELECT DISTINCT trajectory_id FROM span_records WHERE {{}} AND {_OF_RUNS} ORDER BY 1"  # noqa: S608
+        given = self._column(query.format("starts_with(trajectory_id, ?)"), [id_or_prefix])
+        if id_or_prefix in given:
+            given = [id_or_prefix]
+        elif not given:
+            given = self._column(query.format(f"trajectory_id IN ({_ITEMS})"), [before_colons(id_or_prefix)])
+        ids, found = given, []
+        if len(given) == 1:
+            found = [one for one in self._build(given) if one.id.startswith(id_or_prefix)]
+            found = [one for one in found if one.id == id_or_prefix] or found
+            ids = [one.id for one in found]
+        if len(ids) > 1:
+            raise StoreError(
+                f"{len(ids)} trajectories begin with {id_or_prefix!r}: {', '.join(ids[:4])}"
+                + (", ..." if len(ids) > 4 else ""),
+                "Give more of the id.",
+            )
+        if not found:
+            raise StoreError(
+                f"no trajectory {id_or_prefix!r} in {self.data.store}", "`arttrace ls` lists those there are."
+            )
+        return found[0]
+
+    def trajectories(
+        self,
+        *,
+        group: str | None = None,
+        groups: Sequence[str] | None = None,
+        ids: Sequence[str] | None = None,
+        entry: str | None = None,
+        unconsumed_by: str | None = None,
+        method: str | None = None,
+        complete_only: bool = False,
+    ) -> list[Trajectory]:
+        """As AnyStore.trajectories."""
+        keys = None if group is None and groups is None else {*(groups or ()), *([group] if group is not None else ())}
+        used = _used(unconsumed_by, method)
+        given = self._given(groups=None if keys is None else sorted(keys), entry=entry, used=used)
+        if ids is not None:
+            named = {*ids, *(part for id in ids for part in before_colons(id))}
+            given = [id for id in given if id in named]
+        built = self._build(given)
+        known = self._consumed(used, {one.id for one in built} - set(given))
+        return [
+            trajectory
+            for trajectory in built
+            if trajectory.id not in known
+            and (ids is None or trajectory.id in ids)
+            and (keys is None or group_key(trajectory) in keys)
+            and not (complete_only and trajectory.incomplete)
+        ]
+
+    def spans(self, trajectory_id: str) -> list[SpanRow]:
+        """As AnyStore.spans."""
+        with self._file.reading() as connection:
+            traces = self._traces(connection, [trajectory_id]) or self._traces(connection, before_colons(trajectory_id))
+            return self._spans(connection, traces)
+
+    def spans_of_traces(self, traces: Sequence[str]) -> list[SpanRow]:
+        """As AnyStore.spans_of_traces."""
+        query = f"SELECT min(start_ns), max(start_ns) FROM span_records WHERE trace_id IN ({_ITEMS})"  # noqa: S608
+        where = f"start_ns BETWEEN ? AND ? AND trace_id IN ({_ITEMS})"
+        with self._file.reading() as connection:
+            [(first, last)] = connection.execute(query, [list(traces)]).fetchall()
+            return [] if first is None else read_spans(connection, where, [first, last, list(traces)])
+
+    def judgement(self, key: str) -> Judgement | None:
+        """As AnyStore.judgement."""
+        query = "SELECT document FROM judgement_records WHERE key = ? ORDER BY time_ns DESC, content_hash LIMIT 1"
+        found = self._column(query, [key])
+        return _judgement.decode(found[0]) if found else None
+
+    def policy_steps(self, policy: str) -> list[PolicyStep]:
+        """As AnyStore.policy_steps."""
+        query = """SELECT document FROM policy_step_records WHERE policy = ? QUALIFY row_number() OVER (
+            PARTITION BY step ORDER BY time_ns DESC, content_hash DESC) = 1 ORDER BY step"""
+        return [_policy_step.decode(document) for document in self._column(query, [policy])]
+
+    def sql(self, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """As AnyStore.sql."""
+        with self._file.lock:
+            connection = self._file.opened()
+            with self._file.if_possible():
+                place(connection)
+        if _of_tools(query):  # those that no span recorded are known once a trajectory is built
+            self._summaries(self._given())
+        with cancellation.bounded(), self._file.reading() as connection:
+            return run_query(connection, query)
+
+    def _given(
+        self,
+        *,
+        groups: Sequence[str] | None = None,
+        entry: str | None = None,
+        used: _Used | None = None,
+        since_ns: int | None = None,
+        limit: int | None = None,
+    ) -> list[str]:
+        """The ids that spans were given under (`span_records.trajectory_id`) which may hold what was asked for, the
+        newest last: trajectories, but for traces that hold several of them, or are a part of another one."""
+        query = f"SELECT trajectory_id FROM span_records WHERE trajectory_id IS NOT NULL AND {_OF_RUNS}"  # noqa: S608
+        values: list[Any] = []
+        conditions: list[tuple[str, list[Any]]] = []
+        if used is not None:
+            query += f" AND trajectory_id NOT IN ({used[0]})"
+            values += used[1]
+        if groups is not None:  # a run that says nothing of itself is a group named by its id
+            keys = [*groups, *(part for key in groups for part in before_colons(key))]
+            joined = self._column(f"SELECT trajectory_id FROM ({REGROUPED}) WHERE key IN ({_ITEMS})", [list(groups)])  # noqa: S608
+            ids = [part for id in joined for part in (id, *before_colons(id))]
+            conditions.append(
+                (
+                    "list_contains(?, CASE WHEN list_contains(?, trajectory_id) THEN ?"
+                    " ELSE coalesce(any_value(group_key), trajectory_id) END)",
+                    [keys, ids, keys[0]],
+                )
+            )
+        if entry is not None:
+            conditions.append(("any_value(entry) = ?", [entry]))
+        if since_ns is not None:
+            conditions.append(("max(start_ns) >= ?", [since_ns]))
+        query += " GROUP BY trajectory_id"
+        if conditions:
+            query += " HAVING " + " AND ".join(condition for condition, _ in conditions)
+            values.extend(value for _, several in conditions for value in several)
+        query += " ORDER BY min(start_ns) DESC, trajectory_id DESC"
+        if limit is not None:
+            query += " LIMIT ?"
+            values.append(limit)
+        return self._column(query, values)[::-1]
+
+    def _consumed(self, used: _Used | None, ids: Collection[str]) -> set[str]:
+        """Those of these trajectories that are used up."""
+        if used is None or not ids:
+            return set()
+        return set(self._column(f"{used[0]} AND trajectory_id IN ({_ITEMS})", [*used[1], list(ids)]))
+
+    def _summaries(self, given: Sequence[str]) -> list[TrajectorySummary]:
+        """Summaries of what was given under these ids: those that are kept, the others made now and kept from now
+        on."""
+        query = f"SELECT trajectory_id, document FROM summaries WHERE version = ? AND trajectory_id IN ({_ITEMS})"  # noqa: S608
+        with self._file.reading() as connection:
+            rows = connection.execute(query, [SUMMARY_VERSION, list(given)]).fetchall()
+        known = {id for id, _ in rows}
+        found = {one.id: one for _, document in rows if (one := _summary.decode(document)) is not None}
+        for missing in self._parts([id for id in given if id not in known]):
+            found.update((one.id, one) for one in self._summarise(missing))
+        return list(found.values())
+
+    def _parts(self, given: Sequence[str]) -> Iterator[list[str]]:
+        """What was given under these ids in parts of about `_SPANS_AT_ONCE` spans, in the same order."""
+        query = f"SELECT trajectory_id, count(*) FROM span_records WHERE trajectory_id IN ({_ITEMS}) GROUP BY 1"  # noqa: S608
+        with self._file.reading() as connection:
+            spans = dict(connection.execute(query, [list(given)]).fetchall()) if given else {}
+        part: list[str] = []
+        held = 0
+        for id in given:
+            part.append(id)
+            held += spans.get(id, 0)
+            if held >= _SPANS_AT_ONCE:
+                yield part
+                part, held = [], 0
+        if part:
+            yield part
+
+    @without_collection()
+    def _summarise(self, given: Sequence[str]) -> list[TrajectorySummary]:
+        """Summaries made and kept."""
+        with self._file.lock:  # so that no span comes between building a summary and keeping it
+            made: dict[str, list[TrajectorySummary]] = {id: [] for id in given}
+            tools: dict[str, list[InferredTool]] = {}
+            for trajectory in self._build(given):
+                id = next(id for id in (trajectory.id, *before_colons(trajectory.id)) if id in made)
+                made[id].append(summarise(trajectory))
+                if found := inferred_tools(trajectory):
+                    tools.setdefault(id, []).extend(found)
+            with self._file.if_possible():
+                self._file.writer.keep_summaries(made, tools)
+        return [one for of_id in made.values() for one in of_id]
+
+    @without_collection()
+    def _build(self, given: Sequence[str]) -> list[Trajectory]:
+        """The trajectories of what was given under these ids."""
+        if not given:
+            return []
+        with self._file.reading() as connection:
+            traces = self._traces(connection, given)
+            if any_links(connection):  # a trace may belong to the run that it links to
+                traces = above(connection, traces)
+            stored = self._spans(connection, traces, shared=True)
+            query = f"SELECT document FROM reward_records WHERE trajectory_id IN ({_ITEMS})"  # noqa: S608
+            named = [*given, *traces]
+            rows = connection.execute(f"{query} OR split_part(trajectory_id, ':', 1) IN ({_ITEMS})", [named, named])
+            rewards = [_reward.decode(document) for (document,) in rows.fetchall()]
+        spans = [span for span in stored if not is_reward_span(span)]
+        built = build_trajectories(map(normalised, spans), rewards, ids=frozenset(given), rewarded=found_on(spans))
+        query = f"SELECT trajectory_id, key FROM ({REGROUPED}) WHERE key IS NOT NULL AND trajectory_id IN ({_ITEMS})"  # noqa: S608
+        with self._file.reading() as connection:
+            regrouped = dict(connection.execute(query, [[one.id for one in built]]).fetchall())
+        return [replace(one, regrouped=regrouped[one.id]) if one.id in regrouped else one for one in built]
+
+    @staticmethod
+    def _traces(connection: duckdb.DuckDBPyConnection, given: Sequence[str]) -> set[str]:
+        """The traces of what was given under these ids, and those that link to them."""
+        query = f"SELECT DISTINCT trace_id FROM span_records WHERE trajectory_id IN ({_ITEMS}) OR trace_id = ?"  # noqa: S608
+        rows = connection.execute(query, [list(given), given[0] if given else ""]).fetchall()
+        traces = {trace for (trace,) in rows}
+        return below(connection, traces) if any_links(connection) else traces
+
+    @staticmethod
+    def _spans(
+        connection: duckdb.DuckDBPyConnection, traces: Collection[str], *, shared: bool = False
+    ) -> list[SpanRow]:
+        if len(traces) <= _NAMED_ONE_BY_ONE:
+            named = ", ".join("?" * len(traces)) or "NULL"
+            return read_spans(connection, f"trace_id IN ({named})", list(traces), shared=shared)
+        return read_spans(connection, f"trace_id IN ({_ITEMS})", [list(traces)], shared=shared)
+
+    def _column(self, query: str, values: Sequence[Any]) -> list[Any]:
+        with self._file.reading() as connection:
+            return [value for (value,) in connection.execute(query, values).fetchall()]
+
+
+def _used(policy: str | None, method: str | None) -> _Used | None:
+    """The query for what a policy was trained on, by `method` where that is given, and its values."""
+    if policy is None:
+        return None
+    query = "SELECT trajectory_id FROM consumption WHERE policy = ?"
+    if method is None:
+        return query, [policy]
+    others = f"SELECT step FROM policy_step_records WHERE policy = ? AND {_MADE_BY} != ?"  # noqa: S608
+    return f"{query} AND step NOT IN ({others})", [policy, policy, method]

@@ -1,0 +1,23 @@
+"""Names and addresses that lead to this machine alone."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is localhost or a name below it, in 127.0.0.0/8, or ::1 (in brackets or not)."""
+    name = host.lower().removeprefix("[").removesuffix("]")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def is_loopback_authority(authority: bytes) -> bool:
+    """Whether the value of a Host header, or of an Origin behind its scheme, is a loopback host, with a port or not."""
+    name, colon, port = authority.rpartition(b":")
+    host = name if colon and port.isdigit() else authority
+    return is_loopback(host.decode("latin-1")) and (b":" not in host or host.startswith(b"["))
