@@ -27,7 +27,7 @@ from arttrace.records.span import SpanRow
 from arttrace.store.rows import span_membership, tables, trace_links
 from arttrace.store.rows.columns import Plain, rows_by_table
 from arttrace.store.rows.encode import Parts, Ready
-from arttrace.store.rows.prefixes import Recent, extension, split
+from arttrace.store.rows.prefixes import RecentInputs, extension, split
 from arttrace.store.rows.summary import SUMMARY_VERSION, InferredTool, TrajectorySummary
 from arttrace.store.rows.tables import OPERATION, SPAN_ID, START, TRAJECTORY_ID, Row, Table
 from arttrace.store.rows.views import INFERRED_TOOLS
@@ -69,7 +69,7 @@ class Writer:
         self._connection = connection
         self._texts: OrderedDict[bytes, int] | None = None
         self._uncommitted: list[bytes] = []
-        self._recent, self._recent_tokens = Recent(1), Recent(_TOKEN_TAIL)
+        self._recent, self._recent_tokens = RecentInputs(1), RecentInputs(_TOKEN_TAIL)
         self._last_id = 0
         for table in ("texts", "prompts", "token_prompts"):
             [(last,)] = self._connection.execute(f"SELECT coalesce(max(id), 0) FROM {table}").fetchall()  # noqa: S608
@@ -79,7 +79,7 @@ class Writer:
         for digest in self._uncommitted:
             if self._texts is not None:
                 self._texts.pop(digest, None)
-        self._recent, self._recent_tokens = Recent(1), Recent(_TOKEN_TAIL)
+        self._recent, self._recent_tokens = RecentInputs(1), RecentInputs(_TOKEN_TAIL)
 
     def write(self, records: Sequence[Ready], offsets: Mapping[str, int] | None = None) -> int:
         """Stores the records that are not there yet, and how far the segments they came from were read, in one
@@ -172,9 +172,10 @@ class Writer:
         if value is None:
             return None, None
         trace_id, above, added = parts.trace_id, None, None
-        if isinstance(value, str) and (held := self._recent.longest(trace_id, value)) is not None:
-            earlier, form, above = held
-            added = extension(value, earlier, form)
+        earlier = self._recent.longest(trace_id, value) if isinstance(value, str) else None
+        if earlier is not None:
+            above, form = earlier.made.id, earlier.made.form
+            added = extension(value, earlier.made)
             if added == []:
                 return above, form
         if not added:
@@ -185,18 +186,19 @@ class Writer:
             above, (added, form) = None, taken
         id = self._next_id()
         if isinstance(value, str):
-            self._recent.remember(trace_id, value, form, id)
+            self._recent.remember(trace_id, value, form, id, earlier)
         new.prompts.append((id, trace_id, above, [self._text_id(text, new) for text in added]))
         return id, form
 
     def _tokens(self, trace_id: str, text: str, new: _NewRows) -> int:
-        held = self._recent_tokens.longest(trace_id, text)
-        if held is not None and held[0] == text:
-            return held[2]
+        earlier = self._recent_tokens.longest(trace_id, text)
+        if earlier is not None and earlier.made.is_same(text):
+            return earlier.made.id
         id = self._next_id()
-        keep = max(len(held[0]) - _TOKEN_TAIL, 0) if held else 0
-        new.token_prompts.append((id, trace_id, held[2] if held and keep else None, keep, text[keep:]))
-        self._recent_tokens.remember(trace_id, text, 0, id)
+        keep = earlier.length if earlier else 0
+        parent = earlier.made.id if earlier and keep else None
+        new.token_prompts.append((id, trace_id, parent, keep, text[keep:]))
+        self._recent_tokens.remember(trace_id, text, 0, id, earlier)
         return id
 
     def _text_id(self, text: str, new: _NewRows) -> int:

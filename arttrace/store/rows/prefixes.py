@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from arttrace.records.message import MessageTexts
 from arttrace.records.values.nesting import UNREADABLE
+from arttrace.trajectories.decoding.recent_texts import RecentText, RecentTexts
 
-_PER_TRACE = 8
-_KEPT_BYTES = 32 << 20  # of texts, each kept whole and cut
+_KEPT_CHARACTERS = 32 << 20
 _SEPARATORS = (",", ", ")
 STRUCTURED = len(_SEPARATORS)
 """The form of a list that stood on the span as values; a smaller form is a JSON text with that separator."""
@@ -54,43 +54,55 @@ def _items(text: str) -> list[str] | None:
         return None
 
 
-class Recent:
-    """The last inputs of recent traces, each with the id under which it is stored. One is met again by its text without
-    the last `cut` characters, which what follows may change."""
+class StoredInput(NamedTuple):
+    """An input that is stored under `id`: how many characters it has, its last ones, and its form."""
+
+    length: int
+    end: str
+    form: int
+    id: int
+
+    def is_same(self, text: str) -> bool:
+        """Whether a text that begins as this one does is this one."""
+        return len(text) == self.length and text.endswith(self.end)
+
+
+class RecentInputs:
+    """The last inputs of recent traces. One is found again by its text without the last `cut` characters, which what
+    follows may change."""
 
     def __init__(self, cut: int) -> None:
         self._cut = cut
-        self._of_trace: OrderedDict[str, list[tuple[str, str, int, int]]] = OrderedDict()
-        self._bytes = 0
+        self._of_trace: OrderedDict[str, RecentTexts[StoredInput]] = OrderedDict()
+        self._size = 0
 
-    def longest(self, trace_id: str, text: str) -> tuple[str, int, int] | None:
-        """The longest of the trace's inputs that `text` goes on from: (text, form, id)."""
-        found, longest = None, -1
-        for held in self._of_trace.get(trace_id, ()):
-            if text.startswith(held[0]) and len(held[0]) > longest:
-                found, longest = held[1:], len(held[0])
-        return found
+    def longest(self, trace_id: str, text: str) -> RecentText[StoredInput] | None:
+        """The longest of the trace's inputs that `text` goes on from."""
+        recent = self._of_trace.get(trace_id)
+        return None if recent is None else recent.longest(text, len(text))
 
-    def remember(self, trace_id: str, text: str, form: int, id: int) -> None:
-        """Keeps an input; the oldest give way."""
-        held = self._of_trace.setdefault(trace_id, [])
+    def remember(
+        self, trace_id: str, text: str, form: int, id: int, after: RecentText[StoredInput] | None = None
+    ) -> None:
+        """Keeps an input, which goes on from another one if `after` is given; the oldest give way."""
+        recent = self._of_trace.setdefault(trace_id, RecentTexts())
         self._of_trace.move_to_end(trace_id)
-        held.append((text[: -self._cut], text, form, id))
-        self._bytes += len(text)
-        if len(held) > _PER_TRACE:
-            self._bytes -= len(held.pop(0)[1])
-        while self._bytes > _KEPT_BYTES and len(self._of_trace) > 1:
+        before, end = recent.size, max(len(text) - self._cut, 0)
+        recent.keep(text[after.length if after else 0 : end], StoredInput(len(text), text[end:], form, id), after)
+        self._size += recent.size - before
+        while self._size > _KEPT_CHARACTERS and len(self._of_trace) > 1:
             _, dropped = self._of_trace.popitem(last=False)
-            self._bytes -= sum(len(text) for _, text, _, _ in dropped)
+            self._size -= dropped.size
 
 
-def extension(text: str, earlier: str, form: int) -> list[str] | None:
-    """The messages by which a JSON list extends an earlier one, none when it is the same; None when it does not."""
-    if text == earlier:
+def extension(text: str, earlier: StoredInput) -> list[str] | None:
+    """The messages by which a JSON list extends an earlier one that it begins with, none when it is the same; None when
+    it does not extend it."""
+    if earlier.is_same(text):
         return []
-    separator = _SEPARATORS[form]
-    rest = len(earlier) - 1 + len(separator)
-    if text[len(earlier) - 1 : rest] != separator:
+    separator = _SEPARATORS[earlier.form]
+    rest = earlier.length - 1 + len(separator)
+    if text[earlier.length - 1 : rest] != separator:
         return None
     added = "[" + text[rest:]
     items = _items(added)

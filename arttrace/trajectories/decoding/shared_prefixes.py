@@ -1,7 +1,6 @@
 """What a call's input shares with earlier inputs of its run is read once, so that a growing history costs its growth.
 
-A history that grows by a turn per call comes as ever longer texts, each beginning with the one before it. That is
-recognised by comparing texts; only the rest is parsed, unpacked or hashed.
+What an input begins with is recognised by its text (recent_texts.py); only the rest is parsed, unpacked or hashed.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from arttrace.records.message import MessageTexts
 from arttrace.records.tokens import TokenIds, token_array
 from arttrace.records.values.lenient_json import read_lenient
 from arttrace.records.values.nesting import UNREADABLE
+from arttrace.trajectories.decoding.recent_texts import RecentTexts
 
 _T = TypeVar("_T")
-_KEPT = 16
 
 _raw_list: msgspec.json.Decoder[list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -37,59 +36,6 @@ def message_texts(value: Any) -> list[str] | None:
     if isinstance(value, (list, tuple)):
         return [msgspec.json.encode(item).decode() for item in value]
     return None
-
-
-class _Known(Generic[_T]):
-    """A text that was read and what was made of it. It lies in pieces, each less than half of the one before, so that
-    to grow it copies little and to compare it takes few steps."""
-
-    __slots__ = ("length", "made", "pieces")
-
-    def __init__(self) -> None:
-        self.pieces: list[str] = []
-        self.length = 0
-        self.made: _T
-
-    def begins(self, text: str, end: int) -> bool:
-        """Whether the first `end` characters of `text` begin with this one."""
-        at = 0
-        for piece in self.pieces:
-            if not text.startswith(piece, at, end):
-                return False
-            at += len(piece)
-        return True
-
-    def grow(self, further: str, made: _T) -> None:
-        self.pieces.append(further)
-        while len(self.pieces) > 1 and len(self.pieces[-2]) < 2 * len(self.pieces[-1]):
-            self.pieces[-2:] = ["".join(self.pieces[-2:])]
-        self.length += len(further)
-        self.made = made
-
-
-class Recent(Generic[_T]):
-    """The last few texts, each with what was made of it."""
-
-    def __init__(self) -> None:
-        self._held: list[_Known[_T]] = []
-
-    def longest(self, text: str, end: int) -> _Known[_T] | None:
-        """The longest of them that the first `end` characters of `text` begin with."""
-        found = None
-        for held in reversed(self._held):
-            if (found is None or held.length > found.length) and held.begins(text, end):
-                found = held
-        return found
-
-    def keep(self, further: str, made: _T, after: _Known[_T] | None) -> None:
-        """Keeps a text: `further` characters after a held one, in whose place it comes."""
-        if after is None:
-            after = _Known()
-        else:
-            self._held.remove(after)
-        after.grow(further, made)
-        self._held.append(after)
-        del self._held[:-_KEPT]
 
 
 class Prefixes(Generic[_T]):
@@ -141,7 +87,7 @@ class SharedTexts:
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
         self._digests = _Digests()
-        self._recent: Recent[MessageList] = Recent()
+        self._recent: RecentTexts[MessageList] = RecentTexts()
         self._whole: Prefixes[MessageList] = Prefixes()
         self._linked: dict[int, tuple[MessageTexts, MessageList]] = {}  # by identity
 
@@ -209,7 +155,9 @@ class SharedTokens:
     """Token ids of one trace's prompts: those that extend earlier ones lie in one array with them."""
 
     def __init__(self) -> None:
-        self._recent: Recent[tuple[Any, array[int]]] = Recent()  # a hash over the text; its ids come first in the array
+        self._recent: RecentTexts[tuple[Any, array[int]]] = (
+            RecentTexts()
+        )  # a hash over the text; its ids come first in the array
 
     def read(self, text: str) -> tuple[bytes, TokenIds | None]:
         """The hash of an encoded prompt (16 bytes), and its ids, None when it is not readable."""
