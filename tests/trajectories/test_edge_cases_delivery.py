@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 
 import msgspec
+import pytest
 from simulated_agent import Run, message, research_run, result
 
 from arttrace import semconv
@@ -212,11 +213,12 @@ def test_rewards_that_arrive_late_or_twice(tmp_path: Path) -> None:
         assert ([reward.value for reward in after.rewards], after.revision) == ([1.0], before.revision)
 
 
-def test_a_trace_of_30_000_spans() -> None:
+@pytest.mark.parametrize("agents", [2_000, pytest.param(10_000, marks=pytest.mark.full)])
+def test_a_trace_of_many_thousand_spans(agents: int) -> None:
     """Built whole: twins with one and the same prompt stay apart by flow, and no step looks at all pairs."""
     run = Run()
     start = [message("system", "the same for all"), message("user", "begin")]
-    for number in range(10_000):
+    for number in range(agents):
         history = list(start)
         flow = f"E{number + 1}"
         asked = message("assistant", calls=((f"c{number}", "look", "{}"),))
@@ -227,6 +229,10 @@ def test_a_trace_of_30_000_spans() -> None:
         history.append(result(f"c{number}", "found"))
         run.chat(f"b{number}", history, message("assistant", "done"), at=3 * number + 2, flow=flow, above="E0")
     trajectory = built(run.end(at=10**6))
-    assert (len(trajectory.calls), len(trajectory.tool_calls), len(trajectory.agents)) == (20_000, 10_000, 10_001)
+    assert (len(trajectory.calls), len(trajectory.tool_calls), len(trajectory.agents)) == (
+        2 * agents,
+        agents,
+        agents + 1,
+    )
     assert trajectory.incomplete == ""
     assert {call.relation for call in trajectory.calls} == {Relation.SUB_AGENT, Relation.EXTENDS}
