@@ -6,6 +6,7 @@ The commands are the same that a person types, so whatever a loop did can be see
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,7 +63,8 @@ class LocalBackend:
         await self.close()
 
     async def register(self, model: TrainableModel) -> None:
-        """Serve the model, and set its `base_url`. A gateway that runs on this directory is used, else one is started.
+        """Serve the model, set its `base_url`, and start its trainer, which waits for the first `train`. A gateway that
+        runs on this directory is used, else one is started.
 
         Raises ServingError when the gateway there serves another policy or base model, or the start fails.
         """
@@ -76,6 +78,8 @@ class LocalBackend:
                 "Stop it, or use another data directory for this model.",
             )
         model.base_url = f"{served.url}/v1"
+        with contextlib.suppress(OSError):  # `train` tells why it cannot be started
+            await self._trainer(model).begin()
 
     async def judge(
         self,
@@ -118,18 +122,14 @@ class LocalBackend:
         trained on, in `steps` steps at most.
 
         `settings` are the options of `arttrace train` by their names: `learning_rate=1e-4`, `loss="dapo"`,
-        `advantages="std"`, `method="dpo"`. The trainer is started by the first call and stays up until `close`. Each
-        step's version is served when this returns; the list is empty when all rewards within each group are equal.
+        `advantages="std"`, `method="dpo"`. The trainer is started by `register`, loads the model in the first call and
+        stays up until `close`. Each step's version is served when this returns; the list is empty when all rewards
+        within each group are equal.
 
         Raises TrainingError when the step went wrong, a run was trained on already, or the trainer died.
         """
-        trainer = self._trainers.get(model.name)
-        if trainer is None:
-            arguments = ("train", "--orders", "--policy", model.name, "--base-model", str(model.base_model))
-            trainer = TrainerProcess((*self._command, *arguments, "--dir", str(self.data.root)))
-            self._trainers[model.name] = trainer
         ordered = None if groups is None else [one.group for one in groups]
-        return await trainer.train(ordered, {"steps": steps, **settings})
+        return await self._trainer(model).train(ordered, {"steps": steps, **settings})
 
     async def close(self) -> None:
         """Stop the trainers, after a running step, and the gateway, if this backend started it."""
@@ -138,6 +138,14 @@ class LocalBackend:
         if self._server is not None:
             await self._server.stop()
             self._server = None
+
+    def _trainer(self, model: TrainableModel) -> TrainerProcess:
+        trainer = self._trainers.get(model.name)
+        if trainer is None:
+            arguments = ("train", "--orders", "--policy", model.name, "--base-model", str(model.base_model))
+            trainer = TrainerProcess((*self._command, *arguments, "--dir", str(self.data.root)))
+            self._trainers[model.name] = trainer
+        return trainer
 
     def _append(self, judged: Sequence[Judgement]) -> None:
         with open_store(self.data) as store:

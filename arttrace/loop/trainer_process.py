@@ -33,13 +33,18 @@ class _OrderResult(msgspec.Struct, frozen=True):
 
 
 class TrainerProcess:
-    """Started by the first order, and again by the next one after it died. One order at a time."""
+    """Started by `begin` or the first order, and again by the next one after it died. One order at a time."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
         self._child: Child | None = None
         self._orders = 0
         self._busy = asyncio.Lock()
+
+    async def begin(self) -> None:
+        """Start it before it is needed: it imports what takes seconds, and holds nothing until the first order."""
+        async with self._busy:
+            self._child = self._child or await Child.start(*self._command)
 
     async def train(self, groups: Sequence[Group] | None, settings: Mapping[str, Any]) -> list[TrainedStep]:
         """Order a step on these groups, or steps on what waits. Raises TrainingError."""

@@ -26,3 +26,16 @@ def test_fast_work_says_how_many_a_second() -> None:
 
 def test_a_duration_is_told_in_its_largest_units() -> None:
     assert [duration(seconds) for seconds in (4.4, 75, 7300)] == ["4 s", "1 min 15 s", "2 h 1 min"]
+
+
+def test_short_work_need_not_be_told() -> None:
+    told: list[str] = []
+    now = 0.0
+    progress = Progress(2, "runs", told.append, every_s=5.0, tells_short=False, clock=lambda: now)
+    progress(2)
+    assert told == []
+    now = 5.0
+    progress(1)
+    now = 6.0
+    progress(2)
+    assert told == ["1 of 2 runs, 5.0 s each, 5 s left", "2 of 2 runs, 3.0 s each"]

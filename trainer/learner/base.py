@@ -14,7 +14,7 @@ import torch
 
 from arttrace.errors import TrainingError
 from trainer.learner.config import LearnerConfig
-from trainer.learner.interface import NotFinite, Sample, StepMetrics
+from trainer.learner.interface import NotFinite, Progress, Sample, StepMetrics
 from trainer.learner.memory import is_out_of_memory, let_go
 from trainer.learner.policy_model import trainable
 from trainer.learner.ranks import largest, total
@@ -75,6 +75,7 @@ class BaseLearner(ABC):
     model: Any
     optimizer: torch.optim.Optimizer
     steps: int
+    progress: Progress | None = None
 
     @abstractmethod
     def _train(self, plans: Sequence[PlannedStep], current_version: str | None) -> StepTally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -74,10 +74,15 @@ class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
         return {name: float(value) for name, value in msgspec.structs.asdict(self).items()}
 
 
+Progress = Callable[[int], Callable[[int], None]]
+"""Asked at a step's beginning, with the number of tokens that it will compute; then told how many are done."""
+
+
 class Learner(Protocol):
     """A policy being trained: persistent weights and optimizer, one step at a time."""
 
     config: LearnerConfig
+    progress: Progress | None
 
     def step(self, samples: Sequence[Sample], *, current_version: str | None = None) -> StepMetrics:
         """Train once on the samples of one batch.

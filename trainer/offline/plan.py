@@ -18,6 +18,9 @@ from trainer.offline.select import equal_groups, good_runs, preferences
 
 Method = Literal["sft", "dpo"]
 
+Rendered = Callable[[int], None]
+"""Told how many runs are rendered."""
+
 Tell = Callable[[int, str], None]
 """Called with how many optimizer steps are done, with a note on the last."""
 
@@ -54,18 +57,22 @@ def plan_sft(
     min_reward: float | None = None,
     max_length: int | None = None,
     max_positions: int | None = None,
+    progress: Callable[[int], Rendered] | None = None,
 ) -> OfflinePlan:
     """Every answer of the good runs, once; see `good_runs`. Conversations of more tokens than `max_length`, or than the
-    model's `max_positions`, are left out."""
+    model's `max_positions`, are left out. `progress` is asked once, with the number of runs to render."""
     fits = _Fits(max_length, max_positions)
     chosen = good_runs(groups, min_reward=min_reward)
     dropped: Counter[str] = Counter()
     examples: list[Example] = []
     consumed: list[Trajectory] = []
-    for run in chosen.runs:
+    tell = progress(len(chosen.runs)) if progress else None
+    for number, run in enumerate(chosen.runs, 1):
         found = [example for one in conversations(run) for example in _rendered(one, tokenizer, fits, dropped)]
         examples += found
         consumed += [run] if found else []
+        if tell is not None:
+            tell(number)
     return OfflinePlan(
         "sft",
         sft=tuple(examples),
@@ -84,6 +91,7 @@ def plan_dpo(
     min_gap: float = 0.1,
     max_length: int | None = None,
     max_positions: int | None = None,
+    progress: Callable[[int], Rendered] | None = None,
 ) -> OfflinePlan:
     """Pairs of runs of one group, by the root agent's last branch; see `preferences`, and `plan_sft` for lengths.
 
@@ -95,7 +103,10 @@ def plan_dpo(
     dropped: Counter[str] = Counter()
     pairs: list[tuple[Example, Example]] = []
     consumed: list[Trajectory] = []
-    for better, worse in chosen.pairs:
+    tell = progress(2 * len(chosen.pairs)) if progress else None
+    for number, (better, worse) in enumerate(chosen.pairs, 1):
+        if tell is not None:
+            tell(2 * number)
         sides = [
             example
             for run in (better, worse)

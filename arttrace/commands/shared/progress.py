@@ -9,7 +9,8 @@ EVERY_S = 5.0
 
 
 class Progress:
-    """Tells `say` of `unit`s done out of `total`: at most once in `every_s` seconds, and of the last one."""
+    """Tells `say` of `unit`s done out of `total`: at most once in `every_s` seconds, and of the last one; without
+    `tells_short`, of the last one only where something was told before."""
 
     def __init__(
         self,
@@ -18,21 +19,24 @@ class Progress:
         say: Callable[[str], None],
         *,
         every_s: float = EVERY_S,
+        tells_short: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total = total
         self._unit = unit
         self._say = say
         self._every_s = every_s
+        self._tells_last = tells_short
         self._clock = clock
         self._began = self._shown_at = clock()
 
     def __call__(self, done: int, note: str = "") -> None:
         """`done` of them are; `note` is added."""
         now = self._clock()
-        if done < self._total and now - self._shown_at < self._every_s:
+        is_due = now - self._shown_at >= self._every_s
+        if not is_due and (done < self._total or not self._tells_last):
             return
-        self._shown_at = now
+        self._shown_at, self._tells_last = now, True
         self._say(f"{done} of {self._total} {self._unit}{_pace(done, self._total, now - self._began)}{note}")
 
 

@@ -259,3 +259,14 @@ def test_bfloat16_keeps_the_adapter_in_float32_and_goes_the_way_of_float32(
         assert metrics.loss == pytest.approx(exact[0].loss, abs=0.02)
         assert metrics.logprob_difference_mean < exact[0].logprob_difference_mean + 0.05
         assert torch.cosine_similarity(gradient, exact[1], dim=0) > 0.99
+
+
+def test_a_step_tells_how_far_it_is(base_model: Path, make_samples: Callable[[int], list[Sample]]) -> None:
+    learner = PackedLearner(base_model, LearnerConfig(epochs=2, micro_batch_tokens=1, max_logprob_difference=1e6))
+    told: list[tuple[int, int]] = []
+    learner.progress = lambda total: lambda done: told.append((done, total))
+    metrics = learner.step(make_samples(0))
+    total = 2 * metrics.forwarded_tokens
+    assert [done for done, _ in told] == sorted({done for done, _ in told})
+    assert len(told) > 2
+    assert told[-1] == (total, total)

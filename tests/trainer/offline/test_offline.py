@@ -183,7 +183,9 @@ def negative_log_likelihood(model: Any, example: Example) -> float:
 def test_sft_learns_the_good_answers_from_the_true_loss(base: Path, tokenizer: Any, tmp_path: Path) -> None:
     from trainer.offline.train import OfflineLearner
 
-    plan = plan_sft([group(0.0, 1.0, 1.0)], tokenizer)
+    told: list[tuple[int, int]] = []
+    plan = plan_sft([group(0.0, 1.0, 1.0)], tokenizer, progress=lambda total: lambda done: told.append((done, total)))
+    assert told == [(1, 2), (2, 2)]
     config = LearnerConfig(lora_rank=8, learning_rate=1e-2, epochs=20)
     learner = OfflineLearner(base, config)
     counts = [sum(example.learned) for example in plan.sft]

@@ -16,6 +16,7 @@ from click.core import ParameterSource
 from pydantic.fields import FieldInfo
 
 from arttrace.commands.scoring.judge_options import read_rubric
+from arttrace.commands.shared.progress import Progress
 from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir
 from arttrace.store.access.owner_file import read_owner
@@ -28,6 +29,7 @@ from trainer.daemon.prometheus import render, serving_metrics
 from trainer.daemon.scoring import JudgeTerms
 from trainer.daemon.state import DaemonState
 from trainer.learner import make_learner
+from trainer.learner.interface import Learner
 from trainer.output.log import LogFormat, Problem, logging_to
 from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.retention import Keep
@@ -36,6 +38,7 @@ from trainer.step.reporters import open_reporters
 from trainer.step.signals import stop_on_signals
 
 # Options that the command has anyway, or that are made otherwise.
+_PROGRESS_S = 60.0  # inside a step, in the log
 _SHARED = ("policy", "base_model", "advantages", "max_staleness", "learner", "keep")
 
 
@@ -130,12 +133,19 @@ def _run(
             at = f"http://{HOST}:{stack.enter_context(serving_metrics(metrics, config.metrics_port))}"
         elif (owner := read_owner(data)) and owner.pid == os.getpid():
             at = owner.url
+
+        def telling(learner: Learner) -> Learner:
+            learner.progress = lambda total: Progress(
+                total, "tokens of the step", say, every_s=_PROGRESS_S, tells_short=False
+            )
+            return learner
+
         daemon = Daemon(
             config,
             policy=policy,
             base_model=base_model,
             store=store,
-            learner=lambda: make_learner(base_model, config.learner),
+            learner=lambda: telling(make_learner(base_model, config.learner)),
             gateway=FoundGateway(data, policy),
             judge=judge or None,
             reporters=open_reporters(

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from arttrace.commands.shared.progress import Progress
 from arttrace.store import AnyStore
 from trainer.commands.train.report import print_step, require_base_model, tell_uses, uses_document
 from trainer.grpo.advantages import Scale
@@ -94,6 +95,7 @@ def train_grpo(
 
     config = {"method": "grpo", **msgspec.to_builtins(learner)}
     reporters = open_reporters(report_to, checkpoints.directory, checkpoints.policy, config, say)
+    trainer.learner.progress = lambda total: Progress(total, "tokens of the step", say, tells_short=False)
     with stop_on_signals(stop, say), closing(reporters):
         trainer.resume()
         for number, share in enumerate(shares):

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -59,11 +60,8 @@ def run_offline(
     gateway = GatewayClient(serving.url) if serving else None
     config = {"method": terms.method, **msgspec.to_builtins(learner)}
 
-    def say(line: str) -> None:
-        click.echo(line, err=True)
-
-    with closing(open_reporters(report_to, checkpoints.directory, checkpoints.policy, config, say)) as reporters:
-        say(f"loading {base_model}")
+    with closing(open_reporters(report_to, checkpoints.directory, checkpoints.policy, config, _say)) as reporters:
+        _say(f"loading {base_model}")
         done = train_offline(
             store,
             checkpoints,
@@ -71,7 +69,7 @@ def run_offline(
             base_model,
             plan,
             learner,
-            progress=lambda total: Progress(total, "optimizer steps", say),
+            progress=lambda total: Progress(total, "optimizer steps", _say),
         )
         print_step(done, served=serving is not None, as_json=as_json)
         sys.stdout.flush()
@@ -97,11 +95,18 @@ def plan_offline(
     groups = _groups(store, checkpoints, terms) if groups is None else groups
     tokenizer = load_tokenizer(base_model)
     positions = read_model(base_model).max_positions
+    bounds: dict[str, Any] = {
+        "max_length": terms.max_length,
+        "max_positions": positions,
+        "progress": lambda total: Progress(total, "runs rendered", _say, tells_short=False),
+    }
     if terms.method == "sft":
-        return plan_sft(
-            groups, tokenizer, min_reward=terms.min_reward, max_length=terms.max_length, max_positions=positions
-        )
-    return plan_dpo(groups, tokenizer, min_gap=terms.min_gap, max_length=terms.max_length, max_positions=positions)
+        return plan_sft(groups, tokenizer, min_reward=terms.min_reward, **bounds)
+    return plan_dpo(groups, tokenizer, min_gap=terms.min_gap, **bounds)
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
 
 
 def _print_plan(checkpoints: Checkpoints, plan: OfflinePlan, as_json: bool) -> None:

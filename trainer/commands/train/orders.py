@@ -8,6 +8,8 @@ death of whoever gives the orders, after the running step.
 from __future__ import annotations
 
 import contextlib
+import importlib
+import itertools
 import os
 import select
 import sys
@@ -115,19 +117,29 @@ def parse_settings(given: dict[str, Any]) -> TrainSettings:
 
 
 def take_orders(data: DataDir, policy: str, base_model: Path) -> None:
-    """Take orders until standard input ends or a signal asks to stop."""
+    """Take orders until standard input ends or a signal asks to stop.
+
+    Until the first one it only imports what takes seconds: it is started before it is needed, and neither the store nor
+    the policy's versions are to be kept from others until then.
+    """
     stop = threading.Event()
     with ExitStack() as stack:
         answer = stack.enter_context(_answers())
+        stack.enter_context(stop_on_signals(stop, _say))
+        answer(OrderResult(0))
+        # Only what unsloth, if a setting asks for it, need not come before.
+        threading.Thread(target=importlib.import_module, args=("torch",), daemon=True).start()
+        lines = _lines(stop)
+        first = next(lines, None)
+        if first is None:
+            return
         checkpoints = Checkpoints(data.policies, policy)
         stack.enter_context(checkpoints.only_writer())
-        stack.enter_context(stop_on_signals(stop, _say))
         store = stack.enter_context(hold_store(data, create=True))
         trainer = OrderedTrainer(data, store, checkpoints, base_model)
         stack.callback(trainer.close)
         finish_open_step(store, checkpoints, trainer.gateway())
-        answer(OrderResult(0))
-        for line in _lines(stop):
+        for line in itertools.chain([first], lines):
             order = msgspec.json.decode(line, type=TrainOrder)
             try:
                 answer(trainer.fill(order))

@@ -10,7 +10,7 @@ those of the whole batch, so that the sum of the ranks' gradients is the gradien
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -82,9 +82,18 @@ class PackedLearner(BaseLearner):
         tally = StepTally()
         minibatches = [self._prepare(plan, current_version, several=len(plans) > 1) for plan in plans]
         tally.forwarded_tokens = sum(forest.token_ids.numel() for one in minibatches for forest in one.forests)
+        tell = self.progress(self.config.epochs * int(tally.forwarded_tokens)) if self.progress else None
+        done = 0
+
+        def computed(forest: Forest) -> None:
+            nonlocal done
+            done += forest.token_ids.numel()
+            if tell is not None:
+                tell(done)
+
         for _ in range(self.config.epochs):
             for minibatch in minibatches:
-                self._optimise(minibatch, tally)
+                self._optimise(minibatch, tally, computed)
         tally.gather()
         return tally
 
@@ -111,11 +120,12 @@ class PackedLearner(BaseLearner):
                 ]
         return _Minibatch(plan, forests, tuple(before))
 
-    def _optimise(self, minibatch: _Minibatch, tally: StepTally) -> None:
+    def _optimise(self, minibatch: _Minibatch, tally: StepTally, computed: Callable[[Forest], None]) -> None:
         shifts = self._trajectory_shifts(minibatch)
         loss = 0.0
         for forest, known in zip(minibatch.forests, minibatch.before, strict=True):
             loss += self._accumulate(forest, known, minibatch.plan, shifts, tally)
+            computed(forest)
         tally.loss += loss
         parameters = list(trainable(self.model).values())
         for parameter in parameters:
