@@ -48,7 +48,7 @@ class Child:
         while chunk := await err.read(4096):
             self._end = (self._end + chunk)[-_TOLD_BYTES:]
 
-    async def tell(self, line: bytes) -> None:
+    async def send(self, line: bytes) -> None:
         """One line for it to read. It may be gone: then its stdout is at its end."""
         assert self._process.stdin is not None
         with contextlib.suppress(ConnectionError):

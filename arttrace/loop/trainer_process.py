@@ -54,7 +54,7 @@ class TrainerProcess:
             if groups is not None:
                 order["groups"] = [{"key": one.key, "ids": [run.id for run in one.trajectories]} for one in groups]
             child = self._child = self._child or await Child.start(*self._command)
-            await child.tell(msgspec.json.encode(order))
+            await child.send(msgspec.json.encode(order))
             answer = await self._answer(child)
         if answer.error:
             raise TrainingError(answer.error, answer.hint)

@@ -6,8 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from arttrace import semconv
+
 Ending = Literal["complete", "closed", "cancelled", "error"]
 """How reading the response ended: to its end, closed or dropped by the caller, cancelled, or by an error."""
+
+KEPT_RESPONSE_HEADERS = ("content-type", "content-encoding", semconv.POLICY_VERSION_HEADER, semconv.SAMPLING_HEADER)
+"""The headers of a response that a span is made from, in lower case; a recorder keeps no others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -242,7 +242,7 @@ def _weights(data: DataDir, found: PolicyStep) -> Path:
 def _served(data: DataDir, policy: str) -> set[int]:
     """The steps that the gateway holds, none when it does not run."""
     status = _status(data, policy)
-    return status.held if status else set()
+    return status.loaded_steps if status else set()
 
 
 def _status(data: DataDir, policy: str) -> GatewayStatus | None:

@@ -260,7 +260,7 @@ class Daemon:
     def _served(self) -> set[int]:
         """The versions that the gateway answers with."""
         status = self._retry(self._gateway.status) if self._gateway else None
-        return status.held if status else set()
+        return status.loaded_steps if status else set()
 
     def _skip(self, reason: str, groups: Sequence[Group]) -> None:
         """The round made no version: its runs are not looked at again, and the next manifest names them."""

@@ -63,7 +63,7 @@ class Pause(msgspec.Struct, frozen=True):
 class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
     """One look at the daemon of a policy.
 
-    `state` is a Phase or one of the states above, entered at `since_ns`. `reason` and `hint` tell why it waits for
+    `state` is a Phase or one of the states above, entered at `since_ns`. `reason` and `hint` say why it waits for
     something that is out of order, stopped, or failed. `set_aside` are runs that taught nothing; the next version's
     manifest names them as consumed. `skips` counts rounds in a row without a version, `pauses` are the scenarios that
     are skipped for a while. `served` is the version that

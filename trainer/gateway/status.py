@@ -9,7 +9,7 @@ class PublishReport(msgspec.Struct, frozen=True):
     """What a publication did.
 
     `max_logprob_change` is the largest absolute difference between the log-probabilities (natural logarithms) that
-    the new and the previous version gave on the probe prompt. `unchanged_weights` tells that the adapter's weights
+    the new and the previous version gave on the probe prompt. `unchanged_weights` says that the adapter's weights
     equal the previous version's, so that 0 was expected. `seconds` is the time until the aliases meant the new
     version, `load_seconds` the part of it that loading took.
     """
@@ -79,7 +79,7 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     sleeps: bool = False
 
     @property
-    def held(self) -> set[int]:
+    def loaded_steps(self) -> set[int]:
         """The steps of the versions that answer, or are loaded."""
         names = (name.rpartition("@") for name in (self.current, *self.requests))
         return {int(number) for _, at, number in names if at and number.isdecimal()}

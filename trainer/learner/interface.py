@@ -1,4 +1,4 @@
-"""Learner: what every engine offers, and the numbers that one step gives back."""
+"""Learner: what every engine offers, and the numbers that one step returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that ran out: how that is known, and how what the failed computation held is given back."""
+"""Out of memory: how the error is recognised, and how what the failed computation referred to is freed."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def split_minibatches(samples: Sequence[Sample], minibatches: int) -> list[list[
 
 
 def _content(sample: Sample) -> tuple[object, ...]:
-    """What tells samples apart, whatever their numbers: twins may differ in their log-probabilities only."""
+    """What distinguishes samples, whatever their numbers: twins may differ in their log-probabilities only."""
     sequences = sample.sequences
     logprobs = [[p for p in sequence.logprobs if p is not None] for sequence in sequences]
     return [q.token_ids for q in sequences], [q.trained for q in sequences], sample.advantage, logprobs

@@ -82,7 +82,7 @@ def load_state(directory: Path, model: Any, optimizer: torch.optim.Optimizer, co
 
 
 def _fresh(directory: Path) -> dict[str, Any]:
-    """The number of steps, which the version's manifest tells too: one step makes one version."""
+    """The number of steps, which the version's manifest has too: one step makes one version."""
     return {"steps": msgspec.json.decode((directory / "manifest.json").read_bytes(), type=PolicyStep).step}
 
 

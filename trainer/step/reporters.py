@@ -1,7 +1,7 @@
 """Reporters: where a step's numbers go beside the store: W&B, TensorBoard, trackio, each imported only when asked for.
 
 A reporter may fail as it likes: that is said once, and training goes on. Every step is reported to each at least once,
-also those of a start that was killed before it could tell.
+also those of a start that was killed before it could report.
 """
 
 from __future__ import annotations

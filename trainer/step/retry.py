@@ -36,12 +36,15 @@ class StopRequested(Exception):
 
 
 class RetryUntilStopped:
-    """Does an action until it succeeds or fails for good. `tell` gets the trouble once per cause, and None when it is
-    over; `stop` ends every wait with StopRequested.."""
+    """Does an action until it succeeds or fails for good.
 
-    def __init__(self, stop: threading.Event, tell: Callable[[ArttraceError | None], None]) -> None:
+    `on_trouble` is called with the error once per cause, and with None when it is over. `stop` ends every wait with
+    StopRequested.
+    """
+
+    def __init__(self, stop: threading.Event, on_trouble: Callable[[ArttraceError | None], None]) -> None:
         self._stop = stop
-        self._tell = tell
+        self._on_trouble = on_trouble
 
     def __call__(self, action: Callable[[], T], undo: Callable[[T], None] | None = None) -> T:
         shown: str | None = None
@@ -55,14 +58,14 @@ class RetryUntilStopped:
                     raise
                 if error.message != shown:
                     shown = error.message
-                    self._tell(error)
+                    self._on_trouble(error)
                 held_up = 0.0 if undo is None else time.monotonic() - began
                 if self._stop.wait(max(pause, held_up)):
                     raise StopRequested from error
                 pause = min(2 * pause, LONGEST_PAUSE_S)
             else:
                 if shown is not None:
-                    self._tell(None)
+                    self._on_trouble(None)
                 return result
 
     def _aside(self, action: Callable[[], T], undo: Callable[[T], None]) -> T:

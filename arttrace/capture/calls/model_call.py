@@ -30,9 +30,8 @@ from arttrace.capture.export.open_span import OpenSpan, users_span
 from arttrace.capture.export.recorder import Recorder
 from arttrace.content import MAX_CONTENT_BYTES, ContentMode, Hidden, secrets
 from arttrace.wire import Ending, Exchange, decode, operation_of
+from arttrace.wire.exchange import KEPT_RESPONSE_HEADERS
 from arttrace.wire.span_attributes import json_or_none, named_trajectory
-
-_KEPT_HEADERS = ("content-type", "content-encoding", semconv.POLICY_VERSION_HEADER, semconv.SAMPLING_HEADER)
 
 orphans: Counter[str] = Counter()
 """Calls outside any trajectory, recorded or not, by model provider."""
@@ -148,7 +147,7 @@ class Attempt:
 
     def exchange(self, ending: Ending) -> Exchange:
         """What was on the wire."""
-        headers = {name: value for name in _KEPT_HEADERS if (value := self.headers.get(name)) is not None}
+        headers = {name: value for name in KEPT_RESPONSE_HEADERS if (value := self.headers.get(name)) is not None}
         if self.body_undone:
             headers.pop("content-encoding", None)
         return Exchange(

@@ -14,7 +14,7 @@ import msgspec
 
 from arttrace.commands.shared.progress import Progress
 from arttrace.store import AnyStore
-from trainer.commands.train.report import print_step, require_base_model, tell_uses, uses_document
+from trainer.commands.train.report import print_step, print_uses, require_base_model, uses_document
 from trainer.grpo.advantages import Scale
 from trainer.grpo.batch import TrainingBatch, make_batch
 from trainer.grpo.selection import Chosen
@@ -48,7 +48,7 @@ def train_grpo(
 ) -> None:
     """Share the groups out evenly over `steps` steps at most, and take them. Raises TrainingError; SystemExit with code
     130 when a signal asked it to end before the last of them."""
-    tell_uses(checkpoints)
+    print_uses(checkpoints)
     choice = choose_groups(store, checkpoints, max_staleness)
     shares, fewer = share_out(choice.groups, steps, max_staleness)
 
@@ -112,7 +112,7 @@ def train_grpo(
 
 
 def print_skip(as_json: bool) -> None:
-    """Tell that there is nothing to learn, and why."""
+    """Print that there is nothing to learn, and why."""
     click.echo(json.dumps({"skipped": _SKIPPED}) if as_json else f"skipped: {_SKIPPED}\n{_SKIPPED_HINT}")
 
 
@@ -125,8 +125,8 @@ def print_plan(
     steps: int,
     as_json: bool,
 ) -> None:
-    """Tell what would be trained on and what not, with the reasons."""
-    tell_uses(checkpoints)
+    """Print what would be trained on and what not, with the reasons."""
+    print_uses(checkpoints)
     choice = choose_groups(store, checkpoints, max_staleness)
     batch = make_batch(
         build(store, choice.groups),

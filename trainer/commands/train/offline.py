@@ -16,7 +16,7 @@ from arttrace.commands.shared.progress import Progress
 from arttrace.records.group import Group
 from arttrace.store import AnyStore
 from arttrace.trajectories.groups import group_trajectories
-from trainer.commands.train.report import print_step, require_base_model, tell_uses, uses_document
+from trainer.commands.train.report import print_step, print_uses, require_base_model, uses_document
 from trainer.learner import LearnerConfig
 from trainer.offline.plan import Method, OfflinePlan, plan_dpo, plan_sft, require_examples
 from trainer.offline.step import load_tokenizer, train_offline
@@ -48,9 +48,9 @@ def run_offline(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Make one version, or tell of what it would be made. Raises TrainingError."""
+    """Make one version, or print what it would be made of. Raises TrainingError."""
     base_model = require_base_model(base_model)
-    tell_uses(checkpoints)
+    print_uses(checkpoints)
     plan = plan_offline(store, checkpoints, base_model, terms)
     if dry_run:
         _print_plan(checkpoints, plan, as_json)

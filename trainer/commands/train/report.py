@@ -52,8 +52,8 @@ def require_base_model(base_model: Path | None) -> Path:
     return base_model
 
 
-def tell_uses(checkpoints: Checkpoints) -> None:
-    """Say on stderr what the policy was trained on already, by method."""
+def print_uses(checkpoints: Checkpoints) -> None:
+    """Print to stderr what the policy was trained on already, by method."""
     for use in _by_method(checkpoints):
         click.echo(use.describe(checkpoints.policy), err=True)
 
@@ -97,7 +97,7 @@ def _by_method(checkpoints: Checkpoints) -> list[_Uses]:
 
 
 def print_step(done: PolicyStep, *, served: bool, as_json: bool) -> None:
-    """Tell a person, or a program, of a new version."""
+    """Print a new version, as text or as JSON."""
     if as_json:
         click.echo(json.dumps({"version": done.version, "adapter": done.adapter, "metrics": done.metrics}))
         return

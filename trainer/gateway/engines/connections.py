@@ -88,7 +88,7 @@ class EngineResponse:
             raise BrokenOff(repr(error)) from error
 
     def _ended(self, _: asyncio.Future[None] | None) -> None:
-        """The connection ended: so does the body. Of chunks that are none, aiohttp tells only the connection."""
+        """The connection ended: so does the body. Of chunks that are none, aiohttp notifies only the connection."""
         content = self._response.content
         if not content.is_eof() and content.exception() is None:
             content.set_exception(aiohttp.ClientPayloadError("the body broke off"))

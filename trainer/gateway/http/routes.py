@@ -39,4 +39,4 @@ class Routes(Generic[T]):
 
 
 def _name(part: bytes) -> str:
-    return unquote_to_bytes(part).decode("latin-1")  # beyond ASCII no name is good, so the encoding tells nothing
+    return unquote_to_bytes(part).decode("latin-1")  # beyond ASCII no name is good, so the encoding does not matter

@@ -3,7 +3,7 @@
 Ids are derived from the trajectory's name, so that a gateway that was started again, or another one, gives the same.
 
 A call is recorded here only when the request says so itself. Our capture inside a Python process sends nothing of
-the kind by default, and where it does tell servers its trajectory it says so in `baggage`: such a call is recorded in
+the kind by default, and where it does send servers its trajectory it says so in `baggage`: such a call is recorded in
 its process, never here. A traceparent is sent by many instrumentations unasked, beside our capture too, so it counts
 only where the gateway is configured so.
 """
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from trainer.gateway.errors import Refusal
 
 TRAJECTORY_HEADER = "x-arttrace-trajectory-id"
-_CAPTURED_BAGGAGE = b"arttrace.context="  # what arttrace.capture tells other servers
+_CAPTURED_BAGGAGE = b"arttrace.context="  # what arttrace.capture sends to other servers
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
 _NAME = re.compile(r"[!-~](?:[ -~]{0,254}[!-~])?")
 _TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")

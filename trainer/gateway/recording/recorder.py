@@ -27,6 +27,7 @@ from arttrace.records.record import Record, encode_record
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.wire import Ending, Exchange, decode
+from arttrace.wire.exchange import KEPT_RESPONSE_HEADERS
 from trainer.gateway.errors import Refusal
 from trainer.gateway.recording.identity import CallOwner
 from trainer.gateway.recording.reward_times import RewardTimes
@@ -42,12 +43,7 @@ MAX_WAITING_BYTES = 512 << 20
 MAX_SPOOL_BYTES = 4 << 30
 _SYNC_INTERVAL_S = 1.0
 _REST_S = 0.05  # calls are decoded some at a time: a thread that wakes for each would fight the event loop
-_KEPT_HEADERS = (
-    b"content-type",
-    b"content-encoding",
-    semconv.POLICY_VERSION_HEADER.encode(),
-    semconv.SAMPLING_HEADER.encode(),
-)
+_KEPT_HEADERS = frozenset(name.encode() for name in KEPT_RESPONSE_HEADERS)
 _ERROR = 2
 
 Headers = Sequence[tuple[bytes, bytes]]
