@@ -35,7 +35,7 @@ def test_a_javascript_agent(tmp_path: Path, kind: str) -> None:
         url = process.stdout.readline().split()[2]
         try:
             sent = subprocess.run(
-                ["node", str(NODE / "send.mjs"), url, kind], cwd=NODE, capture_output=True, text=True, timeout=120
+                ["node", str(NODE / "send.mjs"), url, kind], cwd=NODE, capture_output=True, text=True, timeout=600
             )
             assert (sent.returncode, sent.stderr) == (0, "")
             health = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)

@@ -28,7 +28,7 @@ from arttrace.store import Store
 from trainer.policies.checkpoints import Checkpoints
 from trainer.serving import Serving, start_serving
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 
 KILLS = ["starting:1", "wait:1", "batch:2", "step:2", "half:3", "checkpoint:3", "publish:4", "record:5"]
 STEPS, RUNS = 5, 4
@@ -36,7 +36,7 @@ STEPS, RUNS = 5, 4
 
 def chat(url: str, text: str, **more: Any) -> httpx.Response:
     body = {"model": "policy:latest", "messages": [{"role": "user", "content": text}], "max_tokens": 12, **more}
-    return httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60)
+    return httpx.post(f"{url}/v1/chat/completions", json=body, timeout=300)
 
 
 def sampled_run(url: str, group: int, number: int) -> list[Record]:
@@ -99,7 +99,7 @@ def test_a_daemon_killed_in_every_state_serves_the_curve_of_an_undisturbed_one(t
         options += ["--lora-rank", "8", "--learning-rate", "0.01", "--json", "--daemon", "--dir"]
         in_peace, disturbed = (tuple(map(str, (*options, data.root))) for data in (undisturbed, killed))
         with calling(serving) as answers:
-            run([Start(in_peace), *(killed_at(stop, disturbed) for stop in KILLS), Start(disturbed)], timeout=800)
+            run([Start(in_peace), *(killed_at(stop, disturbed) for stop in KILLS), Start(disturbed)], timeout=2400)
         status = serving.client().status()
         last = chat(serving.url, "and now?").json()
 

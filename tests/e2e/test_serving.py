@@ -31,7 +31,7 @@ from arttrace.store import open_store
 from arttrace.trajectories import sequences
 from trainer.serving import Serving, start_serving
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 
 NODE = Path(__file__).parent / "node"
 MESSAGES = [{"role": "user", "content": "How much is 6 times 7?"}]
@@ -47,7 +47,7 @@ class Site:
     def publish(self, step: int) -> float:
         return self.serving.client().publish(step, self.adapters[step]).max_logprob_change
 
-    def chat(self, model: str = "policy:latest", *, timeout: float = 60, **more: Any) -> httpx.Response:
+    def chat(self, model: str = "policy:latest", *, timeout: float = 300, **more: Any) -> httpx.Response:
         body = {"model": model, "messages": MESSAGES, "max_tokens": 8, **more}
         return httpx.post(f"{self.serving.url}/v1/chat/completions", json=body, timeout=timeout)
 
@@ -138,7 +138,7 @@ def test_a_temperature_is_in_the_log_probabilities_and_trained_on_and_a_grammar_
     asked = [{"temperature": 0.5}, {"temperature": 1.5}, {"temperature": 0.7, "top_p": 0.5}, {"temperature": 0}, forced]
     for each in asked:
         body = {"model": "policy:latest", "messages": MESSAGES, "max_tokens": 12, **each}
-        answer = httpx.post(f"{site.serving.url}/r/heat/v1/chat/completions", json=body, timeout=60)
+        answer = httpx.post(f"{site.serving.url}/r/heat/v1/chat/completions", json=body, timeout=300)
         assert (answer.status_code, answer.headers["x-arttrace-sampling"]) == (200, "processed")
     httpx.post(f"{site.serving.url}/r/heat/end", json={"reward": 1.0}).raise_for_status()
     with open_store(site.data, create=True) as store:
@@ -191,7 +191,7 @@ def test_an_agent_in_javascript_has_its_calls_in_its_trajectory(site: Site) -> N
         )
         for number in range(2)
     ]
-    said = [json.loads(run.communicate(timeout=120)[0]) for run in runs]
+    said = [json.loads(run.communicate(timeout=600)[0]) for run in runs]
     version = site.serving.client().status().current
     with open_store(site.data, create=True) as store:
         found = {run.id: run for run in store.trajectories(ids=["js-0", "js-1"])}
@@ -216,9 +216,10 @@ def test_an_agent_in_javascript_has_its_calls_in_its_trajectory(site: Site) -> N
 
 def test_completions_and_refusals(site: Site) -> None:
     url = f"{site.serving.url}/v1/completions"
-    answer = httpx.post(url, json={"model": "policy", "prompt": "ab", "max_tokens": 3}, timeout=60).json()["choices"][0]
-    assert len(answer["token_ids"]) == len(answer["logprobs"]["token_logprobs"]) == 3
-    assert len(answer["prompt_token_ids"]) == 2
+    answer = httpx.post(url, json={"model": "policy", "prompt": "ab", "max_tokens": 3}, timeout=300)
+    choice = answer.json()["choices"][0]
+    assert len(choice["token_ids"]) == len(choice["logprobs"]["token_logprobs"]) == 3
+    assert len(choice["prompt_token_ids"]) == 2
     too_long = site.chat(max_tokens=10_000)
     assert (too_long.status_code, too_long.json()["error"]["type"]) == (400, "BadRequestError")
     assert site.chat("policy@99").status_code == 404
@@ -275,7 +276,7 @@ async def test_swaps_under_load_fail_no_request_and_mix_no_policies(site: Site) 
     answers: list[tuple[str, Any]] = []
     stop = asyncio.Event()
 
-    async with httpx.AsyncClient(base_url=site.serving.url, timeout=120) as http:
+    async with httpx.AsyncClient(base_url=site.serving.url, timeout=600) as http:
 
         async def agent() -> None:
             while not stop.is_set():

@@ -152,7 +152,7 @@ def test_twin_sub_agents_are_told_apart(url: str, tmp_path: Path, way: str) -> N
     program = tmp_path / "agent.py"
     program.write_text(AGENT)
     env = {**os.environ, "OPENAI_BASE_URL": url, "ARTTRACE_DIR": str(tmp_path / "data")}
-    done = subprocess.run([sys.executable, str(program), way], env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, str(program), way], env=env, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout) == (0, "merged\n"), done.stderr
     with Store.open(DataDir(tmp_path / "data")) as store:
         [trajectory] = store.trajectories()

@@ -25,7 +25,7 @@ from arttrace import semconv
 from arttrace.paths import DataDir
 from arttrace.store import Store
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROGRAMS = Path(__file__).parent / "programs"
@@ -44,7 +44,7 @@ class Site:
     def sh(self, *command: str | Path, code: int = 0) -> str:
         """What a command that ends with `code` printed."""
         done = subprocess.run(
-            list(map(str, command)), cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=240
+            list(map(str, command)), cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=1200
         )
         assert done.returncode == code, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
@@ -75,7 +75,7 @@ def site(demo_base_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield Site(folder, env)
     finally:
         server.send_signal(signal.SIGINT)
-        assert server.wait(60) in (0, 130)
+        assert server.wait(300) in (0, 130)
     assert not (folder / ".arttrace" / "serving.json").exists()
 
 

@@ -78,7 +78,7 @@ def environment(server: ScriptedServer, data: Path, **more: str) -> dict[str, st
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     return out.splitlines()[-1]
 

@@ -134,7 +134,7 @@ def test_ctrl_c_finishes_the_step_and_a_second_one_drops_it(tmp_path: Path) -> N
         for folder in (name, f"{name}-undisturbed"):
             with Store.open(DataDir(tmp_path / folder), create=True) as store:
                 store.append(records)
-    done = run([*starts("daemon", 0), *starts("steps", INTERRUPTED)], timeout=600)  # which did not make all its steps
+    done = run([*starts("daemon", 0), *starts("steps", INTERRUPTED)], timeout=2400)  # which did not make all its steps
     assert "Traceback" not in done.stderr
     assert done.stderr.count("once more drops the step") == 10
     assert done.stderr.count("interrupted") == 4

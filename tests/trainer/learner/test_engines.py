@@ -336,7 +336,7 @@ def test_nothing_is_printed_or_left_in_the_working_directory(base_model: Path, t
         cwd=work,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert list(work.iterdir()) == []
@@ -376,7 +376,7 @@ def test_a_model_loaded_by_unsloth_is_trained_alike(
     samples = make_samples(0)
     document = msgspec.json.encode([(s.sequences, s.advantage) for s in samples]) + b"|" + msgspec.json.encode(LOOSE)
     done = subprocess.run(
-        [sys.executable, "-c", UNSLOTH, str(base_model)], input=document, cwd=tmp_path, capture_output=True, timeout=300
+        [sys.executable, "-c", UNSLOTH, str(base_model)], input=document, cwd=tmp_path, capture_output=True, timeout=600
     )
     assert done.returncode == 0, done.stderr.decode()[-2000:]
     learner = PackedLearner(base_model, LOOSE)
@@ -443,7 +443,7 @@ def test_two_ranks_take_the_step_of_one(
     (tmp_path / "job").write_bytes(job)
     command = [sys.executable, "-c", RANKS]
     running = [subprocess.Popen([*command, str(rank), str(base_model), str(tmp_path)]) for rank in (0, 1)]
-    assert [process.wait(timeout=300) for process in running] == [0, 0]
+    assert [process.wait(timeout=600) for process in running] == [0, 0]
     for number, config in enumerate(configs):
         alone = PackedLearner(base_model, config)
         alone.step(samples)

@@ -210,7 +210,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (sys.executable, folder / "agent.py", *runs),
             (*program, folder / "agent.py", "program", "price of plum"),
         ):
-            subprocess.run(recorded, env=env, check=True, capture_output=True, timeout=100)
+            subprocess.run(recorded, env=env, check=True, capture_output=True, timeout=600)
     return folder
 
 

@@ -66,7 +66,7 @@ def ask(directory: Path, code: str = ASK, **env: str) -> subprocess.CompletedPro
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     environment |= {"HF_HOME": str(directory / "hf"), "HF_HUB_DISABLE_XET": "1", **env}
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=directory, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=directory, timeout=600)
 
 
 def test_a_name_is_fetched_once_and_without_the_hub_the_remedy_is_told(hub: str, tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_trackio_holds_the_numbers_of_one_run_over_a_restart(tmp_path: Path) -> 
             env={**os.environ, "TRACKIO_DIR": str(tmp_path / "trackio"), "HF_HUB_OFFLINE": "1"},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout == "", "what it says is no line of ours"
