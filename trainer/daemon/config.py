@@ -1,4 +1,7 @@
-"""DaemonConfig: all that `arttrace train --daemon` takes from a file, the environment and flags."""
+"""DaemonConfig: all that `arttrace train --daemon` takes from a file, the environment and flags.
+
+A name that is no field is an error wherever it stands, in the environment too.
+"""
 
 from __future__ import annotations
 

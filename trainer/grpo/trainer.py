@@ -28,7 +28,11 @@ class NothingToTrain(TrainingError):
 
 @dataclass(frozen=True, slots=True)
 class PolicyTrainer:
-    """One policy's loop: its store, learner, checkpoints, and the gateway that serves it (None: not served)."""
+    """Trains one policy: its store, learner, checkpoints, and the gateway that serves it (None: not served).
+
+    `scale` is how rewards are scaled within a group; trajectories sampled more than `max_staleness` steps before the
+    newest version are left out (None: none are). What may fail for a while is done by `retry`.
+    """
 
     policy: str
     base_model: str
