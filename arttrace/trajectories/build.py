@@ -248,8 +248,8 @@ def _spawners(
 
 def _joined(spans: Mapping[SpanKey, SpanRow], tops: Sequence[SpanRow]) -> dict[SpanKey, SpanRow]:
     """The spans on which processes that did not begin the run say tags or metadata of it, in order of start: their own
-    uppermost ones, or such as are there for nothing else (capture/updates.py). The view `trajectories` has the rule
-    too (store/rows/views.py)."""
+    uppermost ones, or such as are there for nothing else (capture/context/remote_update.py). The view
+    `trajectories` has the rule too (store/rows/views.py)."""
     return {
         key: span
         for key, span in spans.items()

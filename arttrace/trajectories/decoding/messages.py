@@ -72,8 +72,8 @@ class MessageReader:
         return answers if answers is not None else [self._choice(text) for text in or_none(message_texts, value) or ()]
 
     def _answers(self, value: str) -> list[tuple[Message, str | None]]:
-        held = self._seen.held
-        return [(held(Message(a.role, a.parts, a.name)), a.finish_reason) for a in _answers.decode(value)]
+        canonical = self._seen.canonical
+        return [(canonical(Message(a.role, a.parts, a.name)), a.finish_reason) for a in _answers.decode(value)]
 
     def tools(self, value: Any) -> tuple[dict[str, Any], ...]:
         """Tool definitions: one and the same object for one text."""
@@ -149,23 +149,23 @@ class _Seen(dict[str, Message]):
 
     def __init__(self) -> None:
         self.hashes: dict[int, str] = {}
-        self._held: dict[Message | int, Message] = {}
+        self._canonical: dict[Message | int, Message] = {}
 
     def __missing__(self, text: str) -> Message:
         try:
-            held = self.held(_message.decode(text))
+            found = self.canonical(_message.decode(text))
         except UNREADABLE:
             try:
-                held = self.held(_lenient_message(from_json(text)))
+                found = self.canonical(_lenient_message(from_json(text)))
             except RecursionError:  # it can be read, and not be written
-                held = self.held(_lenient_message(text))
-        self[text] = held
-        return held
+                found = self.canonical(_lenient_message(text))
+        self[text] = found
+        return found
 
-    def held(self, message: Message) -> Message:
+    def canonical(self, message: Message) -> Message:
         """The first message seen that equals this one. What a part holds but text is not compared: 1 equals true."""
         exact = _OF_TEXT.issuperset(map(type, message.parts))
-        message = self._held.setdefault(message if exact else id(message), message)
+        message = self._canonical.setdefault(message if exact else id(message), message)
         if id(message) not in self.hashes:
             self.hashes[id(message)] = message_hash(message)
         return message

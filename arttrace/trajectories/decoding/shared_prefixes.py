@@ -42,19 +42,19 @@ class Prefixes(Generic[_T]):
     """Tuples of objects that are one and the same where they are equal, each with what was made of it."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[int, int], tuple[tuple[Any, ...], _T]] = {}  # by length and identity of the last item
+        self._kept: dict[tuple[int, int], tuple[tuple[Any, ...], _T]] = {}  # by length and identity of the last item
 
     def longest(self, items: tuple[Any, ...]) -> tuple[int, _T | None]:
-        """The length of the longest held tuple that `items` begins with, and what was made of it; (0, None)."""
+        """The length of the longest earlier tuple that `items` begins with, and what was made of it; (0, None)."""
         for length in range(len(items), 0, -1):
-            held = self._held.get((length, id(items[length - 1])))
-            if held is not None and items[:length] == held[0]:
-                return length, held[1]
+            earlier = self._kept.get((length, id(items[length - 1])))
+            if earlier is not None and items[:length] == earlier[0]:
+                return length, earlier[1]
         return 0, None
 
     def keep(self, items: tuple[Any, ...], made: _T) -> None:
-        """Holds a tuple that is not empty."""
-        self._held[len(items), id(items[-1])] = (items, made)
+        """Keeps a tuple that is not empty."""
+        self._kept[len(items), id(items[-1])] = (items, made)
 
 
 class MessageList:
@@ -128,14 +128,14 @@ class SharedTexts:
 
     def _of_json(self, text: str) -> MessageList:
         end = len(text.rstrip()) - 1  # of what a longer list begins with: all but the closing bracket
-        held = self._recent.longest(text, end) if text[end : end + 1] == "]" else None
-        if held is not None:
-            rest = text[held.length : end].lstrip()
+        earlier = self._recent.longest(text, end) if text[end : end + 1] == "]" else None
+        if earlier is not None:
+            rest = text[earlier.length : end].lstrip()
             if not rest:
-                return held.made
+                return earlier.made
             if rest.startswith(",") and (added := self._read(f"[{rest[1:]}]")):
-                found = MessageList(held.made, added, self._digests)
-                self._recent.keep(text[held.length : end], found, held)
+                found = MessageList(earlier.made, added, self._digests)
+                self._recent.keep(text[earlier.length : end], found, earlier)
                 return found
         found = self._of_texts(self._read(text) or ())
         if found.size:
@@ -161,8 +161,9 @@ class SharedTokens:
 
     def read(self, text: str) -> tuple[bytes, TokenIds | None]:
         """The hash of an encoded prompt (16 bytes), and its ids, None when it is not readable."""
-        held = self._recent.longest(text, len(text))
-        read, (state, ids) = (held.length, held.made) if held else (0, (hashlib.blake2b(digest_size=16), array("i")))
+        earlier = self._recent.longest(text, len(text))
+        nothing = (hashlib.blake2b(digest_size=16), array("i"))
+        read, (state, ids) = (earlier.length, earlier.made) if earlier else (0, nothing)
         state = state.copy()
         known = max(0, read - _PREFIX) // _IDS_AT_ONCE * 3
         try:
@@ -178,7 +179,7 @@ class SharedTokens:
         whole = _whole_ids(text)
         if whole > read:
             state.update(text[read:whole].encode())
-            self._recent.keep(text[read:whole], (state.copy(), ids), held)
+            self._recent.keep(text[read:whole], (state.copy(), ids), earlier)
             read = whole
         state.update(text[read:].encode())
         return state.digest(), TokenIds(ids, known + len(tail))
