@@ -40,7 +40,7 @@ ROWS = {
     "tokens": ("200 tokens with log-probabilities and ids", 48),
     "parallel": ("32 calls at a time", 128),
 }
-QUICK_CALLS = 20
+QUICK_CALLS = 5
 STARTS = 9
 ROUNDS = 3
 
@@ -171,7 +171,7 @@ def _kept_by_arttrace(data: Path) -> str:
 def main(arguments: list[str] | None = None) -> None:
     """Run the benchmark and print its table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a smoke test: bare and arttrace, one round of 20 calls")
+    parser.add_argument("--quick", action="store_true", help="a smoke test: bare and arttrace, one round of 5 calls")
     parser.add_argument("--python", default=sys.executable, help="run the contenders under this interpreter")
     parser.add_argument("--starts", type=int, default=STARTS, help=f"of every interpreter [default: {STARTS}]")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"after each start [default: {ROUNDS}]")
