@@ -30,7 +30,7 @@ from arttrace.records.span import SpanRow
 
 def delays(server: str, threads: int, seconds: float) -> Iterator[float]:
     """Milliseconds of every call that `threads` threads make in `seconds`."""
-    spool = lifecycle.recorder()._spool
+    spool = lifecycle.recorder()._spool.journal
     written: list[tuple[int, tuple[bytes, ...]]] = []
     append = spool.append
 

@@ -15,7 +15,7 @@ import httpx
 import msgspec
 from packaging.requirements import Requirement
 
-from arttrace.capture.export.forwarding import waiting as outboxes
+from arttrace.capture.export.shipping.forwarding import waiting as outboxes
 from arttrace.commands.shared.options import dir_option, json_option
 from arttrace.commands.shared.shadowed_trainer import foreign_trainer
 from arttrace.errors import ArttraceError

@@ -10,9 +10,9 @@ import click
 
 from arttrace.capture.base.receiver import Receiver
 from arttrace.capture.base.settings import Settings
-from arttrace.capture.export.delivery import Delivered, Delivery, NotNow, ShippingLock, sizes, undelivered
-from arttrace.capture.export.forwarding import waiting
-from arttrace.capture.export.otlp_client import OtlpClient
+from arttrace.capture.export.shipping.delivery import Delivered, Delivery, NotNow, ShippingLock, sizes, undelivered
+from arttrace.capture.export.shipping.forwarding import waiting
+from arttrace.capture.export.shipping.otlp_client import OtlpClient
 from arttrace.commands.shared.options import dir_option
 from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir

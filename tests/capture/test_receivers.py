@@ -19,9 +19,9 @@ import arttrace
 from arttrace.capture.base import guard
 from arttrace.capture.base.receiver import by_environment
 from arttrace.capture.base.settings import Settings
-from arttrace.capture.export import forwarding
-from arttrace.capture.export.forwarding import waiting
 from arttrace.capture.export.recorder import Recorder
+from arttrace.capture.export.shipping import forwarding
+from arttrace.capture.export.shipping.forwarding import waiting
 from arttrace.journal import list_segments, read_segment
 from arttrace.paths import DataDir
 from arttrace.records.record import decode_record
@@ -56,8 +56,8 @@ def two() -> Iterator[tuple[Receiver, Receiver]]:
 
 @pytest.fixture
 def recorder_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Settings], Recorder]]:
-    monkeypatch.setattr("arttrace.capture.export.shipper._FIRST_WAIT_S", 0.05)
-    monkeypatch.setattr("arttrace.capture.export.shipper._LONGEST_WAIT_S", 0.2)
+    monkeypatch.setattr("arttrace.capture.export.shipping.shipper._FIRST_WAIT_S", 0.05)
+    monkeypatch.setattr("arttrace.capture.export.shipping.shipper._LONGEST_WAIT_S", 0.2)
     made: list[Recorder] = []
 
     def make(settings: Settings) -> Recorder:

@@ -15,6 +15,7 @@ from arttrace.capture.base import guard
 from arttrace.capture.base.settings import Settings
 from arttrace.capture.export import lifecycle
 from arttrace.capture.export import recorder as recorder_module
+from arttrace.capture.export import spool as spool_module
 from arttrace.capture.export.recorder import Recorder
 from arttrace.journal import list_segments
 from arttrace.paths import DataDir
@@ -118,7 +119,7 @@ def test_what_ends_together_is_written_together_and_what_finds_no_room_is_refuse
     monkeypatch.setattr(recorder_module, "_GATHER_S", 60.0)
     recorder = Recorder(Settings(DataDir(tmp_path)))
     appended: list[tuple[bytes, ...]] = []
-    append = recorder._spool.append
+    append = recorder._spool.journal.append
 
     def small(*payloads: bytes) -> None:
         if sum(map(len, payloads)) > 2000:
@@ -126,7 +127,7 @@ def test_what_ends_together_is_written_together_and_what_finds_no_room_is_refuse
         append(*payloads)
         appended.append(payloads)
 
-    monkeypatch.setattr(recorder._spool, "append", small)
+    monkeypatch.setattr(recorder._spool.journal, "append", small)
 
     def record(*texts: str) -> None:
         for number, text in enumerate(texts):
@@ -145,7 +146,7 @@ def test_a_disk_that_is_almost_full_is_logged_a_few_times_and_every_loss_counted
 ) -> None:
     monkeypatch.delenv("ARTTRACE_RAISE", raising=False)
     guard.failures.clear()
-    append = recorder._spool.append
+    append = recorder._spool.journal.append
     tries = iter(range(10_000))
 
     def almost_full(*payloads: bytes) -> None:
@@ -153,17 +154,17 @@ def test_a_disk_that_is_almost_full_is_logged_a_few_times_and_every_loss_counted
             raise OSError(28, "No space left on device")
         append(*payloads)
 
-    monkeypatch.setattr(recorder._spool, "append", almost_full)
+    monkeypatch.setattr(recorder._spool.journal, "append", almost_full)
     for number in range(200):
         recorder.record(Reward(id=str(number), trajectory_id="t", value=1.0))
         assert recorder.hand_over(60)
     assert recorder.refused == 100
-    assert len(caplog.records) == 1 + recorder_module._WORDS
-    monkeypatch.setattr(recorder, "_say_at", 0.0)  # a minute later
+    assert len(caplog.records) == 1 + spool_module._MAX_WARNINGS
+    monkeypatch.setattr(recorder._spool, "_warn_at", 0.0)  # a minute later
     for number in range(4):
         recorder.record(Reward(id=str(number), trajectory_id="t", value=1.0))
         assert recorder.hand_over(60)
-    assert len(caplog.records) == 2 + recorder_module._WORDS
+    assert len(caplog.records) == 2 + spool_module._MAX_WARNINGS
     recorder.close()
     said = [
         int(number) for record in caplog.records for number in re.findall(r"(\d+) (?:were|records)", record.message)

@@ -21,10 +21,10 @@ from otlp_receiver import OK, Receiver, Reply, receiving
 
 from arttrace.capture.base import receiver as capture_receiver
 from arttrace.capture.base.settings import Settings
-from arttrace.capture.export import delivery
-from arttrace.capture.export.delivery import ShippingLock
-from arttrace.capture.export.otlp_client import OtlpClient
 from arttrace.capture.export.recorder import Recorder
+from arttrace.capture.export.shipping import delivery
+from arttrace.capture.export.shipping.delivery import ShippingLock
+from arttrace.capture.export.shipping.otlp_client import OtlpClient
 from arttrace.journal import JournalWriter, list_segments, read_segment
 from arttrace.paths import DataDir
 from arttrace.records.record import decode_record, encode_record
@@ -64,8 +64,8 @@ def data(tmp_path: Path) -> DataDir:
 @pytest.fixture
 def record_to(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Recorder]]:
     """Makes recorders that ship to an endpoint."""
-    monkeypatch.setattr("arttrace.capture.export.shipper._FIRST_WAIT_S", 0.05)
-    monkeypatch.setattr("arttrace.capture.export.shipper._LONGEST_WAIT_S", 0.2)
+    monkeypatch.setattr("arttrace.capture.export.shipping.shipper._FIRST_WAIT_S", 0.05)
+    monkeypatch.setattr("arttrace.capture.export.shipping.shipper._LONGEST_WAIT_S", 0.2)
     made: list[Recorder] = []
 
     def make(endpoint: str, api_key: str | None = None) -> Recorder:
@@ -74,7 +74,7 @@ def record_to(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
 
     yield make
     for recorder in made:
-        recorder.shipper().stop()
+        recorder.destinations.shipper().stop()
 
 
 def left(data: DataDir) -> list[str]:
@@ -106,8 +106,8 @@ def test_the_token_goes_along_and_is_in_no_log_and_no_repr(
     settings = Settings(data, endpoint=receiver.url, api_key="sk-secret-0123456789")
     recorder = Recorder(settings)
     recorder.record(span(0))
-    until(lambda: recorder.shipper().outages > 0, "the collector has refused the token")
-    recorder.shipper().stop()
+    until(lambda: recorder.destinations.shipper().outages > 0, "the collector has refused the token")
+    recorder.destinations.shipper().stop()
     assert receiver.headers[0]["authorization"] == "Bearer sk-secret-0123456789"
     assert "401" in caplog.text
     assert "secret" not in caplog.text + repr(settings)
@@ -124,7 +124,7 @@ def test_a_collector_that_is_away_gets_everything_when_it_is_back(
     recorder = record_to(f"http://127.0.0.1:{port}")
     for number in range(20):
         recorder.record(span(number))
-    until(lambda: recorder.shipper().outages >= 3, "it has tried three times")
+    until(lambda: recorder.destinations.shipper().outages >= 3, "it has tried three times")
     recorder.close()
     assert not recorder.deliver(5, patient=False)  # at exit nobody waits for a collector that is away
     with receiving(port) as receiver:
@@ -205,7 +205,7 @@ def test_a_collector_that_fails_on_everything_costs_nothing(
     for number in range(3):
         recorder.append(span(number))
     recorder.close()
-    until(lambda: recorder.shipper().outages > 2 * delivery._TRIES_BEFORE_BLAME, "it has tried often")
+    until(lambda: recorder.destinations.shipper().outages > 2 * delivery._TRIES_BEFORE_BLAME, "it has tried often")
     assert recorder.counts().rejected == 0
     receiver.always = lambda _spans: OK
     assert recorder.deliver(DEADLINE_S)
@@ -250,7 +250,7 @@ def test_calls_in_progress_go_to_our_own_collector_only(
         recorder.append(span(1))
         recorder.close()
         assert recorder.deliver(DEADLINE_S)
-        recorder.shipper().stop()
+        recorder.destinations.shipper().stop()
         assert receiver.ids() == ({id_of(0), id_of(1)} if ours else {id_of(1)})
 
 
@@ -292,7 +292,7 @@ def test_a_damaged_stretch_is_counted_and_kept(
     recorder = record_to(receiver.url)
     recorder.record(span(9))
     until(lambda: receiver.ids() == {id_of(number) for number in (0, 2, 9)}, "the others have arrived")
-    assert recorder.shipper().counts.damaged == 1
+    assert recorder.destinations.shipper().counts.damaged == 1
     until(lambda: list(data.outbox.glob("*.damaged")), "the damaged segment is kept under another name")
 
 

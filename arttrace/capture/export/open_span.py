@@ -8,12 +8,13 @@ much to start.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from opentelemetry.trace import INVALID_SPAN_ID, SpanContext, SpanKind, TraceFlags, get_current_span
 from opentelemetry.trace.span import TraceState
 
 from arttrace.capture.base.ids import new_span_id, new_trace_id
+from arttrace.content import ContentMode, Hidden
 from arttrace.records.span import SpanEvent
 
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)  # no sampler applies to what is recorded
@@ -59,3 +60,18 @@ class OpenSpan:
     def add_event(self, name: str, time_ns: int, attributes: Mapping[str, Any]) -> None:
         """Note what happened at a time."""
         self.events.append(SpanEvent(name, time_ns, dict(attributes)))
+
+
+class Opened(Protocol):
+    """A call or scope that has begun."""
+
+    @property
+    def span(self) -> OpenSpan: ...
+
+    @property
+    def capture_content(self) -> ContentMode: ...
+
+    @property
+    def hidden(self) -> Hidden | None: ...
+
+    def so_far(self) -> Mapping[str, Any]: ...

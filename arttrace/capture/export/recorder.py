@@ -11,36 +11,30 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import msgspec
 
 from arttrace import semconv
-from arttrace.capture.base.guard import Guard, failed, failures, logger, raise_background_failure
+from arttrace.capture.base.guard import Guard, failed, raise_background_failure
 from arttrace.capture.base.receiver import resource_attributes
 from arttrace.capture.base.settings import MAX_SPOOL_BYTES, MAX_WAITING_BYTES, Settings
 from arttrace.capture.export import summary
-from arttrace.capture.export.open_span import OpenSpan
+from arttrace.capture.export.destinations import Destinations
+from arttrace.capture.export.open_span import Opened
 from arttrace.capture.export.sampling import Holder
 from arttrace.capture.export.span_rows import encoded, span_row
-from arttrace.content import ContentMode, ContentRules, Hidden
-from arttrace.journal import JournalWriter
+from arttrace.capture.export.spool import Spool
+from arttrace.content import ContentRules
 from arttrace.records.record import Record
 from arttrace.system import native_threads
-
-if TYPE_CHECKING:
-    from arttrace.capture.export.forwarding import Forwards
-    from arttrace.capture.export.shipper import Shipper
 
 Job = Callable[[], None]
 
 _SYNC_INTERVAL_S = 0.5  # half of what is promised: power may fail a second after a call ended
 _SHOWN_AFTER_S = 1.0
-# Of a spool that fails and recovers again and again the log has this many lines, and then one in this time.
-_WORDS = 6
-_SAY_EVERY_S = 60.0
 _LOOK_AFTER_S = 0.5  # whether the worker is still there, while a flush waits for it
 # Two threads that take turns at the interpreter cost each other more than decoding does. So what ends within a tenth
 # of a second (half of what a call may need to survive a kill) is worked off together, in turns too short to be felt.
@@ -56,24 +50,6 @@ _SHORTEST_GATHER_S = 0.005
 _SPOOL_SEGMENT_BYTES = 64 << 20
 _OUTBOX_SEGMENT_BYTES = 8 << 20
 _background = Guard("recording in the background", background=True)
-_SPOOLING = "writing to the spool"
-_spooling = Guard(_SPOOLING, background=True)
-_shipping = Guard("shipping to the collector", background=True)
-
-
-class Opened(Protocol):
-    """A call or scope that has begun."""
-
-    @property
-    def span(self) -> OpenSpan: ...
-
-    @property
-    def capture_content(self) -> ContentMode: ...
-
-    @property
-    def hidden(self) -> Hidden | None: ...
-
-    def so_far(self) -> Mapping[str, Any]: ...
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -98,27 +74,29 @@ class Recorder:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.rules = ContentRules(settings.capture_content, settings.mask, partial(failed, "the mask", background=True))
-        self.recorded = 0
-        self.refused = 0
-        self._unsaid = 0  # refused, and not yet said to be lost
-        self._failing = False
-        self._words_left = _WORDS
-        self._say_at = 0.0
-        self._removed = 0
-        self._shipper: Shipper | None = None
-        # What is shipped is nobody's else to take away, and each of its segments is read as a whole.
+        self._not_queued = 0
+        # What is shipped is nobody else's to take away, and each of its segments is read as a whole.
         ships = settings.endpoint is not None
-        self._spool = JournalWriter(
+        self._spool = Spool(
             settings.data.outbox if ships else settings.data.spool,
             max_segment_bytes=_OUTBOX_SEGMENT_BYTES if ships else _SPOOL_SEGMENT_BYTES,
             fsync_interval_s=_SYNC_INTERVAL_S,
-            max_total_bytes=MAX_SPOOL_BYTES,
+            max_bytes=MAX_SPOOL_BYTES,
         )
-        self._forwards: Forwards | None = None
-        self._forwards_any = bool(settings.receivers or settings.otel_beside)
+        self.destinations = Destinations(settings)
         self._resource: dict[str, Any] = {**resource_attributes(os.environ), semconv.SERVICE_NAME: settings.project}
         self._start_worker_state()
         self._holder = Holder(self.submit, lambda payload: self._turn.append(payload))
+
+    @property
+    def recorded(self) -> int:
+        """Records that were spooled."""
+        return self._spool.recorded
+
+    @property
+    def refused(self) -> int:
+        """Records that were not, for want of disk or memory."""
+        return self._spool.refused + self._not_queued
 
     def ended(self, what: Opened, attributes: dict[str, Any], end_ns: int, failure: tuple[str, str] | None) -> None:
         """End the span of a call or scope and append to the spool what of it may be written; a job's to do. `failure`
@@ -151,7 +129,7 @@ class Recorder:
             if many:
                 self._hurry.set()
             if full:
-                self.refused += 1
+                self._not_queued += 1
                 failed("keeping up with the calls", BufferError(f"over {MAX_WAITING_BYTES} bytes wait to be written"))
                 return
         self._jobs.put((job, weight, time.monotonic()))
@@ -181,96 +159,28 @@ class Recorder:
             if not self._holder.takes(record, payload):
                 self._turn.append(payload)
         except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
-            self._refuse(error)
+            self._spool.refuse(error)
 
     def _end_turn(self) -> None:
         """Write what the jobs of this turn appended: at once, as each write hands the interpreter over."""
         payloads = self._turn.copy()
         self._turn.clear()
-        self._write(payloads)
-        if payloads and self._forwards_any:
-            with _shipping:
-                self._forward(payloads)
+        before = self._spool.recorded
+        self._spool.write(payloads)
+        if self._spool.recorded > before:
+            self.destinations.spooled()
+        self.destinations.forward(payloads)
         if self._oldest < time.monotonic() - _LATE_S:
             self._gather_s = max(_SHORTEST_GATHER_S, self._gather_s / 2)
         self._oldest = math.inf
 
-    def _forward(self, payloads: list[bytes]) -> None:
-        if self._forwards is None:
-            from arttrace.capture.export.forwarding import Forwards  # as slow to import as the shipper
-
-            settings = self.settings
-            self._forwards = Forwards(settings.data, settings.receivers, settings.otel_beside, settings.otel_meant)
-        self._forwards.write(payloads)
-
-    def _write(self, payloads: list[bytes]) -> None:
-        if len(payloads) > 1 and self._spooled(payloads):
-            return
-        for payload in payloads:  # some of it may still find room
-            self._spooled([payload])
-
-    def _spooled(self, payloads: list[bytes]) -> bool:
-        """Whether the spool took them. A refusal counts where it is of one payload."""
-        try:
-            self._spool.append(*payloads)
-        except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
-            if len(payloads) == 1:
-                self._refuse(error)
-            return False
-        self.recorded += len(payloads)
-        if self._failing:
-            self._failing = False
-            if self._is_time_to_say():
-                logger.warning("arttrace: the spool takes records again; %d were refused and are lost", self._forget())
-        if self._spool.removed > self._removed:
-            gone, self._removed = self._spool.removed - self._removed, self._spool.removed
-            logger.warning("arttrace: %s was removed; up to %d records went with it", self._spool.directory, gone)
-        if self.settings.endpoint is not None:
-            with _shipping:
-                self.shipper().notify()
-        return True
-
-    def _refuse(self, error: Exception) -> None:
-        self.refused += 1
-        self._unsaid += 1
-        if not self._failing and failures[_SPOOLING] and self._is_time_to_say():  # the first time is logged below
-            logger.warning("arttrace: %s failed again: %s", _SPOOLING, error)
-        self._failing = True
-        failed(_SPOOLING, error, background=True)
-
-    def _is_time_to_say(self) -> bool:
-        """Whether a word about the spool is due: on an almost full disk it takes one record and refuses the next."""
-        if self._words_left:
-            self._words_left -= 1
-        elif time.monotonic() < self._say_at:
-            return False
-        self._say_at = time.monotonic() + _SAY_EVERY_S
-        return True
-
-    def _forget(self) -> int:
-        refused, self._unsaid = self._unsaid, 0
-        return refused
-
-    def shipper(self) -> Shipper:
-        """What ships to the endpoint of the settings. Raises ArttraceError when that is none."""
-        if self._shipper is None:
-            from arttrace.capture.export.shipper import (
-                Shipper,  # 40 ms of http.client and ssl: not on the user's thread
-            )
-
-            receiver = self.settings.collector
-            assert receiver is not None
-            self._shipper = Shipper(self.settings.data.outbox, receiver)
-        return self._shipper
-
     def counts(self) -> Counts:
         """What became of this process's records so far."""
-        shipped = self._shipper.counts if self._shipper is not None else None
         return Counts(
             recorded=self.recorded,
             refused=self.refused,
-            delivered=shipped.delivered if shipped else 0,
-            rejected=shipped.refused if shipped else 0,
+            delivered=self.destinations.delivered,
+            rejected=self.destinations.rejected,
             left_out=self._holder.left_out,
         )
 
@@ -286,14 +196,12 @@ class Recorder:
     def flush(self, timeout_s: float | None = None) -> bool:
         """The same for when it is on the disk."""
         in_time = self.hand_over(timeout_s)
-        with _spooling:
-            self._sync()
+        self._sync()
         raise_background_failure()
         return in_time
 
     def _sync(self) -> None:
-        if self._forwards is not None:
-            self._forwards.sync()
+        self.destinations.sync()
         self._spool.sync()
 
     def _wait(self, done: native_threads.Event, timeout_s: float | None) -> bool:
@@ -313,52 +221,25 @@ class Recorder:
     def close(self, timeout_s: float | None = None) -> bool:
         """Flush, then seal the segment so that a reader may take it away. A later submit opens a new one."""
         in_time = self.flush(timeout_s)
-        with _spooling:
-            if self._forwards is not None:
-                self._forwards.seal()
-            self._spool.close()
-        if self._unsaid:
-            logger.warning("arttrace: %d records could not be written and are lost", self._forget())
+        self.destinations.seal()
+        self._spool.close()
         return in_time
 
     def deliver(self, timeout_s: float | None, *, patient: bool = True) -> bool:
-        """Return True when what was closed is with the collector and with every receiver.
-
-        False when the time is over, or, without `patient`, when one of them takes nothing now: the rest stays in its
-        outbox, and the next process of this data directory, or `arttrace ship`, delivers it.
-        """
-        with _shipping:
-            shippers = self._shippers()
-            if not shippers:
-                return True
-            from arttrace.capture.export.shipper import drain
-
-            return drain(shippers, timeout_s, patient=patient)
-        return False
-
-    def _shippers(self) -> list[Shipper]:
-        """All that this process may ship with: to the collector, and to the receivers it has recorded for."""
-        return [
-            *([self.shipper()] if self.settings.endpoint is not None else []),
-            *(self._forwards.shippers if self._forwards is not None else []),
-        ]
+        """Return True when what was closed is with the collector and with every receiver; see `Destinations`."""
+        return self.destinations.deliver(timeout_s, patient=patient)
 
     def retire(self) -> None:
         """Close, and leave the shipping to the recorder that comes after this one."""
         self.close()
-        self._stop_shipping()
+        self.destinations.stop()
 
     def stop(self) -> None:
         """End its threads after what they have been given. A later `submit` starts another."""
         if self._worker is not None:
             self.submit(_end_of_work)
             self._hurry.set()
-        self._stop_shipping()
-
-    def _stop_shipping(self) -> None:
-        for shipper in (self._shipper, *(self._forwards.shippers if self._forwards is not None else [])):
-            if shipper is not None:
-                shipper.stop()
+        self.destinations.stop()
 
     def _start_worker_state(self) -> None:
         self._jobs: native_threads.SimpleQueue[tuple[Job, int, float]] = native_threads.SimpleQueue()
@@ -425,8 +306,7 @@ class Recorder:
                 sync_at = time.monotonic() + _SYNC_INTERVAL_S if sync_at is None else sync_at
             if sync_at is not None and time.monotonic() >= sync_at:
                 sync_at = None
-                with _spooling:
-                    self._sync()
+                self._sync()
 
     def _next_job(self, sync_at: float | None) -> tuple[Job | None, int, float]:
         """The next job, or None when it is time for something else. One that had to be waited for waits for more."""
@@ -484,11 +364,10 @@ class Recorder:
     def after_fork_in_child(self) -> None:
         """Jobs waiting at the fork are the parent's; the child starts with none, and a thread of its own."""
         self._start_worker_state()
-        self.recorded = self.refused = self._unsaid = 0
+        self._not_queued = 0
+        self._spool.after_fork_in_child()
         self._holder.forget()
-        for shipper in (self._shipper, *(self._forwards.shippers if self._forwards is not None else [])):
-            if shipper is not None:
-                shipper.after_fork_in_child()
+        self.destinations.after_fork_in_child()
 
 
 def _end_of_work() -> None:

@@ -17,8 +17,8 @@ from typing import Final, NoReturn
 import msgspec
 
 from arttrace.capture.base.guard import logger
-from arttrace.capture.export.otlp import encode_request, reward_span
-from arttrace.capture.export.otlp_client import Answer, OtlpClient
+from arttrace.capture.export.shipping.otlp import encode_request, reward_span
+from arttrace.capture.export.shipping.otlp_client import Answer, OtlpClient
 from arttrace.journal import JournalFull, JournalWriter, Segment, list_segments, lock, read_segment
 from arttrace.journal.reader import SEALED_SUFFIX
 from arttrace.records.record import Record, encode_record

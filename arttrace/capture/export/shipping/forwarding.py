@@ -14,7 +14,7 @@ from opentelemetry import trace
 
 from arttrace.capture.base.guard import Guard, failed, logger
 from arttrace.capture.base.receiver import Receiver
-from arttrace.capture.export.shipper import Shipper
+from arttrace.capture.export.shipping.shipper import Shipper
 from arttrace.journal import JournalFull, JournalWriter
 from arttrace.paths import DataDir
 from arttrace.system.private_files import make_directory

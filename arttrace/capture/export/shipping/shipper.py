@@ -16,8 +16,8 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from arttrace.capture.base.guard import Guard, logger
 from arttrace.capture.base.receiver import Receiver
-from arttrace.capture.export.delivery import Delivered, Delivery, NotNow, ShippingLock, sizes, undelivered
-from arttrace.capture.export.otlp_client import OtlpClient
+from arttrace.capture.export.shipping.delivery import Delivered, Delivery, NotNow, ShippingLock, sizes, undelivered
+from arttrace.capture.export.shipping.otlp_client import OtlpClient
 from arttrace.system import native_threads
 
 _GATHER_S = 0.2  # what comes within this time goes out together

@@ -1,0 +1,110 @@
+"""Where a recorder's records are shipped to: the collector, by the outbox that is its spool, and further receivers.
+
+What ships is loaded when something is shipped: http.client and ssl take 40 ms, which are not the user's thread's. A
+failure here never reaches the spool.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from arttrace.capture.base.guard import Guard
+from arttrace.capture.base.settings import Settings
+
+if TYPE_CHECKING:
+    from arttrace.capture.export.shipping.forwarding import Forwards
+    from arttrace.capture.export.shipping.shipper import Shipper
+
+_shipping = Guard("shipping to the collector", background=True)
+
+
+class Destinations:
+    """The shippers of one recorder, each with a thread of its own."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._shipper: Shipper | None = None
+        self._forwards: Forwards | None = None
+        self._forwards_any = bool(settings.receivers or settings.otel_beside)
+
+    @property
+    def delivered(self) -> int:
+        """Records that the collector acknowledged."""
+        return self._shipper.counts.delivered if self._shipper is not None else 0
+
+    @property
+    def rejected(self) -> int:
+        """Records that the collector refused for good."""
+        return self._shipper.counts.refused if self._shipper is not None else 0
+
+    def spooled(self) -> None:
+        """The spool has records for the collector, if there is one."""
+        if self._settings.endpoint is not None:
+            with _shipping:
+                self.shipper().notify()
+
+    def forward(self, payloads: list[bytes]) -> None:
+        """Put records into the outboxes of the further receivers, if there are any."""
+        if self._forwards_any and payloads:
+            with _shipping:
+                if self._forwards is None:
+                    from arttrace.capture.export.shipping.forwarding import Forwards
+
+                    settings = self._settings
+                    self._forwards = Forwards(
+                        settings.data, settings.receivers, settings.otel_beside, settings.otel_meant
+                    )
+                self._forwards.write(payloads)
+
+    def sync(self) -> None:
+        """Return when the outboxes of the receivers are on the disk."""
+        if self._forwards is not None:
+            self._forwards.sync()
+
+    def seal(self) -> None:
+        """The same, and their segments may leave when they are delivered."""
+        if self._forwards is not None:
+            self._forwards.seal()
+
+    def deliver(self, timeout_s: float | None, *, patient: bool) -> bool:
+        """Return True when what was sealed is with the collector and with every receiver.
+
+        False when the time is over, or, without `patient`, when one of them takes nothing now: the rest stays in its
+        outbox, and the next process of this data directory, or `arttrace ship`, delivers it.
+        """
+        with _shipping:
+            shippers = self._shippers()
+            if self._settings.endpoint is not None and self._shipper is None:
+                shippers.insert(0, self.shipper())
+            if not shippers:
+                return True
+            from arttrace.capture.export.shipping.shipper import drain
+
+            return drain(shippers, timeout_s, patient=patient)
+        return False
+
+    def stop(self) -> None:
+        """End their threads."""
+        for shipper in self._shippers():
+            shipper.stop()
+
+    def after_fork_in_child(self) -> None:
+        """Their threads are the parent's."""
+        for shipper in self._shippers():
+            shipper.after_fork_in_child()
+
+    def shipper(self) -> Shipper:
+        """What ships to the collector of the settings; there must be one."""
+        if self._shipper is None:
+            from arttrace.capture.export.shipping.shipper import Shipper
+
+            receiver = self._settings.collector
+            assert receiver is not None
+            self._shipper = Shipper(self._settings.data.outbox, receiver)
+        return self._shipper
+
+    def _shippers(self) -> list[Shipper]:
+        return [
+            *([self._shipper] if self._shipper is not None else []),
+            *(self._forwards.shippers if self._forwards is not None else []),
+        ]

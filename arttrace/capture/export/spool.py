@@ -1,0 +1,103 @@
+"""The spool of one recorder: records appended to the journal of the data directory, refused ones counted.
+
+What `recorded` counts is with the operating system, which outlives this process; what `refused` counts is lost, and
+the log says so. A spool that fails and recovers again and again is not in the log each time.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from arttrace.capture.base.guard import Guard, failed, failures, logger
+from arttrace.journal import JournalWriter
+
+# Of a spool that fails and recovers again and again the log has this many lines, and then one in this time.
+_MAX_WARNINGS = 6
+_WARN_EVERY_S = 60.0
+_SPOOLING = "writing to the spool"
+_spooling = Guard(_SPOOLING, background=True)
+
+
+class Spool:
+    """Used by the recorder's background thread, or by the one that takes its place at the end of the process."""
+
+    def __init__(self, directory: Path, *, max_segment_bytes: int, fsync_interval_s: float, max_bytes: int) -> None:
+        self.journal = JournalWriter(
+            directory,
+            max_segment_bytes=max_segment_bytes,
+            fsync_interval_s=fsync_interval_s,
+            max_total_bytes=max_bytes,
+        )
+        self.recorded = 0
+        self.refused = 0
+        self._unreported = 0  # refused, and not yet logged as lost
+        self._failing = False
+        self._warnings_left = _MAX_WARNINGS
+        self._warn_at = 0.0
+        self._removed = 0
+
+    def write(self, payloads: list[bytes]) -> None:
+        """Append records, each as its bytes. One that the journal refuses is logged and counted."""
+        if len(payloads) > 1 and self._append(payloads):
+            return
+        for payload in payloads:  # some of it may still find room
+            self._append([payload])
+
+    def _append(self, payloads: list[bytes]) -> bool:
+        """Whether the journal took them. A refusal counts where it is of one payload."""
+        try:
+            self.journal.append(*payloads)
+        except Exception as error:  # noqa: BLE001  rule 1
+            if len(payloads) == 1:
+                self.refuse(error)
+            return False
+        self.recorded += len(payloads)
+        if self._failing:
+            self._failing = False
+            if self._may_warn():
+                logger.warning(
+                    "arttrace: the spool takes records again; %d were refused and are lost", self._take_unreported()
+                )
+        if self.journal.removed > self._removed:
+            gone, self._removed = self.journal.removed - self._removed, self.journal.removed
+            logger.warning("arttrace: %s was removed; up to %d records went with it", self.journal.directory, gone)
+        return True
+
+    def refuse(self, error: Exception) -> None:
+        """Count a record that could not be written, for `error`."""
+        self.refused += 1
+        self._unreported += 1
+        if not self._failing and failures[_SPOOLING] and self._may_warn():  # the first time is logged below
+            logger.warning("arttrace: %s failed again: %s", _SPOOLING, error)
+        self._failing = True
+        failed(_SPOOLING, error, background=True)
+
+    def _may_warn(self) -> bool:
+        """Whether a line about the spool is due: on an almost full disk it takes one record and refuses the next."""
+        if self._warnings_left:
+            self._warnings_left -= 1
+        elif time.monotonic() < self._warn_at:
+            return False
+        self._warn_at = time.monotonic() + _WARN_EVERY_S
+        return True
+
+    def _take_unreported(self) -> int:
+        refused, self._unreported = self._unreported, 0
+        return refused
+
+    def sync(self) -> None:
+        """Return when all of it is on the disk."""
+        with _spooling:
+            self.journal.sync()
+
+    def close(self) -> None:
+        """Seal the segment so that a reader may take it away. A later `write` opens a new one."""
+        with _spooling:
+            self.journal.close()
+        if self._unreported:
+            logger.warning("arttrace: %d records could not be written and are lost", self._take_unreported())
+
+    def after_fork_in_child(self) -> None:
+        """What was counted is the parent's."""
+        self.recorded = self.refused = self._unreported = 0
