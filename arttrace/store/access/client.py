@@ -79,8 +79,8 @@ class OwnerClient:
         if answer.status_code == httpx.codes.UNAUTHORIZED:
             raise StoreError(
                 f"the collector at {self.url} asks for a key",
-                "Set ARTTRACE_API_KEY to its key, or pass the data directory of a collector on this machine with "
-                "--dir.",
+                "Set ARTTRACE_API_KEY to its key. One that was started without a key is asked by its data directory, "
+                "--dir, on its own machine only: start it with --api-key-file to ask it from elsewhere.",
             )
         try:
             failure = msgspec.json.decode(answer.content, type=Failure)
