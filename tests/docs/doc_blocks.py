@@ -89,7 +89,7 @@ _VARIES = (
     (r"\b\d+(\.\d+)? per second", "N per second"),
     (r"\b\d+\.\d+\.\d+\w*\b", "VERSION"),
     (r"(process|pid) \d+", r"\1 N"),
-    (r"bytes \d+", "bytes N"),
+    (r"(bytes|_seconds) [\d.]+", r"\1 N"),
     (r"\w*…", "…"),
     (r"─+", "─"),
     (r"\s+", " "),
