@@ -93,6 +93,26 @@ def test_a_policy_is_not_published_under_the_name_of_another_that_is_served(data
     assert Checkpoints(data.policies, "mine").latest() is None
 
 
+def test_a_person_reads_in_a_dry_run_what_is_left_out_and_why(data: DataDir) -> None:
+    fill(data, "equal", rewards=(0.5, 0.5))
+    with Store.open(data) as store:
+        store.append(research_run("alone-0", scenario="alone"))
+        store.append([record for n in range(2) for record in research_run(f"bare-{n}", scenario="bare")])
+    options = ["--dir", str(data.root), "--base-model", str(data.root), "--dry-run"]
+    plan = json.loads(CliRunner().invoke(command, [*options, "--json"]).stdout)
+    lines = CliRunner().invoke(command, options).stdout.splitlines()
+    assert lines[:3] == [
+        f"policy would be trained on {plan['trajectories']} trajectories in {plan['groups']} groups.",
+        "  1 of the groups have equal rewards and teach nothing.",
+        f"  {plan['tokens_trained']} of {plan['tokens_captured']} sampled tokens would be trained.",
+    ]
+    assert lines[3:] == [
+        "  left out: 1 trajectories (alone in its group)",
+        "  left out: 2 trajectories (no reward)",
+    ]
+    assert Checkpoints(data.policies, "policy").latest() is None
+
+
 def test_only_the_groups_that_are_taken_are_built(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store.open(data) as store:
         store.append(research_run("alone-0", scenario="alone"))

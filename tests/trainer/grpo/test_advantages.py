@@ -52,3 +52,11 @@ def test_an_empty_group_has_no_advantages() -> None:
 def test_refuses_what_is_no_number(bad: float) -> None:
     with pytest.raises(ValueError, match="not a finite number"):
         group_advantages([0.0, bad])
+
+
+def test_refuses_a_scale_or_a_floor_that_makes_no_sense() -> None:
+    with pytest.raises(ValueError, match="unknown advantage scale 'mean'"):
+        group_advantages([0.0, 1.0], scale="mean")  # type: ignore[arg-type]
+    for floor in (0.0, -1.0, math.nan):
+        with pytest.raises(ValueError, match="std_floor must be above 0"):
+            group_advantages([0.0, 1.0], scale="std", std_floor=floor)
