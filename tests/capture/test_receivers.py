@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
+import ipaddress
 import logging
+import ssl
 import subprocess
 import sys
 import threading
@@ -13,6 +16,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from otlp_receiver import OK, Receiver, Reply, receiving
 
 import arttrace
@@ -363,6 +370,47 @@ def test_the_collectors_headers_may_come_from_the_variables(tmp_path: Path, two:
     )
     assert len(two[0].spans) == 1
     assert two[0].headers[0]["x-key"] == "1"
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 that nobody has signed, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=2))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        .sign(key, hashes.SHA256())
+    )
+    folder = tmp_path_factory.mktemp("tls")
+    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return folder / "cert.pem", folder / "key.pem"
+
+
+def test_a_receiver_over_tls_is_trusted_by_its_certificate_and_not_without(
+    tmp_path: Path, certificate: tuple[Path, Path]
+) -> None:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(*certificate)
+    with receiving(tls=tls) as receiver:
+        environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, "ARTTRACE_OTLP": "1"}
+        done = run(tmp_path, **environ)
+        assert "does not answer" in done.stderr
+        assert "CERTIFICATE_VERIFY_FAILED" in done.stderr
+        assert receiver.spans == []
+        run(tmp_path, **environ, OTEL_EXPORTER_OTLP_CERTIFICATE=str(certificate[0]))
+        assert len(receiver.spans) == 2  # the earlier run's too
 
 
 def test_what_a_program_could_not_send_is_shipped_later_by_the_command(

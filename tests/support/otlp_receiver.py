@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,7 +53,7 @@ class Receiver:
 
 
 @contextmanager
-def receiving(port: int = 0, **given: Any) -> Iterator[Receiver]:
+def receiving(port: int = 0, tls: ssl.SSLContext | None = None, **given: Any) -> Iterator[Receiver]:
     """A running stand-in, for the length of a `with` block."""
     receiver = Receiver(**given)
 
@@ -88,7 +89,9 @@ def receiving(port: int = 0, **given: Any) -> Iterator[Receiver]:
         daemon_threads = True
 
     server = Server(("127.0.0.1", port), Handler)
-    receiver.url = f"http://127.0.0.1:{server.server_port}"
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    receiver.url = f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield receiver
