@@ -18,10 +18,14 @@ from trainer.learner.interface import NotFinite, Progress, Sample, StepMetrics
 from trainer.learner.memory import is_out_of_memory, let_go
 from trainer.learner.policy_model import trainable
 from trainer.learner.ranks import largest, total
-from trainer.learner.samples import PlannedStep, plan_step, split_minibatches
-from trainer.learner.state import Snapshot, load_state, save_state
+from trainer.learner.samples import PlannedStep, Row, plan_step, split_minibatches
+from trainer.learner.state import Snapshot, Weights, load_state, save_state
+from trainer.learner.versions import check_nearest, sample_of
 from trainer.output.quiet import quiet
 
+_ONE_IN = 1000
+_MEAN_SHARE = 0.1
+"""Of the bound on a token, that on the mean."""
 UNSOUND = "The weights were left as they were. Lower the learning rate, or look at the last rewards and versions."
 SMALLER = "Nothing was changed. Lower micro_batch_tokens, or use --gradient-checkpointing."
 
@@ -42,13 +46,21 @@ class StepTally:
     difference: float = 0.0
     difference_max: float = 0.0
     difference_max_current: float = 0.0
+    difference_current: float = 0.0
     compared: int = 0
+    compared_current: int = 0
+    beyond: int = 0
 
     def compare(
-        self, logps: torch.Tensor, sampled: torch.Tensor, current: torch.Tensor, temperatures: torch.Tensor
+        self,
+        logps: torch.Tensor,
+        sampled: torch.Tensor,
+        current: torch.Tensor,
+        temperatures: torch.Tensor,
+        bound: float = math.inf,
     ) -> None:
-        """Note how far the captured log-probabilities are from the learner's, as at temperature 1; only before the
-        first optimizer step."""
+        """Note how far the captured log-probabilities are from the learner's, as at temperature 1, and how many of the
+        current version's are beyond `bound`; only before the first optimizer step."""
         if self.optimizer_steps:
             return
         gap = (logps - sampled).abs() * temperatures
@@ -57,10 +69,24 @@ class StepTally:
         self.difference_max = max(self.difference_max, float(gap.max()))
         if (own := gap[current]).numel():
             self.difference_max_current = max(self.difference_max_current, float(own.max()))
+            self.difference_current += float(own.clamp(max=bound).sum())
+            self.compared_current += own.numel()
+            self.beyond += int((~(own <= bound)).sum())
 
     def gather(self) -> None:
         """Add up what the ranks have seen, apart from what is the same on all of them."""
-        sums = ("loss", "forwarded_tokens", "targets", "ratio", "clipped", "entropy", "kl", "difference", "compared")
+        sums = (
+            "loss",
+            "forwarded_tokens",
+            "beyond",
+            "targets",
+            "ratio",
+            "clipped",
+            "entropy",
+            "kl",
+            "difference",
+            "compared",
+        )
         added = total(torch.tensor([float(getattr(self, name)) for name in sums], dtype=torch.float64))
         for name, value in zip(sums, added.tolist(), strict=True):
             setattr(self, name, value)
@@ -76,6 +102,7 @@ class BaseLearner(ABC):
     optimizer: torch.optim.Optimizer
     steps: int
     progress: Progress | None = None
+    _before_last: Weights | None = None
 
     @abstractmethod
     def _train(self, plans: Sequence[PlannedStep], current_version: str | None) -> StepTally:
@@ -100,8 +127,10 @@ class BaseLearner(ABC):
         for group in self.optimizer.param_groups:
             group["lr"] = group["initial_lr"] = self.config.learning_rate_at(self.steps)
         before = Snapshot(self.model, self.optimizer) if len(plans) * self.config.epochs > 1 else None
+        weights = Weights(self.model)
         try:
             with quiet():
+                self._check_version(whole.rows, current_version)
                 tally = self._train(plans, current_version)
         except BaseException as error:
             let_go(error)  # what follows needs memory
@@ -113,6 +142,7 @@ class BaseLearner(ABC):
         finally:
             self.model.zero_grad(set_to_none=True)
         self.steps += 1
+        self._before_last = weights
         return _metrics(whole, tally, time.perf_counter() - started)
 
     def save(self, directory: Path) -> None:
@@ -122,22 +152,17 @@ class BaseLearner(ABC):
     def load(self, directory: Path) -> None:
         """Go on from what `save` wrote. Raises TrainingError when it is missing, damaged or of another shape."""
         self.steps = load_state(directory, self.model, self.optimizer, self.config)
+        policy, _, step = directory.name.rpartition("@")
+        number = int(step) - 1 if step.isdecimal() else -1
+        self._before_last = Weights.of_version(self.model, directory.with_name(f"{policy}@{number}"))
 
     def check_before_optimizer_step(self, tally: StepTally) -> None:
         """Raises TrainingError when the gradients, the agreement with the engine that sampled, or the way that the
         policy has come from its reference are not sound."""
-        bound = self.config.logprob_bound
-        tally.difference_max_current = float(largest(torch.tensor(tally.difference_max_current)))
         if not math.isfinite(float(total(torch.tensor(tally.loss)))):
             raise NotFinite("The loss is not a finite number.", UNSOUND)
-        if tally.optimizer_steps == 0 and not tally.difference_max_current <= bound:
-            raise TrainingError(
-                "The log-probabilities captured from the current policy version differ from the learner's by up to "
-                f"{tally.difference_max_current:.3g} nats; the bound is {bound:.3g}.",
-                "The engine serves other weights than the learner holds (a stale adapter, another base model, another "
-                "precision), or did not sample at temperature 1. Restart serving from the newest version; if the "
-                "precision differs on purpose, raise max_logprob_difference.",
-            )
+        if tally.optimizer_steps == 0:
+            self._check_agreement(tally)
         if self.config.max_kl is not None:
             summed, targets = total(torch.tensor([tally.kl, tally.targets], dtype=torch.float64)).tolist()
             kl = summed / max(targets, 1)
@@ -157,6 +182,49 @@ class BaseLearner(ABC):
                 "The importance mask left out every token: the policy has moved too far since it sampled them.",
                 f"Train on fresher runs (--max-staleness), or raise importance_cap above {self.config.importance_cap}.",
             )
+
+    def _check_agreement(self, tally: StepTally) -> None:
+        """Raises TrainingError when the engine's log-probabilities and the learner's differ in more than single tokens,
+        or in the mean."""
+        bound = self.config.logprob_bound
+        worst = float(largest(torch.tensor(tally.difference_max_current)))
+        counts = [tally.difference_current, float(tally.compared_current), float(tally.beyond)]
+        summed, compared, beyond = total(torch.tensor(counts, dtype=torch.float64)).tolist()
+        many = beyond > max(1, compared // _ONE_IN)
+        if not compared or not (many or math.isnan(worst) or summed / compared > bound * _MEAN_SHARE):
+            return
+        raise TrainingError(
+            "The log-probabilities captured from the current policy version differ from the learner's by up to "
+            f"{worst:.3g} nats, by {summed / compared:.3g} in the mean; the bound is {bound:.3g}, and {beyond:.0f} of "
+            f"{compared:.0f} tokens are beyond it.",
+            "The engine serves other weights than the learner holds (a stale adapter, another base model, another "
+            "precision), or did not sample at temperature 1. Restart serving from the newest version; if the "
+            "precision differs on purpose, raise --max-logprob-difference.",
+        )
+
+    def _check_version(self, rows: Sequence[Row], current_version: str | None) -> None:
+        """Raises TrainingError when the engine sampled with another version than it says."""
+        if current_version is None or not self.steps or not self.config.checks_logprobs:
+            return
+        chosen = sample_of(rows, current_version)
+        if not chosen:
+            return
+        differences = {current_version: self._squared_differences(chosen, current_version)}
+        with self.model.disable_adapter():
+            differences["the base model"] = self._squared_differences(chosen, current_version)
+        if self._before_last is not None:
+            now = Weights(self.model)
+            self._before_last.restore()
+            try:
+                differences["the version before it"] = self._squared_differences(chosen, current_version)
+            finally:
+                now.restore()
+        check_nearest(differences, current_version)
+
+    @abstractmethod
+    def _squared_differences(self, rows: Sequence[Row], current_version: str) -> list[float]:
+        """Of the tokens that the current version sampled: the squared difference of the captured log-probability to
+        that of the model as it is now, as at temperature 1 (nats squared)."""
 
     def _check_vocabulary(self, plan: PlannedStep, samples: Sequence[Sample]) -> None:
         size = self.model.get_input_embeddings().weight.shape[0]
@@ -186,5 +254,6 @@ def _metrics(plan: PlannedStep, tally: StepTally, seconds: float) -> StepMetrics
         kl=tally.kl / targets,
         logprob_difference_mean=tally.difference / max(tally.compared, 1),
         logprob_difference_max=tally.difference_max,
+        masked_tokens=tally.beyond,
         step_s=seconds,
     )

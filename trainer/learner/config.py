@@ -19,6 +19,7 @@ RANKS = (8, 16, 32, 64)
 
 _CLIP = (0.2, 0.28)
 _CLIP_GSPO = (3e-4, 4e-4)
+_NO_BOUND = 1000.0
 
 
 class LearnerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,12 +48,19 @@ class LearnerConfig(msgspec.Struct, frozen=True, kw_only=True):
       it falls linearly to a tenth; None keeps it constant.
     - `epochs`: passes over one batch; `minibatches`: optimizer steps per pass, each over its share of the trajectories.
     - `micro_batch_tokens`: at most this many tokens (distinct ones in the packed engine, padding included in the
-      other) go through the model at once; one longer row goes alone. `gradient_checkpointing` computes each layer
-      again in the backward pass instead of keeping what it computed.
-    - `lora_targets`: names of linear modules, or "all-linear" for all but the output head.
+      other) go through the model at once; one longer row goes alone. None: as many as the memory has room for. Where
+      a micro-batch turns out to need more, the packed engine halves it and goes on. `gradient_checkpointing` computes
+      each layer again in the backward pass instead of keeping what it computed; None: on CUDA.
+    - `lora_targets`: names of linear modules, or "all-linear" for all but the output head; None: all-linear, and the
+      attention alone in a mixture of experts, whose experts and router stay as they are.
     - `load_in_4bit`: the base model's weights in 4 bits (bitsandbytes, CUDA only).
-    - `max_logprob_difference`: refuse the step when a token sampled by the current version differs by more (nats);
-      None means 0.01 in float32 and 1.0 in bfloat16, where engines differ by up to 0.3.
+    - `dtype`: of the base model; None: bfloat16 on CUDA, as vLLM serves it, float32 on a CPU. The LoRA's weights and
+      their optimizer are float32 either way; beside a base model in bfloat16 they are multiplied in bfloat16.
+    - `max_logprob_difference`: a token sampled by the current version whose captured log-probability differs by more
+      (nats) is left out and counted (the trl engine counts it); the step is refused when that is more than one in a
+      thousand (and more than one), when the mean difference is above a tenth of it, or when what was captured is nearer
+      to another version than to the current one (see versions.py). None means 0.01 in float32 and 1.0 in bfloat16,
+      where engines differ by up to 0.7; 1000 and more switches the whole check off.
     """
 
     engine: Engine = "packed"
@@ -62,7 +70,7 @@ class LearnerConfig(msgspec.Struct, frozen=True, kw_only=True):
     decay: tuple[int, int] | None = None
     lora_rank: int = 16
     lora_alpha: int = 32
-    lora_targets: str | tuple[str, ...] = "all-linear"
+    lora_targets: str | tuple[str, ...] | None = None
     loss: Loss = "cispo"
     epsilon_low: float | None = None
     epsilon_high: float | None = None
@@ -79,13 +87,13 @@ class LearnerConfig(msgspec.Struct, frozen=True, kw_only=True):
     adam_betas: tuple[float, float] = (0.9, 0.999)
     adam_epsilon: float = 1e-8
     weight_decay: float = 0.0
-    micro_batch_tokens: int = 2048
-    gradient_checkpointing: bool = False
+    micro_batch_tokens: int | None = None
+    gradient_checkpointing: bool | None = None
     load_in_4bit: bool = False
     max_logprob_difference: float | None = None
     seed: int = 0
     device: Literal["cpu", "cuda"] = "cpu"
-    dtype: Dtype = "float32"
+    dtype: Dtype | None = None
 
     def learning_rate_at(self, step: int) -> float:
         """The learning rate of the step that follows `step` earlier ones."""
@@ -156,4 +164,14 @@ class LearnerConfig(msgspec.Struct, frozen=True, kw_only=True):
         """The bound in force on the difference of log-probabilities, in nats."""
         if self.max_logprob_difference is not None:
             return self.max_logprob_difference
-        return 1.0 if self.dtype == "bfloat16" else 0.01
+        return 1.0 if self.computes_in == "bfloat16" else 0.01
+
+    @property
+    def checks_logprobs(self) -> bool:
+        """Whether captured log-probabilities are compared with the learner's at all."""
+        return self.logprob_bound < _NO_BOUND
+
+    @property
+    def computes_in(self) -> Dtype:
+        """The precision of the base model: the one chosen, or the device's usual one."""
+        return self.dtype or ("bfloat16" if self.device == "cuda" else "float32")

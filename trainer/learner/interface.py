@@ -52,7 +52,8 @@ class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
     `clip_fraction`, `entropy` (nats) and `kl` (nats, k3) are means over the targets that went through the model.
     `logprob_difference_*` compare captured with recomputed log-probabilities before the step (nats, absolute), over
     the first minibatch where there are several. `clip_fraction` counts what the importance mask leaves out, too.
-    `skipped` says that the samples do not teach: nothing was changed. `step_s` is wall-clock seconds.
+    `masked_tokens` counts targets of the current version that were left out as their captured log-probability is beyond
+    the bound. `skipped` says that the samples do not teach: nothing was changed. `step_s` is wall-clock seconds.
     """
 
     loss: float = 0.0
@@ -66,6 +67,7 @@ class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
     kl: float = 0.0
     logprob_difference_mean: float = 0.0
     logprob_difference_max: float = 0.0
+    masked_tokens: int = 0
     skipped: bool = False
     step_s: float = 0.0
 

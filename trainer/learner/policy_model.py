@@ -14,7 +14,8 @@ from safetensors import SafetensorError
 
 from arttrace.errors import TrainingError
 from trainer.learner.config import LearnerConfig
-from trainer.learner.memory import is_out_of_memory
+from trainer.learner.fitting import fitted, refuse_experts
+from trainer.learner.memory import free_memory, is_out_of_memory
 
 _REFERENCE = "reference"
 _MAKE_ROOM = (
@@ -66,7 +67,7 @@ def _by_transformers(directory: Path, config: LearnerConfig) -> Any:
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
-    dtype = getattr(torch, config.dtype)
+    dtype = getattr(torch, config.computes_in)
     quantised = (
         BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
         if config.load_in_4bit
@@ -96,7 +97,7 @@ def _by_unsloth(directory: Path, config: LearnerConfig) -> Any:
         base, _ = FastLanguageModel.from_pretrained(
             str(directory),
             max_seq_length=length,
-            dtype=getattr(torch, config.dtype),
+            dtype=getattr(torch, config.computes_in),
             load_in_4bit=config.load_in_4bit,
             local_files_only=True,
         )
@@ -114,7 +115,7 @@ def _by_unsloth(directory: Path, config: LearnerConfig) -> Any:
 
 def _targets(base: torch.nn.Module, config: LearnerConfig) -> str | list[str]:
     """The LoRA's targets as PEFT takes them, which passes over a name that does not exist beside one that does."""
-    if config.lora_targets == "all-linear":
+    if config.lora_targets in (None, "all-linear"):
         return "all-linear"
     targets = [config.lora_targets] if isinstance(config.lora_targets, str) else list(config.lora_targets)
     linear = [f".{name}" for name, module in base.named_modules() if isinstance(module, torch.nn.Linear)]
@@ -126,6 +127,33 @@ def _targets(base: torch.nn.Module, config: LearnerConfig) -> str | list[str]:
                 f'lora_targets takes "all-linear" or names among {", ".join(known)}.',
             )
     return targets
+
+
+def fitted_to_machine(config: LearnerConfig, directory: Path) -> LearnerConfig:
+    """The config for a base model and this machine (fitting.py). Raises TrainingError for targets that cannot be
+    served."""
+    try:
+        shape = json.loads((directory / "config.json").read_text())
+    except (OSError, ValueError):
+        return fitted(config, {}, None)  # whoever loads the model says what is wrong with it
+    shape = {**shape, **shape.get("text_config", {})}
+    refuse_experts(config, shape)
+    weights = sum(file.stat().st_size for file in directory.glob("*.safetensors"))
+    return fitted(config, shape, None if (free := free_memory(config.device)) is None else max(free - weights, 0))
+
+
+def checkpoint_layers(causal: Any) -> None:
+    """Each layer is computed again in the backward pass."""
+    causal.gradient_checkpointing_enable({"use_reentrant": False})
+    causal.enable_input_require_grads()
+
+
+def in_its_precision(config: LearnerConfig) -> contextlib.AbstractContextManager[Any]:
+    """Inside the block a LoRA in float32 is multiplied in its base model's 16 bits."""
+    precision: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    if config.dtype == "bfloat16":
+        precision = torch.autocast(config.device, dtype=torch.bfloat16)
+    return precision
 
 
 def trainable(model: Any) -> dict[str, torch.nn.Parameter]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import torch
+from safetensors import SafetensorError
 
 from arttrace.errors import TrainingError
 from arttrace.records.policy import PolicyStep
@@ -86,18 +87,45 @@ def _fresh(directory: Path) -> dict[str, Any]:
     return {"steps": msgspec.json.decode((directory / "manifest.json").read_bytes(), type=PolicyStep).step}
 
 
-class Snapshot:
-    """Weights and optimizer as they are now, to come back to when a step turns out to be unsound."""
+class Weights:
+    """The LoRA's weights as they are now."""
 
-    def __init__(self, model: Any, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, model: Any) -> None:
         self._parameters = trainable(model)
-        self._optimizer = optimizer
         self._weights = {name: p.detach().clone() for name, p in self._parameters.items()}
-        self._state = copy.deepcopy(optimizer.state_dict())
+
+    @classmethod
+    def of_version(cls, model: Any, directory: Path) -> Weights | None:
+        """Those that a version's directory holds; None where it holds none that fit."""
+        from safetensors.torch import load_file
+
+        found = cls(model)
+        names = {name: name.replace(".default.", ".") for name in found._weights}
+        try:
+            saved = load_file(str(directory / _ADAPTER))
+            found._weights = {
+                name: saved[names[name]].to(tensor).reshape(tensor.shape) for name, tensor in found._weights.items()
+            }
+        except (OSError, KeyError, RuntimeError, SafetensorError):
+            return None
+        return found
 
     def restore(self) -> None:
         """Make them so again."""
         with torch.no_grad():
             for name, parameter in self._parameters.items():
                 parameter.copy_(self._weights[name])
+
+
+class Snapshot:
+    """Weights and optimizer as they are now, to come back to when a step turns out to be unsound."""
+
+    def __init__(self, model: Any, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._weights = Weights(model)
+        self._state = copy.deepcopy(optimizer.state_dict())
+
+    def restore(self) -> None:
+        """Make them so again."""
+        self._weights.restore()
         self._optimizer.load_state_dict(self._state)

@@ -17,7 +17,7 @@ import torch
 from arttrace.errors import TrainingError
 from trainer.learner.config import LearnerConfig
 from trainer.learner.memory import is_out_of_memory
-from trainer.learner.policy_model import load_policy, make_optimizer, trainable
+from trainer.learner.policy_model import fitted_to_machine, load_policy, make_optimizer, trainable
 from trainer.learner.state import load_state, save_state
 from trainer.offline.plan import OfflinePlan, Tell
 from trainer.offline.render import Example, shared_context
@@ -60,7 +60,7 @@ class OfflineLearner:
 
     def __init__(self, base_model: Path, config: LearnerConfig) -> None:
         """Raises TrainingError when the model cannot be loaded or the config makes no sense."""
-        self.config = config.checked()
+        self.config = fitted_to_machine(config.checked(), base_model)
         self.steps = 0
         with quiet():
             self.model = load_policy(base_model, self.config)

@@ -24,11 +24,12 @@ _OPTIONS: dict[str, tuple[Any, str]] = {
     "minibatches": (int, "Optimizer steps per pass."),
     "lora_rank": (int, "Rank of the adapter."),
     "lora_alpha": (int, "Scale of the adapter, divided by its rank."),
-    "micro_batch_tokens": (int, "Tokens that go through the model at once."),
-    "gradient_checkpointing": (bool, "Less memory for more time."),
+    "micro_batch_tokens": (int, "Tokens that go through the model at once; as many as fit without."),
+    "gradient_checkpointing": (bool, "Less memory for more time; on CUDA unless --no-gradient-checkpointing."),
     "load_in_4bit": (bool, "Base model's weights in 4 bits (CUDA)."),
     "device": (click.Choice(["cpu", "cuda"]), "Where to train."),
-    "dtype": (click.Choice(get_args(Dtype)), "Precision of the base model."),
+    "dtype": (click.Choice(get_args(Dtype)), "Precision of the base model; bfloat16 on CUDA, else float32."),
+    "max_logprob_difference": (float, "How far a captured log-probability may be from the learner's, in nats."),
     "seed": (int, "Seed of the adapter's first weights."),
 }
 
@@ -47,7 +48,8 @@ def learner_options(function: Callable[..., Any]) -> Callable[..., Any]:
         usual = getattr(default, name)
         shown = meaning if usual is None else f"{meaning}  [default: {usual}]"
         if kind is bool:
-            command = click.option(flag, name, is_flag=True, default=None, help=meaning)(command)
+            both = flag if usual is not None else f"{flag}/--no-{flag[2:]}"
+            command = click.option(both, name, is_flag=True, default=None, help=meaning)(command)
         else:
             command = click.option(flag, name, type=kind, help=shown)(command)
     return command

@@ -20,14 +20,26 @@ import torch
 from arttrace.errors import TrainingError
 from trainer.learner.base import BaseLearner, StepTally
 from trainer.learner.config import LearnerConfig
+from trainer.learner.memory import is_out_of_memory, let_go
 from trainer.learner.packed.attention import NAME, visiting
 from trainer.learner.packed.forest import Block, Forest, plant, split_forests
 from trainer.learner.packed.head import log_probabilities
 from trainer.learner.packed.losses import Before, loss_terms, trajectory_sums
-from trainer.learner.policy_model import as_reference, load_policy, make_optimizer, trainable
+from trainer.learner.policy_model import (
+    as_reference,
+    checkpoint_layers,
+    fitted_to_machine,
+    in_its_precision,
+    load_policy,
+    make_optimizer,
+    trainable,
+)
 from trainer.learner.ranks import rank_and_count, total
-from trainer.learner.samples import PlannedStep
+from trainer.learner.samples import PlannedStep, Row
 from trainer.output.quiet import quiet
+
+_SMALLEST = 256
+"""Tokens of the smallest micro-batch that is tried when memory runs out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +57,15 @@ class PackedLearner(BaseLearner):
     def __init__(self, base_model: Path, config: LearnerConfig | None = None) -> None:
         """Raises TrainingError when the model cannot be loaded or packed, or the config makes no sense."""
         self.base_model = base_model
-        self.config = (config or LearnerConfig()).checked()
+        self.config = fitted_to_machine((config or LearnerConfig()).checked(), base_model)
+        self._budget = self.config.micro_batch_tokens or 1
         self.steps = 0
         with quiet():
             self.model = load_policy(base_model, self.config, NAME)
         self.model.eval()  # no dropout
         causal = self.model.get_base_model()
         if self.config.gradient_checkpointing:
-            causal.gradient_checkpointing_enable({"use_reentrant": False})
-            causal.enable_input_require_grads()
+            checkpoint_layers(causal)
             self.model.train()
         self.optimizer = make_optimizer(self.model, self.config)
         self._decoder, self._head = causal.get_decoder(), causal.get_output_embeddings()
@@ -63,23 +75,42 @@ class PackedLearner(BaseLearner):
         """Raises TrainingError when the model computes something that this engine would leave out."""
         config = causal.config.get_text_config()
         ids = torch.arange(min(4, config.vocab_size), device=self.config.device)
-        with torch.no_grad(), visiting([Block(0, len(ids), ids[:0])]) as visit:
+        with torch.no_grad(), visiting([Block(0, len(ids), ids[:0])]) as visit, in_its_precision(self.config):
             hidden = self._decoder(input_ids=ids[None], position_ids=ids[None], use_cache=False).last_hidden_state
             logits = causal(input_ids=ids[None], position_ids=ids[None], use_cache=False).logits
+            headed = self._head(hidden)
         if visit.layers != 2 * config.num_hidden_layers:
             raise TrainingError(
                 f"The packed engine cannot train {type(causal).__name__}: not all of its {config.num_hidden_layers} "
                 "layers use the attention that transformers lets one choose.",
                 "Train with --engine trl.",
             )
-        if not torch.allclose(logits, self._head(hidden), atol=1e-4, rtol=1e-3):
+        loose = self.config.dtype == "bfloat16"
+        if not torch.allclose(logits, headed, atol=2e-2 if loose else 1e-4, rtol=2e-2 if loose else 1e-3):
             raise TrainingError(
                 f"The packed engine cannot train {type(causal).__name__}: it changes its logits after its output head.",
                 "Train with --engine trl.",
             )
 
     def _train(self, plans: Sequence[PlannedStep], current_version: str | None) -> StepTally:
-        tally = StepTally()
+        while True:
+            tally = StepTally()
+            try:
+                return self._train_within(plans, current_version, tally)
+            except RuntimeError as error:
+                if tally.optimizer_steps or self._budget <= _SMALLEST or not self._may_retreat(error):
+                    raise
+                let_go(error)
+            self.model.zero_grad(set_to_none=True)
+            if self.config.device == "cuda":
+                torch.cuda.empty_cache()
+            self._budget //= 2  # for the steps to come as well
+
+    def _may_retreat(self, error: BaseException) -> bool:
+        """Whether smaller micro-batches may help; the ranks of several must take the same ones."""
+        return is_out_of_memory(error) and rank_and_count()[1] == 1
+
+    def _train_within(self, plans: Sequence[PlannedStep], current_version: str | None, tally: StepTally) -> StepTally:
         minibatches = [self._prepare(plan, current_version, several=len(plans) > 1) for plan in plans]
         tally.forwarded_tokens = sum(forest.token_ids.numel() for one in minibatches for forest in one.forests)
         tell = self.progress(self.config.epochs * int(tally.forwarded_tokens)) if self.progress else None
@@ -97,12 +128,22 @@ class PackedLearner(BaseLearner):
         tally.gather()
         return tally
 
+    def _squared_differences(self, rows: Sequence[Row], current_version: str) -> list[float]:
+        dtype = torch.float64 if self.config.dtype == "float64" else torch.float32
+        found: list[float] = []
+        for run in split_forests(rows, self._budget):
+            forest = plant(run, current_version=current_version, device=self.config.device, dtype=dtype)
+            with torch.no_grad():
+                gap = (self._score(forest)[0] - forest.logprobs) * forest.temperatures[forest.prediction]
+            found += (gap[forest.current].double() ** 2).tolist()
+        return found
+
     def _prepare(self, plan: PlannedStep, current_version: str | None, *, several: bool) -> _Minibatch:
         """Forests, and the log-probabilities that the step itself would change: the policy's now, the reference's."""
         config = self.config
         dtype = torch.float64 if config.dtype == "float64" else torch.float32
         rank, ranks = rank_and_count()
-        runs = split_forests(plan.rows, config.micro_batch_tokens)
+        runs = split_forests(plan.rows, self._budget)
         forests = tuple(
             plant(run, current_version=current_version, device=config.device, dtype=dtype) for run in runs[rank::ranks]
         )
@@ -153,6 +194,7 @@ class PackedLearner(BaseLearner):
                     sums = trajectory_sums(moved, [forest.trajectory], plan.samples, config.device)
                     shifts = sums[0] / sums[1].clamp(min=1)
                 known = replace(known, trajectory_shift=shifts[forest.trajectory].to(logps.dtype))
+            self._leave_out_strangers(forest, logps.detach(), tally)
             terms = loss_terms(config, logps, forest.advantages, known)
             loss = (forest.weights * terms.loss).sum() / plan.normaliser
             loss.backward()
@@ -161,8 +203,15 @@ class PackedLearner(BaseLearner):
         tally.clipped += int(terms.clipped.sum())
         tally.entropy += float(entropies.sum())
         tally.kl += float(terms.kl.sum())
-        tally.compare(logps.detach(), known.sampled, forest.current, forest.temperatures[forest.prediction])
+        heat = forest.temperatures[forest.prediction]
+        tally.compare(logps.detach(), known.sampled, forest.current, heat, config.logprob_bound)
         return float(loss.detach())
+
+    def _leave_out_strangers(self, forest: Forest, logps: torch.Tensor, tally: StepTally) -> None:
+        """Targets of the current version beyond the bound get no weight, in this pass and the later ones."""
+        if tally.optimizer_steps == 0 and bool(forest.current.any()):
+            gap = (logps - forest.logprobs).abs() * forest.temperatures[forest.prediction]
+            forest.weights.masked_fill_(forest.current & ~(gap <= self.config.logprob_bound), 0.0)
 
     def _trajectory_shifts(self, minibatch: _Minibatch) -> torch.Tensor | None:
         """For gspo over several forests, in which a trajectory may be split: its mean log-ratio, (samples,)."""
@@ -184,7 +233,7 @@ class PackedLearner(BaseLearner):
 
     def _score(self, forest: Forest) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probability and entropy at each target, both (M,)."""
-        with visiting(forest.blocks):
+        with visiting(forest.blocks), in_its_precision(self.config):
             hidden = self._decoder(
                 input_ids=forest.token_ids[None], position_ids=forest.positions[None], use_cache=False
             ).last_hidden_state[0]

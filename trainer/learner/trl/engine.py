@@ -11,8 +11,8 @@ import torch
 from arttrace.errors import TrainingError
 from trainer.learner.base import BaseLearner, StepTally
 from trainer.learner.config import LearnerConfig
-from trainer.learner.policy_model import load_policy, make_optimizer
-from trainer.learner.samples import PlannedStep, pad_rows, split_rows
+from trainer.learner.policy_model import checkpoint_layers, fitted_to_machine, load_policy, make_optimizer
+from trainer.learner.samples import PlannedStep, Row, pad_rows, split_rows
 from trainer.learner.trl.trainer import GivenTrajectoriesTrainer
 from trainer.output.quiet import quiet
 
@@ -23,7 +23,7 @@ class TrlLearner(BaseLearner):
     def __init__(self, base_model: Path, config: LearnerConfig | None = None) -> None:
         """Raises TrainingError when the model cannot be loaded or the config makes no sense."""
         self.base_model = base_model
-        self.config = (config or LearnerConfig()).checked()
+        self.config = fitted_to_machine((config or LearnerConfig()).checked(), base_model)
         if self.config.importance != "clip":
             raise TrainingError(
                 f"The trl engine has no importance correction {self.config.importance!r}.",
@@ -33,6 +33,8 @@ class TrlLearner(BaseLearner):
         self._scratch = tempfile.TemporaryDirectory(prefix="arttrace-learner-")
         with quiet():
             self.model = load_policy(base_model, self.config)
+            if self.config.gradient_checkpointing:
+                checkpoint_layers(self.model.get_base_model())
             self.optimizer = make_optimizer(self.model, self.config)
             self._trainer = GivenTrajectoriesTrainer(
                 self.model, self.optimizer, self.config, self.check_before_optimizer_step, Path(self._scratch.name)
@@ -50,7 +52,7 @@ class TrlLearner(BaseLearner):
                     device=self.config.device,
                     dtype=torch.float64 if self.config.dtype == "float64" else torch.float32,
                 )
-                for rows in split_rows(plan.rows, self.config.micro_batch_tokens)
+                for rows in split_rows(plan.rows, self.config.micro_batch_tokens or 1)
             ]
             tally.forwarded_tokens += sum(batch.token_ids.numel() for batch in batches)
             minibatches.append(self._trainer.prepare(batches, plan.normaliser))
@@ -58,6 +60,15 @@ class TrlLearner(BaseLearner):
             for minibatch in minibatches:
                 self._trainer.optimise(minibatch, tally)
         return tally
+
+    def _squared_differences(self, rows: Sequence[Row], current_version: str) -> list[float]:
+        dtype = torch.float64 if self.config.dtype == "float64" else torch.float32
+        found: list[float] = []
+        for part in split_rows(rows, self.config.micro_batch_tokens or 1):
+            batch = pad_rows(part, current_version=current_version, device=self.config.device, dtype=dtype)
+            gap = self._trainer.differences(batch)
+            found += (gap[batch.current & (batch.weights > 0)].double() ** 2).tolist()
+        return found
 
     def _check_rows(self, plan: PlannedStep) -> None:
         if self.config.loss == "gspo" and len({row.trajectory for row in plan.rows}) < len(plan.rows):

@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader
 
 from trainer.learner.base import StepTally
 from trainer.learner.config import LearnerConfig
-from trainer.learner.policy_model import as_reference
+from trainer.learner.policy_model import as_reference, in_its_precision
 from trainer.learner.samples import MicroBatch
 from trainer.output.quiet import import_trl
 
@@ -140,7 +140,7 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         The output head sees the chosen positions only: a hook picks them from its input, so that whatever the model
         does to its logits afterwards (scaling, soft-capping) still happens.
         """
-        with _only_positions(self.model.get_output_embeddings(), targets):
+        with _only_positions(self.model.get_output_embeddings(), targets), in_its_precision(self.learner_config):
             logits = self.model(input_ids=token_ids[:, :-1], use_cache=False).logits
         logits = logits.reshape(-1, logits.shape[-1])
         if logits.dtype in (torch.bfloat16, torch.float16):
@@ -153,6 +153,15 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
             entropy = total - (torch.exp(logits - total.unsqueeze(-1)) * logits).sum(-1)
         empty = logits.new_zeros(targets.shape)
         return empty.masked_scatter(targets, chosen - total), empty.masked_scatter(targets, entropy)
+
+    def differences(self, batch: MicroBatch) -> torch.Tensor:
+        """How far the captured log-probabilities of the targets are from the model's as it is now, as at temperature 1;
+        shape (B, L-1), 0 elsewhere."""
+        targets = batch.weights > 0
+        self._temperatures = batch.temperatures
+        with torch.no_grad():
+            logps, _ = self._score(batch.token_ids, targets)
+        return (logps - batch.logprobs) * targets * batch.temperatures
 
     def _count(self, inputs: dict[str, torch.Tensor], loss: float) -> None:
         assert self._targets is not None
@@ -175,7 +184,8 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
             to_base = (inputs["ref_per_token_logps"] - self._logps)[targets]
             tally.kl += float((to_base.exp() - to_base - 1).sum())
         captured, current = inputs["old_per_token_logps"][targets], inputs["current"][targets]
-        tally.compare(self._logps[targets], captured, current, inputs["temperatures"][targets])
+        heat, bound = inputs["temperatures"][targets], self.learner_config.logprob_bound
+        tally.compare(self._logps[targets], captured, current, heat, bound)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Called by transformers after each optimizer step, and once more at the end of a run without `grad_norm`."""

@@ -1,0 +1,167 @@
+"""Whether the engine sampled with the weights that the learner holds: single tokens, means, and the wrong version."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from arttrace.errors import TrainingError
+from arttrace.records.sequence import TokenSequence
+from trainer.learner.base import BaseLearner
+from trainer.learner.config import LearnerConfig
+from trainer.learner.interface import Sample
+from trainer.learner.packed.engine import PackedLearner
+from trainer.learner.policy_model import trainable
+from trainer.learner.trl.engine import TrlLearner
+from trainer.learner.versions import check_nearest
+
+BFLOAT16 = LearnerConfig(lora_rank=8, learning_rate=1e-3, max_logprob_difference=1.0)
+"""The bounds of bfloat16, which a neighbouring version passes."""
+
+
+def scored(learner: BaseLearner, version: str, *, runs: int = 24, seed: int = 0, noise: float = 0.0) -> list[Sample]:
+    """Random answers with the log-probabilities that the learner computes now, as an engine with some noise gives
+    them."""
+    rng, found = random.Random(seed), []
+    for number in range(runs):
+        ids = [rng.randrange(48) for _ in range(14)]
+        with torch.no_grad():
+            logits = learner.model(input_ids=torch.tensor([ids])).logits[0].float()
+        logps = torch.log_softmax(logits, -1)
+        own = [float(logps[at - 1, ids[at]]) + rng.gauss(0, noise) if at > 3 else None for at in range(14)]
+        found.append(
+            TokenSequence(
+                trajectory_id=f"t{number}",
+                revision="r",
+                agent_id="root",
+                token_ids=tuple(ids),
+                trained=tuple(int(at > 3) for at in range(14)),
+                logprobs=tuple(own),
+                versions=tuple(0 if at > 3 else -1 for at in range(14)),
+                policy_versions=(version,),
+                call_ids=("c",),
+            )
+        )
+    return [Sample((one,), (-1.0) ** at) for at, one in enumerate(found)]
+
+
+def as_sampled_by(samples: list[Sample], version: str) -> list[Sample]:
+    return [
+        Sample(tuple(msgspec.structs.replace(q, policy_versions=(version,)) for q in one.sequences), one.advantage)
+        for one in samples
+    ]
+
+
+def with_logprob(sample: Sample, at: int, value: float) -> Sample:
+    (sequence,) = sample.sequences
+    logprobs = tuple(value if place == at else logprob for place, logprob in enumerate(sequence.logprobs))
+    return Sample((msgspec.structs.replace(sequence, logprobs=logprobs),), sample.advantage)
+
+
+@pytest.mark.parametrize("engine", [PackedLearner, TrlLearner])
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_an_adapter_that_is_one_step_stale_is_found_within_the_bounds(
+    engine: type[BaseLearner], base_model: Path, noise: float
+) -> None:
+    learner = engine(base_model, msgspec.structs.replace(BFLOAT16, learning_rate=2e-2))
+    stale = scored(learner, "p@0", noise=noise)
+    learner.step(stale, current_version="p@0")
+    stale = scored(learner, "p@1", noise=noise, seed=1)
+    learner.step(scored(learner, "p@1", noise=noise, seed=2), current_version="p@1")
+    before = {name: weight.detach().clone() for name, weight in trainable(learner.model).items()}
+    with pytest.raises(TrainingError, match="captured from p@2 are those of the version before it"):
+        learner.step(as_sampled_by(stale, "p@2"), current_version="p@2")
+    assert all(torch.equal(weight, before[name]) for name, weight in trainable(learner.model).items())
+    assert learner.steps == 2
+    learner.step(scored(learner, "p@2", noise=noise, seed=3), current_version="p@2")
+
+
+def test_an_engine_that_serves_the_base_model_is_found(base_model: Path) -> None:
+    learner = PackedLearner(base_model, msgspec.structs.replace(BFLOAT16, learning_rate=5e-3))
+    for step in range(3):
+        learner.step(scored(learner, f"p@{step}", seed=step), current_version=f"p@{step}")
+    with learner.model.disable_adapter():
+        base = scored(learner, "p@3", seed=9, noise=0.01)
+    with pytest.raises(TrainingError, match="are those of the base model"):
+        learner.step(base, current_version="p@3")
+
+
+def test_a_learner_that_was_loaded_knows_the_version_before(base_model: Path, tmp_path: Path) -> None:
+    learner = PackedLearner(base_model, msgspec.structs.replace(BFLOAT16, learning_rate=2e-2))
+    for step in range(2):
+        stale = scored(learner, f"p@{step}", seed=step)
+        learner.step(stale, current_version=f"p@{step}")
+        (tmp_path / f"p@{step + 1}").mkdir()
+        learner.save(tmp_path / f"p@{step + 1}")
+    again = PackedLearner(base_model, learner.config)
+    again.load(tmp_path / "p@2")
+    with pytest.raises(TrainingError, match="the version before it"):
+        again.step(as_sampled_by(stale, "p@2"), current_version="p@2")
+
+
+def test_steps_on_what_the_current_version_sampled_are_never_refused(base_model: Path) -> None:
+    for rate, noise in ((1e-6, 1e-5), (1e-4, 0.05), (1e-3, 0.1)):
+        learner = PackedLearner(base_model, msgspec.structs.replace(BFLOAT16, learning_rate=rate))
+        for step in range(12):
+            samples = scored(learner, f"p@{step}", seed=step, noise=noise, runs=8)
+            learner.step(samples, current_version=f"p@{step}")
+
+
+@pytest.mark.parametrize("engine", [PackedLearner, TrlLearner])
+def test_one_token_beyond_the_bound_is_counted_and_ends_nothing(engine: type[BaseLearner], base_model: Path) -> None:
+    learner = engine(base_model, LearnerConfig(lora_rank=8, max_logprob_difference=0.5))
+    samples = scored(learner, "p@0")
+    off = with_logprob(samples[0], 5, -9.0)
+    metrics = learner.step([off, *samples[1:]], current_version="p@0")
+    assert metrics.masked_tokens == 1
+    two = [with_logprob(samples[0], 5, -19.0), with_logprob(samples[1], 5, -19.0), *samples[2:]]
+    learner = engine(base_model, LearnerConfig(lora_rank=8, max_logprob_difference=0.5))
+    with pytest.raises(TrainingError, match=r"the bound is 0\.5, and 2 of 240 tokens are beyond it"):
+        learner.step(two, current_version="p@0")
+
+
+def test_a_token_beyond_the_bound_pushes_nothing(base_model: Path) -> None:
+    """The packed engine's gradient is that of the same batch in which the token was never a target."""
+    found = []
+    for trained in (True, False):
+        learner = PackedLearner(base_model, LearnerConfig(lora_rank=8, max_logprob_difference=0.5, loss="dr_grpo"))
+        samples = scored(learner, "p@0", runs=4)
+        samples[0] = with_logprob(samples[0], 5, -9.0)
+        if not trained:
+            (sequence,) = samples[0].sequences
+            flags = tuple(0 if at == 5 else flag for at, flag in enumerate(sequence.trained))
+            versions = tuple(-1 if at == 5 else version for at, version in enumerate(sequence.versions))
+            sequence = msgspec.structs.replace(sequence, trained=flags, versions=versions)
+            samples[0] = Sample((sequence,), samples[0].advantage)
+        learner.step(samples, current_version="p@0")
+        found.append(torch.cat([weight.detach().flatten() for _, weight in sorted(trainable(learner.model).items())]))
+    assert torch.allclose(*found, atol=1e-7)
+
+
+def test_a_mean_that_is_off_is_refused_though_no_token_is(base_model: Path) -> None:
+    learner = PackedLearner(base_model, LearnerConfig(lora_rank=8, max_logprob_difference=0.5))
+    samples = [
+        Sample(
+            tuple(
+                msgspec.structs.replace(q, logprobs=tuple(None if p is None else p - 0.1 for p in q.logprobs))
+                for q in one.sequences
+            ),
+            one.advantage,
+        )
+        for one in scored(learner, "p@0")
+    ]
+    with pytest.raises(TrainingError, match=r"by 0\.1 in the mean"):
+        learner.step(samples, current_version="p@0")
+
+
+def test_few_tokens_and_near_versions_decide_nothing() -> None:
+    rng = random.Random(1)
+    own = [rng.gauss(0, 1) ** 2 for _ in range(64)]
+    check_nearest({"p@2": own, "the base model": [value * 0.95 for value in own]}, "p@2")
+    check_nearest({"p@2": [1.0, 0.0] * 16, "the base model": [0.0, 0.9] * 16}, "p@2")
+    with pytest.raises(TrainingError, match="are those of the base model"):
+        check_nearest({"p@2": own, "the base model": [value * 0.5 for value in own]}, "p@2")

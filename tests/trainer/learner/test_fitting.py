@@ -1,0 +1,130 @@
+"""What machine and base model decide where the config leaves it open, and what happens when it was too much."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from arttrace.errors import TrainingError
+from trainer.learner.config import LearnerConfig
+from trainer.learner.fitting import fitted, refuse_experts
+from trainer.learner.interface import Sample
+from trainer.learner.packed.engine import PackedLearner
+from trainer.learner.policy_model import trainable
+
+QWEN_4B = {"num_hidden_layers": 36, "hidden_size": 2560, "intermediate_size": 9728}
+QWEN_30B_A3B = {"num_hidden_layers": 48, "hidden_size": 2048, "intermediate_size": 6144, "num_experts": 128}
+GIB = 1 << 30
+
+
+def test_a_cpu_keeps_full_precision_and_a_card_takes_that_of_the_engine() -> None:
+    cpu = fitted(LearnerConfig(), QWEN_4B, 16 * GIB)
+    card = fitted(LearnerConfig(device="cuda"), QWEN_4B, 100 * GIB)
+    assert (cpu.dtype, cpu.gradient_checkpointing, cpu.lora_targets) == ("float32", False, "all-linear")
+    assert (card.dtype, card.gradient_checkpointing, card.lora_targets) == ("bfloat16", True, "all-linear")
+    assert (LearnerConfig().logprob_bound, LearnerConfig(device="cuda").logprob_bound) == (0.01, 1.0)
+
+
+def test_micro_batches_fill_the_memory_that_is_free() -> None:
+    card = LearnerConfig(device="cuda")
+    sizes = [fitted(card, QWEN_4B, free * GIB).micro_batch_tokens for free in (1, 16, 40, 120)]
+    assert sizes == sorted(sizes)
+    assert sizes[0] == 2048
+    assert sizes[-1] == 65_536
+    assert fitted(LearnerConfig(), {"num_hidden_layers": 2, "hidden_size": 64}, 8 * GIB).micro_batch_tokens == 16_384
+    assert fitted(LearnerConfig(), QWEN_4B, None).micro_batch_tokens == 2048
+    assert fitted(LearnerConfig(micro_batch_tokens=100), QWEN_4B, 8 * GIB).micro_batch_tokens == 100
+
+
+def test_what_was_chosen_stays() -> None:
+    chosen = LearnerConfig(
+        device="cuda", dtype="float32", gradient_checkpointing=False, micro_batch_tokens=7, lora_targets="q_proj"
+    )
+    assert fitted(chosen, QWEN_30B_A3B, GIB) == chosen
+
+
+def test_a_mixture_of_experts_is_trained_in_its_attention_alone() -> None:
+    assert fitted(LearnerConfig(), QWEN_30B_A3B, None).lora_targets == ("q_proj", "k_proj", "v_proj", "o_proj")
+    refuse_experts(LearnerConfig(lora_targets=("q_proj", "o_proj")), QWEN_30B_A3B)
+    for targets in ("all-linear", ("q_proj", "gate")):
+        with pytest.raises(TrainingError, match="mixture of 128 experts") as raised:
+            refuse_experts(LearnerConfig(lora_targets=targets), QWEN_30B_A3B)
+        assert "lora_targets" in str(raised.value)
+    refuse_experts(LearnerConfig(lora_targets="all-linear"), QWEN_4B)
+
+
+def test_a_small_mixture_of_experts_is_trained_without_its_experts(
+    tmp_path: Path, make_samples: Callable[[int], list[Sample]]
+) -> None:
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    torch.manual_seed(0)
+    config = Qwen3MoeConfig(
+        vocab_size=48, hidden_size=32, intermediate_size=48, moe_intermediate_size=16, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=16, num_experts=4, num_experts_per_tok=2,
+        initializer_range=0.2, max_position_embeddings=128,
+    )  # fmt: skip
+    Qwen3MoeForCausalLM(config).save_pretrained(tmp_path)
+    learner = PackedLearner(tmp_path, LearnerConfig(lora_rank=8, max_logprob_difference=1e9))
+    assert all("self_attn" in name for name in trainable(learner.model))
+    before = {name: weight.detach().clone() for name, weight in trainable(learner.model).items()}
+    learner.step(make_samples(0))
+    assert any(not torch.equal(weight, before[name]) for name, weight in trainable(learner.model).items())
+    with pytest.raises(TrainingError, match="mixture of 4 experts"):
+        PackedLearner(tmp_path, LearnerConfig(lora_rank=8, lora_targets="all-linear"))
+
+
+def test_when_memory_runs_out_smaller_micro_batches_give_the_same_step(
+    base_model: Path, make_samples: Callable[[int], list[Sample]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fault is a stand-in for memory that is truly full: it comes whenever a forest has more than 600 tokens."""
+    config = LearnerConfig(lora_rank=8, max_logprob_difference=1e9, dtype="float64", kl_weight=0.1, loss="gspo")
+    samples = [sample for seed in range(40) for sample in make_samples(seed)]
+    whole = PackedLearner(base_model, config)
+    expected = whole.step(samples)
+    learner = PackedLearner(base_model, config)
+    accumulate, refused = learner._accumulate, []
+
+    def full(forest: Any, *rest: Any) -> float:
+        loss = accumulate(forest, *rest)
+        if forest.token_ids.numel() > 600:
+            refused.append(forest.token_ids.numel())
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return loss
+
+    monkeypatch.setattr(learner, "_accumulate", full)
+    metrics = learner.step(samples)
+    assert refused
+    assert metrics.loss == pytest.approx(expected.loss, abs=1e-9)
+    assert metrics.trained_tokens == expected.trained_tokens
+    for name, weight in trainable(learner.model).items():
+        torch.testing.assert_close(weight, trainable(whole.model)[name], rtol=1e-6, atol=1e-9)
+    refused.clear()
+    learner.step(samples)
+    assert not refused, "later steps begin with what fits"
+
+
+def test_memory_that_is_never_enough_is_an_error_with_what_to_lower(
+    base_model: Path, make_samples: Callable[[int], list[Sample]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = PackedLearner(base_model, LearnerConfig(lora_rank=8, max_logprob_difference=1e9))
+
+    def full(*_: Any) -> float:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(learner, "_accumulate", full)
+    with pytest.raises(TrainingError, match="more memory than there is") as raised:
+        learner.step(make_samples(0))
+    assert "--gradient-checkpointing" in str(raised.value)
+
+
+def test_a_fitted_config_is_what_a_version_keeps(base_model: Path) -> None:
+    learner = PackedLearner(base_model, LearnerConfig(lora_rank=8))
+    kept = json.loads(msgspec.json.encode(learner.config))
+    assert None not in (kept["dtype"], kept["micro_batch_tokens"], kept["gradient_checkpointing"], kept["lora_targets"])
