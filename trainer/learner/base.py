@@ -18,7 +18,7 @@ from trainer.learner.interface import NotFinite, Progress, Sample, StepMetrics
 from trainer.learner.memory import is_out_of_memory, let_go
 from trainer.learner.policy_model import trainable
 from trainer.learner.ranks import largest, total
-from trainer.learner.samples import PlannedStep, Row, plan_step, split_minibatches
+from trainer.learner.samples import PlannedStep, TokenRow, plan_step, split_minibatches
 from trainer.learner.state import Snapshot, Weights, load_state, save_state
 from trainer.learner.versions import check_nearest, sample_of
 from trainer.output.quiet import quiet
@@ -202,7 +202,7 @@ class BaseLearner(ABC):
             "precision differs on purpose, raise --max-logprob-difference.",
         )
 
-    def _check_version(self, rows: Sequence[Row], current_version: str | None) -> None:
+    def _check_version(self, rows: Sequence[TokenRow], current_version: str | None) -> None:
         """Raises TrainingError when the engine sampled with another version than it says."""
         if current_version is None or not self.steps or not self.config.checks_logprobs:
             return
@@ -222,7 +222,7 @@ class BaseLearner(ABC):
         check_nearest(differences, current_version)
 
     @abstractmethod
-    def _squared_differences(self, rows: Sequence[Row], current_version: str) -> list[float]:
+    def _squared_differences(self, rows: Sequence[TokenRow], current_version: str) -> list[float]:
         """Of the tokens that the current version sampled: the squared difference of the captured log-probability to
         that of the model as it is now, as at temperature 1 (nats squared)."""
 

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from arttrace.errors import TrainingError
-from trainer.learner.samples import Row
+from trainer.learner.samples import TokenRow
 
 MARGIN = 1.1
 """How many times nearer another version must be. On a tiny LoRA over 54 settings of rate and noise this margin decided
@@ -25,14 +25,14 @@ _SHARE, _LEAST_TOKENS = 24, 256
 """One token in so many is looked at, and no fewer than so many: more would slow the step down."""
 
 
-def sample_of(rows: Sequence[Row], current_version: str | None) -> list[Row]:
+def sample_of(rows: Sequence[TokenRow], current_version: str | None) -> list[TokenRow]:
     """Some of the rows that the current version sampled, the shortest first; none where there are too few targets."""
     own = sorted(
         (row for row in rows if current_version is not None and current_version in row.versions),
         key=lambda row: (len(row.token_ids), row.token_ids),
     )
     budget = max(_LEAST_TOKENS, sum(len(row.token_ids) for row in rows) // _SHARE)
-    chosen: list[Row] = []
+    chosen: list[TokenRow] = []
     targets = 0
     for row in own:
         if chosen and targets >= LEAST_TARGETS and budget < len(row.token_ids):
@@ -56,5 +56,5 @@ def check_nearest(differences: Mapping[str, Sequence[float]], current: str) -> N
         raise TrainingError(
             f"The log-probabilities captured from {current} are those of {nearest}: mean squared difference "
             f"{others[nearest]:.3g} to it, {statistics.fmean(own):.3g} to {current}.",
-            "The engine serves other weights than it says: restart `arttrace serve`, and train on what is sampled then.",
+            "The engine serves other weights than it says: restart `arttrace serve`, train on what is sampled then.",
         )

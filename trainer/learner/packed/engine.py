@@ -35,7 +35,7 @@ from trainer.learner.policy_model import (
     trainable,
 )
 from trainer.learner.ranks import rank_and_count, total
-from trainer.learner.samples import PlannedStep, Row
+from trainer.learner.samples import PlannedStep, TokenRow
 from trainer.output.quiet import quiet
 
 _SMALLEST = 256
@@ -128,7 +128,7 @@ class PackedLearner(BaseLearner):
         tally.gather()
         return tally
 
-    def _squared_differences(self, rows: Sequence[Row], current_version: str) -> list[float]:
+    def _squared_differences(self, rows: Sequence[TokenRow], current_version: str) -> list[float]:
         dtype = torch.float64 if self.config.dtype == "float64" else torch.float32
         found: list[float] = []
         for run in split_forests(rows, self._budget):

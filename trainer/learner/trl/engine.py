@@ -12,7 +12,7 @@ from arttrace.errors import TrainingError
 from trainer.learner.base import BaseLearner, StepTally
 from trainer.learner.config import LearnerConfig
 from trainer.learner.policy_model import checkpoint_layers, fitted_to_machine, load_policy, make_optimizer
-from trainer.learner.samples import PlannedStep, Row, pad_rows, split_rows
+from trainer.learner.samples import PlannedStep, TokenRow, pad_rows, split_rows
 from trainer.learner.trl.trainer import GivenTrajectoriesTrainer
 from trainer.output.quiet import quiet
 
@@ -61,7 +61,7 @@ class TrlLearner(BaseLearner):
                 self._trainer.optimise(minibatch, tally)
         return tally
 
-    def _squared_differences(self, rows: Sequence[Row], current_version: str) -> list[float]:
+    def _squared_differences(self, rows: Sequence[TokenRow], current_version: str) -> list[float]:
         dtype = torch.float64 if self.config.dtype == "float64" else torch.float32
         found: list[float] = []
         for part in split_rows(rows, self.config.micro_batch_tokens or 1):
