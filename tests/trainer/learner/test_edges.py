@@ -230,10 +230,10 @@ def test_a_step_broken_off_half_way_leaves_weights_and_optimizer_as_they_were(
     learner.step(make_samples(0))
     before, second_pass = trainable(learner), learner._optimise
 
-    def optimise(minibatch: Any, tally: Any) -> None:
+    def optimise(minibatch: Any, tally: Any, *rest: Any) -> None:
         if tally.optimizer_steps:
             raise fault
-        second_pass(minibatch, tally)
+        second_pass(minibatch, tally, *rest)
 
     monkeypatch.setattr(learner, "_optimise", optimise)
     with pytest.raises(raised) as error:
