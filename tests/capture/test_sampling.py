@@ -434,6 +434,47 @@ def test_a_run_with_parts_in_other_processes_is_kept_and_whole(
     assert not list((tmp_path / "data" / "joined").glob("*"))
 
 
+SERVICE = """
+import sys
+from wsgiref.simple_server import make_server
+import arttrace
+def app(environ, start_response):
+    with arttrace.agent(name="remote"):
+        pass
+    with arttrace.trajectory(name="of its own"):
+        pass
+    start_response("200 OK", [("content-length", "4")])
+    return [b"done"]
+server = make_server("127.0.0.1", 0, arttrace.WSGIMiddleware(app))
+print(server.server_port, flush=True)
+server.handle_request()
+"""
+CALLER = """
+import sys, httpx, arttrace
+arttrace.init(propagate=[f"127.0.0.1:{sys.argv[1]}"])
+with arttrace.trajectory(name="caller"):
+    assert httpx.get(f"http://127.0.0.1:{sys.argv[1]}/").text == "done"
+with arttrace.trajectory(name="alone"):
+    pass
+"""
+
+
+def test_a_run_that_reaches_a_service_is_stored_whole_on_both_sides(tmp_path: Path) -> None:
+    """A part of another service is sent before anybody knows whether the run will fail or be rewarded."""
+    environ = {"ARTTRACE_DIR": str(tmp_path / "data"), "ARTTRACE_SAMPLE": "0", "PATH": ""}
+    service = subprocess.Popen([sys.executable, "-c", SERVICE], env=environ, stdout=subprocess.PIPE, text=True)
+    try:
+        assert service.stdout is not None
+        port = service.stdout.readline().strip()
+        subprocess.run([sys.executable, "-c", CALLER, port], env=environ, check=True, timeout=120)
+        assert service.wait(120) == 0
+    finally:
+        service.kill()
+    (run,) = build_trajectories(finished_spans(tmp_path / "data"))
+    assert run.incomplete == ""
+    assert sorted(agent.name for agent in run.agents) == ["caller", "of its own", "remote"]
+
+
 def test_processes_of_a_pool_decide_alike_and_lose_and_double_nothing(
     program: Callable[..., str], tmp_path: Path
 ) -> None:
