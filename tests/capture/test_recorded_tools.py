@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 import arttrace
 from arttrace.capture.context.recorded_tools import RecordedTools, ToolNotRecorded
-from arttrace.capture.patches.frameworks.runs import Called, ToolRun
+from arttrace.capture.patches.frameworks.runs import Called, LibraryToolRun
 from arttrace.records.rollout import RecordedTool, ToolRecord
 
 pytestmark = pytest.mark.usefixtures("records")
@@ -65,7 +65,7 @@ def untold(q: str):  # type: ignore[no-untyped-def]
 
 
 def library_tool(q: str) -> Any:
-    run = ToolRun("some library", lambda: Called("lib", {"q": q}))
+    run = LibraryToolRun("some library", lambda: Called("lib", {"q": q}))
     with run:
         answer = run.answer(lambda tool: tool.result)
         if answer is not None:

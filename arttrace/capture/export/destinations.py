@@ -12,7 +12,7 @@ from arttrace.capture.base.guard import Guard
 from arttrace.capture.base.settings import Settings
 
 if TYPE_CHECKING:
-    from arttrace.capture.export.shipping.forwarding import Forwards
+    from arttrace.capture.export.shipping.forwarding import ReceiverOutboxes
     from arttrace.capture.export.shipping.shipper import Shipper
 
 _shipping = Guard("shipping to the collector", background=True)
@@ -24,7 +24,7 @@ class Destinations:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._shipper: Shipper | None = None
-        self._forwards: Forwards | None = None
+        self._forwards: ReceiverOutboxes | None = None
         self._forwards_any = bool(settings.receivers or settings.otel_beside)
 
     @property
@@ -48,10 +48,10 @@ class Destinations:
         if self._forwards_any and payloads:
             with _shipping:
                 if self._forwards is None:
-                    from arttrace.capture.export.shipping.forwarding import Forwards
+                    from arttrace.capture.export.shipping.forwarding import ReceiverOutboxes
 
                     settings = self._settings
-                    self._forwards = Forwards(
+                    self._forwards = ReceiverOutboxes(
                         settings.data, settings.receivers, settings.otel_beside, settings.otel_meant
                     )
                 self._forwards.write(payloads)

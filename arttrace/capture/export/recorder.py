@@ -26,7 +26,7 @@ from arttrace.capture.export.destinations import Destinations
 from arttrace.capture.export.open_span import Opened
 from arttrace.capture.export.sampling import Holder
 from arttrace.capture.export.span_rows import encoded, span_row
-from arttrace.capture.export.spool import Spool
+from arttrace.capture.export.spool import SpoolWriter
 from arttrace.content import ContentRules
 from arttrace.records.record import Record
 from arttrace.system import native_threads
@@ -77,7 +77,7 @@ class Recorder:
         self._not_queued = 0
         # What is shipped is nobody else's to take away, and each of its segments is read as a whole.
         ships = settings.endpoint is not None
-        self._spool = Spool(
+        self._spool = SpoolWriter(
             settings.data.outbox if ships else settings.data.spool,
             max_segment_bytes=_OUTBOX_SEGMENT_BYTES if ships else _SPOOL_SEGMENT_BYTES,
             fsync_interval_s=_SYNC_INTERVAL_S,

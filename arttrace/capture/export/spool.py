@@ -19,7 +19,7 @@ _SPOOLING = "writing to the spool"
 _spooling = Guard(_SPOOLING, background=True)
 
 
-class Spool:
+class SpoolWriter:
     """Used by the recorder's background thread, or by the one that takes its place at the end of the process."""
 
     def __init__(self, directory: Path, *, max_segment_bytes: int, fsync_interval_s: float, max_bytes: int) -> None:

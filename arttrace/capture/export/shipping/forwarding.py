@@ -29,7 +29,7 @@ _SEGMENT_BYTES = 8 << 20
 _forwarding = Guard("forwarding to a receiver", background=True)
 
 
-class Forward:
+class ReceiverOutbox:
     """One receiver's outbox and its shipper. Raises ArttraceError when the receiver cannot be one."""
 
     def __init__(self, data: DataDir, receiver: Receiver) -> None:
@@ -79,7 +79,7 @@ class Forward:
         self._outbox.close()
 
 
-class Forwards:
+class ReceiverOutboxes:
     """All receivers of one recorder. One that cannot be one is logged, and left out.
 
     `implied` is the receiver of OTEL_EXPORTER_OTLP_*, which may be meant for somebody else: without `meant` it is left
@@ -89,10 +89,10 @@ class Forwards:
     def __init__(
         self, data: DataDir, receivers: Iterable[Receiver], implied: Receiver | None = None, meant: bool = False
     ) -> None:
-        self._each: list[Forward] = []
+        self._each: list[ReceiverOutbox] = []
         for receiver in [*receivers, *([implied] if implied is not None and _is_ours(implied, meant) else [])]:
             with _forwarding:
-                self._each.append(Forward(data, receiver))
+                self._each.append(ReceiverOutbox(data, receiver))
 
     @property
     def shippers(self) -> list[Shipper]:

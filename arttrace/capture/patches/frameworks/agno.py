@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from arttrace.capture.base.values import is_json
-from arttrace.capture.patches.frameworks.runs import Called, Shown, ToolRun, agent_method
+from arttrace.capture.patches.frameworks.runs import Called, LibraryToolRun, Shown, agent_method
 from arttrace.capture.patches.registry import patch
 
 
@@ -49,7 +49,7 @@ def _shown(outcome: Any) -> Shown:
     return Shown(outcome.result) if is_json(outcome.result) else Shown(str(outcome.result), whole=None)
 
 
-def _returned(run: ToolRun, outcome: Any) -> None:
+def _returned(run: LibraryToolRun, outcome: Any) -> None:
     # A tool that yields does its work later; what it gave in the end is in the messages.
     if not (inspect.isgenerator(outcome.result) or inspect.isasyncgen(outcome.result)):
         run.returned(outcome, _shown)
@@ -58,7 +58,7 @@ def _returned(run: ToolRun, outcome: Any) -> None:
 def _execute(execute: Callable[..., Any], made: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(execute)
     def hooked(self: Any) -> Any:
-        run = ToolRun("agno", lambda: _called(self))
+        run = LibraryToolRun("agno", lambda: _called(self))
         with run:
             answer = run.answer(lambda tool: made(status="success", result=tool.result))
             outcome = execute(self) if answer is None else answer()
@@ -71,7 +71,7 @@ def _execute(execute: Callable[..., Any], made: Callable[..., Any]) -> Callable[
 def _aexecute(aexecute: Callable[..., Any], made: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(aexecute)
     async def hooked(self: Any) -> Any:
-        run = ToolRun("agno", lambda: _called(self))
+        run = LibraryToolRun("agno", lambda: _called(self))
         with run:
             answer = run.answer(lambda tool: made(status="success", result=tool.result))
             outcome = await aexecute(self) if answer is None else answer()

@@ -3,14 +3,12 @@ classes; where one of these calls the other that is one execution."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 from arttrace.capture.base.values import is_json
-from arttrace.capture.patches.frameworks.runs import Called, Shown, ToolRun, agent_method
+from arttrace.capture.patches.frameworks.runs import Called, Shown, agent_method, tool_method
 from arttrace.capture.patches.registry import patch
 
 
@@ -28,14 +26,15 @@ def _role(agent: Any) -> str:
 def install_tools(module: ModuleType) -> None:
     """Hook `crewai.tools.base_tool`."""
     for kind in (module.BaseTool, module.Tool):
-        patch(kind, "run", lambda run: _run(run, "crewai"))
-        patch(kind, "arun", lambda arun: _arun(arun, "crewai"))
+        patch(kind, "run", lambda run: tool_method(run, "crewai", _called, _shown))
+        patch(kind, "arun", lambda run: tool_method(run, "crewai", _called, _shown, is_async=True))
 
 
 def install_structured_tools(module: ModuleType) -> None:
     """Hook `crewai.tools.structured_tool`, whose tools are given their arguments as `input`."""
-    patch(module.CrewStructuredTool, "invoke", lambda invoke: _run(invoke, "crewai.structured_tool"))
-    patch(module.CrewStructuredTool, "ainvoke", lambda ainvoke: _arun(ainvoke, "crewai.structured_tool"))
+    kind, library = module.CrewStructuredTool, "crewai.structured_tool"
+    patch(kind, "invoke", lambda run: tool_method(run, library, _called, _shown))
+    patch(kind, "ainvoke", lambda run: tool_method(run, library, _called, _shown, is_async=True))
 
 
 def _called(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Called:
@@ -47,29 +46,3 @@ def _called(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Called:
 
 def _shown(result: Any) -> Shown:
     return Shown(result) if is_json(result) else Shown(str(result), whole=None)
-
-
-def _run(run_tool: Callable[..., Any], library: str) -> Callable[..., Any]:
-    @functools.wraps(run_tool)
-    def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        run = ToolRun(library, lambda: _called(self, args, kwargs))
-        with run:
-            answer = run.answer(lambda tool: tool.result)
-            result = run_tool(self, *args, **kwargs) if answer is None else answer()
-            run.returned(result, _shown)
-        return result
-
-    return hooked
-
-
-def _arun(run_tool: Callable[..., Any], library: str) -> Callable[..., Any]:
-    @functools.wraps(run_tool)
-    async def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        run = ToolRun(library, lambda: _called(self, args, kwargs))
-        with run:
-            answer = run.answer(lambda tool: tool.result)
-            result = await run_tool(self, *args, **kwargs) if answer is None else answer()
-            run.returned(result, _shown)
-        return result
-
-    return hooked

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from arttrace.capture.base.values import is_json
-from arttrace.capture.patches.frameworks.runs import Called, Shown, ToolRun
+from arttrace.capture.patches.frameworks.runs import Called, LibraryToolRun, Shown
 from arttrace.capture.patches.registry import patch
 from arttrace.records.rollout import RecordedTool
 
@@ -77,7 +77,7 @@ def _again(format_output: Any, tool: Any, kwargs: dict[str, Any], recorded: Reco
 def _run(run_tool: Callable[..., Any], format_output: Any) -> Callable[..., Any]:
     @functools.wraps(run_tool)
     def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        run = ToolRun("langchain", lambda: _called(self, args, kwargs), control_flow=_CONTROL_FLOW)
+        run = LibraryToolRun("langchain", lambda: _called(self, args, kwargs), control_flow=_CONTROL_FLOW)
         with run:
             answer = run.answer(lambda tool: _again(format_output, self, kwargs, tool))
             result = run_tool(self, *args, **kwargs) if answer is None else answer()
@@ -90,7 +90,7 @@ def _run(run_tool: Callable[..., Any], format_output: Any) -> Callable[..., Any]
 def _arun(run_tool: Callable[..., Any], format_output: Any) -> Callable[..., Any]:
     @functools.wraps(run_tool)
     async def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        run = ToolRun("langchain", lambda: _called(self, args, kwargs), control_flow=_CONTROL_FLOW)
+        run = LibraryToolRun("langchain", lambda: _called(self, args, kwargs), control_flow=_CONTROL_FLOW)
         with run:
             answer = run.answer(lambda tool: _again(format_output, self, kwargs, tool))
             result = await run_tool(self, *args, **kwargs) if answer is None else answer()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from arttrace.capture.patches.frameworks.runs import AgentRun
+from arttrace.capture.patches.frameworks.runs import LibraryAgentRun
 from arttrace.capture.patches.registry import patch
 
 _CONTROL_FLOW = ("GraphBubbleUp",)  # an interrupt, or a command for the graph above
@@ -29,7 +29,7 @@ def _name(graph: Any) -> str:
 def _invoke(invoke: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(invoke)
     def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with AgentRun(lambda: _name(self), control_flow=_CONTROL_FLOW):
+        with LibraryAgentRun(lambda: _name(self), control_flow=_CONTROL_FLOW):
             return invoke(self, *args, **kwargs)
 
     return hooked
@@ -38,7 +38,7 @@ def _invoke(invoke: Callable[..., Any]) -> Callable[..., Any]:
 def _ainvoke(ainvoke: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(ainvoke)
     async def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with AgentRun(lambda: _name(self), control_flow=_CONTROL_FLOW):
+        with LibraryAgentRun(lambda: _name(self), control_flow=_CONTROL_FLOW):
             return await ainvoke(self, *args, **kwargs)
 
     return hooked
@@ -47,7 +47,7 @@ def _ainvoke(ainvoke: Callable[..., Any]) -> Callable[..., Any]:
 def _stream(stream: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(stream)
     def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        run = AgentRun(lambda: _name(self), control_flow=_CONTROL_FLOW)
+        run = LibraryAgentRun(lambda: _name(self), control_flow=_CONTROL_FLOW)
         return run.around_generator(stream(self, *args, **kwargs))
 
     return hooked
@@ -56,7 +56,7 @@ def _stream(stream: Callable[..., Any]) -> Callable[..., Any]:
 def _astream(astream: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(astream)
     def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        run = AgentRun(lambda: _name(self), control_flow=_CONTROL_FLOW)
+        run = LibraryAgentRun(lambda: _name(self), control_flow=_CONTROL_FLOW)
         return run.around_async_generator(astream(self, *args, **kwargs))
 
     return hooked

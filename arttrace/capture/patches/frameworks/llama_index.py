@@ -16,7 +16,7 @@ from typing import Any
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.context.generators import Step
 from arttrace.capture.context.scope import Scope
-from arttrace.capture.patches.frameworks.runs import Called, Shown, ToolRun, open_agent
+from arttrace.capture.patches.frameworks.runs import Called, LibraryToolRun, Shown, open_agent
 from arttrace.capture.patches.registry import patch
 
 _following = Guard("following the agents of LlamaIndex")
@@ -103,7 +103,7 @@ def _call_tool(call_tool: Callable[..., Any]) -> Callable[..., Any]:
     async def hooked(self: Any, ctx: Any, ev: Any, *args: Any, **kwargs: Any) -> Any:
         workflow = _current.get()
         with Step(None if workflow is None else workflow.scope):
-            run = ToolRun("llama-index", lambda: Called(str(ev.tool_name), ev.tool_kwargs, ev.tool_id))
+            run = LibraryToolRun("llama-index", lambda: Called(str(ev.tool_name), ev.tool_kwargs, ev.tool_id))
             with run:
                 result = await call_tool(self, ctx, ev, *args, **kwargs)
                 run.returned(result, _shown)

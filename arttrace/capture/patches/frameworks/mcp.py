@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from arttrace.capture.patches.frameworks.runs import Called, Shown, ToolRun
+from arttrace.capture.patches.frameworks.runs import Called, LibraryToolRun, Shown
 from arttrace.capture.patches.registry import patch
 from arttrace.records.rollout import RecordedTool
 
@@ -23,7 +23,7 @@ def install(module: ModuleType) -> None:
 def _call_tool(call_tool: Callable[..., Any], result_type: Any) -> Callable[..., Any]:
     @functools.wraps(call_tool)
     async def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        run = ToolRun("mcp", lambda: _called(args, kwargs))
+        run = LibraryToolRun("mcp", lambda: _called(args, kwargs))
         with run:
             answer = run.answer(lambda tool: _again(result_type, tool))
             result = await call_tool(self, *args, **kwargs) if answer is None else answer()

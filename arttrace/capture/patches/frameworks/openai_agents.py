@@ -20,7 +20,7 @@ from arttrace.capture.base.guard import Guard
 from arttrace.capture.base.values import is_json
 from arttrace.capture.context.flow import Flow
 from arttrace.capture.context.scope import Scope
-from arttrace.capture.patches.frameworks.runs import Called, Shown, ToolRun, open_agent
+from arttrace.capture.patches.frameworks.runs import Called, LibraryToolRun, Shown, open_agent
 from arttrace.capture.patches.registry import patch
 from arttrace.records.rollout import RecordedTool
 
@@ -55,7 +55,7 @@ def install_agents(module: ModuleType) -> None:
 def _invoke(invoke: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(invoke)
     async def hooked(*args: Any, **kwargs: Any) -> Any:
-        run = ToolRun("openai-agents", lambda: _called(**kwargs))
+        run = LibraryToolRun("openai-agents", lambda: _called(**kwargs))
         with run:
             answer = run.answer(lambda tool: _again(invoke, tool))
             result = await invoke(*args, **kwargs) if answer is None else answer()
@@ -99,7 +99,7 @@ def _hand_off(execute: Callable[..., Any]) -> Callable[..., Any]:
         asked = kwargs.get("run_handoffs")
         if not asked:
             return await execute(*args, **kwargs)
-        first, *others = (ToolRun("openai-agents", partial(_handoff_called, one.tool_call)) for one in asked)
+        first, *others = (LibraryToolRun("openai-agents", partial(_handoff_called, one.tool_call)) for one in asked)
         with first:
             result = await execute(*args, **kwargs)
             first.returned(kwargs["new_step_items"], partial(_handoff_shown, asked[0].tool_call))

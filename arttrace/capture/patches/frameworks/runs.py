@@ -81,7 +81,7 @@ class Shown(NamedTuple):
     whole: Any = AS_SHOWN
 
 
-class ToolRun(_LibraryRun):
+class LibraryToolRun(_LibraryRun):
     """One execution of a tool.
 
     Args:
@@ -123,7 +123,7 @@ class ToolRun(_LibraryRun):
                     self._scope.set_whole_result(whole)
 
 
-class AgentRun(_LibraryRun):
+class LibraryAgentRun(_LibraryRun):
     """One run of an agent. `name` reads its name."""
 
     def __init__(self, name: Callable[[], str], *, control_flow: tuple[str, ...] = ()) -> None:
@@ -205,8 +205,50 @@ def agent_method(method: Callable[..., Any], name: Callable[[Any], str], *, late
 
     @functools.wraps(method)
     def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        run = AgentRun(lambda: name(self))
+        run = LibraryAgentRun(lambda: name(self))
         around = run.around_later if later else run.around
         return around(lambda: method(self, *args, **kwargs))
 
     return hooked
+
+
+def tool_method(
+    method: Callable[..., Any],
+    library: str,
+    called: Callable[[Any, tuple[Any, ...], dict[str, Any]], Called],
+    shown: Callable[[Any], Shown],
+    *,
+    is_async: bool = False,
+) -> Callable[..., Any]:
+    """A library's method that executes a tool and returns its result, hooked.
+
+    Args:
+        method: What is hooked; a coroutine function where it `is_async`.
+        library: See `LibraryToolRun`.
+        called: Reads what is called from the tool, the positional and the named arguments.
+        shown: Reads the result.
+    """
+
+    @functools.wraps(method)
+    def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        run = LibraryToolRun(library, lambda: called(self, args, kwargs))
+        with run:
+            answer = run.answer(_recorded_result)
+            result = method(self, *args, **kwargs) if answer is None else answer()
+            run.returned(result, shown)
+        return result
+
+    @functools.wraps(method)
+    async def hooked_async(self: Any, *args: Any, **kwargs: Any) -> Any:
+        run = LibraryToolRun(library, lambda: called(self, args, kwargs))
+        with run:
+            answer = run.answer(_recorded_result)
+            result = await method(self, *args, **kwargs) if answer is None else answer()
+            run.returned(result, shown)
+        return result
+
+    return hooked_async if is_async else hooked
+
+
+def _recorded_result(tool: RecordedTool) -> Any:
+    return tool.result

@@ -6,13 +6,12 @@ recorded.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from arttrace.capture.base.values import is_json
-from arttrace.capture.patches.frameworks.runs import Called, Shown, ToolRun, agent_method
+from arttrace.capture.patches.frameworks.runs import Called, Shown, agent_method, tool_method
 from arttrace.capture.patches.registry import patch
 
 
@@ -42,13 +41,4 @@ def _name(agent: Any) -> str:
 
 
 def _tool(call: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(call)
-    def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        run = ToolRun("smolagents", lambda: _called(self, args, kwargs))
-        with run:
-            answer = run.answer(lambda tool: tool.result)
-            result = call(self, *args, **kwargs) if answer is None else answer()
-            run.returned(result, _shown)
-        return result
-
-    return hooked
+    return tool_method(call, "smolagents", _called, _shown)
