@@ -34,7 +34,7 @@ from arttrace.store.ingest import writer as writer_module
 from arttrace.store.ingest.writer import Writer
 from arttrace.store.rows import conventions as named_module
 from arttrace.store.rows import encode as parts_module
-from arttrace.store.rows.encode import Parts
+from arttrace.store.rows.encode import EncodedSpan
 from arttrace.store.rows.tables import SPAN_ID, Row
 
 BAD = "no store can hold it"
@@ -184,7 +184,7 @@ def test_who_dies_while_records_are_left_out_stores_the_others_once(
     spool(data, *(encode_record(span(n, BAD if n == 6 else "chat")) for n in range(1, 9)))
     write = Writer.write
 
-    def dies(self: Writer, records: list[Parts], *offsets: object) -> int:
+    def dies(self: Writer, records: list[EncodedSpan], *offsets: object) -> int:
         if records and records[0].columns[SPAN_ID] == f"{7:016x}":
             raise Killed
         return write(self, records, *offsets)  # type: ignore[arg-type]
@@ -269,7 +269,7 @@ def test_a_segment_of_which_all_is_stored_in_the_end_is_not_kept(
 ) -> None:
     write = Writer.write
 
-    def refuses_many(self: Writer, records: list[Parts], *offsets: object) -> int:
+    def refuses_many(self: Writer, records: list[EncodedSpan], *offsets: object) -> int:
         if len(records) > 1:
             raise ValueError("too many at once")
         return write(self, records, *offsets)  # type: ignore[arg-type]
@@ -412,7 +412,7 @@ def test_a_store_that_could_not_be_opened_anew_is_the_next_time(data: DataDir, m
     with Store.open(data, create=True) as store:
         store.append([span(1)])
         with monkeypatch.context() as patch:
-            patch.setattr(local_module, "take_in", fails)
+            patch.setattr(local_module, "ingest_segments", fails)
             with pytest.raises(StoreFull):
                 store.ingest_spool()
         with monkeypatch.context() as patch:

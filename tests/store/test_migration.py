@@ -18,7 +18,7 @@ from arttrace.records.span import SpanEvent, SpanLink, SpanRow
 from arttrace.store import Store
 from arttrace.store.file import migrations
 from arttrace.store.ingest.writer import Writer
-from arttrace.store.rows.encode import Parts, Ready
+from arttrace.store.rows.encode import EncodedRecord, EncodedSpan
 from arttrace.store.rows.tables import VERSION
 from arttrace.trajectories import build_trajectories
 
@@ -172,8 +172,8 @@ def test_a_migration_that_dies_leaves_the_store_as_it_was(data: DataDir, monkeyp
 
     write = Writer.write
 
-    def dies(self: Writer, records: list[Ready], *_: object) -> int:
-        if not isinstance(records[0], Parts):
+    def dies(self: Writer, records: list[EncodedRecord], *_: object) -> int:
+        if not isinstance(records[0], EncodedSpan):
             shutil.copy(data.root / "store.duckdb.new", data.root / "store.duckdb.left")
             raise Killed
         return write(self, records)

@@ -25,7 +25,7 @@ from arttrace.store.ingest import read_ahead as ahead_module
 from arttrace.store.ingest.batches import SegmentBatch, read_batches
 from arttrace.store.ingest.read_ahead import ReadAhead
 from arttrace.store.ingest.read_ahead_process import BatchMessage, packed, unpacked
-from arttrace.store.rows.encode import Parts, ready
+from arttrace.store.rows.encode import EncodedSpan, encode_rows
 
 SPANS = 240
 
@@ -250,7 +250,7 @@ def test_what_many_spans_share_is_sent_once() -> None:
         span = scope.spans.add(trace_id=b"t" * 16, span_id=n.to_bytes(8, "big"), name="x", start_time_unix_nano=1)
         span.events.add(name="an event")
     payload = encode_otlp(request.SerializeToString())
-    batch = SegmentBatch(1, spans=[one for one in ready(decode_payload(payload)) if isinstance(one, Parts)])
+    batch = SegmentBatch(1, spans=[one for one in encode_rows(decode_payload(payload)) if isinstance(one, EncodedSpan)])
     assert len({one.origin for one in batch.spans}) == 1
     assert len(batch.spans[0].origin) > 50_000
     before = msgspec.structs.replace(batch, spans=[msgspec.structs.replace(one) for one in batch.spans])

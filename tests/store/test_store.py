@@ -249,7 +249,7 @@ def test_what_reached_the_journal_is_loaded_at_the_next_open(data: DataDir, monk
         raise duckdb.IOException("No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(local_module, "take_in", full_disk)
+        patch.setattr(local_module, "ingest_segments", full_disk)
         with pytest.raises(StoreError, match=r"could not be written(.|\n)*Nothing is lost"):
             store.append(spans)
     store.append([Reward(id="r", trajectory_id="a", value=1.0)])  # the store goes on

@@ -22,7 +22,7 @@ from arttrace.store.file.connections import SharedFile
 from arttrace.store.file.interrupts import ctrl_c_as_usual
 from arttrace.store.file.prune import Pruned, prune
 from arttrace.store.ingest.read_ahead import ReadAhead
-from arttrace.store.ingest.segments import take_in
+from arttrace.store.ingest.segments import ingest_segments
 
 _REOPENED_AFTER = 200_000  # records: DuckDB keeps something of every row it has written, about 150 bytes of each span
 
@@ -125,7 +125,7 @@ class Store(StoreQueries):
             total = 0
             while True:
                 with ctrl_c_as_usual():
-                    for new in take_in(file.connection, file.writer, directory, self._ahead):
+                    for new in ingest_segments(file.connection, file.writer, directory, self._ahead):
                         total += new
                         file.taken_in += new
                         if file.taken_in >= _REOPENED_AFTER and not file.readers and not file.closed:

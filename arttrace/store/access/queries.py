@@ -25,7 +25,7 @@ from arttrace.store.access.any_store import AnyStore
 from arttrace.store.access.sql import run_query
 from arttrace.store.file import cancellation
 from arttrace.store.file.connections import SharedFile
-from arttrace.store.ingest.pause_gc import without_collection
+from arttrace.store.ingest.pause_gc import gc_paused
 from arttrace.store.rows.columns import EVALUATE
 from arttrace.store.rows.conventions import normalised
 from arttrace.store.rows.decode import read_spans
@@ -263,7 +263,7 @@ class StoreQueries(AnyStore):
         if part:
             yield part
 
-    @without_collection()
+    @gc_paused()
     def _summarise(self, given: Sequence[str]) -> list[TrajectorySummary]:
         """Summaries made and kept."""
         with self._file.lock:  # so that no span comes between building a summary and keeping it
@@ -278,7 +278,7 @@ class StoreQueries(AnyStore):
                 self._file.writer.keep_summaries(made, tools)
         return [one for of_id in made.values() for one in of_id]
 
-    @without_collection()
+    @gc_paused()
     def _build(self, given: Sequence[str]) -> list[Trajectory]:
         """The trajectories of what was given under these ids."""
         if not given:

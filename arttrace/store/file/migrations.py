@@ -17,7 +17,7 @@ from arttrace.records.record import decode_record
 from arttrace.store.file.duckdb_file import copy_beside, create, replace
 from arttrace.store.ingest.writer import Writer
 from arttrace.store.rows import span_membership, tables, views
-from arttrace.store.rows.encode import ready
+from arttrace.store.rows.encode import encode_rows
 
 FROM = (1, 2, 3)
 """The schema versions that are understood beside this one."""
@@ -66,7 +66,7 @@ def _copy_all(old: duckdb.DuckDBPyConnection, path: Path) -> None:
         for table in _RECORDS:
             rows = old.execute(f"SELECT document FROM {table} ORDER BY rowid")  # noqa: S608
             while batch := rows.fetchmany(_ROWS):
-                writer.write([*ready(decode_record(document) for (document,) in batch)])
+                writer.write([*encode_rows(decode_record(document) for (document,) in batch)])
         _copy(old, new, "ingested_segments")
         _compare(old, new, path)
         new.execute("CHECKPOINT")

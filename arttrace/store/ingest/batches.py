@@ -1,4 +1,4 @@
-"""What a journal segment holds, in batches of some megabytes, ready for the tables. Pure but for reading the file."""
+"""What a journal segment holds, in batches of some megabytes, encoded for the tables. Pure but for reading the file."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import msgspec
 from arttrace.formats.journal_entry import decode_payload
 from arttrace.journal import Segment, read_segment
 from arttrace.records.record import Record
-from arttrace.store.rows.columns import Plain
-from arttrace.store.rows.encode import Parts, ready
+from arttrace.store.rows.columns import PlainRecord
+from arttrace.store.rows.encode import EncodedSpan, encode_rows
 
 _BATCH_BYTES = 8 << 20
 _OF_THE_DATA = (duckdb.DataError, duckdb.IntegrityError, duckdb.InvalidInputException)
@@ -25,8 +25,8 @@ class SegmentBatch(msgspec.Struct, array_like=True):
     last: bool = False
     finished: bool = False
     """Whether the segment's writer was done before it was read, so that after the last batch nothing follows."""
-    spans: list[Parts] = []
-    others: list[Plain] = []
+    spans: list[EncodedSpan] = []
+    others: list[PlainRecord] = []
     refused: list[str] = []
     """Why records since the batch before are left out."""
     corrupt: int = 0
@@ -73,7 +73,7 @@ def _add(batch: SegmentBatch, payload: bytes) -> None:
 
 def _add_records(batch: SegmentBatch, records: Sequence[Record]) -> None:
     try:
-        taken = list(ready(records))
+        taken = list(encode_rows(records))
     except Exception as error:
         if not is_of_the_data(error):
             raise
@@ -84,7 +84,7 @@ def _add_records(batch: SegmentBatch, records: Sequence[Record]) -> None:
                 _add_records(batch, [record])
     else:
         for one in taken:
-            if isinstance(one, Parts):
+            if isinstance(one, EncodedSpan):
                 batch.spans.append(one)
             else:
                 batch.others.append(one)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def without_collection() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """A batch makes millions of objects and no cycles: looking for some would take up to a third of the time."""
     collecting = gc.isenabled()
     gc.disable()

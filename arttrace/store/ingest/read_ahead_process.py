@@ -14,7 +14,7 @@ import msgspec
 
 from arttrace.journal import Segment
 from arttrace.store.ingest.batches import SegmentBatch, read_batches
-from arttrace.store.ingest.pause_gc import without_collection
+from arttrace.store.ingest.pause_gc import gc_paused
 
 READY: Final = b"+"
 """What it says first."""
@@ -59,7 +59,7 @@ def send(pipe: IO[bytes], data: bytes) -> None:
     pipe.flush()
 
 
-@without_collection()
+@gc_paused()
 def _read(work: Work, out: IO[bytes]) -> None:
     for path, offset in work:
         for batch in read_batches(Segment(Path(path)), offset):

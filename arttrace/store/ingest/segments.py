@@ -17,15 +17,15 @@ import duckdb
 from arttrace.journal import Segment, list_segments
 from arttrace.records.span import SpanRow
 from arttrace.store.ingest.batches import is_of_the_data, read_batches
-from arttrace.store.ingest.pause_gc import without_collection
+from arttrace.store.ingest.pause_gc import gc_paused
 from arttrace.store.ingest.read_ahead import ReadAhead
 from arttrace.store.ingest.writer import Writer
-from arttrace.store.rows.encode import Parts, Ready
+from arttrace.store.rows.encode import EncodedRecord, EncodedSpan
 
 _log = logging.getLogger("arttrace")
 
 
-def take_in(
+def ingest_segments(
     connection: duckdb.DuckDBPyConnection, writer: Writer, directory: Path, ahead: ReadAhead | None
 ) -> Iterator[int]:
     """Reads what is new in a journal's segments. Yields after each how many of its records were new to the store.
@@ -38,7 +38,7 @@ def take_in(
         yield _take_segment(connection, writer, segment, offset, ahead)
 
 
-@without_collection()
+@gc_paused()
 def _take_segment(
     connection: duckdb.DuckDBPyConnection, writer: Writer, segment: Segment, offset: int, ahead: ReadAhead | None
 ) -> int:
@@ -77,7 +77,7 @@ def _take_segment(
     return new
 
 
-def _store(writer: Writer, batch: Sequence[Ready], segment: Segment, end: int, refused: list[str]) -> int:
+def _store(writer: Writer, batch: Sequence[EncodedRecord], segment: Segment, end: int, refused: list[str]) -> int:
     """Writes a batch and how far its segment was read. A record that cannot be stored, whatever the state of the disk,
     is left out. Returns how many records were new."""
     offsets = {segment.name: end}
@@ -99,7 +99,7 @@ def _store(writer: Writer, batch: Sequence[Ready], segment: Segment, end: int, r
     return new + writer.write((), offsets)
 
 
-def _store_apart(writer: Writer, records: Sequence[Ready], refused: list[str]) -> int:
+def _store_apart(writer: Writer, records: Sequence[EncodedRecord], refused: list[str]) -> int:
     """Halves what cannot be written until it is one record. Who dies in between finds the others stored already when
     he reads them again: a record that is there stays once."""
     try:
@@ -108,7 +108,7 @@ def _store_apart(writer: Writer, records: Sequence[Ready], refused: list[str]) -
         if not is_of_the_data(error):
             raise
         if len(records) == 1:
-            kind = SpanRow if isinstance(records[0], Parts) else type(records[0])
+            kind = SpanRow if isinstance(records[0], EncodedSpan) else type(records[0])
             refused.append(f"{type(error).__name__} in a {kind.__name__}")
             return 0
     middle = len(records) // 2

@@ -25,8 +25,8 @@ from arttrace.records.policy import PolicyStep
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.store.rows import span_membership, tables, trace_links
-from arttrace.store.rows.columns import Plain, rows_by_table
-from arttrace.store.rows.encode import Parts, Ready
+from arttrace.store.rows.columns import PlainRecord, rows_by_table
+from arttrace.store.rows.encode import EncodedRecord, EncodedSpan
 from arttrace.store.rows.prefixes import RecentInputs, extension, split
 from arttrace.store.rows.summary import SUMMARY_VERSION, InferredTool, TrajectorySummary
 from arttrace.store.rows.tables import OPERATION, SPAN_ID, START, TRAJECTORY_ID, Row, Table
@@ -81,17 +81,17 @@ class Writer:
                 self._texts.pop(digest, None)
         self._recent, self._recent_tokens = RecentInputs(1), RecentInputs(_TOKEN_TAIL)
 
-    def write(self, records: Sequence[Ready], offsets: Mapping[str, int] | None = None) -> int:
+    def write(self, records: Sequence[EncodedRecord], offsets: Mapping[str, int] | None = None) -> int:
         """Stores the records that are not there yet, and how far the segments they came from were read, in one
         transaction. Returns how many records were new. Raises duckdb.Error; then nothing was stored, unless the
         commit itself failed (a full disk), after which the connection is to be closed and opened anew."""
         self._connection.execute("BEGIN")
         self._uncommitted.clear()
         try:
-            fresh = self._new_spans([record for record in records if isinstance(record, Parts)])
+            fresh = self._new_spans([record for record in records if isinstance(record, EncodedSpan)])
             rewards = [reward for parts in fresh if parts.span is not None for reward in rewards_of(parts.span)]
             self._store_spans(fresh)
-            others = [record for record in records if not isinstance(record, Parts)]
+            others = [record for record in records if not isinstance(record, EncodedSpan)]
             new = len(fresh) + self._store_others([*others, *rewards], derived={reward.id for reward in rewards})
             if offsets:
                 self._connection.execute(
@@ -108,7 +108,7 @@ class Writer:
 
     # --- spans ---------------------------------------------------------------------------------------------
 
-    def _new_spans(self, spans: Sequence[Parts]) -> list[Parts]:
+    def _new_spans(self, spans: Sequence[EncodedSpan]) -> list[EncodedSpan]:
         if not spans:
             return []
         parts = {(one.digest, one.trace_id, one.columns[SPAN_ID]): one for one in spans}
@@ -124,7 +124,7 @@ class Writer:
             parts.pop(key, None)
         return list(parts.values())
 
-    def _store_spans(self, fresh: Sequence[Parts]) -> None:
+    def _store_spans(self, fresh: Sequence[EncodedSpan]) -> None:
         if not fresh:
             return
         arrived_ns = _now_ns()
@@ -163,7 +163,7 @@ class Writer:
         self._insert(tables.SPANS, new.spans)
         self._forget_oldest_texts()
 
-    def _input(self, parts: Parts, new: _NewRows) -> tuple[int | None, int | None]:
+    def _input(self, parts: EncodedSpan, new: _NewRows) -> tuple[int | None, int | None]:
         """The id and the form under which a call's input is stored; None when it has none.
 
         An input that cannot be made again exactly from its messages goes back into the document.
@@ -250,7 +250,7 @@ class Writer:
 
     # --- everything else -----------------------------------------------------------------------------------
 
-    def _store_others(self, records: Sequence[Plain], derived: set[str]) -> int:
+    def _store_others(self, records: Sequence[PlainRecord], derived: set[str]) -> int:
         """Returns how many were new, those derived from spans not counted."""
         new = 0
         for table, rows in rows_by_table(records).values():

@@ -19,21 +19,22 @@ from arttrace.store.rows.tables import GROUPINGS, JUDGEMENTS, POLICY_STEPS, REWA
 from arttrace.trajectories import groups
 from arttrace.trajectories.decoding.attribute_values import from_json, text
 from arttrace.trajectories.decoding.operation import span_error
+from arttrace.trajectories.identity.membership import given_id
 
 _canonical = msgspec.json.Encoder(order="sorted")
 _FIELDS = {"criterion": "by"}  # columns that are named otherwise than the field of the record
 
 
-Plain = Reward | Judgement | PolicyStep | Grouping
+PlainRecord = Reward | Judgement | PolicyStep | Grouping
 """A record that is a row as it is: any but a span."""
 
 EVALUATE = "evaluate"
 """The operation under which a span stands that only carries a reward: no part of the trajectory."""
 
 
-def rows_by_table(records: Iterable[Plain]) -> dict[str, tuple[Table, dict[str, tuple[Row, Plain]]]]:
+def rows_by_table(records: Iterable[PlainRecord]) -> dict[str, tuple[Table, dict[str, tuple[Row, PlainRecord]]]]:
     """Rows by table name and content hash, so that a record twice in a batch is one row."""
-    found: dict[str, tuple[Table, dict[str, tuple[Row, Plain]]]] = {}
+    found: dict[str, tuple[Table, dict[str, tuple[Row, PlainRecord]]]] = {}
     for record in records:
         digest = hashlib.blake2b(_canonical.encode(record), digest_size=16).hexdigest()
         table = _table_of(record)
@@ -43,7 +44,7 @@ def rows_by_table(records: Iterable[Plain]) -> dict[str, tuple[Table, dict[str, 
     return found
 
 
-def _table_of(record: Plain) -> Table:
+def _table_of(record: PlainRecord) -> Table:
     match record:
         case Reward():
             return REWARDS
@@ -76,7 +77,7 @@ def span_columns(span: SpanRow, named: Attributes) -> Row:
         span.trace_id,
         span.span_id,
         span.parent_span_id,
-        text(get(semconv.TRAJECTORY_ID)) or (span.trace_id if kind else None),
+        given_id(span.trace_id, text(get(semconv.TRAJECTORY_ID)), kind),
         kind,
         span.name,
         span.start_ns,

@@ -1,4 +1,4 @@
-"""Records made ready for the tables, one by one. Pure.
+"""Records encoded for the tables, one by one. Pure.
 
 A span is taken apart into its columns, what it may share with others, and the rest as JSON; of the span itself is
 kept what only few have.
@@ -14,10 +14,11 @@ import msgspec
 
 from arttrace import semconv
 from arttrace.records.record import Record
-from arttrace.records.span import Attributes, SpanRow
-from arttrace.store.rows.columns import Plain, span_columns
+from arttrace.records.span import SpanRow
+from arttrace.store.rows.columns import PlainRecord, span_columns
 from arttrace.store.rows.conventions import settled
 from arttrace.store.rows.tables import OPERATION, TRAJECTORY_ID, Row
+from arttrace.trajectories.identity.membership import may_belong_elsewhere
 
 _SHARED = (semconv.INPUT_MESSAGES, semconv.PROMPT_TOKEN_IDS, semconv.TOOL_DEFINITIONS, semconv.SYSTEM_INSTRUCTIONS)
 _ORIGIN = ("resource", "scope_name", "scope_version", "origin")
@@ -26,7 +27,7 @@ _NOTHING: dict[str, Any] = {}
 _encode = msgspec.json.Encoder().encode
 
 
-class Parts(msgspec.Struct, gc=False, array_like=True):
+class EncodedSpan(msgspec.Struct, gc=False, array_like=True):
     """A span taken apart."""
 
     trace_id: str
@@ -41,16 +42,18 @@ class Parts(msgspec.Struct, gc=False, array_like=True):
     size: int
     """Bytes of the whole span as JSON."""
     digest: int
+    """Of what the span says and of how it was written down: the same span delivered twice has the same one. That of
+    `UniqueSpan`, by which trajectories have their revisions, is the same however an input was written down."""
     odd: bool
-    """Whether its trace is to be looked at by span_membership.py."""
+    """Whether it may belong to another trajectory than `columns` says: span_membership.py looks at its trace."""
     span: SpanRow | None
     """What `document` holds, of a span with events or links."""
 
 
-Ready = Parts | Plain
+EncodedRecord = EncodedSpan | PlainRecord
 
 
-def ready(records: Iterable[Record]) -> Iterator[Ready]:
+def encode_rows(records: Iterable[Record]) -> Iterator[EncodedRecord]:
     """Spans taken apart, other records as they are. Raises what the encoding of a value that JSON cannot hold raises.
 
     Spans of one request come one after the other and have the very same resource: it is encoded once.
@@ -75,7 +78,7 @@ def ready(records: Iterable[Record]) -> Iterator[Ready]:
         yield _apart(record, origin, encoded)
 
 
-def _apart(span: SpanRow, origin: str, origin_bytes: bytes) -> Parts:
+def _apart(span: SpanRow, origin: str, origin_bytes: bytes) -> EncodedSpan:
     attributes, shared = span.attributes, {}
     for name in _SHARED:
         value = attributes.get(name)
@@ -98,7 +101,7 @@ def _apart(span: SpanRow, origin: str, origin_bytes: bytes) -> Parts:
     digest = hashlib.blake2b(b"\0".join(pieces), digest_size=8).digest()
     named = settled(span)
     columns = span_columns(span, named)
-    return Parts(
+    return EncodedSpan(
         trace_id=span.trace_id,
         columns=columns,
         shared=shared,
@@ -106,14 +109,6 @@ def _apart(span: SpanRow, origin: str, origin_bytes: bytes) -> Parts:
         document=document,
         size=size,
         digest=int.from_bytes(digest, "little", signed=True),
-        odd=_is_odd(span, named, columns),
+        odd=may_belong_elsewhere(span, named, columns[TRAJECTORY_ID], columns[OPERATION] or ""),
         span=own if span.events or span.links else None,
     )
-
-
-def _is_odd(span: SpanRow, named: Attributes, columns: Row) -> bool:
-    """Whether a span's trace is one for span_membership.py."""
-    trajectory_id, operation = columns[TRAJECTORY_ID], columns[OPERATION]
-    if trajectory_id == span.trace_id and operation and (span.parent_span_id or semconv.CONVERSATION_ID in named):
-        return True
-    return operation == semconv.OPERATION_INVOKE_AGENT and bool(span.links)

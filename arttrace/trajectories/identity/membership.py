@@ -9,7 +9,9 @@ span.
 - A tree is *torn* when its uppermost span's parent, or what it links to, did not arrive. It belongs to the one run in
   that parent's trace. Where several are there it stays by itself, and each of them may lack it and says so.
 
-Only the set of spans counts, and a span that comes later may change the answer.
+Only the set of spans counts, and a span that comes later may change the answer. The store keeps every span under its
+`given_id` as it comes, and asks `membership` when it is read for those that `may_belong_elsewhere`: asked at ingest,
+each batch of a trace would need all the spans of the trace again.
 """
 
 from __future__ import annotations
@@ -50,6 +52,20 @@ class Membership(msgspec.Struct, frozen=True):
 def is_of_a_run(span: SpanRow) -> bool:
     """Whether a trajectory consists of this span and others; spans without are only between those."""
     return bool(operation(span)) or semconv.TRAJECTORY_ID in span.attributes
+
+
+def given_id(trace_id: str, named: str | None, operation: str | None) -> str | None:
+    """The id under which a span is stored while the spans around it are not known: the trajectory it names, else its
+    trace; None for a span that no run consists of."""
+    return named or (trace_id if operation else None)
+
+
+def may_belong_elsewhere(span: SpanRow, attributes: Mapping[str, object], given: str | None, operation: str) -> bool:
+    """Whether the spans around a span may give it, or what links it, another trajectory than its `given_id`; of a span
+    for which this is False, and that nothing links to, it is the answer."""
+    if given == span.trace_id and operation and (span.parent_span_id or semconv.CONVERSATION_ID in attributes):
+        return True
+    return operation == semconv.OPERATION_INVOKE_AGENT and bool(span.links)
 
 
 def membership(spans: Mapping[SpanKey, UniqueSpan]) -> Membership:
