@@ -78,7 +78,7 @@ class Store(StoreQueries):
                 if self._ahead is not None:
                     at_last.callback(self._ahead.close)
                 self._journal.close()
-                if not self._file.spoilt:
+                if not self._file.invalidated:
                     self._load_from(self.data.journal)
 
     # --- in ------------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class Store(StoreQueries):
                         return total
                 file.reopen()
         except (duckdb.Error, OSError) as error:
-            file.spoilt = True
+            file.invalidated = True
             raise StoreFull(
                 f"the store {self.data.store} could not be written: {error}",
                 f"Free disk space. Nothing is lost: what was not stored is still in {directory}.",

@@ -1,5 +1,5 @@
 """The open file of a store, shared by threads: one connection writes, each reader has its own, and all are opened anew
-when an error spoilt them or another file takes the place of this one."""
+when an error invalidated them or another file takes the place of this one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SharedFile:
         self.lock = threading.RLock()
         self.readers = 0
         self.closed = False
-        self.spoilt = False
+        self.invalidated = False
         self.taken_in = 0
         self.connection = connect(path)
         self.writer = Writer(self.connection)
@@ -45,10 +45,10 @@ class SharedFile:
         self.connection.close()
 
     def opened(self) -> duckdb.DuckDBPyConnection:
-        """The connection, a new one after an error that spoilt the last. Raises StoreError when it cannot be had, or
-        after `close`."""
+        """The connection, a new one after an error that invalidated the last. Raises StoreError when there can be none,
+        or after `close`."""
         self._refuse_when_closed()
-        if self.spoilt:
+        if self.invalidated:
             try:
                 self.reopen()
             except (duckdb.Error, OSError) as error:
@@ -60,7 +60,7 @@ class SharedFile:
 
     def for_writing(self) -> duckdb.DuckDBPyConnection:
         """`opened`, when no rewrite waits for its readers: what is written then would go with the old file."""
-        while self._rewriting or self.spoilt:  # opening anew may wait too
+        while self._rewriting or self.invalidated:  # opening anew may wait too
             self._changed.wait_for(lambda: not self._rewriting)
             self.opened()
         return self.opened()
@@ -120,7 +120,7 @@ class SharedFile:
     def note(self, error: Exception) -> None:
         """After a fatal error, a commit that fails for a full disk, say, the whole DuckDB instance is of no use."""
         if isinstance(error, duckdb.FatalException):
-            self.spoilt = True
+            self.invalidated = True
 
     def reopen(self, replace_by: Path | None = None) -> None:
         """Opens the file anew, another one in its place if given. A reader's connection would keep the old one open,
@@ -135,7 +135,7 @@ class SharedFile:
             self._changed.notify_all()
 
     def _open_anew(self, replace_by: Path | None) -> None:
-        self.spoilt = True
+        self.invalidated = True
         with opening(self.path):
             self.connection.close()
             try:
@@ -145,7 +145,7 @@ class SharedFile:
                 self.connection = connect_while_opening(self.path)
         self.writer = Writer(self.connection)
         self.taken_in = 0
-        self.spoilt = False
+        self.invalidated = False
 
     def _refuse_when_closed(self) -> None:
         if self.closed:
