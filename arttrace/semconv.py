@@ -71,6 +71,14 @@ SERVER_ADDRESS: Final = "server.address"
 SERVER_PORT: Final = "server.port"
 HTTP_STATUS_CODE: Final = "http.response.status_code"
 SERVICE_NAME: Final = "service.name"
+SESSION_ID: Final = "session.id"
+USER_ID: Final = "user.id"
+
+# --- Langfuse: what its server wants on every span (formats/sdks/langfuse/names.py has the rest) -------------
+LANGFUSE_TRACE_NAME: Final = "langfuse.trace.name"
+LANGFUSE_TRACE_TAGS: Final = "langfuse.trace.tags"
+SESSION_KEYS: Final = ("langfuse_session_id", "session_id")  # names in a run's metadata that name its session
+USER_KEYS: Final = ("langfuse_user_id", "user_id")
 
 # --- arttrace ----------------------------------------------------------------------------------------------
 TRAJECTORY_ID: Final = "arttrace.trajectory.id"

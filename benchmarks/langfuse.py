@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 from langfuse_server import langfuse_server
 from simulated_agent import research_run
 
+from arttrace.capture.base.langfuse_project import Connection
 from arttrace.langfuse.client import Client
-from arttrace.langfuse.connection import Connection
 from arttrace.langfuse.pull import Query, pull
 from arttrace.langfuse.push import places_in_groups, push
 from arttrace.langfuse.state import PullCursor, SentRuns

@@ -42,6 +42,7 @@ def init(
     endpoint: str | None = None,
     api_key: str | None = None,
     receivers: Sequence[Receiver | str] = (),
+    langfuse: bool | None = None,
 ) -> None:
     """Set what the environment does not. Optional: the first decorated run does it too.
 
@@ -64,6 +65,8 @@ def init(
         api_key: The collector's bearer token. ARTTRACE_API_KEY; none.
         receivers: OTLP receivers that are sent what is recorded beside the local store or the collector: base URLs, or
             `arttrace.Receiver(url, headers=...)`. The one of OTEL_EXPORTER_OTLP_* is added.
+        langfuse: Send what is recorded to the Langfuse project of LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY and
+            LANGFUSE_BASE_URL (or LANGFUSE_HOST) as well. ARTTRACE_LANGFUSE; False.
 
     A later call with other values closes the spool of the one before.
     """
@@ -81,6 +84,7 @@ def init(
             endpoint=endpoint,
             api_key=api_key,
             receivers=receivers,
+            langfuse=langfuse,
         )
         lifecycle.configure(settings, renew=True)
         hooks.install(again=True)

@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import msgspec
 
+from arttrace.capture.base.langfuse_project import Connection
 from arttrace.content import secrets
 from arttrace.errors import ArttraceError, MayPass
-from arttrace.langfuse.connection import Connection
 
 _TRACES = "/api/public/otel/v1/traces"
 _SCORES = "/api/public/scores"

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from arttrace import semconv
+from arttrace.capture.base.langfuse_project import Connection
 from arttrace.formats.otlp.encode_protobuf import encode_protobuf
 from arttrace.formats.sdks.conventions import normalise
 from arttrace.formats.sdks.langfuse.api import NotNumeric, Scored, advantage, score
 from arttrace.formats.sdks.langfuse.writing import Experiment, ShownRun, observation
 from arttrace.langfuse.client import Client, Refused
-from arttrace.langfuse.connection import Connection
 from arttrace.langfuse.state import Sent, SentRuns
 from arttrace.records.span import SpanRow
 from arttrace.rewards.combine import trajectory_reward
@@ -26,8 +26,6 @@ _RUNS_AT_ONCE = 200
 _SPANS_OF_REQUEST, _BYTES_OF_REQUEST = 500, 4 << 20
 _SCORES_OF_REQUEST = 100
 _KEPT_REASONS = 5
-_SESSION = ("langfuse_session_id", "session_id", "session")
-_USER = ("langfuse_user_id", "user_id", "user")
 
 _Key = tuple[str, str]
 
@@ -218,8 +216,8 @@ def _shown(run: TrajectorySummary, spans: Sequence[SpanRow], place: Place | None
         name=run.entry.rpartition(":")[2] or run.entry,
         root=(root.trace_id, root.span_id),
         tags=run.tags,
-        session=_named(run.metadata, _SESSION) or _said(spans, "session.id", semconv.CONVERSATION_ID),
-        user=_named(run.metadata, _USER) or _said(spans, "user.id"),
+        session=_named(run.metadata, semconv.SESSION_KEYS) or _said(spans, semconv.SESSION_ID, semconv.CONVERSATION_ID),
+        user=_named(run.metadata, semconv.USER_KEYS) or _said(spans, semconv.USER_ID),
         environment=connection.environment,
         release=connection.release,
         metadata=metadata,

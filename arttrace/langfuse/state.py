@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from arttrace.langfuse.connection import Connection
+from arttrace.capture.base.langfuse_project import Connection
 from arttrace.paths import DataDir
 
 _DIRECTORY = "langfuse"

@@ -11,10 +11,10 @@ from langfuse_server import SECRET, Answer, LangfuseServer, Script, langfuse_ser
 from recorded_runs import recorded_group
 from simulated_agent import research_run
 
+from arttrace.capture.base.langfuse_project import Connection
 from arttrace.commands import cli
 from arttrace.errors import ArttraceError
 from arttrace.langfuse.client import Client, LangfuseAway, LangfuseError
-from arttrace.langfuse.connection import Connection
 from arttrace.paths import DataDir
 from arttrace.records.reward import Reward
 from arttrace.store import Store

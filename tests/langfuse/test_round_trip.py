@@ -17,13 +17,13 @@ from recorded_runs import recorded_group
 from simulated_agent import Run, message, research_run, result
 
 from arttrace import semconv
+from arttrace.capture.base.langfuse_project import Connection
 from arttrace.formats.sdks.conventions import normalise
 from arttrace.formats.sdks.langfuse import names
 from arttrace.formats.sdks.langfuse.api import observation as read_observation
 from arttrace.formats.sdks.langfuse.writing import ShownRun, observation
 from arttrace.formats.sdks.openai_messages import answers, inputs
 from arttrace.langfuse.client import Client
-from arttrace.langfuse.connection import Connection
 from arttrace.langfuse.pull import Query, pull
 from arttrace.langfuse.push import Pushed, places_in_groups, push
 from arttrace.langfuse.state import PullCursor, SentRuns

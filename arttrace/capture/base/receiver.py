@@ -32,6 +32,7 @@ class Receiver:
     A user and password in it are sent as basic authentication. `headers` go along with each request and appear in no
     log. `certificate` is a file with the certificates to trust, `client_certificate` and `client_key` those to show.
     `name` is what logs call the receiver, by default its host; two receivers at one URL need different names.
+    With `spans="langfuse"` spans go as Langfuse shows them best (docs/langfuse.md), and rewards do not.
     """
 
     url: str
@@ -43,6 +44,7 @@ class Receiver:
     client_key: str | Path | None = None
     name: str = ""
     exact: bool = False
+    spans: Literal["as captured", "langfuse"] = "as captured"
 
     def __repr__(self) -> str:
         return f"Receiver({self.called!r})"

@@ -14,6 +14,7 @@
 | `endpoint` | `ARTTRACE_ENDPOINT` | none | base URL of a collector to ship to; after a comma, further receivers |
 | `api_key` | `ARTTRACE_API_KEY` | none | the collector's bearer token |
 | `receivers` | `OTEL_EXPORTER_OTLP_*` | none | OTLP receivers beside the store or the collector: URLs, `Receiver`s |
+| `langfuse` | `ARTTRACE_LANGFUSE` | off | `1`: sent to the Langfuse project of `LANGFUSE_PUBLIC_KEY`, ... |
 | | `ARTTRACE_OTLP` | | `0`: `OTEL_EXPORTER_OTLP_*` are not read; `1`: whoever else reads them |
 | `arttrace.route(...)` | `ARTTRACE_ROUTE` | none | calls sent to a policy: `model=policy:latest@url`, commas between |
 | | `ARTTRACE_POLICY_URL`, `ARTTRACE_POLICY_API_KEY` | none | where routes lead that name no server, and the key |
@@ -44,6 +45,7 @@ from arttrace.capture.base.receiver import (
 from arttrace.capture.base.remote_context import of_process
 from arttrace.capture.base.sample_rate import Sample, as_rate
 from arttrace.content import ContentMode, Mask
+from arttrace.errors import ArttraceError
 from arttrace.paths import DataDir, endpoints
 
 Orphans = Literal["record", "ignore"]
@@ -81,6 +83,15 @@ class Settings:
     otel_meant: bool = False
 
     @property
+    def names_runs(self) -> bool:
+        """Whether each span says of its run what Langfuse wants to know: not where a mode or a mask may hide it."""
+        return (
+            self.mask is None
+            and self.capture_content == "full"
+            and any(one.spans == "langfuse" for one in self.receivers)
+        )
+
+    @property
     def collector(self) -> Receiver | None:
         """What the outbox is shipped to."""
         if self.endpoint is None:
@@ -115,6 +126,7 @@ class Settings:
         endpoint: str | None = None,
         api_key: str | None = None,
         receivers: Sequence[Receiver | str] = (),
+        langfuse: bool | None = None,
     ) -> Settings:
         """What was given, else what the environment says, else the defaults.
 
@@ -141,7 +153,13 @@ class Settings:
             disabled=_flag("ARTTRACE_DISABLED"),
             endpoint=collector_url,
             api_key=api_key or os.environ.get("ARTTRACE_API_KEY") or None,
-            receivers=distinct([*map(as_receiver, receivers), *map(Receiver, further)]),
+            receivers=distinct(
+                [
+                    *map(as_receiver, receivers),
+                    *map(Receiver, further),
+                    *_langfuse(_flag("ARTTRACE_LANGFUSE") if langfuse is None else langfuse),
+                ]
+            ),
             otel=otel,
             otel_meant=_flag("ARTTRACE_OTLP"),
         )
@@ -160,6 +178,18 @@ def _word(given: str | None, variable: str, words: tuple[_T, ...], default: _T, 
         logger.warning("arttrace: %s is none of %s; %s is taken", f"{variable or 'it'}={said!r}", words, otherwise)
         return otherwise
     return words[words.index(said)]
+
+
+def _langfuse(wanted: bool) -> list[Receiver]:
+    if not wanted:
+        return []
+    from arttrace.capture.base.langfuse_project import Connection
+
+    try:
+        return [Connection.resolve().receiver]
+    except ArttraceError as error:
+        logger.warning("arttrace: nothing is sent to Langfuse: %s", error)
+        return []
 
 
 def _sample(given: Sample | None) -> Sample:

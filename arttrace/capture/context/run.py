@@ -15,8 +15,10 @@ from arttrace.capture.base.guard import Guard
 from arttrace.capture.base.values import json_object, json_text, safe_text
 from arttrace.capture.context.recorded_tools import RecordedTools
 from arttrace.content import MAX_CONTENT_BYTES, Hidden
+from arttrace.semconv import SESSION_KEYS, USER_KEYS
 
 _recording = Guard("recording what a run was given")
+_decode = msgspec.json.decode
 
 
 class Closable(Protocol):
@@ -48,15 +50,31 @@ class RunState(msgspec.Struct, eq=False):
     interrupted: str | None = None
     """Why the run is none to be judged or learned from, however it ends."""
     warned_of_late_update: bool = False
+    name: str | None = None
+    """Where a receiver wants it on every span of the run, together with tags, session and user."""
 
     @property
     def attributes(self) -> dict[str, Any]:
         """The attributes that every span of the run carries."""
-        return {semconv.TRAJECTORY_ID: self.id} if self.id else {}
+        found = {semconv.TRAJECTORY_ID: self.id} if self.id else {}
+        return found if self.name is None else {**found, **self._context(self.name)}
+
+    def _context(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = {semconv.LANGFUSE_TRACE_NAME: name}
+        if self.tags:
+            found[semconv.LANGFUSE_TRACE_TAGS] = list(self.tags)
+        for attribute, keys in ((semconv.SESSION_ID, SESSION_KEYS), (semconv.USER_ID, USER_KEYS)):
+            given = (self.metadata[key] for key in keys if key in self.metadata)
+            value = next((decoded for raw in given if isinstance(decoded := _decode(raw), (str, int))), None)
+            if value is not None:
+                found[attribute] = str(value)
+        return found
 
     def part(self) -> RunState:
         """What this process does in a run that another one began."""
-        return RunState(self.id, self.project, hidden=self.hidden, tools=self.tools, is_rollout=self.is_rollout)
+        return RunState(
+            self.id, self.project, hidden=self.hidden, tools=self.tools, is_rollout=self.is_rollout, name=self.name
+        )
 
     def update(self, metadata: Mapping[str, Any] | None, tags: Sequence[str]) -> None:
         """Add metadata and tags, as they are now."""

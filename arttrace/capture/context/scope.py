@@ -13,7 +13,8 @@ from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
-from opentelemetry.trace import SpanContext, SpanKind
+from opentelemetry import context as otel_context
+from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, set_span_in_context
 
 from arttrace import semconv
 from arttrace.capture.base.entry_point import EntryPoint
@@ -79,10 +80,15 @@ class Scope(Position):
             self._attributes[semconv.TOOL_TYPE] = "function"
         above_it = users_span() if parent is None else parent.context
         self.span = OpenSpan(f"{operation} {name}", SpanKind.INTERNAL, above_it, time.time_ns())
+        # OpenTelemetry's own context outside and inside, where Langfuse's SDK is to find our span above its own.
+        self._around: otel_context.Context = otel_context.Context()
+        self._inside: otel_context.Context | None = None
         # The root of what this process did in the trajectory: the trajectory's own, or what another process called.
         self._is_local_root = parent is None or parent.is_remote
         if self._is_local_root:
             note_run(run.id)
+            if self.recorder.settings.names_runs and run.name is None:
+                run.name = name if entry is None else entry.name.rpartition(":")[2]
             sample = self.recorder.settings.sample
             if self.is_root and sample != 1 and not run.is_rollout:
                 sampling.begin(
@@ -181,6 +187,10 @@ class Scope(Position):
         # A trajectory starts a history of executions of its own.
         set_flow(replace(flow, scope=self, execution=None if self.is_root else flow.execution, overrides=None))
         self.belongs_to(claim_execution(self.root.execution))
+        if self.recorder.settings.names_runs:
+            self._around = otel_context.get_current()
+            self._inside = set_span_in_context(NonRecordingSpan(self.context), self._around)
+            otel_context.attach(self._inside)
         return flow
 
     def belongs_to(self, execution: Execution) -> None:
@@ -194,6 +204,8 @@ class Scope(Position):
         flow = current_flow()
         if flow.scope is self:
             set_flow(before if self.is_root else replace(flow, scope=before.scope, overrides=before.overrides))
+        if self._inside is not None and otel_context.get_current() is self._inside:
+            otel_context.attach(self._around)  # without a token: a generator may be left in another context
 
     def close(self, error: BaseException | None = None) -> None:
         """End the span now; the second time does nothing. `error` is what ended the run, None when it went well."""

@@ -9,11 +9,11 @@ from collections.abc import Callable
 import click
 import msgspec
 
+from arttrace.capture.base.langfuse_project import Connection
 from arttrace.commands.shared.options import SharedOptionsGroup, json_option, store_option
 from arttrace.commands.shared.progress import EVERY_S, Progress
 from arttrace.errors import ArttraceError
 from arttrace.langfuse.client import Client
-from arttrace.langfuse.connection import Connection
 from arttrace.langfuse.pull import Pulled, Query, pull
 from arttrace.langfuse.push import Pushed, places_in_groups, push
 from arttrace.langfuse.state import PullCursor, SentRuns

@@ -205,7 +205,7 @@ class Delivery:
         spans = [span for record in records if (span := self._span(record)) is not None]
         if not spans:
             return
-        answer = self._post(encode_request(spans))
+        answer = self._post(encode_request(self._client.formed(spans)))
         if answer.taken:
             self.counts.delivered += len(spans) - answer.rejected
             if answer.rejected:
@@ -218,7 +218,7 @@ class Delivery:
     def _span(self, record: Record) -> SpanRow | None:
         """What goes over the wire for a record: nothing for a call in progress where nobody would understand it."""
         if isinstance(record, Reward):
-            return reward_span(record)
+            return reward_span(record) if self._client.takes_rewards else None
         if not isinstance(record, SpanRow):
             raise _Refused(f"a {type(record).__name__} is not sent over OTLP")
         if record.end_ns == 0:

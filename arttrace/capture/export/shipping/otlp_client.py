@@ -22,6 +22,7 @@ import msgspec
 
 from arttrace.capture.base.receiver import Receiver
 from arttrace.formats.otlp.protobuf_fields import BYTES, read_varint, walk
+from arttrace.records.span import SpanRow
 from arttrace.system.loopback import is_loopback
 
 OURS_HEADER = "x-arttrace-collector"
@@ -60,6 +61,19 @@ class OtlpClient:
     def name(self) -> str:
         """Where spans go, without credentials: for logs."""
         return self._receiver.called
+
+    @property
+    def takes_rewards(self) -> bool:
+        """Whether rewards are sent, as spans."""
+        return self._receiver.spans == "as captured"
+
+    def formed(self, spans: list[SpanRow]) -> list[SpanRow]:
+        """The spans in the form that the receiver wants."""
+        if self._receiver.spans == "as captured":
+            return spans
+        from arttrace.formats.langfuse_live import formed  # slow to import
+
+        return [formed(span) for span in spans]
 
     def post(self, request: bytes) -> Answer:
         """Send one ExportTraceServiceRequest. Raises OSError when there is no answer."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from arttrace import semconv
+
 TYPE: Final = "langfuse.observation.type"
 INPUT: Final = "langfuse.observation.input"
 OUTPUT: Final = "langfuse.observation.output"
@@ -20,11 +22,11 @@ USAGE_DETAILS: Final = "langfuse.observation.usage_details"  # JSON of integers 
 COST_DETAILS: Final = "langfuse.observation.cost_details"
 COMPLETION_START_TIME: Final = "langfuse.observation.completion_start_time"  # ISO 8601 with offset
 
-TRACE_NAME: Final = "langfuse.trace.name"
-TRACE_TAGS: Final = "langfuse.trace.tags"
+TRACE_NAME: Final = semconv.LANGFUSE_TRACE_NAME
+TRACE_TAGS: Final = semconv.LANGFUSE_TRACE_TAGS
 TRACE_METADATA: Final = "langfuse.trace.metadata"
-SESSION_ID: Final = "session.id"
-USER_ID: Final = "user.id"
+SESSION_ID: Final = semconv.SESSION_ID
+USER_ID: Final = semconv.USER_ID
 ENVIRONMENT: Final = "langfuse.environment"
 RELEASE: Final = "langfuse.release"
 IS_APP_ROOT: Final = "langfuse.internal.is_app_root"

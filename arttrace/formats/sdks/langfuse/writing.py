@@ -18,7 +18,7 @@ from arttrace.formats.sdks.langfuse import names
 from arttrace.formats.sdks.openai_messages import answers, inputs, tools
 from arttrace.records.message import Message
 from arttrace.records.span import Attributes, SpanRow
-from arttrace.trajectories.decoding.attribute_values import finite, from_json
+from arttrace.trajectories.decoding.attribute_values import finite, from_json, text
 from arttrace.trajectories.decoding.messages import MessageReader
 from arttrace.wire.messages import openai_message
 
@@ -65,7 +65,7 @@ class Experiment(msgspec.Struct, frozen=True):
 class ShownRun(msgspec.Struct, frozen=True, kw_only=True):
     """What every span says of its run. `root` is the root span's (trace id, span id); `metadata` stands on it alone."""
 
-    name: str
+    name: str | None
     root: tuple[str, str]
     tags: tuple[str, ...] = ()
     session: str | None = None
@@ -124,8 +124,26 @@ def observation(span: SpanRow, run: ShownRun, *, read: SpanRow | None = None) ->
     )
 
 
+def as_it_says(span: SpanRow, environment: str | None = None, release: str | None = None) -> ShownRun:
+    """What a span says of its run by itself, where the others are not at hand."""
+    said = span.attributes
+    is_root = semconv.ENTRY in said or semconv.ENTRY_NAME in said
+    metadata = from_json(said.get(semconv.METADATA)) if is_root else None
+    tags = said.get(names.TRACE_TAGS)
+    return ShownRun(
+        name=text(said.get(names.TRACE_NAME)),
+        root=(span.trace_id, span.span_id) if is_root else ("", ""),
+        tags=tuple(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else (),
+        session=text(said.get(names.SESSION_ID)),
+        user=text(said.get(names.USER_ID)),
+        environment=environment,
+        release=release,
+        metadata=metadata if isinstance(metadata, dict) else {},
+    )
+
+
 def _of_run(span: SpanRow, run: ShownRun) -> Attributes:
-    found: Attributes = {names.TRACE_NAME: run.name}
+    found: Attributes = {names.TRACE_NAME: run.name} if run.name else {}
     if run.tags:
         found[names.TRACE_TAGS] = list(run.tags)
     if run.session:
@@ -208,7 +226,7 @@ def _chat(given: Attributes) -> tuple[Attributes, tuple[str, ...]]:
     back = chat_attributes(
         from_json(found[names.INPUT]), from_json(found[names.OUTPUT]), given.get(semconv.RESPONSE_FINISH_REASONS)
     )
-    return found, tuple(name for name, text in back.items() if given.get(name) == text)
+    return found, tuple(name for name, value in back.items() if given.get(name) == value)
 
 
 def chat_attributes(given: Any, output: Any, reasons: Any) -> Attributes:
@@ -246,7 +264,7 @@ def _plain(message: Any) -> Any:
         return message
     texts = [one.get("content", one.get("thinking")) for one in message["thinking"] if isinstance(one, dict)]
     rest = {name: value for name, value in message.items() if name != "thinking"}
-    return {**rest, "reasoning_content": "".join(text for text in texts if isinstance(text, str))}
+    return {**rest, "reasoning_content": "".join(one for one in texts if isinstance(one, str))}
 
 
 def _texts(given: Attributes, found: Attributes, asked: str, answered: str) -> tuple[str, ...]:

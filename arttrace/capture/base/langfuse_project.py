@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from arttrace.capture.base.receiver import Receiver
 from arttrace.content import secrets
 from arttrace.errors import ArttraceError
 
@@ -52,6 +53,16 @@ class Connection:
                 "LANGFUSE_TRACING_ENVIRONMENT is at most 40 of a-z, 0-9, - and _, and does not begin with langfuse.",
             )
         return cls(url, public, secret, environment, environ.get("LANGFUSE_RELEASE") or None)
+
+    @property
+    def receiver(self) -> Receiver:
+        """Where capture sends spans as they end."""
+        return Receiver(
+            f"{self.url}/api/public/otel",
+            {"authorization": self.authorization, "x-langfuse-ingestion-version": "4"},
+            name="langfuse",
+            spans="langfuse",
+        )
 
     @property
     def id(self) -> str:

@@ -1,0 +1,147 @@
+"""Langfuse while an agent runs: what is recorded goes there beside the local store, and neither waits for the other."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from chat_server import serve
+from langfuse_server import PUBLIC, SECRET, LangfuseServer, langfuse_server
+
+from arttrace.capture.base.langfuse_project import Connection
+from arttrace.langfuse.client import Client
+from arttrace.langfuse.pull import Query, pull
+from arttrace.langfuse.state import PullCursor
+from arttrace.paths import DataDir
+from arttrace.store import Store
+
+AGENT = """
+import sys, openai, arttrace
+
+client = openai.OpenAI(base_url=sys.argv[1], api_key="k")
+
+@arttrace.tool
+def look(q):
+    return "found " + q
+
+@arttrace.trajectory(tags=["beta"], metadata={"user_id": "u1", "session_id": "s1"})
+def answer(question):
+    client.chat.completions.create(model="gpt-4o", messages=[{"role": "user", "content": question}])
+    look("x")
+    return "done"
+
+answer("hello")
+arttrace.reward(1.0, trajectory_id="elsewhere")
+arttrace.shutdown(timeout=20)
+"""
+
+
+def run_agent(folder: Path, server: LangfuseServer, program: str = AGENT, **environ: str) -> str:
+    (folder / "agent.py").write_text(program)
+    with serve() as chat:
+        done = subprocess.run(
+            [sys.executable, "agent.py", chat.url],
+            cwd=folder,
+            env={**os.environ, **server.environ(), "ARTTRACE_LANGFUSE": "1", **environ},
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=True,
+        )
+    return done.stderr
+
+
+def test_spans_are_there_as_a_person_wants_to_see_them_and_stored_here_too(tmp_path: Path) -> None:
+    with langfuse_server() as server:
+        run_agent(tmp_path, server, LANGFUSE_TRACING_ENVIRONMENT="staging", LANGFUSE_RELEASE="r1")
+        seen = {one["name"]: one for one in server.observations.values()}
+        headers = [headers for _, path, headers in server.requests if path.endswith("/v1/traces")]
+        connection, copy = Connection.resolve(server.environ()), DataDir(tmp_path / "copy")
+        with Store.open(copy, create=True) as store, Client(connection) as client:
+            pull(store, client, Query(), PullCursor(copy, connection, "q"))
+    assert [one["type"] for _, one in sorted(seen.items())] == ["GENERATION", "TOOL", "AGENT"]
+    assert json.loads(seen["chat gpt-4o"]["input"]) == [{"role": "user", "content": "hello"}]
+    for one in seen.values():
+        context = [one[name] for name in ("traceName", "tags", "userId", "sessionId", "environment", "release")]
+        assert context == ["answer", ["beta"], "u1", "s1", "staging", "r1"]
+    assert headers
+    assert all(one["x-langfuse-ingestion-version"] == "4" for one in headers)
+    assert all(one["content-encoding"] == "gzip" for one in headers)
+    with Store.open(DataDir(tmp_path / ".arttrace")) as store, Store.open(copy) as other:
+        [here], [there] = store.trajectories(), other.trajectories()
+        assert here == there
+        assert not here.incomplete
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"LANGFUSE_SECRET_KEY": "wrong-secret-key"}, "401"), ({"LANGFUSE_PUBLIC_KEY": ""}, "LANGFUSE_PUBLIC_KEY is not")],
+)
+def test_what_langfuse_refuses_costs_the_agent_and_the_store_nothing(
+    tmp_path: Path, change: dict[str, str], said: str
+) -> None:
+    with langfuse_server() as server:
+        errors = run_agent(tmp_path, server, **change)
+        assert not server.observations
+    assert said in errors
+    assert SECRET not in errors
+    assert "wrong-secret-key" not in errors
+    with Store.open(DataDir(tmp_path / ".arttrace")) as store:
+        assert [run.incomplete for run in store.summaries()] == [""]
+
+
+def test_a_mask_keeps_what_it_may_hide_out_of_the_names_of_a_run(tmp_path: Path) -> None:
+    masked = AGENT.replace(
+        "client = ", "arttrace.init(mask=lambda value, kind: None if kind == 'metadata' else value)\nclient = "
+    )
+    with langfuse_server() as server:
+        run_agent(tmp_path, server, masked)
+        assert len(server.observations) == 3
+        assert {one["userId"] for one in server.observations.values()} == {None}
+
+
+def test_keys_are_in_no_file_of_the_data_directory(tmp_path: Path) -> None:
+    with langfuse_server() as server:
+        run_agent(tmp_path, server)
+    for file in (tmp_path / ".arttrace").rglob("*"):
+        if file.is_file():
+            assert SECRET.encode() not in file.read_bytes()
+            assert PUBLIC.encode() not in file.read_bytes()
+
+
+def test_langfuses_own_sdk_in_the_process_shares_the_trace(tmp_path: Path) -> None:
+    """`@observe` around `@trajectory`, and inside it: one trace, whichever of the two began it."""
+    beside = AGENT.replace(
+        'answer("hello")',
+        """
+from langfuse import get_client, observe
+
+@observe(name="outer")
+def outer():
+    return answer("hello")
+
+@observe(name="inner")
+def inner():
+    return "inner"
+
+@arttrace.trajectory
+def around():
+    client.chat.completions.create(model="gpt-4o", messages=[{"role": "user", "content": "again"}])
+    return inner()
+
+outer()
+around()
+get_client().flush()
+""",
+    )
+    with langfuse_server() as server:
+        run_agent(tmp_path, server, beside)
+        by_name = {one["name"]: one for one in server.observations.values()}
+        assert by_name["outer"]["traceId"] == by_name["invoke_agent answer"]["traceId"]
+        assert by_name["invoke_agent answer"]["parentObservationId"] == by_name["outer"]["id"]
+        assert by_name["inner"]["traceId"] == by_name["invoke_agent around"]["traceId"]
+        assert len({one["traceId"] for one in server.observations.values()}) == 2
