@@ -8,6 +8,7 @@ from arttrace.records.grouping import Grouping
 from arttrace.records.policy import PolicyStep
 from arttrace.records.reward import Judgement, Reward
 from arttrace.records.span import SpanRow
+from arttrace.records.values.lenient_json import well_formed
 
 Record = SpanRow | Reward | Judgement | PolicyStep | Grouping
 
@@ -16,8 +17,11 @@ _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
 def encode_record(record: Record) -> bytes:
-    """One record as JSON, its kind under the key `type`."""
-    return _encoder.encode(record)
+    """One record as JSON, its kind under the key `type`; what UTF-8 cannot hold becomes U+FFFD."""
+    try:
+        return _encoder.encode(record)
+    except UnicodeEncodeError:  # half a surrogate pair, which a model may emit and UTF-8 cannot hold
+        return _encoder.encode(msgspec.convert(well_formed(msgspec.to_builtins(record)), Record))
 
 
 def decode_record(data: bytes) -> Record:

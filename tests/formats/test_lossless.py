@@ -26,6 +26,7 @@ from arttrace.formats.otlp.encode_protobuf import encode_protobuf
 from arttrace.formats.otlp.validate import MAX_DEPTH
 from arttrace.paths import DataDir
 from arttrace.records.record import decode_record, encode_record
+from arttrace.records.reward import Reward
 from arttrace.records.span import SpanEvent, SpanRow
 from arttrace.store import Store
 from arttrace.store.access import queries as queries_module
@@ -174,3 +175,13 @@ def test_a_json_value_is_what_it_says_or_refused(value: dict[str, Any], expected
         [row] = export.spans
         assert row.attributes["a"] == expected
         assert type(row.attributes["a"]) is type(expected)
+
+
+def test_text_that_utf_8_cannot_hold_costs_a_character_and_not_the_record() -> None:
+    reward = Reward(id="1", trajectory_id="t", value=1.0, explanation="half \ud83d a pair")
+    span = SpanRow("1" * 32, "2" * 16, "x", 1, 2, attributes={"half \ud83d": ["half \ud83d"]})
+    [back, of_span] = [decode_record(encode_record(record)) for record in (reward, span)]
+    assert isinstance(back, Reward)
+    assert back.explanation == "half \ufffd a pair"
+    assert isinstance(of_span, SpanRow)
+    assert of_span.attributes == {"half \ufffd": ["half \ufffd"]}

@@ -25,10 +25,10 @@ from arttrace.capture.export import summary
 from arttrace.capture.export.destinations import Destinations
 from arttrace.capture.export.open_span import Opened
 from arttrace.capture.export.sampling import Holder
-from arttrace.capture.export.span_rows import encoded, span_row
+from arttrace.capture.export.span_rows import span_row
 from arttrace.capture.export.spool import SpoolWriter
 from arttrace.content import ContentRules
-from arttrace.records.record import Record
+from arttrace.records.record import Record, encode_record
 from arttrace.system import native_threads
 
 Job = Callable[[], None]
@@ -155,7 +155,7 @@ class Recorder:
         """Append a record to the spool when this turn of the jobs ends; one that the spool refuses is logged and
         counted."""
         try:
-            payload = encoded(record)
+            payload = encode_record(record)
             if not self._holder.takes(record, payload):
                 self._turn.append(payload)
         except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md

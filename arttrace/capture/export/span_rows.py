@@ -1,16 +1,12 @@
-"""What the recorder writes: a span of ours as plain data, and a record as bytes, whatever text it holds. Pure."""
+"""What the recorder writes of a span of ours: plain data. Pure."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from arttrace import semconv
 from arttrace.capture.export.open_span import OpenSpan
-from arttrace.records.record import Record, encode_record
 from arttrace.records.span import SpanRow
-from arttrace.records.values.lenient_json import well_formed
 
 _ERROR = 2  # OTLP's number of the status
 
@@ -34,11 +30,3 @@ def span_row(span: OpenSpan, resource: dict[str, Any]) -> SpanRow:
         resource=resource,
         scope_name="arttrace",
     )
-
-
-def encoded(record: Record) -> bytes:
-    """One record as JSON; what UTF-8 cannot hold becomes U+FFFD."""
-    try:
-        return encode_record(record)
-    except UnicodeEncodeError:  # half a surrogate pair, which a model may emit and UTF-8 cannot hold
-        return encode_record(msgspec.convert(well_formed(msgspec.to_builtins(record)), Record))
