@@ -10,12 +10,13 @@ import msgspec
 from arttrace.collector import metrics
 from arttrace.collector.otlp.receiver import TraceReceiver, failed
 from arttrace.collector.otlp.request_bodies import MAX_BODY_BYTES, Budget
+from arttrace.collector.otlp.responses import PROTOBUF, failure
 from arttrace.collector.spool import Spool
 from arttrace.collector.supervisor import StoreSupervisor
 from arttrace.store.server.app import OwnerApp
 from arttrace.store.server.asgi import App, Receive, Scope
 from arttrace.store.server.auth import Authorizer, Headers
-from arttrace.store.server.responses import JSON, METRICS, PROTOBUF, HttpResponse, RequestRefused, failure
+from arttrace.store.server.responses import JSON, METRICS, HttpResponse, RequestRefused
 from arttrace.store.server.timeouts import BodyReader
 
 IN_FLIGHT_BYTES = 256 << 20

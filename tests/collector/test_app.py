@@ -19,6 +19,7 @@ from starlette.testclient import TestClient
 from arttrace.collector.app import CollectorApp
 from arttrace.collector.forward import Forward
 from arttrace.collector.group_commit import GroupCommit
+from arttrace.collector.otlp.responses import PROTOBUF
 from arttrace.collector.spool import Spool
 from arttrace.formats.journal_entry import decode_payload
 from arttrace.formats.otlp import check_protobuf
@@ -28,7 +29,7 @@ from arttrace.paths import DataDir
 from arttrace.records.span import SpanRest, SpanRow
 from arttrace.store import Store
 from arttrace.store.server.auth import Authorizer
-from arttrace.store.server.responses import JSON, PROTOBUF
+from arttrace.store.server.responses import JSON
 
 
 @pytest.fixture

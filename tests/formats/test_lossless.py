@@ -18,6 +18,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from arttrace.collector.otlp.receiver import TraceReceiver
 from arttrace.collector.otlp.request_bodies import Budget
+from arttrace.collector.otlp.responses import PROTOBUF
 from arttrace.collector.spool import Spool
 from arttrace.commands import cli
 from arttrace.formats.otlp.decode import parse_json, protobuf_spans
@@ -30,7 +31,7 @@ from arttrace.records.reward import Reward
 from arttrace.records.span import SpanEvent, SpanRow
 from arttrace.store import Store
 from arttrace.store.access import queries as queries_module
-from arttrace.store.server.responses import JSON, PROTOBUF
+from arttrace.store.server.responses import JSON
 
 _quiet = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 

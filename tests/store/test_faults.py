@@ -19,6 +19,7 @@ from arttrace import semconv
 from arttrace.errors import StoreError, StoreFull
 from arttrace.formats.journal_entry import encode_otlp, encode_records
 from arttrace.formats.otlp.check_protobuf import check_protobuf
+from arttrace.formats.sdks import tolerant as named_module
 from arttrace.journal import JournalWriter, list_segments
 from arttrace.paths import DataDir
 from arttrace.records.record import encode_record
@@ -32,7 +33,6 @@ from arttrace.store.file import connections as shared_module
 from arttrace.store.ingest import batches as batches_module
 from arttrace.store.ingest import writer as writer_module
 from arttrace.store.ingest.writer import Writer
-from arttrace.store.rows import conventions as named_module
 from arttrace.store.rows import encode as parts_module
 from arttrace.store.rows.encode import EncodedSpan
 from arttrace.store.rows.tables import SPAN_ID, Row

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from arttrace.errors import StoreError
 from arttrace.formats.evaluations import is_reward_span
+from arttrace.formats.sdks.tolerant import normalised
 from arttrace.paths import DataDir
 from arttrace.records.policy import PolicyStep
 from arttrace.records.reward import Judgement, Reward
@@ -27,7 +28,6 @@ from arttrace.store.file import cancellation
 from arttrace.store.file.connections import SharedFile
 from arttrace.store.ingest.pause_gc import gc_paused
 from arttrace.store.rows.columns import EVALUATE
-from arttrace.store.rows.conventions import normalised
 from arttrace.store.rows.decode import read_spans
 from arttrace.store.rows.span_membership import found_on, place
 from arttrace.store.rows.summary import SUMMARY_VERSION, InferredTool, TrajectorySummary, inferred_tools, summarise

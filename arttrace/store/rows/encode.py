@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from arttrace import semconv
+from arttrace.formats.sdks.tolerant import settled
 from arttrace.records.record import Record
 from arttrace.records.span import SpanRow
 from arttrace.store.rows.columns import PlainRecord, span_columns
-from arttrace.store.rows.conventions import settled
 from arttrace.store.rows.tables import OPERATION, TRAJECTORY_ID, Row
 from arttrace.trajectories.identity.membership import may_belong_elsewhere
 

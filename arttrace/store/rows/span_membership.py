@@ -16,10 +16,10 @@ import msgspec
 
 from arttrace import semconv
 from arttrace.formats.evaluations import rewards_of
+from arttrace.formats.sdks.tolerant import normalised
 from arttrace.records.span import SpanRow
 from arttrace.store.rows import trace_links
 from arttrace.store.rows.columns import EVALUATE
-from arttrace.store.rows.conventions import normalised
 from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan
 from arttrace.trajectories.identity.membership import is_of_a_run, membership
 from arttrace.trajectories.identity.reward_membership import trace_roots

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from arttrace.store.server.asgi import App, Receive, Scope, Send
 from arttrace.store.server.auth import Authorizer, Headers
-from arttrace.store.server.responses import JSON, METRICS, RETRY_AFTER_S, HttpResponse, RequestRefused, failure
+from arttrace.store.server.responses import JSON, METRICS, RETRY_AFTER_S, HttpResponse, RequestRefused, json_failure
 
 
 class OwnerApp:
@@ -26,7 +26,7 @@ class OwnerApp:
             self._guard.check(scope["path"], headers)
             answer = await self.answer(scope, headers, receive)
         except RequestRefused as refused:
-            answer = failure(JSON, refused.status, str(refused), close=refused.close)
+            answer = json_failure(refused.status, str(refused), close=refused.close)
         if answer is None:
             await self._api(scope, receive, send)
         else:

@@ -1,21 +1,17 @@
-"""HTTP responses made without a framework; an error is a google.rpc.Status in the encoding of the sender."""
+"""HTTP responses made without a framework."""
 
 from __future__ import annotations
 
 import msgspec
 
-from arttrace.formats.otlp.protobuf_fields import encode_bytes
-
-PROTOBUF, JSON = "application/x-protobuf", "application/json"
+JSON = "application/json"
 METRICS = "text/plain; version=0.0.4; charset=utf-8"
 RETRY_AFTER_S = 2
 """The stock exporter gives up on a batch when the wait does not fit its 10 s."""
 
-_MESSAGE_BYTES = 1000
-
 
 class HttpResponse(msgspec.Struct, frozen=True):
-    """An HTTP answer: status, content type and body."""
+    """An HTTP response: status, content type and body."""
 
     status: int
     kind: str
@@ -33,9 +29,6 @@ class RequestRefused(Exception):
         self.close = close
 
 
-def failure(kind: str, status: int, message: str, *, close: bool = False) -> HttpResponse:
-    """An error with a google.rpc.Status body, of which the specification asks for field 2, `message`."""
-    if kind == PROTOBUF:
-        text = message.encode()[:_MESSAGE_BYTES].decode(errors="ignore").encode()
-        return HttpResponse(status, PROTOBUF, encode_bytes(text, 2), close)
+def json_failure(status: int, message: str, *, close: bool = False) -> HttpResponse:
+    """An error with a google.rpc.Status body in JSON."""
     return HttpResponse(status, JSON, msgspec.json.encode({"message": message}), close)
