@@ -155,9 +155,9 @@ def flush(timeout: float | None = None) -> bool:
 def shutdown(timeout: float | None = None) -> bool:
     """Flush, close the spool's segment so that the store may take it away, and, with an endpoint, deliver it.
 
-    False when that took longer than `timeout` seconds: what was not delivered stays on the disk, and the next process
-    or `arttrace ship` delivers it. The hooks stay, and what is called afterwards is recorded in a further segment;
-    `uninstrument` ends that as well.
+    False when that took longer than `timeout` seconds, or a receiver refuses the key or the address, which waiting does
+    not help: what was not delivered stays on the disk, and the next process or `arttrace ship` delivers it. The hooks
+    stay, and what is called afterwards is recorded in a further segment; `uninstrument` ends that as well.
     """
     with _guard:
         return lifecycle.shutdown(timeout) if lifecycle.started() else True

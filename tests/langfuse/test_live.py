@@ -36,7 +36,7 @@ def answer(question):
 
 answer("hello")
 arttrace.reward(1.0, trajectory_id="elsewhere")
-arttrace.shutdown(timeout=20)
+arttrace.shutdown()
 """
 
 

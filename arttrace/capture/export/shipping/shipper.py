@@ -70,7 +70,7 @@ class Shipper:
         self._stop = native_threads.Event()
         self._waiting = 0  # callers of `drain`
         self._delivery: Delivery | None = None
-        self.outages = 0
+        self.outages = self.misconfigured = 0
 
     @property
     def counts(self) -> Delivered:
@@ -97,6 +97,7 @@ class Shipper:
         """Deliver what is sealed with short pauses, until `end_drain`. The function, which is called with whether to be
         patient, says whether it is delivered; None while it may still be."""
         sealed, outages = sizes(self._directory, sealed_only=True), self.outages
+        misconfigured = self.misconfigured
         self._waiting += 1
         if sealed:
             self._start()
@@ -106,6 +107,8 @@ class Shipper:
         def outcome(patient: bool) -> bool | None:
             if not undelivered(self._directory, sealed):
                 return True
+            if self.misconfigured > misconfigured:  # nothing will be taken until somebody changes something
+                return False
             return False if self._thread is None or (not patient and self.outages > outages) else None
 
         return outcome
@@ -170,6 +173,7 @@ class Shipper:
                 except NotNow as refusal:
                     failures += 1
                     self.outages += 1
+                    self.misconfigured += refusal.misconfigured
                     if refusal.kind != said:
                         said = refusal.kind
                         logger.warning("arttrace: %s; what was recorded waits in %s", refusal.reason, self._directory)
