@@ -13,7 +13,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from arttrace.collector.otlp import grpc_server
-from arttrace.collector.otlp.receiver import Traces
+from arttrace.collector.otlp.receiver import TraceReceiver
 from arttrace.collector.otlp.request_bodies import Budget
 from arttrace.collector.spool import Sink
 from arttrace.paths import DataDir
@@ -31,7 +31,7 @@ def sink(tmp_path: Path) -> Iterator[Sink]:
 
 def serving(sink: Sink) -> Any:
     budget = Budget(1 << 20)
-    traces = Traces(sink, budget, 1 << 20)
+    traces = TraceReceiver(sink, budget, 1 << 20)
     return grpc_server.serving_grpc(traces, budget, Guard(None), host="127.0.0.1", port=0, max_body_bytes=1 << 20)
 
 

@@ -123,9 +123,12 @@ def test_commands_ask_the_collector_that_owns_the_store(
     assert (answer.status_code, answer.headers["x-arttrace-collector"]) == (200, "1")
 
     def told(name: str, value: float) -> None:
-        line = f"arttrace_collector_{name} {value:g}"
         deadline = time.monotonic() + 60
-        while line not in (text := httpx.get(f"{url}/metrics").text).splitlines():
+        while True:
+            text = httpx.get(f"{url}/metrics").text
+            [line] = [one for one in text.splitlines() if one.startswith(f"arttrace_collector_{name} ")]
+            if float(line.split()[1]) == value:
+                return
             assert time.monotonic() < deadline, text
             time.sleep(0.05)
 
