@@ -15,24 +15,24 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from arttrace.collector.otlp import grpc_server
 from arttrace.collector.otlp.receiver import TraceReceiver
 from arttrace.collector.otlp.request_bodies import Budget
-from arttrace.collector.spool import Sink
+from arttrace.collector.spool import Spool
 from arttrace.paths import DataDir
-from arttrace.store.server.auth import Guard
+from arttrace.store.server.auth import Authorizer
 
 METHOD = f"/{grpc_server.SERVICE}/Export"
 
 
 @pytest.fixture
-def sink(tmp_path: Path) -> Iterator[Sink]:
-    sink = Sink(DataDir(tmp_path))
-    yield sink
-    sink.close()
+def spool(tmp_path: Path) -> Iterator[Spool]:
+    spool = Spool(DataDir(tmp_path))
+    yield spool
+    spool.close()
 
 
-def serving(sink: Sink) -> Any:
+def serving(spool: Spool) -> Any:
     budget = Budget(1 << 20)
-    traces = TraceReceiver(sink, budget, 1 << 20)
-    return grpc_server.serving_grpc(traces, budget, Guard(None), host="127.0.0.1", port=0, max_body_bytes=1 << 20)
+    traces = TraceReceiver(spool, budget, 1 << 20)
+    return grpc_server.serving_grpc(traces, budget, Authorizer(None), host="127.0.0.1", port=0, max_body_bytes=1 << 20)
 
 
 def request() -> bytes:
@@ -59,9 +59,9 @@ class Stalled:
         self._channel.close()
 
 
-def test_stalled_uploads_take_no_thread(sink: Sink) -> None:
+def test_stalled_uploads_take_no_thread(spool: Spool) -> None:
     with ExitStack() as stack:
-        port = stack.enter_context(serving(sink))
+        port = stack.enter_context(serving(spool))
         for _ in range(2 * grpc_server._THREADS):
             stack.callback(Stalled(port).close)
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -69,10 +69,10 @@ def test_stalled_uploads_take_no_thread(sink: Sink) -> None:
                 assert channel.unary_unary(METHOD)(request(), timeout=60) == b""
 
 
-def test_a_stalled_upload_ends(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stalled_upload_ends(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grpc_server, "_AGE_S", 1.0)
     monkeypatch.setattr(grpc_server, "_GRACE_S", 0.5)
-    with serving(sink) as port:
+    with serving(spool) as port:
         stalled = Stalled(port)
         try:
             assert isinstance(stalled.call.exception(timeout=60), grpc.RpcError)
@@ -80,8 +80,8 @@ def test_a_stalled_upload_ends(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> N
             stalled.close()
 
 
-def test_what_has_come_is_answered_while_the_server_ends(sink: Sink) -> None:
-    with serving(sink) as port, grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+def test_what_has_come_is_answered_while_the_server_ends(spool: Spool) -> None:
+    with serving(spool) as port, grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         answers = [channel.unary_unary(METHOD).future(request(), timeout=60) for _ in range(50)]
         first = answers[0].result()
     assert first == b""
