@@ -293,8 +293,16 @@ def agent():
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
     for thread in threads: thread.start()
     for thread in threads: thread.join()
-    # 200 ms in which this process could run: on a loaded machine a clock alone says nothing about that
-    for _ in range(20): time.sleep(0.01)
+    # 200 ms in which a thread of this process could run and write: on a loaded machine a clock says nothing about that
+    def witness():
+        with open(os.environ["ARTTRACE_DIR"] + ".witness", "ab") as file:
+            for _ in range(20):
+                time.sleep(0.01)
+                file.write(bytes(4096))
+                file.flush()
+    other = threading.Thread(target=witness)
+    other.start()
+    other.join()
     os.kill(os.getpid(), signal.SIGKILL)
 agent()
 """
