@@ -27,7 +27,7 @@ def render(sink: Spool, loader: StoreSupervisor | None, budget: Budget, answers:
     text.add("gauge", "spool_bytes", "Bytes of journal not yet in the store.", directory_bytes(sink.data.spool))
     text.add("gauge", "store_bytes", "Size of the store's file and log.", sum(_size(path) for path in (store, log)))
     if loader:
-        lag = loader.lag_s(sink.last)
+        lag = round(loader.lag_s(sink.last), 3) or 0
         text.add("gauge", "load_lag_seconds", "How long a span may have waited to get into the store.", lag)
         text.add("gauge", "owns_store", "1 while the collector owns the store.", int(loader.owner))
     trouble = sink.trouble or (loader.trouble if loader else "")
