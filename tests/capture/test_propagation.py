@@ -21,7 +21,7 @@ import httpx
 import pytest
 from chat_server import ChatServer
 from click.testing import CliRunner
-from spool import read_spans
+from spool import finished_spans, read_spans
 
 import arttrace
 from arttrace import semconv
@@ -593,7 +593,7 @@ with arttrace.trajectory(name="outer"):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_forked_process_counts_what_it_did(tmp_path: Path, server: ChatServer) -> None:
     run(FORKED, tmp_path, server.url)
-    spans = read_spans(tmp_path / "d")
+    spans = finished_spans(tmp_path / "d")
     trajectory = one_trajectory(tmp_path)
     assert agents(trajectory) == [
         *[("inner", "worker", 1)] * 3,
@@ -650,7 +650,7 @@ handle("after the fork")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_the_workers_of_a_server_that_forks_them_count_their_own_runs(tmp_path: Path, server: ChatServer) -> None:
     run(PREFORK, tmp_path, server.url)
-    spans = read_spans(tmp_path / "d")
+    spans = finished_spans(tmp_path / "d")
     runs = build_trajectories(spans)
     assert len(runs) == 14
     assert {one.incomplete for one in runs} == {""}
