@@ -177,7 +177,7 @@ def test_training_on_runs_without_tokens(arttrace: Command, data: DataDir) -> No
 def test_training_without_a_model(arttrace: Command, data: DataDir, tmp_path: Path) -> None:
     fill(data, {"x": "s", "y": "s"}, {"x": 0.0, "y": 1.0})
     arttrace("train").says("Which model to train is not known", "arttrace serve --base-model DIR")
-    arttrace("train", "--base-model", tmp_path / "none").says("does not exist", code=2)
+    arttrace("train", "--base-model", tmp_path / "none").says("there is no model directory", "config.json, weights")
     arttrace("train", "--base-model", tmp_path).says("holds no config.json", "save_pretrained")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from pathlib import Path
 
@@ -55,8 +56,8 @@ def test_a_correction_by_another_process(tmp_path: Path, monkeypatch: pytest.Mon
         module.write_text(f"def reward(trajectory):\n    return {value}\n")
         with monkeypatch.context() as patch:
             patch.setattr(reward_clock, "_last", time.time_ns() + ahead)
-            for name in ("scoring",):
-                patch.delitem(__import__("sys").modules, name, raising=False)
+            patch.setattr(sys, "dont_write_bytecode", True)  # which holds for a file written anew in the same second
+            patch.delitem(sys.modules, "scoring", raising=False)
             result = CliRunner().invoke(
                 cli, ["score", "--reward", "scoring:reward", "--dir", str(data.root)], catch_exceptions=False
             )
