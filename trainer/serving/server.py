@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
@@ -35,7 +35,8 @@ from trainer.output.log import Problem, same_level
 from trainer.policies.checkpoints import Checkpoints
 from trainer.serving.client import find_serving
 from trainer.serving.supervisor import Say, Supervisor
-from trainer.vllm.engine import EngineOptions
+from trainer.vllm.cards import cards, share
+from trainer.vllm.engine import EngineOptions, cards_of_engine
 from trainer.vllm.model import make_probe
 
 
@@ -99,11 +100,12 @@ class _Server:
         pool = Pool([Replica(name) for name in names])
         publisher = Publisher(self._policies, make_probe(shape), pool)
         self._log = options.data.root / "logs" / "vllm.log"
+        found = cards(os.environ)
         self._supervisors = [
             Supervisor(
                 replica,
                 publisher,
-                options.engine,
+                replace(options.engine, cards=share(found, len(urls), number, cards_of_engine(options.engine))),
                 self._log if number == 0 else self._log.with_stem(f"vllm-{number + 1}"),
                 say if len(urls) == 1 else partial(_say_for, say, replica.name),
                 url,

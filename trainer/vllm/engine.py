@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
+import itertools
+import math
 import os
 import platform
 import re
@@ -18,6 +20,7 @@ from pathlib import Path
 
 from arttrace.errors import ServingError
 from arttrace.system.exit_status import how_ended
+from trainer.vllm.cards import VISIBLE
 from trainer.vllm.model import ModelShape, kv_cache_gib
 from trainer.vllm.process import GuardedProcess
 
@@ -41,6 +44,8 @@ class EngineOptions:
     tool_call_parser: str = "hermes"
     sleep: bool = False
     extra: tuple[str, ...] = ()
+    cards: tuple[str, ...] | None = None
+    """The CUDA cards that it sees; None: all that we do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,17 @@ def engine_command(options: EngineOptions, socket: Path, marker: str, *, cpu: bo
 _NEUTRAL_SAMPLING = '{"temperature":1.0,"top_p":1.0,"top_k":-1,"min_p":0.0,"repetition_penalty":1.0}'
 
 
+def cards_of_engine(options: EngineOptions) -> int:
+    """How many cards one engine takes: as many as its model is spread over by what it is given on the command line."""
+    words = [part for word in options.extra for part in word.split("=", 1)]
+    found = [
+        int(value)
+        for name, value in itertools.pairwise(words)
+        if name in ("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp") and value.isdecimal()
+    ]
+    return max(1, math.prod(found))
+
+
 def engine_environment(options: EngineOptions, base: Mapping[str, str], key: str, *, cpu: bool) -> dict[str, str]:
     """vLLM's environment: offline, silent about usage, adapters loadable at run time by whoever has `key`."""
     environment = {
@@ -100,6 +116,8 @@ def engine_environment(options: EngineOptions, base: Mapping[str, str], key: str
     }
     if options.sleep:
         environment["VLLM_SERVER_DEV_MODE"] = "1"  # else there is no /sleep
+    if options.cards is not None:
+        environment[VISIBLE] = ",".join(options.cards)
     if cpu:
         environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         space = kv_cache_gib(options.shape, _context(options, cpu))

@@ -1,0 +1,55 @@
+"""Replicas on a machine with several CUDA cards: each has its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trainer.vllm.cards import cards, share
+from trainer.vllm.engine import EngineOptions, cards_of_engine, engine_environment
+from trainer.vllm.model import ModelShape
+
+
+@pytest.fixture
+def options() -> EngineOptions:
+    return EngineOptions(Path("/m"), ModelShape("m", 100, 1, 64, True))
+
+
+def test_the_cards_of_the_machine_or_those_that_are_visible(tmp_path: Path) -> None:
+    for name in ("nvidia10", "nvidia0", "nvidia2", "nvidiactl", "nvidia-uvm", "null"):
+        (tmp_path / name).touch()
+    assert cards({}, tmp_path) == ["0", "2", "10"]
+    assert cards({"CUDA_VISIBLE_DEVICES": "3, GPU-abc"}, tmp_path) == ["3", "GPU-abc"]
+    assert cards({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == []
+    assert cards({}, tmp_path / "none") == []
+
+
+def test_each_replica_has_cards_of_its_own() -> None:
+    assert [share(["0", "1", "2", "3"], 2, number, 2) for number in (0, 1)] == [("0", "1"), ("2", "3")]
+    assert [share(["0", "1", "2"], 3, number, 1) for number in (0, 1, 2)] == [("0",), ("1",), ("2",)]
+    assert share(["0", "1"], 1, 0, 1) is None, "one engine sees all of them"
+    assert share(["0"], 2, 0, 1) is None, "too few: vLLM says what it lacks"
+    assert share([], 2, 0, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("extra", "count"),
+    [
+        ((), 1),
+        (("--tensor-parallel-size=2",), 2),
+        (("-tp", "2", "--pipeline-parallel-size", "3"), 6),
+        (("--seed=4",), 1),
+    ],
+)
+def test_an_engine_takes_as_many_cards_as_its_model_is_spread_over(
+    options: EngineOptions, extra: tuple[str, ...], count: int
+) -> None:
+    assert cards_of_engine(replace(options, extra=extra)) == count
+
+
+def test_the_engines_environment_names_its_cards(options: EngineOptions) -> None:
+    base = {"CUDA_VISIBLE_DEVICES": "0,1"}
+    assert engine_environment(replace(options, cards=("1",)), base, "k", cpu=False)["CUDA_VISIBLE_DEVICES"] == "1"
+    assert engine_environment(options, base, "k", cpu=False)["CUDA_VISIBLE_DEVICES"] == "0,1"
