@@ -261,8 +261,11 @@ def test_bfloat16_keeps_the_adapter_in_float32_and_goes_the_way_of_float32(
         assert torch.cosine_similarity(gradient, exact[1], dim=0) > 0.99
 
 
-def test_a_step_tells_how_far_it_is(base_model: Path, make_samples: Callable[[int], list[Sample]]) -> None:
-    learner = PackedLearner(base_model, LearnerConfig(epochs=2, micro_batch_tokens=1, max_logprob_difference=1e6))
+@pytest.mark.parametrize("engine", [PackedLearner, TrlLearner])
+def test_a_step_tells_how_far_it_is(
+    engine: type[BaseLearner], base_model: Path, make_samples: Callable[[int], list[Sample]]
+) -> None:
+    learner = engine(base_model, LearnerConfig(epochs=2, micro_batch_tokens=1, max_logprob_difference=1e6))
     told: list[tuple[int, int]] = []
     learner.progress = lambda total: lambda done: told.append((done, total))
     metrics = learner.step(make_samples(0))

@@ -56,9 +56,18 @@ class TrlLearner(BaseLearner):
             ]
             tally.forwarded_tokens += sum(batch.token_ids.numel() for batch in batches)
             minibatches.append(self._trainer.prepare(batches, plan.normaliser))
+        tell = self.progress(self.config.epochs * int(tally.forwarded_tokens)) if self.progress else None
+        done = 0
+
+        def computed(tokens: int) -> None:
+            nonlocal done
+            done += tokens
+            if tell is not None:
+                tell(done)
+
         for _ in range(self.config.epochs):
             for minibatch in minibatches:
-                self._trainer.optimise(minibatch, tally)
+                self._trainer.optimise(minibatch, tally, computed)
         return tally
 
     def _squared_differences(self, rows: Sequence[TokenRow], current_version: str) -> list[float]:

@@ -59,6 +59,7 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         self._targets: torch.Tensor | None = None
         self._temperatures: torch.Tensor | None = None
         self._logps: torch.Tensor | None = None
+        self._computed: Callable[[int], None] = lambda _: None
         super().__init__(
             model=model,
             reward_funcs=_no_reward,
@@ -77,9 +78,12 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         """The micro-batches of one optimizer step under the names that TRL's loss reads."""
         return [self._inputs(batch, normaliser) for batch in batches]
 
-    def optimise(self, micro_batches: list[dict[str, torch.Tensor]], tally: StepTally) -> None:
-        """Take one optimizer step. Raises TrainingError before one whose numbers are not sound."""
-        self.tally, self._micro_batches = tally, micro_batches
+    def optimise(
+        self, micro_batches: list[dict[str, torch.Tensor]], tally: StepTally, computed: Callable[[int], None]
+    ) -> None:
+        """Take one optimizer step; `computed` is called with the number of tokens of each micro-batch. Raises
+        TrainingError before one whose numbers are not sound."""
+        self.tally, self._micro_batches, self._computed = tally, micro_batches, computed
         self.args.gradient_accumulation_steps = self.args.steps_per_generation = len(micro_batches)
         # transformers collects garbage at the start of every run: a quarter of a second over all the objects that an
         # imported torch keeps alive, unless they are set aside.
@@ -123,6 +127,7 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         self._targets, self._temperatures = inputs["tool_mask"] > 0, inputs["temperatures"]
         loss: torch.Tensor = super()._compute_loss(model, inputs)
         self._count(inputs, float(loss.detach()))
+        self._computed(inputs["prompt_ids"].numel() + inputs["completion_ids"].numel())
         return loss
 
     def _get_per_token_logps_and_entropies(
