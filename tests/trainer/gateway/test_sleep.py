@@ -66,7 +66,7 @@ async def test_requests_end_before_the_sleep_and_wait_until_it_is_over(sleepy: S
     status = (await sleepy.http.get("/arttrace/status")).json()
     assert (status["sleeps"], status["engine"]["state"], status["gate"]["paused"]) == (True, "asleep", True)
     assert (await sleepy.http.post("/admin/wake")).json()["paused"] is False
-    assert await held.aread() == b"asleep\ntold to wake\n"
+    assert await held.aread() == b"asleep\nasked to wake\n"
     await trainer.__aexit__(None, None, None)
     assert {answer.headers["x-arttrace-policy-version"] for answer in await asyncio.gather(*waiting)} == {"policy@1"}
     assert sleepy.engine.asked_asleep == 0
