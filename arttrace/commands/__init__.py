@@ -29,6 +29,7 @@ class _Command(NamedTuple):
 
 _COMMANDS = {
     "collect": _Command("arttrace.commands.collect", "Receive spans of any OpenTelemetry SDK.", "store"),
+    "dataset": _Command("arttrace.commands.data.dataset", "Write training data for other libraries.", "store"),
     "demo": _Command("", "Watch the whole loop on this machine.", "trainer"),
     "doctor": _Command("arttrace.commands.doctor", "Check the installation, the data directory and the servers."),
     "export": _Command("arttrace.commands.data.export", "Write stored spans as OTLP.", "store"),

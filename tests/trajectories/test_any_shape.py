@@ -22,9 +22,9 @@ from arttrace.records.trajectory import Trajectory
 from arttrace.rewards.transcript import transcript
 from arttrace.store import Store
 from arttrace.trajectories import build_trajectories, sequences
+from arttrace.trajectories.conversations import conversations
 from arttrace.trajectories.identity.ancestors import nearest, tops, without_cycles
 from arttrace.views.terminal import trajectory_view
-from trainer.offline.conversations import conversations
 from trainer.rollouts.replay import plan_replay
 
 TRACES, SPANS = ("a" * 32, "b" * 32), 6

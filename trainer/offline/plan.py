@@ -12,9 +12,9 @@ from arttrace.records.group import Group
 from arttrace.records.policy import Consumed
 from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import Trajectory
-from trainer.offline.conversations import Conversation, conversations, main_conversation
+from arttrace.rewards.selection import equal_groups, good_runs, preferences
+from arttrace.trajectories.conversations import Conversation, conversations, main_conversation
 from trainer.offline.render import Example, Unprovable, render, shared_context
-from trainer.offline.select import equal_groups, good_runs, preferences
 
 Method = Literal["sft", "dpo"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from arttrace.records.sequence import NotTrained
-from trainer.offline.conversations import ChatMessage, Conversation, said, unsupported
+from arttrace.trajectories.conversations import ChatMessage, Conversation, said, unsupported
 
 
 @dataclass(frozen=True, slots=True)

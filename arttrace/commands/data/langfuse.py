@@ -12,6 +12,7 @@ import msgspec
 from arttrace.capture.base.langfuse_project import Connection
 from arttrace.commands.shared.options import SharedOptionsGroup, json_option, store_option
 from arttrace.commands.shared.progress import EVERY_S, Progress
+from arttrace.commands.shared.run_filters import checked, run_filters
 from arttrace.errors import ArttraceError
 from arttrace.langfuse.client import Client
 from arttrace.langfuse.pull import Pulled, Query, pull
@@ -31,31 +32,18 @@ def command() -> None:
     """
 
 
-def _moment(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
-    try:
-        return None if value is None else moment(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-
-
 @command.command("push")
-@click.option("--entry", metavar="NAME", help="Only runs of this entry point.")
-@click.option("--group", metavar="KEY", help="Only runs of this group: its key, or what `ls` shows of it.")
-@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only runs with this tag; several: with all of them.")
-@click.option("--since", metavar="2h|DATE", callback=_moment, help="Only runs that started since.")
+@run_filters
 @click.option("--scores/--no-scores", default=True, show_default=True, help="Rewards and advantages too, as scores.")
 @click.option("--rate", metavar="N", type=click.FloatRange(min=1), help="At most N requests a minute.")
 @json_option
 @store_option
 def push_command(
-    entry: str | None,
-    group: str | None,
-    tags: tuple[str, ...],
-    since: int | None,
     scores: bool,
     rate: float | None,
     as_json: bool,
     data: DataDir,
+    wanted: RunFilter,
 ) -> None:
     """Send stored runs, the oldest first.
 
@@ -64,7 +52,6 @@ def push_command(
     goes on where it stopped; what is sent again replaces what is there.
     """
     connection = Connection.resolve()
-    wanted = RunFilter(entry=entry, group=group, tags=tags, since_ns=since)
     with open_store(data) as store, Client(connection, requests_per_minute=rate, say=_say) as client:
         every = store.summaries()
         runs = chosen(every, wanted, None, None)
@@ -98,11 +85,6 @@ def _show_pushed(pushed: Pushed, connection: Connection) -> None:
     )
 
 
-def _checked_moment(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
-    _moment(context, option, value)
-    return value
-
-
 def _iso(words: str | None) -> str | None:
     """An age or a date as Langfuse takes it."""
     if words is None:
@@ -112,8 +94,8 @@ def _iso(words: str | None) -> str | None:
 
 
 @command.command("pull")
-@click.option("--from", "since", metavar="7d|DATE", callback=_checked_moment, help="Only what began since.")
-@click.option("--to", "until", metavar="1d|DATE", callback=_checked_moment, help="Only what began before.")
+@click.option("--from", "since", metavar="7d|DATE", callback=checked(moment), help="Only what began since.")
+@click.option("--to", "until", metavar="1d|DATE", callback=checked(moment), help="Only what began before.")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only traces with this tag; several: all of them.")
 @click.option("--name", metavar="NAME", help="Only traces of this name.")
 @click.option("--session", metavar="ID", help="Only traces of this session.")

@@ -3,63 +3,35 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
 import click
 import msgspec
 
 from arttrace.commands.shared.options import json_option, store_option
+from arttrace.commands.shared.run_filters import run_filters
 from arttrace.paths import DataDir
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import TrajectorySummary, open_store
 from arttrace.store.access.late_spans import late
 from arttrace.trajectories.identity.membership import ADVICE_ON_COLLISIONS, has_collisions
 from arttrace.views import run_filter, terminal
-from arttrace.views.run_filter import RunFilter, chosen, comparison, moment, runs_with
-
-
-def _checked(check: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
-    def callback(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
-        if value is not None:
-            try:
-                check(value)
-            except ValueError as error:
-                raise click.BadParameter(str(error)) from error
-        return value
-
-    return callback
+from arttrace.views.run_filter import RunFilter, chosen, runs_with
 
 
 @click.command("ls")
-@click.option("--entry", metavar="NAME", help="Only runs of this entry point.")
-@click.option("--group", metavar="KEY", help="Only runs of this group: its key, or what the column shows of it.")
-@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only runs with this tag; several: with all of them.")
-@click.option("--policy", metavar="NAME[@N]", help="Only runs that this policy, or this version of it, answered in.")
-@click.option(
-    "--status", type=click.Choice(["complete", "unread", "incomplete", "failed"]), help="Only runs of this status."
-)
-@click.option("--errors", is_flag=True, help="Only runs that failed or are incomplete.")
-@click.option("--reward", metavar="'<0.5'", callback=_checked(comparison), help="Only runs with such a reward.")
-@click.option("--since", metavar="2h|DATE", callback=_checked(moment), help="Only runs that started since.")
+@run_filters
 @click.option("--search", metavar="TEXT", help="Only runs with this text in their messages, tool calls or arguments.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most this many.")
 @click.option("--wide", is_flag=True, help="Show tags and metadata too, and nothing shortened.")
 @json_option
 @store_option
 def command(
-    entry: str | None,
-    group: str | None,
-    tags: tuple[str, ...],
-    policy: str | None,
-    status: str | None,
-    errors: bool,
-    reward: str | None,
-    since: str | None,
     search: str | None,
     limit: int,
     wide: bool,
     as_json: bool,
     data: DataDir,
+    wanted: RunFilter,
 ) -> None:
     """List captured trajectories, the newest first; of several filters all must hold.
 
@@ -67,15 +39,6 @@ def command(
     "tokens" reads trained/captured: how many of the sampled tokens a policy can be trained on.
     `arttrace show ID` shows one of them.
     """
-    wanted = RunFilter(
-        entry=entry,
-        group=group,
-        tags=tags,
-        policy=policy,
-        status=("failed", "incomplete") if errors else (status,) if status else (),
-        reward=reward,
-        since_ns=None if since is None else moment(since),
-    )
     with open_store(data) as store:
         if wanted or search:
             ids = runs_with(store, search) if search else None
@@ -95,9 +58,9 @@ def command(
         count = f"{len(waiting)} run{'' if len(waiting) == 1 else 's'}" if len(waiting) < _COUNTED else "many runs"
         click.secho(f"rewards wait for {count} that are not here: {named}", fg="yellow", err=True)
     if not summaries:
-        only_group = group is not None and wanted == RunFilter(group=group) and not search
+        only_group = wanted.group is not None and wanted == RunFilter(group=wanted.group) and not search
         click.echo(
-            f"no trajectories in group {group!r}" if only_group
+            f"no trajectories in group {wanted.group!r}" if only_group
             else "no trajectory matches" if wanted or search
             else "no trajectories yet"
         )  # fmt: skip

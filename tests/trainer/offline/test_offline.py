@@ -16,12 +16,12 @@ from arttrace.records.group import Group
 from arttrace.records.message import Message, TextPart, ToolCallPart, ToolResultPart
 from arttrace.records.reward import Reward
 from arttrace.records.trajectory import Agent, AgentCall, MessageNode, Trajectory
+from arttrace.rewards.selection import good_runs, preferences
+from arttrace.trajectories.conversations import conversations
 from trainer.learner.config import LearnerConfig
 from trainer.learner.packed.head import log_probabilities
-from trainer.offline.conversations import conversations
 from trainer.offline.plan import Method, OfflinePlan, plan_dpo, plan_sft, require_examples
 from trainer.offline.render import Example, Unprovable, render
-from trainer.offline.select import good_runs, preferences
 
 PRICE = {"type": "function", "function": {"name": "price", "parameters": {"type": "object"}}}
 

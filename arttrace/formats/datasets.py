@@ -1,0 +1,167 @@
+"""Rows of training data in the forms of other libraries, from conversations and pairs of them. Pure.
+
+What a form cannot hold raises Unsuitable with the reason, for whoever counts; nothing is cut or left out in silence.
+Sources: TRL's dataset formats (conversational: language modelling, prompt-completion, preference, unpaired preference,
+with `tools`); OpenAI's fine-tuning API (chat with `weight`, preferences); ShareGPT as LLaMA-Factory reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from arttrace.records.message import Message, ReasoningPart
+from arttrace.trajectories.conversations import ChatMessage, Conversation, chat_message, unsupported
+from arttrace.wire.messages import openai_message
+
+Row = dict[str, Any]
+
+
+class Form(StrEnum):
+    """The forms: of single conversations, and of pairs."""
+
+    TRL_SFT = "trl-sft"
+    TRL_PROMPT_COMPLETION = "trl-prompt-completion"
+    TRL_UNPAIRED = "trl-unpaired"
+    TRL_PREFERENCE = "trl-preference"
+    OPENAI_SFT = "openai-sft"
+    OPENAI_DPO = "openai-dpo"
+    SHAREGPT = "sharegpt"
+
+    @property
+    def is_of_pairs(self) -> bool:
+        """Whether a row holds a better and a worse run."""
+        return self in (Form.TRL_PREFERENCE, Form.OPENAI_DPO)
+
+
+class Unsuitable(ValueError):
+    """The form cannot hold this conversation; the text is the reason, to be counted."""
+
+
+def rows(form: Form, conversation: Conversation, *, good: bool = True) -> Iterator[Row]:
+    """The rows of one conversation; `good` is the label of unpaired preference."""
+    if (why := unsupported(conversation)) is not None:
+        raise Unsuitable(why)
+    match form:
+        case Form.TRL_SFT:
+            own = {at for at, message in enumerate(conversation.messages) if message.role == "assistant"}
+            if own != set(conversation.targets):
+                raise Unsuitable("answers that are context, which trl-sft would train on (openai-sft holds them)")
+            yield _with_tools({"messages": conversation.chat()}, conversation)
+        case Form.TRL_PROMPT_COMPLETION | Form.TRL_UNPAIRED:
+            chat = conversation.chat()
+            for at in conversation.targets:
+                row: Row = {"prompt": chat[:at], "completion": [chat[at]]}
+                yield _with_tools(row if form is Form.TRL_PROMPT_COMPLETION else {**row, "label": good}, conversation)
+        case Form.OPENAI_SFT:
+            yield _with_tools({"messages": _openai(conversation.messages, conversation.targets)}, conversation)
+        case Form.SHAREGPT:
+            yield _sharegpt(conversation)
+        case _:
+            raise ValueError(f"{form} is a form of pairs")
+
+
+def pair_row(form: Form, better: Conversation, worse: Conversation) -> Row:
+    """The row of a pair: what both begin with, and how each goes on."""
+    for one in (better, worse):
+        if (why := unsupported(one)) is not None:
+            raise Unsuitable(why)
+    first, second = better.messages, worse.messages
+    both = enumerate(zip(first, second, strict=False))
+    shared = next((at for at, (one, other) in both if one != other), min(len(first), len(second)))
+    if not shared:
+        raise Unsuitable("a pair without a common beginning")
+    if shared in (len(first), len(second)):
+        raise Unsuitable("a pair of which one is the beginning of the other")
+    if better.tools != worse.tools:
+        raise Unsuitable("a pair with different tools")
+    if form is Form.TRL_PREFERENCE:
+        ways = {
+            "prompt": [chat_message(message) for message in first[:shared]],
+            "chosen": [chat_message(message) for message in first[shared:]],
+            "rejected": [chat_message(message) for message in second[shared:]],
+        }
+        return _with_tools(ways, better)
+    if (len(first), len(second)) != (shared + 1, shared + 1):
+        raise Unsuitable("a pair that differs in more than one message, which openai-dpo does not hold")
+    given = _with_tools({"messages": _openai(first[:shared], None)}, better)
+    return {
+        "input": given,
+        "preferred_output": [_openai_message(first[shared])],
+        "non_preferred_output": [_openai_message(second[shared])],
+    }
+
+
+def _with_tools(row: Row, conversation: Conversation) -> Row:
+    return {**row, "tools": list(conversation.tools)} if conversation.tools else row
+
+
+# --- OpenAI ------------------------------------------------------------------------------------------------
+
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+def _openai(messages: Sequence[Message], targets: Sequence[int] | None) -> list[ChatMessage]:
+    """Messages by the rules of the fine-tuning API: known roles, tool results after the calls they answer, and an
+    assistant at the end; `weight` 0 on answers that are context. None for `targets`: the input of a preference."""
+    found = []
+    asked: set[str] = set()
+    for at, message in enumerate(messages):
+        if message.role not in _ROLES:
+            raise Unsuitable(f"messages of the role {message.role[:40]!r}")
+        if any(isinstance(part, ReasoningPart) for part in message.parts):
+            raise Unsuitable("reasoning, which OpenAI's form does not hold")
+        chat = _openai_message(message)
+        if message.role == "tool":
+            if chat.get("tool_call_id") not in asked:
+                raise Unsuitable("tool results that answer no call")
+        elif message.role == "assistant" and targets is not None and at not in targets:
+            chat["weight"] = 0
+        asked.update(call.id for call in message.tool_calls if call.id)
+        found.append(chat)
+    if targets is not None and (not found or found[-1]["role"] != "assistant"):
+        raise Unsuitable("conversations that end without an answer")
+    return found
+
+
+def _openai_message(message: Message) -> ChatMessage:
+    chat = openai_message(message)
+    if chat.get("content") is None and not chat.get("tool_calls"):
+        raise Unsuitable("messages without content")
+    if any(not call["id"] for call in chat.get("tool_calls", ())):
+        raise Unsuitable("tool calls without an id")
+    return chat
+
+
+# --- ShareGPT ----------------------------------------------------------------------------------------------
+
+_FROM = {"user": "human", "assistant": "gpt", "tool": "observation"}
+
+
+def _sharegpt(conversation: Conversation) -> Row:
+    own = {at for at, message in enumerate(conversation.messages) if message.role == "assistant"}
+    if own != set(conversation.targets):
+        raise Unsuitable("answers that are context, which sharegpt would train on (openai-sft holds them)")
+    system = [message for message in conversation.messages if message.role in ("system", "developer")]
+    turns = []
+    for message in conversation.messages:
+        if message in system:
+            continue
+        if message.role not in _FROM:
+            raise Unsuitable(f"messages of the role {message.role[:40]!r}")
+        if len(message.tool_calls) > 1 or (message.tool_calls and message.text):
+            raise Unsuitable("several tool calls in one answer, or text beside one, which sharegpt does not hold")
+        if message.tool_calls:
+            call = chat_message(message)["tool_calls"][0]["function"]
+            turns.append({"from": "function_call", "value": msgspec.json.encode(call).decode()})
+        else:
+            turns.append({"from": _FROM[message.role], "value": chat_message(message)["content"]})
+    row: Row = {"conversations": turns}
+    if system:
+        row["system"] = "\n\n".join(message.text for message in system)
+    if conversation.tools:
+        row["tools"] = msgspec.json.encode(conversation.tools).decode()
+    return row

@@ -1,0 +1,186 @@
+"""`arttrace dataset`: what is written is what the libraries that read it take, and what is left out is counted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from datasets import load_dataset
+from simulated_agent import Run, message, result
+
+from arttrace.commands import cli
+from arttrace.paths import DataDir
+from arttrace.records.record import Record
+from arttrace.records.reward import Reward
+from arttrace.store import Store
+from trainer.output.quiet import import_trl
+
+TOOLS = [{"type": "function", "function": {"name": "find", "description": "d", "parameters": {"type": "object"}}}]
+
+
+ANSWERS = (("Bern.", 1.0), ("Basel.", 0.0), ("Bern?", 0.5), ("Genf.", None))
+
+
+def run_with_a_tool(id: str, group: str, answer: str, reward: float | None, *, at: int = 0) -> list[Record]:
+    run = Run(id, scenario=group)
+    asked = [message("system", "Help."), message("user", f"where in {group}?")]
+    call = message("assistant", calls=(("c1", "find", '{"id": 7}'),))
+    offered = {"TOOL_DEFINITIONS": json.dumps(TOOLS)}
+    run.chat("m1", asked, call, at=at + 10, **offered)
+    run.chat("m2", [*asked, call, result("c1", "in Bern")], message("assistant", answer), at=at + 20, **offered)
+    records: list[Record] = [*run.end(at=at + 100)]
+    if reward is not None:
+        records.append(Reward(id=f"r-{id}", trajectory_id=id, value=reward))
+    return records
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> DataDir:
+    data = DataDir(tmp_path_factory.mktemp("dataset") / ".arttrace")
+    with Store.open(data, create=True) as store:
+        for number in range(6):
+            group = f"g{number}"
+            for member, (answer, reward) in enumerate(
+                [("Bern.", 1.0), ("Basel.", 0.0), ("Bern?", 0.5), ("Genf.", None)]
+            ):
+                store.append(
+                    run_with_a_tool(f"{group}-{member}", group, answer, reward, at=1000 * (4 * number + member))
+                )
+    return data
+
+
+def write(data: DataDir, path: Path, form: str, *options: str, code: int = 0) -> tuple[list[dict[str, Any]], str]:
+    args = ["dataset", "--format", form, "-o", str(path), "--dir", str(data.root), *options]
+    done = CliRunner().invoke(cli, args, catch_exceptions=False)
+    assert done.exit_code == code, done.output
+    return [json.loads(line) for line in path.read_text().splitlines()] if code == 0 else [], done.output
+
+
+@pytest.mark.parametrize(
+    ("form", "options", "columns", "count"),
+    [
+        ("trl-sft", (), {"messages", "tools"}, 24),
+        ("trl-sft", ("--best",), {"messages", "tools"}, 6),
+        ("trl-sft", ("--min-reward", "0.5"), {"messages", "tools"}, 12),
+        ("trl-prompt-completion", ("--best",), {"prompt", "completion", "tools"}, 12),
+        ("trl-preference", (), {"prompt", "chosen", "rejected", "tools"}, 6),
+        ("trl-unpaired", ("--min-reward", "0.5"), {"prompt", "completion", "label", "tools"}, 36),
+    ],
+)
+def test_trl_takes_what_is_written_for_it(
+    data: DataDir, tmp_path: Path, form: str, options: tuple[str, ...], columns: set[str], count: int
+) -> None:
+    import_trl()
+    from trl.data_utils import is_conversational
+
+    found, _ = write(data, tmp_path / "rows.jsonl", form, *options)
+    assert len(found) == count
+    loaded = load_dataset("json", data_files=str(tmp_path / "rows.jsonl"), cache_dir=str(tmp_path / "cache"))["train"]
+    assert (len(loaded), set(loaded.column_names)) == (count, columns)
+    assert all(is_conversational(row) for row in found)
+    assert all(row["tools"] == TOOLS for row in found)
+
+
+def test_a_chat_template_renders_every_row(data: DataDir, tmp_path: Path) -> None:
+    from jinja2 import Template
+
+    found, _ = write(data, tmp_path / "rows.jsonl", "trl-sft", "--best")
+    template = Template(
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}"
+        "{{ c.function.name }}({{ c.function.arguments.id }}){% endfor %}{% endfor %}"
+    )
+    assert template.render(**found[0]) == (
+        "<system>Help.<user>where in g0?<assistant>find(7)<tool>in Bern<assistant>Bern."
+    )
+
+
+def test_openais_rules_hold(data: DataDir, tmp_path: Path) -> None:
+    found, _ = write(data, tmp_path / "rows.jsonl", "openai-sft", "--min-reward", "1")
+    assert len(found) == 6
+    for row in found:
+        roles = [one["role"] for one in row["messages"]]
+        assert roles == ["system", "user", "assistant", "tool", "assistant"]
+        [call] = row["messages"][2]["tool_calls"]
+        assert (call["type"], call["function"]["arguments"]) == ("function", '{"id": 7}')
+        assert row["messages"][3]["tool_call_id"] == call["id"]
+        assert all("weight" not in one for one in row["messages"])
+    pairs, _ = write(data, tmp_path / "pairs.jsonl", "openai-dpo")
+    assert len(pairs) == 6
+    assert {tuple(one) for one in pairs} == {("input", "preferred_output", "non_preferred_output")}
+    assert pairs[0]["preferred_output"] == [{"role": "assistant", "content": "Bern."}]
+    assert pairs[0]["non_preferred_output"] == [{"role": "assistant", "content": "Basel."}]
+    assert pairs[0]["input"]["tools"] == TOOLS
+
+
+def test_sharegpt(data: DataDir, tmp_path: Path) -> None:
+    found, _ = write(data, tmp_path / "rows.jsonl", "sharegpt", "--best")
+    assert found[0]["system"] == "Help."
+    assert [one["from"] for one in found[0]["conversations"]] == ["human", "function_call", "observation", "gpt"]
+    assert json.loads(found[0]["conversations"][1]["value"]) == {"name": "find", "arguments": {"id": 7}}
+    assert json.loads(found[0]["tools"]) == TOOLS
+
+
+def test_an_answer_that_is_context_is_not_trained_on(tmp_path: Path) -> None:
+    data = DataDir(tmp_path / ".arttrace")
+    run = Run("r")
+    shots = [message("user", "1+1"), message("assistant", "2"), message("user", "2+2")]
+    run.chat("m", shots, message("assistant", "4"), at=10)
+    with Store.open(data, create=True) as store:
+        store.append(list(run.end()))
+    found, said = write(data, tmp_path / "a.jsonl", "trl-sft")
+    assert found == []
+    assert "1 conversations left out: answers that are context" in said
+    [row], _ = write(data, tmp_path / "b.jsonl", "openai-sft")
+    assert [one.get("weight") for one in row["messages"]] == [None, 0, None, None]
+    [row], _ = write(data, tmp_path / "c.jsonl", "trl-prompt-completion")
+    assert row["completion"] == [{"role": "assistant", "content": "4"}]
+
+
+def test_held_out_groups_are_whole_and_the_same_for_a_larger_share(data: DataDir, tmp_path: Path) -> None:
+    sides = []
+    for share in ("0.3", "0.6"):
+        path = tmp_path / f"{share}.jsonl"
+        kept, _ = write(data, path, "trl-sft", "--held-out", share)
+        held = [json.loads(line) for line in (tmp_path / f"{share}.held-out.jsonl").read_text().splitlines()]
+        assert len(kept) + len(held) == 24
+        of = [{one["messages"][1]["content"] for one in rows} for rows in (kept, held)]
+        assert not of[0] & of[1]
+        sides.append(of[1])
+    assert sides[0] < sides[1]
+
+
+def test_filters_and_what_is_left_out(data: DataDir, tmp_path: Path) -> None:
+    found, said = write(data, tmp_path / "a.jsonl", "trl-sft", "--group", "g1", "--best")
+    assert [one["messages"][1]["content"] for one in found] == ["where in g1?"]
+    assert "1 rows of 1 runs in" in said
+    assert "2 runs left out: not the best of its group" in said
+    assert "1 runs left out: no reward" in said
+    _, said = write(data, tmp_path / "b.jsonl", "trl-sft", "--reward", ">0.7", "--json")
+    assert json.loads(said)["rows"] == 6
+
+
+@pytest.mark.parametrize(
+    ("form", "options", "said"),
+    [
+        ("trl-unpaired", (), "needs --min-reward"),
+        ("trl-preference", ("--best",), "leave --best and --min-reward out"),
+        ("trl-sft", ("--best", "--min-reward", "1"), "give one of them"),
+        ("trl-sft", ("--reward", "much"), "no comparison"),
+    ],
+)
+def test_options_that_contradict(data: DataDir, tmp_path: Path, form: str, options: tuple[str, ...], said: str) -> None:
+    assert said in write(data, tmp_path / "x.jsonl", form, *options, code=2)[1]
+
+
+def test_a_file_that_cannot_be_written_names_itself_and_an_old_one_stays(data: DataDir, tmp_path: Path) -> None:
+    args = ["dataset", "--format", "trl-sft", "-o", str(tmp_path / "none" / "x.jsonl"), "--dir", str(data.root)]
+    done = CliRunner().invoke(cli, args)
+    assert "none/x.jsonl cannot be written: No such file or directory" in str(done.exception)
+    (tmp_path / "old.jsonl").write_text("old")
+    (tmp_path / ".old.jsonl.part").mkdir()
+    args[4] = str(tmp_path / "old.jsonl")
+    assert CliRunner().invoke(cli, args).exit_code == 1
+    assert (tmp_path / "old.jsonl").read_text() == "old"
