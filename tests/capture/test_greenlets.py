@@ -123,7 +123,8 @@ def test_a_patched_program_never_hangs_and_is_captured(
     assert done.returncode == 0, done.stderr
     answers = [[f"answer 0 to first {number}", f"answer 0 to second {number} "] for number in range(6)]
     assert json.loads(done.stdout) == [answers, True]
-    assert "arttrace" not in done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("arttrace") or "/arttrace/capture/" in line]
+    assert not said  # eventlet complains of its own, and the path of the environment may hold our name
     trajectories = [each for each in build_trajectories(spans) if each.entry.endswith("run")]
     assert [each.incomplete for each in trajectories] == [""] * 6
     calls = [span for span in spans if span.name == "chat m"]
