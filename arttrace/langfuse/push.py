@@ -21,6 +21,7 @@ from arttrace.langfuse.state import Sent, SentRuns
 from arttrace.records.span import SpanRow
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import AnyStore, TrajectorySummary
+from arttrace.trajectories.decoding.attribute_values import text
 
 _RUNS_AT_ONCE = 200
 _SPANS_OF_REQUEST, _BYTES_OF_REQUEST = 500, 4 << 20
@@ -129,13 +130,14 @@ def _push(
         if not members:
             continue
         place = places.get(run.id)
-        shown = _shown(run, members, place, connection)
+        root = _root(members)
+        shown = _shown(run, root, members, place, connection)
         before, spans_hash = known.get(run.id), _shown_hash(run, place, connection)
         if before is None or before.spans != spans_hash:
             to_send += [observation(span, shown, read=normalise(span)) for span in members]
             pushed.runs += 1
         if with_scores:
-            scores += _scores(run, members, shown, place, pushed)
+            scores += _scores(run, root, members, place, connection, pushed)
         kept = "" if before is None else before.scores
         sent.append(Sent(run.id, spans_hash, _scores_hash(run, place) if with_scores else kept))
     for request in _requests(to_send):
@@ -187,24 +189,24 @@ def _spans(store: AnyStore, ids: Sequence[str]) -> dict[str, list[SpanRow]]:
     named = ", ".join("'{}'".format(id.replace("'", "''")) for id in ids)
     query = f"SELECT trajectory_id, trace_id, span_id FROM spans WHERE trajectory_id IN ({named}) AND end_ns > 0"  # noqa: S608
     run_of: dict[_Key, str] = {(trace, span): run for run, trace, span in store.sql(query)[1]}
-    best: dict[_Key, tuple[tuple[bool, int], SpanRow]] = {}
+    best: dict[_Key, SpanRow] = {}
     for span in store.spans_of_traces(sorted({trace for trace, _ in run_of})):
         key = (span.trace_id, span.span_id)
-        if key in run_of:
-            rank = (span.end_ns > 0, len(msgspec.json.encode(span)) if key in best else 0)
-            if key in best:
-                other = best[key][1]
-                best[key] = ((other.end_ns > 0, len(msgspec.json.encode(other))), other)
-            if key not in best or rank > best[key][0]:
-                best[key] = (rank, span)
+        if key in run_of and span.end_ns > 0 and (key not in best or _length(span) > _length(best[key])):
+            best[key] = span
     found: defaultdict[str, list[SpanRow]] = defaultdict(list)
-    for key, (_, span) in sorted(best.items(), key=lambda item: (item[1][1].start_ns, item[0])):
+    for key, span in sorted(best.items(), key=lambda item: (item[1].start_ns, item[0])):
         found[run_of[key]].append(span)
     return dict(found)
 
 
-def _shown(run: TrajectorySummary, spans: Sequence[SpanRow], place: Place | None, connection: Connection) -> ShownRun:
-    root = _root(spans)
+def _length(span: SpanRow) -> int:
+    return len(msgspec.json.encode(span))
+
+
+def _shown(
+    run: TrajectorySummary, root: SpanRow, spans: Sequence[SpanRow], place: Place | None, connection: Connection
+) -> ShownRun:
     metadata: dict[str, Any] = {"arttrace.trajectory": run.id, "arttrace.entry": run.entry, **run.metadata}
     if place is not None:
         metadata["arttrace.group"] = run.group
@@ -247,37 +249,33 @@ def _named(metadata: Mapping[str, Any], names: Sequence[str]) -> str | None:
 
 
 def _said(spans: Sequence[SpanRow], *names: str) -> str | None:
-    return next((value for name in names for span in spans if (value := _text(span.attributes.get(name)))), None)
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
+    return next((value for name in names for span in spans if (value := text(span.attributes.get(name)))), None)
 
 
 def _scores(
-    run: TrajectorySummary, spans: Sequence[SpanRow], shown: ShownRun, place: Place | None, pushed: Pushed
+    run: TrajectorySummary,
+    root: SpanRow,
+    spans: Sequence[SpanRow],
+    place: Place | None,
+    connection: Connection,
+    pushed: Pushed,
 ) -> list[dict[str, Any]]:
     traces = {span.span_id: span.trace_id for span in spans}
-    environment = shown.environment
-    whole = Scored(shown.root[0], None if _has_trace_alone(run, spans) else shown.root[1])
+    environment, at = connection.environment, run.end_ns or run.start_ns
+    is_traces_root = root.parent_span_id is None and ":" not in run.id  # then its scores are the trace's
+    whole = Scored(root.trace_id, None if is_traces_root else root.span_id)
     found = []
     for reward in run.rewards:
         agent = reward.agent_id
         of = Scored(traces[agent], agent) if agent in traces else whole
         try:
-            found.append(score(reward, of, environment=environment, time_ns=run.end_ns or run.start_ns))
+            found.append(score(reward, of, environment=environment, time_ns=at))
         except NotNumeric as error:
             pushed.refused_scores += 1
             pushed.refuse(str(error))
     if place is not None and place.advantage is not None:
-        at = run.end_ns or run.start_ns
         found.append(advantage(place.advantage, run.id, whole, of_runs=place.of, environment=environment, time_ns=at))
     return found
-
-
-def _has_trace_alone(run: TrajectorySummary, spans: Sequence[SpanRow]) -> bool:
-    """Whether its root is the trace's own: then its scores are the trace's."""
-    return _root(spans).parent_span_id is None and ":" not in run.id
 
 
 def _shown_hash(run: TrajectorySummary, place: Place | None, connection: Connection) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,7 +127,7 @@ class BaseLearner(ABC):
         for group in self.optimizer.param_groups:
             group["lr"] = group["initial_lr"] = self.config.learning_rate_at(self.steps)
         before = Snapshot(self.model, self.optimizer) if len(plans) * self.config.epochs > 1 else None
-        weights = Weights(self.model)
+        weights = Weights(self.model) if before is None else before.weights
         try:
             with quiet():
                 self._check_version(whole.rows, current_version)
@@ -144,6 +144,24 @@ class BaseLearner(ABC):
         self.steps += 1
         self._before_last = weights
         return _metrics(whole, tally, time.perf_counter() - started)
+
+    @property
+    def _numbers(self) -> torch.dtype:
+        """Of captured numbers and losses."""
+        return torch.float64 if self.config.dtype == "float64" else torch.float32
+
+    def _counting(self, tally: StepTally) -> Callable[[int], None]:
+        """Is called with the tokens of each micro-batch, and reports how many of the step's are done."""
+        tell = self.progress(self.config.epochs * int(tally.forwarded_tokens)) if self.progress else None
+        done = 0
+
+        def computed(tokens: int) -> None:
+            nonlocal done
+            done += tokens
+            if tell is not None:
+                tell(done)
+
+        return computed
 
     def save(self, directory: Path) -> None:
         """Write the adapter, as vLLM and PEFT load it, and our state."""

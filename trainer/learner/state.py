@@ -122,10 +122,10 @@ class Snapshot:
 
     def __init__(self, model: Any, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
-        self._weights = Weights(model)
+        self.weights = Weights(model)
         self._state = copy.deepcopy(optimizer.state_dict())
 
     def restore(self) -> None:
         """Make them so again."""
-        self._weights.restore()
+        self.weights.restore()
         self._optimizer.load_state_dict(self._state)

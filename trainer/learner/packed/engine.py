@@ -113,15 +113,7 @@ class PackedLearner(BaseLearner):
     def _train_within(self, plans: Sequence[PlannedStep], current_version: str | None, tally: StepTally) -> StepTally:
         minibatches = [self._prepare(plan, current_version, several=len(plans) > 1) for plan in plans]
         tally.forwarded_tokens = sum(forest.token_ids.numel() for one in minibatches for forest in one.forests)
-        tell = self.progress(self.config.epochs * int(tally.forwarded_tokens)) if self.progress else None
-        done = 0
-
-        def computed(forest: Forest) -> None:
-            nonlocal done
-            done += forest.token_ids.numel()
-            if tell is not None:
-                tell(done)
-
+        computed = self._counting(tally)
         for _ in range(self.config.epochs):
             for minibatch in minibatches:
                 self._optimise(minibatch, tally, computed)
@@ -129,10 +121,9 @@ class PackedLearner(BaseLearner):
         return tally
 
     def _squared_differences(self, rows: Sequence[TokenRow], current_version: str) -> list[float]:
-        dtype = torch.float64 if self.config.dtype == "float64" else torch.float32
         found: list[float] = []
         for run in split_forests(rows, self._budget):
-            forest = plant(run, current_version=current_version, device=self.config.device, dtype=dtype)
+            forest = plant(run, current_version=current_version, device=self.config.device, dtype=self._numbers)
             with torch.no_grad():
                 gap = (self._score(forest)[0] - forest.logprobs) * forest.temperatures[forest.prediction]
             found += (gap[forest.current].double() ** 2).tolist()
@@ -141,11 +132,11 @@ class PackedLearner(BaseLearner):
     def _prepare(self, plan: PlannedStep, current_version: str | None, *, several: bool) -> _Minibatch:
         """Forests, and the log-probabilities that the step itself would change: the policy's now, the reference's."""
         config = self.config
-        dtype = torch.float64 if config.dtype == "float64" else torch.float32
         rank, ranks = rank_and_count()
         runs = split_forests(plan.rows, self._budget)
         forests = tuple(
-            plant(run, current_version=current_version, device=config.device, dtype=dtype) for run in runs[rank::ranks]
+            plant(run, current_version=current_version, device=config.device, dtype=self._numbers)
+            for run in runs[rank::ranks]
         )
         before = [Before(sampled=forest.logprobs, old=forest.logprobs) for forest in forests]
         if config.importance != "clip" and (several or config.epochs > 1):
@@ -161,12 +152,12 @@ class PackedLearner(BaseLearner):
                 ]
         return _Minibatch(plan, forests, tuple(before))
 
-    def _optimise(self, minibatch: _Minibatch, tally: StepTally, computed: Callable[[Forest], None]) -> None:
+    def _optimise(self, minibatch: _Minibatch, tally: StepTally, computed: Callable[[int], None]) -> None:
         shifts = self._trajectory_shifts(minibatch)
         loss = 0.0
         for forest, known in zip(minibatch.forests, minibatch.before, strict=True):
             loss += self._accumulate(forest, known, minibatch.plan, shifts, tally)
-            computed(forest)
+            computed(forest.token_ids.numel())
         tally.loss += loss
         parameters = list(trainable(self.model).values())
         for parameter in parameters:

@@ -6,8 +6,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
 from arttrace.errors import TrainingError
 from trainer.learner.base import BaseLearner, StepTally
 from trainer.learner.config import LearnerConfig
@@ -50,31 +48,22 @@ class TrlLearner(BaseLearner):
                     rows,
                     current_version=current_version,
                     device=self.config.device,
-                    dtype=torch.float64 if self.config.dtype == "float64" else torch.float32,
+                    dtype=self._numbers,
                 )
                 for rows in split_rows(plan.rows, self.config.micro_batch_tokens or 1)
             ]
             tally.forwarded_tokens += sum(batch.token_ids.numel() for batch in batches)
             minibatches.append(self._trainer.prepare(batches, plan.normaliser))
-        tell = self.progress(self.config.epochs * int(tally.forwarded_tokens)) if self.progress else None
-        done = 0
-
-        def computed(tokens: int) -> None:
-            nonlocal done
-            done += tokens
-            if tell is not None:
-                tell(done)
-
+        computed = self._counting(tally)
         for _ in range(self.config.epochs):
             for minibatch in minibatches:
                 self._trainer.optimise(minibatch, tally, computed)
         return tally
 
     def _squared_differences(self, rows: Sequence[TokenRow], current_version: str) -> list[float]:
-        dtype = torch.float64 if self.config.dtype == "float64" else torch.float32
         found: list[float] = []
         for part in split_rows(rows, self.config.micro_batch_tokens or 1):
-            batch = pad_rows(part, current_version=current_version, device=self.config.device, dtype=dtype)
+            batch = pad_rows(part, current_version=current_version, device=self.config.device, dtype=self._numbers)
             gap = self._trainer.differences(batch)
             found += (gap[batch.current & (batch.weights > 0)].double() ** 2).tolist()
         return found
