@@ -23,6 +23,8 @@ from arttrace.system.errors import ArttraceError, RolloutError
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.groups import REPLAY_OF
 from arttrace.views.run_filter import group_keys
+from trainer.policies.checkpoints import Checkpoints
+from trainer.rollouts.admission import Admission
 from trainer.rollouts.replay import OnMissing, ReplayPlan, Scenario, plan_replay, same_entry
 from trainer.rollouts.report import Outcome, Report, report_of
 from trainer.rollouts.workers import RolloutWorkers
@@ -103,6 +105,9 @@ def command(
     runs as it is, in processes of its own; its model calls are sent to the policy. A run that failed is kept, with its
     error. One that took too long, whose process died, or that the policy did not answer, is kept as incomplete: it is
     no word about the policy, and is neither scored nor trained on.
+
+    While a daemon with --max-staleness trains the policy and has more groups ready than it can train on in time, no
+    further input is begun.
 
     Exit code 1: some runs were lost in that way, or nothing was captured. 130: interrupted; what was done is kept.
     """
@@ -197,6 +202,15 @@ def _environment(data: DataDir, policy: str | None, routes: Sequence[str]) -> di
     return environment if key is None else {**environment, "ARTTRACE_POLICY_API_KEY": key}
 
 
+def _admission(data: DataDir, environment: dict[str, str]) -> Admission | None:
+    """What holds runs back that the daemon of the policy they are led to could not train on in time."""
+    serving = find_serving(data)
+    if serving is None or f"@{serving.url}/" not in environment["ARTTRACE_ROUTE"]:
+        return None
+    checkpoints = Checkpoints(data.policies, serving.policy)
+    return Admission(checkpoints.directory, checkpoints.writer, lambda line: click.echo(line, err=True))
+
+
 def _run(
     data: DataDir,
     entry: str,
@@ -221,7 +235,7 @@ def _run(
     try:
         with workers:
             click.echo(f"{len(jobs)} runs of {entry}, {concurrency} at once; output in {workers.log}", err=True)
-            workers.run([job for _, job in jobs], on_result=on_result)
+            workers.run([job for _, job in jobs], on_result=on_result, admits=_admission(data, environment))
     except KeyboardInterrupt:
         interrupted = True
     except RolloutError as error:

@@ -29,7 +29,9 @@ from trainer.output.log import LogFormat, log_format_option, logging_to
 @click.option("--host", default="127.0.0.1", show_default=True, help="Any but the loopback needs a key.")
 @api_key_file_option
 @click.option("--max-model-len", type=click.IntRange(1), help="Longest context in tokens.  [default: from the model]")
-@click.option("--tool-call-parser", default="hermes", show_default=True, help="vLLM's parser for tool calls.")
+@click.option(
+    "--tool-call-parser", help="vLLM's parser for tool calls.  [default: openai for gpt-oss, hermes for all others]"
+)
 @click.option("--replicas", default=1, show_default=True, type=click.IntRange(1), help="vLLM processes to start.")
 @click.option(
     "--vllm-url",
@@ -85,7 +87,7 @@ def command(
     host: str,
     api_key: str | None,
     max_model_len: int | None,
-    tool_call_parser: str,
+    tool_call_parser: str | None,
     replicas: int,
     vllm_urls: tuple[str, ...],
     vllm_args: tuple[str, ...],

@@ -138,6 +138,8 @@ class Daemon:
             plan=known.plan if known.plan and known.plan.step == step + 1 else None,
             skips=0,
             metrics=self._metrics_url,
+            min_groups=self._config.min_groups,
+            max_staleness=self._config.max_staleness,
         )
         self._enter(STARTING)
         self._loop = PolicyTrainer(

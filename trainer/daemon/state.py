@@ -69,7 +69,8 @@ class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
     are skipped for a while. `served` is the version that
     answers, "" when nobody serves. `reported` is by reporter the last step that was reported to it, `idle` the
     share of the time from one version to the last in which "engine" and "learner" did nothing. `metrics` is
-    where Prometheus finds its numbers, "" when nowhere.
+    where Prometheus finds its numbers, "" when nowhere. A step takes `min_groups` groups whose runs are at most
+    `max_staleness` versions old (None: however old).
     """
 
     policy: str
@@ -92,6 +93,8 @@ class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
     reported: dict[str, int] = {}
     idle: dict[str, float] = {}
     metrics: str = ""
+    min_groups: int = 1
+    max_staleness: int | None = None
 
 
 def read_state(directory: Path) -> DaemonState | None:

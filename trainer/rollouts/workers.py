@@ -28,6 +28,9 @@ __all__ = ["RolloutJob", "RolloutResult", "RolloutWorkers"]
 
 _GRACE_S = 6.0
 _RESTARTS_PER_RUN = 3
+_ASKED_AGAIN_S = 0.5
+
+Admits = Callable[[RolloutJob, Sequence[RolloutJob]], bool]
 
 _Message = RolloutResult | WorkerReady
 _messages: msgspec.json.Decoder[_Message] = msgspec.json.Decoder(_Message)
@@ -77,9 +80,14 @@ class RolloutWorkers:
                 raise self._not_loaded(worker.cause())
 
     def run(
-        self, jobs: Sequence[RolloutJob], *, on_result: Callable[[RolloutResult], None] | None = None
+        self,
+        jobs: Sequence[RolloutJob],
+        *,
+        on_result: Callable[[RolloutResult], None] | None = None,
+        admits: Admits | None = None,
     ) -> list[RolloutResult]:
-        """Run every job; results are in the order of the jobs, `on_result` gets each as it comes.
+        """Run every job; results are in the order of the jobs, `on_result` gets each as it comes. `admits` is asked,
+        with the job and those that run, whether it may begin now; while it may not, it is asked again.
 
         A job whose entry point raised is a result with `error`; one that took too long, or whose worker died, also has
         `lost`. Raises RolloutError when the
@@ -101,8 +109,9 @@ class RolloutWorkers:
         for worker in self._workers:
             worker.under_way.clear()  # what an interrupted run has left there is nobody's any more
         while len(results) < len(jobs):
-            self._hand_out(todo)
-            received = self._receive(self._deadline())
+            held = self._hand_out(todo, admits)
+            deadlines = [self._deadline(), time.monotonic() + _ASKED_AGAIN_S if held else None]
+            received = self._receive(min((one for one in deadlines if one is not None), default=None))
             if received is None:
                 self._end_late()
                 continue
@@ -153,7 +162,8 @@ class RolloutWorkers:
 
     def _end_late(self) -> None:
         """End the workers of runs that have had their time; what else they run ends with them."""
-        assert self._timeout_s is not None
+        if self._timeout_s is None:
+            return
         for worker in self._workers:
             began = [began for _, began in worker.under_way.values()]
             if began and time.monotonic() >= min(began) + self._timeout_s:
@@ -187,15 +197,21 @@ class RolloutWorkers:
             f"It is imported in {Path.cwd()} by {sys.executable}; its output is in {self.log}.",
         )
 
-    def _hand_out(self, todo: collections.deque[RolloutJob]) -> None:
+    def _hand_out(self, todo: collections.deque[RolloutJob], admits: Admits | None) -> bool:
+        """Whether a worker is free and the next job may not begin yet."""
         # One at a time to whoever has least to do, so that all workers are as busy. A run's time does not begin before
         # its worker is ready.
         ready = [worker for worker in self._workers if worker.ready]
         while todo and ready:
             worker = min(ready, key=lambda candidate: len(candidate.under_way))
             if len(worker.under_way) >= self._concurrency:
-                return
+                return False
+            if admits is not None:
+                under_way = [job for one in self._workers for job, _ in one.under_way.values()]
+                if not admits(todo[0], under_way):
+                    return True
             worker.give(todo.popleft())
+        return False
 
 
 class _WorkerProcess:

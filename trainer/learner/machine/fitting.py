@@ -23,7 +23,8 @@ FITTED = ("dtype", "gradient_checkpointing", "lora_targets", "micro_batch_tokens
 """Fields of a LearnerConfig that `fitted` sets where they are left open."""
 
 _EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+"""The modules that a LoRA of a mixture of experts may reach."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def choices(config: LearnerConfig, shape: Mapping[str, Any], free_bytes: int | N
         why = f"a mixture of {many} experts: vLLM loads adapters of the attention alone" if many else "a dense model"
         if not shape:
             why = "the base model is not known; its attention alone, should it be a mixture of experts"
-        found.append(FittedOption("lora_targets", _ATTENTION if many else "all-linear", why))
+        found.append(FittedOption("lora_targets", ATTENTION if many else "all-linear", why))
     if config.micro_batch_tokens is None:
         tokens = _room(config, shape, free_bytes, checkpointing=checkpointing)
         each = bytes_per_token(config, shape, checkpointing=checkpointing)
@@ -89,11 +90,11 @@ def refuse_experts(config: LearnerConfig, shape: Mapping[str, Any]) -> None:
     """Raises TrainingError when LoRA targets reach the experts or the router of a mixture of experts: vLLM loads no
     such adapter, and a router that moves apart from the engine's sends tokens elsewhere than they went."""
     targets = (config.lora_targets,) if isinstance(config.lora_targets, str) else config.lora_targets or ()
-    if experts(shape) and (beyond := sorted(set(targets) - set(_ATTENTION))):
+    if experts(shape) and (beyond := sorted(set(targets) - set(ATTENTION))):
         raise TrainingError(
             f"The base model is a mixture of {experts(shape)} experts, and the LoRA's targets {', '.join(beyond)} are "
             "more than its attention: vLLM loads no such adapter.",
-            f"Leave lora_targets open, or name some of {', '.join(_ATTENTION)}.",
+            f"Leave lora_targets open, or name some of {', '.join(ATTENTION)}.",
         )
 
 

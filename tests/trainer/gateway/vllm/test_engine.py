@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,27 @@ def test_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert value(engine_command(options(max_model_len=99), SOCKET, "m", cpu=False), "--max-model-len") == "99"
 
 
+def test_a_mixture_of_experts_takes_adapters_of_its_attention_alone(tmp_path: Path) -> None:
+    dense, many, other = (
+        EngineOptions(tmp_path, read_model(model(tmp_path / name, **more)))
+        for name, more in (
+            ("dense", {"model_type": "qwen3"}),
+            ("many", {"model_type": "qwen3_moe", "num_experts": 4}),
+            ("other", {"model_type": "gpt_oss", "num_local_experts": 4}),
+        )
+    )
+    for cpu in (True, False):
+        assert "--lora-target-modules" not in engine_command(dense, SOCKET, "m", cpu=cpu)
+        for one, parser in ((many, "hermes"), (other, "openai")):
+            command = engine_command(one, SOCKET, "m", cpu=cpu)
+            after = command[command.index("--lora-target-modules") + 1 :]
+            assert after[:4] == ["q_proj", "k_proj", "v_proj", "o_proj"]
+            assert after[4].startswith("--"), "vLLM reads names up to the next option"
+            assert value(command, "--tool-call-parser") == parser
+    chosen = replace(other, tool_call_parser="hermes")
+    assert value(engine_command(chosen, SOCKET, "m", cpu=False), "--tool-call-parser") == "hermes"
+
+
 def test_the_key_is_in_the_environment_and_nowhere_a_neighbour_sees_it() -> None:
     environment = engine_environment(options(), {"PATH": "/bin", "OMP_NUM_THREADS": "7"}, "geheim", cpu=True)
     assert environment["VLLM_API_KEY"] == "geheim"
@@ -141,6 +163,15 @@ def test_what_is_missing_is_told_before_anything_starts(tmp_path: Path, monkeypa
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ServingError, match="not installed"):
         VllmProcess(options(), tmp_path / "vllm.log")
+
+
+def test_a_mixture_of_experts_is_refused_by_name_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.gateway.engines.vllm.engine.serves_on_cpu", lambda: True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    shape = read_model(model(tmp_path / "many", model_type="qwen3_moe", num_experts=4))
+    with pytest.raises(ServingError, match=r"many \(qwen3_moe, 4 experts\) with adapters on a CPU") as refused:
+        VllmProcess(EngineOptions(tmp_path / "many", shape), tmp_path / "vllm.log")
+    assert refused.value.hint
 
 
 def test_what_is_compiled_for_one_cpu_is_not_found_by_another(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from arttrace.system.exit_status import how_ended
 from trainer.gateway.engines.vllm.cards import VISIBLE
 from trainer.gateway.engines.vllm.model import ModelShape, kv_cache_gib
 from trainer.gateway.engines.vllm.process import GuardedProcess
+from trainer.learner.machine.fitting import ATTENTION
 
 _INSTALL = "Install the trainer's requirements: pip install -r requirements/cpu.txt (or requirements/cuda.txt)."
 _COMPILER = "Install a C++ compiler (Debian and Ubuntu: apt-get install g++) and start again."
@@ -32,7 +33,8 @@ _MAX_SOCKET_PATH = 100  # bytes; Linux takes 107, macOS 103
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """How to serve one base model. `extra` goes to vLLM's command line last, so that it wins.
+    """How to serve one base model. `extra` goes to vLLM's command line last, so that it wins; `tool_call_parser` None
+    means the one of the model's family.
 
     With `sleep` the engine can give its card to a trainer. `memory_share` is how much of a card it takes (None: 90 %,
     and 60 % where it sleeps).
@@ -41,7 +43,7 @@ class EngineOptions:
     base_model: Path
     shape: ModelShape
     max_model_len: int | None = None
-    tool_call_parser: str = "hermes"
+    tool_call_parser: str | None = None
     sleep: bool = False
     memory_share: float | None = None
     extra: tuple[str, ...] = ()
@@ -77,7 +79,10 @@ def engine_command(options: EngineOptions, socket: Path, marker: str, *, cpu: bo
     command += ["--model", str(options.base_model), "--served-model-name", shape.name, marker]
     command += ["--uds", str(socket), "--max-model-len", str(_context(options, cpu))]
     command += ["--enable-lora", "--max-loras", "4", "--max-cpu-loras", "8", "--max-lora-rank", "32"]
-    command += ["--enable-auto-tool-choice", "--tool-call-parser", options.tool_call_parser]
+    command += ["--enable-auto-tool-choice", "--tool-call-parser", options.tool_call_parser or tool_call_parser(shape)]
+    if shape.experts:
+        # Else vLLM keeps room for adapters of all its experts.
+        command += ["--lora-target-modules", *ATTENTION]
     # A model directory may carry sampling defaults (top_p, top_k): they would bias the importance ratios unseen.
     command += ["--override-generation-config", _NEUTRAL_SAMPLING]
     # Of the distribution that a token was sampled from, temperature included: what an importance ratio starts from.
@@ -94,6 +99,11 @@ def engine_command(options: EngineOptions, socket: Path, marker: str, *, cpu: bo
 
 
 _NEUTRAL_SAMPLING = '{"temperature":1.0,"top_p":1.0,"top_k":-1,"min_p":0.0,"repetition_penalty":1.0}'
+
+
+def tool_call_parser(shape: ModelShape) -> str:
+    """vLLM's parser for the tool calls of a model of this family."""
+    return "openai" if shape.family == "gpt_oss" else "hermes"
 
 
 def cards_of_engine(options: EngineOptions) -> int:
@@ -144,6 +154,13 @@ class VllmProcess:
             raise ServingError(
                 "sleeping gives a CUDA card's memory back, and this vLLM runs on the CPU",
                 "Leave --sleep-while-training out: learner and engine share the machine's memory anyway.",
+            )
+        if cpu and options.shape.experts:
+            raise ServingError(
+                f"vLLM cannot serve {options.shape.name} ({options.shape.family or 'a mixture of experts'}, "
+                f"{options.shape.experts} experts) with adapters on a CPU: where adapters are loaded it computes "
+                "experts by Triton's kernels alone",
+                "Serve it on a CUDA card, or choose a dense model.",
             )
         if cpu and not _compiler():
             raise ServingError("vLLM's CPU build compiles on first use, and there is no C++ compiler (g++)", _COMPILER)

@@ -10,19 +10,23 @@ from typing import Any
 import msgspec
 
 from arttrace.system.errors import ServingError
+from trainer.learner.machine.fitting import experts
 
 _GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Name, vocabulary size (tokens), longest context (tokens) and bytes of KV cache per token in float32."""
+    """Name, vocabulary size (tokens), longest context (tokens) and bytes of KV cache per token in float32; the model
+    type of transformers, and how many experts a layer has (0: a dense model)."""
 
     name: str
     vocab_size: int
     max_positions: int
     kv_bytes_per_token: int
     has_chat_template: bool
+    family: str = ""
+    experts: int = 0
 
 
 def read_model(directory: Path) -> ModelShape:
@@ -41,6 +45,8 @@ def read_model(directory: Path) -> ModelShape:
             max_positions=int(text.get("max_position_embeddings") or 4096),
             kv_bytes_per_token=2 * 4 * layers * int(text.get("num_key_value_heads") or heads) * head_dim,
             has_chat_template=_has_chat_template(directory),
+            family=str(config.get("model_type") or ""),
+            experts=experts(text),
         )
     except FileNotFoundError:
         raise ServingError(f"{directory} holds no config.json, so it is no model directory", hint) from None
