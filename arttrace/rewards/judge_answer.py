@@ -54,7 +54,7 @@ def read_answer(text: str, ids: Collection[str]) -> dict[str, TrajectoryScore]:
     no such JSON, an id is missing, unknown or scored twice, or a score is no number in 0..1.
     """
     scores: dict[str, TrajectoryScore] = {}
-    for entry in _entries(text):
+    for entry in listed(text, "scores"):
         if not isinstance(entry, dict) or "trajectory_id" not in entry:
             raise ValueError("an entry of `scores` has no trajectory_id")
         id, score = str(entry["trajectory_id"]), entry.get("score")
@@ -73,7 +73,11 @@ def read_answer(text: str, ids: Collection[str]) -> dict[str, TrajectoryScore]:
     return scores
 
 
-def _entries(text: str) -> list[Any]:
+def listed(text: str, name: str) -> list[Any]:
+    """The list under `name` in the first JSON object of a text that has one.
+
+    Raises ValueError when there is none.
+    """
     decoder = json.JSONDecoder()
     start = text.find("{")
     while start >= 0:
@@ -82,8 +86,8 @@ def _entries(text: str) -> list[Any]:
         except ValueError:
             start = text.find("{", start + 1)
             continue
-        if isinstance(value, dict) and isinstance(value.get("scores"), list):
-            entries: list[Any] = value["scores"]
+        if isinstance(value, dict) and isinstance(value.get(name), list):
+            entries: list[Any] = value[name]
             return entries
         start = text.find("{", end)
-    raise ValueError(f"it holds no JSON with `scores`: {text[:120]!r}")
+    raise ValueError(f"it holds no JSON with `{name}`: {text[:120]!r}")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
@@ -24,6 +24,10 @@ BACKOFF_S = 1.0
 _TIMEOUT_S = 600.0
 _CHARS_PER_TOKEN = 3  # below that of English text, so that a prompt of this many characters fits
 _NO_KEY = "arttrace"  # for a server of one's own that asks for no key; the client insists on one
+
+
+T = TypeVar("T")
+Messages = Sequence[dict[str, str]]
 
 
 @dataclass(slots=True)
@@ -62,45 +66,79 @@ async def score_transcripts(
     `seed` decides the order in which they are shown. Raises JudgeError as `ruler_score_group` does.
     """
     litellm = await asyncio.to_thread(load_litellm)
-    max_chars = _max_chars(litellm, judge.model)
-    prompt = judge_prompt(transcripts, rubric=rubric, seed=seed, max_chars=max_chars)
-    messages = list(prompt.messages)
-    cause = ""
+    prompt = judge_prompt(transcripts, rubric=rubric, seed=seed, max_chars=_max_chars(litellm, judge.model))
+
+    def shorter() -> Messages:
+        nonlocal prompt
+        max_chars = sum(len(message["content"]) for message in prompt.messages) // 2
+        prompt = judge_prompt(transcripts, rubric=rubric, seed=seed, max_chars=max_chars)
+        return prompt.messages
+
+    scores = await ask(
+        judge, prompt.messages, ANSWER_FORMAT, lambda text: read_answer(text, prompt.members), bill, shorter=shorter
+    )
+    by_position = {at: scores[id] for id, positions in prompt.members.items() for at in positions}
+    return [by_position[position] for position in range(len(transcripts))]
+
+
+async def ask(
+    judge: Judge,
+    messages: Messages,
+    answer_format: dict[str, Any],
+    read: Callable[[str], T],
+    bill: Bill,
+    *,
+    shorter: Callable[[], Messages] | None = None,
+) -> T:
+    """What `read` makes of the model's answer. It is asked again after a failure that may pass, and told what is wrong
+    with an answer of which `read` raises ValueError.
+
+    Args:
+        judge: The model.
+        messages: The request's messages.
+        answer_format: `response_format` of the request, left out for a model that refuses it.
+        read: Makes something of the answer's text.
+        bill: Where the cost of all answers is added.
+        shorter: The messages again, half as long, for a model that refuses their length.
+
+    Raises:
+        JudgeError: The model cannot be reached, or its answers cannot be used.
+    """
+    litellm = await asyncio.to_thread(load_litellm)
+    first, asked, cause = messages, list(messages), ""
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            text = await _ask(litellm, judge, messages, bill)
-        except litellm.ContextWindowExceededError as error:
-            cause = f"the group is longer than the judge {judge.model} reads: {short_cause(error, judge.params)}"
-            max_chars = sum(len(message["content"]) for message in prompt.messages) // 2
-            prompt = judge_prompt(transcripts, rubric=rubric, seed=seed, max_chars=max_chars)
-            messages = list(prompt.messages)
-            continue
+            text = await _answer(litellm, judge, asked, answer_format, bill)
         except Exception as error:  # noqa: BLE001 - providers raise what they like; it is classified and reported below
+            if shorter is not None and isinstance(error, litellm.ContextWindowExceededError):
+                cause = f"the group is longer than the judge {judge.model} reads: {short_cause(error, judge.params)}"
+                first = shorter()
+                asked = list(first)
+                continue
             if attempt == ATTEMPTS or not may_pass(error):
                 raise judge_error(error, judge.model, judge.params) from None
             backoff = BACKOFF_S * 2 ** (attempt - 1) * random.uniform(1, 1.25)
             await asyncio.sleep(max(backoff, retry_after_s(error)))
             continue
         try:
-            scores = read_answer(text, prompt.members)
+            return read(text)
         except ValueError as error:
             cause = f"the answer of the judge {judge.model} cannot be used: {error}"
-            messages = [
-                *prompt.messages,
+            asked = [
+                *first,
                 {"role": "assistant", "content": text[:4000] or "(nothing)"},
                 {"role": "user", "content": f"This answer cannot be used: {error}. Answer again, with the JSON only."},
             ]
-            continue
-        by_position = {at: scores[id] for id, positions in prompt.members.items() for at in positions}
-        return [by_position[position] for position in range(len(transcripts))]
     raise JudgeError(
         f"{cause} (after {ATTEMPTS} attempts)", "Use a stronger judge or one with a longer context, or smaller groups."
     )
 
 
-async def _ask(litellm: Any, judge: Judge, messages: list[dict[str, str]], bill: Bill) -> str:
+async def _answer(
+    litellm: Any, judge: Judge, messages: list[dict[str, str]], answer_format: dict[str, Any], bill: Bill
+) -> str:
     """The text of one answer. A judge that refuses structured output is asked without it, and remembered."""
-    structured = {"response_format": ANSWER_FORMAT} if judge.structured else {}
+    structured = {"response_format": answer_format} if judge.structured else {}
     request = {"timeout": _TIMEOUT_S, **structured, "num_retries": 0, "max_retries": 0, **judge.params}
     if judge.model.startswith("openai/") and "api_base" in request and not os.environ.get("OPENAI_API_KEY"):
         request.setdefault("api_key", _NO_KEY)
@@ -112,7 +150,7 @@ async def _ask(litellm: Any, judge: Judge, messages: list[dict[str, str]], bill:
             raise
         judge.structured = False
         try:
-            return await _ask(litellm, judge, messages, bill)
+            return await _answer(litellm, judge, messages, answer_format, bill)
         except litellm.BadRequestError:
             judge.structured = True  # refused either way: structured output was not the reason
             raise
