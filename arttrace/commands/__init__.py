@@ -29,6 +29,7 @@ class _Command(NamedTuple):
 
 
 _COMMANDS = {
+    "autorl": _Command("arttrace.commands.autorl.command", "Train a model on a task described in words.", "trainer"),
     "collect": _Command("arttrace.commands.collect", "Receive spans of any OpenTelemetry SDK.", "store"),
     "completion": _Command("arttrace.commands.completion", "Print the script that completes commands in a shell."),
     "dataset": _Command("arttrace.commands.data.dataset", "Write training data for other libraries.", "store"),

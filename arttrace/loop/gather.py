@@ -55,6 +55,21 @@ class TrajectoryGroup:
         self.trajectories: tuple[Trajectory, ...] = ()
         self.uncaptured = 0
 
+    @classmethod
+    def stored(cls, key: str) -> TrajectoryGroup:
+        """The runs of a group that were gathered before, by this process or another.
+
+        Args:
+            key: The group's name, as it was passed then.
+
+        Raises:
+            StoreError: The store cannot be opened or asked.
+        """
+        group = cls((), key=key)
+        with open_store(recorder().settings.data, create=True) as store:
+            group.trajectories = tuple(store.trajectories(group=key))
+        return group
+
     def __len__(self) -> int:
         return len(self._rollouts)
 

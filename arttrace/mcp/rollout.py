@@ -74,9 +74,8 @@ async def rollout(
         ```
     """
     messages: list[Any] = [{"role": "system", "content": system_prompt}, {"role": "user", "content": task}]
-    openai_client = model.openai_client()
     text = ""
-    async with connect(server) as client:
+    async with model.openai_client() as openai_client, connect(server) as client:
         offer = await read_offer(client)
         reads = bool(offer.resources) and all(one["function"]["name"] != READ_RESOURCE for one in offer.tools)
         tools = [*offer.tools, *([_READ_TOOL] if reads else [])]

@@ -1,0 +1,222 @@
+"""The stages of AutoRL: write scenarios, run the held-out ones, train step by step, run them again, compare.
+
+Each stage begins by looking what of it is there already, in the state and in the store, and does the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
+
+from arttrace.capture.decorators import trajectory
+from arttrace.commands.autorl.state import Comparison, State, StateFile, Step
+from arttrace.loop.gather import TrajectoryGroup, gather_trajectory_groups
+from arttrace.loop.model import TrainableModel
+from arttrace.loop.scenarios import Scenario, generate_scenarios, split
+from arttrace.mcp import Offer, rollout
+from arttrace.mcp import generate_scenarios as generate_for_server
+from arttrace.records.group import Group
+from arttrace.records.reward import Judgement
+from arttrace.rewards import score_groups, trajectory_reward
+from arttrace.system.errors import JudgeError, TrainingError
+
+JudgeParams = dict[str, Any]
+
+
+class Judges(Protocol):
+    """What the stages need of a backend beside the model's own methods: `LocalBackend` has it."""
+
+    async def judge(
+        self,
+        groups: Sequence[TrajectoryGroup],
+        judge_model: str = ...,
+        extra_litellm_params: JudgeParams | None = None,
+        rubric: str = ...,
+    ) -> list[Judgement]: ...
+
+
+class AutoRL:
+    """One run of AutoRL on a registered model.
+
+    Args:
+        state: What was done so far; changed as the stages go on.
+        file: Where the state is kept.
+        model: The registered policy.
+        backend: Judges and trains.
+        params: Further arguments of litellm's `acompletion` for judge and writer.
+        settings: Options of `arttrace train` by their names.
+        say: Shows a line.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        file: StateFile,
+        model: TrainableModel,
+        backend: Judges,
+        params: JudgeParams,
+        settings: dict[str, Any],
+        say: Callable[[str], None],
+    ) -> None:
+        self._state, self._file, self._model, self._backend = state, file, model, backend
+        self._params, self._settings, self._say = params, settings, say
+        self._plan = state.plan
+
+    async def train(self) -> None:
+        """Everything but the scenarios, which `write_scenarios` wrote.
+
+        Raises:
+            TrainingError: The policy was trained by something else, or a step went wrong.
+            JudgeError: The judge cannot be asked.
+            ArttraceError: All rollouts failed.
+        """
+        training, held_out = split(self._state.scenarios, self._plan.held_out)
+        self._adopt(self._model.get_step())
+        await self._gathered(self._held_out_keys(held_out, "before"), held_out, 1, "held out, before")
+        for number in range(len(self._state.steps) + 1, self._plan.steps + 1):
+            await self._step(number, training)
+        await self._gathered(self._held_out_keys(held_out, self._version), held_out, 1, "held out, after")
+        await self._compare(held_out)
+
+    @property
+    def _version(self) -> str:
+        """The newest version that a step made, by which the runs after it are named."""
+        return next((step.version for step in reversed(self._state.steps) if step.version), "before")
+
+    def _adopt(self, served: int) -> None:
+        """A step may have been trained when the process ended before it could be noted."""
+        trained = sum(step.version is not None for step in self._state.steps)
+        if served == trained + 1 and self._state.steps_begun > len(self._state.steps):
+            number = len(self._state.steps) + 1
+            self._state.steps.append(Step(number, f"{self._plan.policy}@{served}", 0, None))
+            self._file.save(self._state)
+        elif served != trained:
+            raise TrainingError(
+                f"{self._plan.policy} has {served} steps, and {trained} of them are of this run",
+                "Name another policy with --policy, or roll this one back with `arttrace policies rollback`.",
+            )
+
+    async def _step(self, number: int, training: Sequence[Scenario]) -> None:
+        first = (number - 1) * self._plan.groups
+        chosen = [training[(first + place) % len(training)] for place in range(min(self._plan.groups, len(training)))]
+        keys = [f"autorl/{self._plan.policy}/step {number}/{place}" for place in range(len(chosen))]
+        groups = await self._gathered(keys, chosen, self._plan.group_size, f"step {number}")
+        unscored = [group for group in groups if not _is_scored(group)]
+        if unscored:
+            await self._backend.judge(unscored, self._plan.judge, self._params, self._plan.rubric)
+            groups = await asyncio.to_thread(lambda: [TrajectoryGroup.stored(key) for key in keys])
+        rewards = [
+            value for group in groups for run in group.trajectories if (value := trajectory_reward(run)) is not None
+        ]
+        self._state.steps_begun = number
+        self._file.save(self._state)
+        done = await self._model.train(groups, **self._settings)
+        mean = statistics.fmean(rewards) if rewards else None
+        version = done[-1].version if done else None
+        self._state.steps.append(Step(number, version, sum(len(group.trajectories) for group in groups), mean))
+        self._file.save(self._state)
+        shown = "no reward" if mean is None else f"mean score {mean:.3f}"
+        self._say(f"step {number}/{self._plan.steps}: {shown}, {version or 'nothing to learn: equal scores'}")
+
+    async def _gathered(
+        self, keys: Sequence[str], scenarios: Sequence[Scenario], size: int, what: str
+    ) -> list[TrajectoryGroup]:
+        """A stored group of `size` complete runs for each key; those that are missing are made now."""
+
+        def stored() -> list[TrajectoryGroup]:
+            return [TrajectoryGroup.stored(key) for key in keys]
+
+        there = await asyncio.to_thread(stored)
+        missing = [
+            TrajectoryGroup((self._rollout(scenario) for _ in range(size - len(group.group.trajectories))), key=key)
+            for key, scenario, group in zip(keys, scenarios, there, strict=True)
+            if len(group.group.trajectories) < size
+        ]
+        if not missing:
+            return there
+        await gather_trajectory_groups(missing, pbar_desc=what)
+        return await asyncio.to_thread(stored)
+
+    def _rollout(self, scenario: Scenario) -> Awaitable[Any]:
+        request = {"max_tokens": self._plan.max_tokens, "temperature": 1.0}
+        if self._plan.mcp is not None:
+            return rollout(
+                self._model,
+                scenario.task,
+                self._plan.mcp,
+                max_turns=self._plan.max_turns,
+                system_prompt=self._plan.task,
+                **request,
+            )
+        return _chat(self._model, self._plan.task, scenario.task, request)
+
+    def _held_out_keys(self, held_out: Sequence[Scenario], version: str) -> list[str]:
+        return [f"autorl/{self._plan.policy}/held out, {version}/{place}" for place in range(len(held_out))]
+
+    async def _compare(self, held_out: Sequence[Scenario]) -> None:
+        """Let the judge rank the run before against the run after, each scenario by itself; no reward is stored."""
+        if self._version == "before":
+            return
+        pairs = []
+        for place, (before, after) in enumerate(
+            zip(self._held_out_keys(held_out, "before"), self._held_out_keys(held_out, self._version), strict=True)
+        ):
+            runs = [TrajectoryGroup.stored(key).group.trajectories[:1] for key in (before, after)]
+            pairs.append(Group(f"autorl/{self._plan.policy}/comparison/{place}", (*runs[0], *runs[1])))
+        whole = [pair for pair in pairs if len(pair.trajectories) == 2]
+        judged = await score_groups(whole, self._plan.judge, self._params, self._plan.rubric, votes=2)
+        found = dict(zip((pair.key for pair in whole), judged, strict=True))
+        self._state.comparisons = [
+            _compared(scenario, pair, found.get(pair.key)) for scenario, pair in zip(held_out, pairs, strict=True)
+        ]
+        self._file.save(self._state)
+
+
+async def write_scenarios(state: State, file: StateFile, offer: Offer | None, params: JudgeParams) -> None:
+    """Have the writer write what is missing of the scenarios.
+
+    Args:
+        state: What was done so far.
+        file: Where it is kept, after each answer.
+        offer: What the MCP server offers, where there is one.
+        params: Further arguments of litellm's `acompletion`.
+
+    Raises:
+        ArttraceError: The writer wrote nothing new several times in a row.
+        JudgeError: The writer cannot be reached, or its answers cannot be used.
+    """
+
+    def keep(so_far: list[Scenario]) -> None:
+        state.scenarios = so_far
+        file.save(state)
+
+    plan = state.plan
+    if offer is None:
+        about = f"The agent's instructions are:\n{plan.task}"
+        await generate_scenarios(about, plan.scenarios, plan.writer, params, known=state.scenarios, on_batch=keep)
+    else:
+        about = f"The agent's instructions are:\n{plan.task}"
+        await generate_for_server(
+            offer, plan.scenarios, plan.writer, params, instructions=about, known=state.scenarios, on_batch=keep
+        )
+
+
+@trajectory(name="autorl")
+async def _chat(model: TrainableModel, task: str, question: str, request: dict[str, Any]) -> str:
+    messages = [{"role": "system", "content": task}, {"role": "user", "content": question}]
+    async with model.openai_client() as client:
+        answer = await client.chat.completions.create(model=model.inference_name, messages=messages, **request)
+    return answer.choices[0].message.content or ""
+
+
+def _is_scored(group: TrajectoryGroup) -> bool:
+    return all(any(reward.source == "judge" for reward in run.rewards) for run in group.group.trajectories)
+
+
+def _compared(scenario: Scenario, pair: Group, judged: Judgement | JudgeError | None) -> Comparison:
+    if not isinstance(judged, Judgement):
+        return Comparison(scenario.task, None, None, str(judged or "a run is missing"))
+    before, after = (run.id for run in pair.trajectories)
+    return Comparison(scenario.task, judged.scores[before], judged.scores[after], judged.explanations.get(after, ""))

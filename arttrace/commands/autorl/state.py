@@ -1,0 +1,118 @@
+"""What an AutoRL run has done so far, in one file that is replaced after each stage, so that it can go on."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from arttrace.loop.scenarios import Scenario
+from arttrace.system.errors import ArttraceError
+from arttrace.system.files import replace_file
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What was asked for. `steps` may be raised when a run goes on; all else decides what is compared with what."""
+
+    task: str
+    base_model: str
+    policy: str
+    mcp: str | None
+    writer: str
+    judge: str
+    rubric: str
+    scenarios: int
+    held_out: int
+    group_size: int
+    groups: int
+    steps: int
+    max_turns: int
+    max_tokens: int
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One training step. `version` is None where no group's rewards differed, and nothing was trained."""
+
+    number: int
+    version: str | None
+    runs: int
+    mean_reward: float | None
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """The judge's scores, 0 to 1, of a held-out scenario's runs before and after; None where it could not be judged."""
+
+    task: str
+    before: float | None
+    after: float | None
+    explanation: str = ""
+
+
+class State(msgspec.Struct):
+    """All of it. Runs and rewards are in the store, by the names of their groups. `steps_begun` is the number of the
+    last step whose training was begun."""
+
+    plan: Plan
+    scenarios: list[Scenario] = []
+    steps: list[Step] = []
+    steps_begun: int = 0
+    comparisons: list[Comparison] = []
+
+
+class StateFile:
+    """The file of one run, in the data directory.
+
+    Args:
+        directory: `autorl/POLICY` in the data directory.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._path = directory / "state.json"
+
+    def load(self, plan: Plan) -> State:
+        """What was done of this plan, or nothing yet.
+
+        Raises:
+            ArttraceError: There is a run of another plan by this name, or the file is damaged.
+        """
+        try:
+            state = msgspec.json.decode(self._path.read_bytes(), type=State)
+        except FileNotFoundError:
+            return State(plan)
+        except msgspec.DecodeError as error:
+            raise ArttraceError(f"{self._path} is damaged: {error}", "Remove its folder to begin anew.") from None
+        before, now = _fixed(state.plan), _fixed(plan)
+        if changed := [name for name in now if before[name] != now[name]]:
+            raise ArttraceError(
+                f"{plan.policy} was begun with another {', '.join(changed)}",
+                f"Go on with what it was begun with, or name another with --policy ({self._path} says it all).",
+            )
+        state.plan = plan
+        return state
+
+    def save(self, state: State) -> None:
+        """Put this in the file's place.
+
+        Raises:
+            ArttraceError: It cannot be written.
+        """
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            replace_file(self._path, msgspec.json.format(msgspec.json.encode(state)))
+        except OSError as error:
+            raise ArttraceError(
+                f"{self._path} cannot be written: {error.strerror}", "Make room, then go on by the same command."
+            ) from error
+
+
+def policy_name(task: str) -> str:
+    """A policy's name from the first words of a task."""
+    words = re.findall(r"[a-z0-9]+", task.casefold())
+    return "-".join(words)[:40].strip("-") or "autorl"
+
+
+def _fixed(plan: Plan) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.to_builtins(plan).items() if name != "steps"}

@@ -1,0 +1,209 @@
+"""AutoRL's stages, with the real store, capture, litellm and HTTP. The policy is scripted, and its training only noted;
+tests/e2e/test_autorl.py has both for real."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from scripted_server import Asked, Reply, ScriptedServer, serve_script
+
+import arttrace
+import arttrace.loop as art
+from arttrace.commands import cli
+from arttrace.commands.autorl import command as autorl_command
+from arttrace.commands.autorl import stand_in
+from arttrace.commands.autorl.report import markdown, summary
+from arttrace.commands.autorl.state import Comparison, Plan, State, policy_name
+from arttrace.loop.backend import LocalBackend
+from arttrace.loop.model import TrainableModel
+from arttrace.records import semconv
+from arttrace.records.trajectory import Trajectory
+from arttrace.store import open_store
+from arttrace.system.paths import DataDir
+
+TASK = "Answer questions about things in one sentence."
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Site:
+    """A backend that serves by script and trains nothing; what it is asked to do can end it."""
+
+    def __init__(self, policy: ScriptedServer) -> None:
+        self.policy = policy
+        self.step = 0
+        self.trained: list[list[str]] = []
+        self.ends_at: list[str] = []
+        self.serve()
+
+    def serve(self) -> None:
+        self.policy.headers[semconv.POLICY_VERSION_HEADER] = f"things@{self.step}"
+
+    def reached(self, point: str) -> None:
+        if point in self.ends_at:
+            self.ends_at.remove(point)
+            raise Killed(point)
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        site, judge = self, LocalBackend.judge
+
+        async def register(backend: LocalBackend, model: TrainableModel) -> None:
+            model.base_url, model.backend = site.policy.url, backend
+
+        async def judged(backend: LocalBackend, *args: Any, **kwargs: Any) -> Any:
+            found = await judge(backend, *args, **kwargs)
+            site.reached(f"judged {site.step + 1}")
+            return found
+
+        async def train(
+            backend: LocalBackend, model: TrainableModel, groups: Sequence[art.TrajectoryGroup], **settings: Any
+        ) -> list[art.TrainedStep]:
+            site.trained.append([run.id for group in groups for run in group.trajectories])
+            site.step += 1
+            site.serve()
+            site.reached(f"trained {site.step}")
+            return [art.TrainedStep(f"things@{site.step}", "x")]
+
+        monkeypatch.setattr(LocalBackend, "register", register)
+        monkeypatch.setattr(LocalBackend, "judge", judged)
+        monkeypatch.setattr(LocalBackend, "train", train)
+        monkeypatch.setattr(TrainableModel, "get_step", lambda _model: site.step)
+
+
+def said(asked: Asked) -> Reply:
+    """Short answers from a trained policy, others by what was said before."""
+    return Reply("a word" * (1 + len(asked.users[-1]) % 3))
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    with serve_script(said) as policy:
+        site = Site(policy)
+        site.install(monkeypatch)
+        yield site
+    arttrace.shutdown()
+
+
+def autorl(data: Path, *more: str) -> Any:
+    given = ["--base-model", "base", "--policy", "things", "--stand-in", "--scenarios", "6", "--held-out", "2"]
+    sizes = ["--group-size", "2", "--groups", "2", "--steps", "2", "--json"]
+    return CliRunner(catch_exceptions=False).invoke(cli, ["autorl", TASK, *given, *sizes, "--dir", str(data), *more])
+
+
+def runs(data: Path) -> list[Trajectory]:
+    with open_store(DataDir(data)) as store:
+        return store.trajectories()
+
+
+def test_all_stages_and_the_report(site: Site, tmp_path: Path) -> None:
+    done = autorl(tmp_path / "data")
+    assert done.exit_code == 0, done.output
+    state = msgspec.json.decode(done.stdout, type=State)
+    assert len(state.scenarios) == 6
+    assert [(step.version, step.runs) for step in state.steps] == [("things@1", 4), ("things@2", 4)]
+    assert all(one.before is not None and one.after is not None for one in state.comparisons)
+    stored = runs(tmp_path / "data")
+    held_out = [run for run in stored if "held out" in str(run.group)]
+    assert len(held_out) == 4
+    assert not any(run.rewards for run in held_out)
+    assert {run.policy_versions for run in held_out} == {("things@0",), ("things@2",)}
+    assert {run.id for run in held_out}.isdisjoint(id for step in site.trained for id in step)
+    asked = {run.id: run.arguments for run in stored}
+    tasks = {one.task for one in state.scenarios}
+    assert all(any(task in str(arguments) for task in tasks) for arguments in asked.values())
+    report = (tmp_path / "data" / "autorl" / "things" / "report.md").read_text()
+    assert stand_in.NOTE in report
+    assert "| 2 | things@2 | 4 |" in report
+    assert "held out, 2 scenarios" in report
+    assert stand_in.NOTE in done.stderr
+
+
+@pytest.mark.parametrize("point", ["judged 1", "trained 1", "judged 2", "trained 2"])
+def test_ended_at_any_point_it_goes_on_where_it_was(site: Site, tmp_path: Path, point: str) -> None:
+    site.ends_at = [point]
+    with pytest.raises(Killed):
+        autorl(tmp_path / "data")
+    before = {run.id for run in runs(tmp_path / "data")}
+    done = autorl(tmp_path / "data")
+    assert done.exit_code == 0, done.output
+    state = msgspec.json.decode(done.stdout, type=State)
+    assert [step.version for step in state.steps] == ["things@1", "things@2"]
+    after = runs(tmp_path / "data")
+    assert before <= {run.id for run in after}
+    assert len(after) == 2 + 4 + 4 + 2, "nothing is run twice"
+    assert len({id for step in site.trained for id in step}) == 8, "nothing is trained on twice"
+    assert [len(step) for step in site.trained] == [4, 4]
+
+
+def test_more_steps_of_the_same_run_and_no_other_run_by_its_name(site: Site, tmp_path: Path) -> None:
+    assert autorl(tmp_path / "data").exit_code == 0
+    more = autorl(tmp_path / "data", "--steps", "3")
+    assert [step.version for step in msgspec.json.decode(more.stdout, type=State).steps] == [
+        "things@1",
+        "things@2",
+        "things@3",
+    ]
+    other = CliRunner().invoke(
+        cli,
+        [
+            "autorl",
+            "Another task.",
+            "--base-model",
+            "base",
+            "--policy",
+            "things",
+            "--stand-in",
+            "--dir",
+            str(tmp_path / "data"),
+        ],
+    )
+    assert other.exit_code != 0
+    assert "things was begun with another task" in str(other.exception)
+    site.step = 7
+    strange = CliRunner().invoke(
+        cli,
+        ["autorl", TASK, "--base-model", "base", "--policy", "fresh", "--stand-in", "--dir", str(tmp_path / "data")],
+    )
+    assert "fresh has 7 steps, and 0 of them are of this run" in str(strange.exception)
+
+
+def test_without_a_key_it_says_that_there_are_stand_ins(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    done = CliRunner().invoke(cli, ["autorl", TASK, "--base-model", "base", "--dir", str(tmp_path / "data")])
+    assert "needs a key" in str(done.exception)
+    assert "--stand-in" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["x", "--scenarios", "5", "--held-out", "5"], "leave none to train on"), ([" "], "it is empty")],
+)
+def test_what_cannot_be_is_refused_first(arguments: list[str], message: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["autorl", *arguments, "--base-model", "b", "--dir", str(tmp_path)])
+    assert done.exit_code == 2
+    assert message in done.output
+
+
+def test_a_name_and_a_report_of_what_was_compared() -> None:
+    assert policy_name("Sort e-mails: urgent first!") == "sort-e-mails-urgent-first"
+    assert policy_name("???") == "autorl"
+    compared = [Comparison("a", 0.2, 0.8, "x | y"), Comparison("b", 0.5, 0.5), Comparison("c", None, None, "no judge")]
+    assert summary(compared) == (
+        "held out, 2 scenarios: mean score 0.350 before, 0.650 after; 1 better, 0 worse, 1 equal"
+    )
+    assert summary([]) == "held out: nothing to compare"
+    plan = Plan("Do it.", "base", "p", None, "w", "j", "r", 3, 3, 2, 2, 1, 1, 1)
+    text = markdown(State(plan, comparisons=compared))
+    assert "| a | 0.20 | 0.80 | x \\| y |" in text
+    assert "| c | - | - | no judge |" in text
+    assert autorl_command.command.name == "autorl"
