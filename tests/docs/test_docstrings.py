@@ -16,6 +16,7 @@ import pytest
 PUBLIC = (
     "arttrace",
     "arttrace.loop",
+    "arttrace.mcp",
     "arttrace.rewards",
     "arttrace.store",
     "arttrace.trajectories",

@@ -41,7 +41,7 @@ def test_every_environment_variable_is_in_the_settings() -> None:
     assert found - told == set(doc_pages.INTERNAL), "add it to the table of its settings, or to doc_pages.py"
 
 
-@pytest.mark.parametrize("module", ["arttrace", "arttrace.loop", "arttrace.rewards"])
+@pytest.mark.parametrize("module", ["arttrace", "arttrace.loop", "arttrace.mcp", "arttrace.rewards"])
 def test_the_api_page_has_every_public_name(module: str) -> None:
     text = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
     [listed] = re.findall(rf"^::: {module}\n    options:\n      members:\n((?:        - \w+\n)+)", text, re.MULTILINE)
