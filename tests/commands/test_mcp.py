@@ -35,13 +35,15 @@ async def test_a_client_reads_the_store_and_changes_nothing(tmp_path: Path) -> N
             return text if answer.is_error or tool == "show_run" else json.loads(text)
 
         tools = {tool.name: tool for tool in (await session.list_tools()).tools}
-        assert tools.keys() == {"list_runs", "search_runs", "show_run", "stats", "sql"}
+        assert tools.keys() == {"list_runs", "search_runs", "show_run", "diff", "stats", "sql"}
         assert "http_requests" in (tools["sql"].description or "")
         assert {run["id"] for run in await ask("list_runs")} == {"one", "two"}
         assert [run["reward"] for run in await ask("list_runs", reward=">0.1")] == [0.5]
         assert "is no comparison" in await ask("list_runs", reward="many")
         assert len(await ask("search_runs", text="researcher", limit=1)) <= 1
         assert "agent planner" in await ask("show_run", id="on")
+        parted = await ask("diff", first="on", second="tw")
+        assert [run["id"] for run in parted["runs"]] == ["one", "two"]
         assert "no trajectory" in await ask("show_run", id="nothing")
         with Store.open(data) as store:
             told = {kind: msgspec.to_builtins(statistics(store, kind)) for kind in get_args(By)}

@@ -20,6 +20,7 @@ from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from arttrace.trajectories import sequences
 from arttrace.views import run_filter, terminal
+from arttrace.views.console.comparison import compare, document
 from arttrace.views.run_filter import RunFilter, chosen, moment, runs_with
 from arttrace.views.statistics import By, statistics
 
@@ -35,7 +36,7 @@ def command(data: DataDir) -> None:
     """Serve the store to an MCP client over stdin and stdout.
 
     The client starts it; what runs read and wrote may be sent to its model. Tools: list_runs, show_run, search_runs,
-    stats, sql. None of them changes anything.
+    diff, stats, sql. None of them changes anything.
     """
     server(data).run("stdio")
 
@@ -107,6 +108,14 @@ def server(data: DataDir) -> MCPServer[Any]:
             return page.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
         return reading(shown)
+
+    @made.tool()
+    def diff(first: str, second: str, limit: int = 20) -> str:
+        """Where two runs part, as JSON: the last steps that they have in common, then what each did from there, at most
+        `limit` steps. The ids may be beginnings."""
+        return reading(
+            lambda store: _json(document(compare(store.trajectory(first), store.trajectory(second), max(1, limit))))
+        )
 
     @made.tool()
     def stats(since: str | None = None) -> str:

@@ -14,7 +14,7 @@ from arttrace.store import TrajectorySummary
 from arttrace.views.labels import group_name, key_name, one_line
 from arttrace.views.web.models.run_list import RunRow, run_row
 from arttrace.views.web.models.tokens.token_page import advantage
-from arttrace.views.web.models.transcript import Entry
+from arttrace.views.web.models.transcript import Entry, alike
 
 BINS = 12
 
@@ -180,12 +180,7 @@ def _staleness(run: TrajectorySummary, newest: Mapping[str, int]) -> int | None:
 
 def compare(chosen: Sequence[tuple[Member, Sequence[Entry]]], most: int = 40) -> Comparison:
     """Runs side by side: what they begin alike with, then each from where they part, at most `most` entries of it."""
-    shared = 0
-    if len(chosen) > 1:
-        for same in zip(*(entries for _, entries in chosen), strict=False):
-            if len({_content(entry) for entry in same}) > 1:
-                break
-            shared += 1
+    shared = alike([entries for _, entries in chosen]) if len(chosen) > 1 else 0
     return Comparison(
         shared=shared,
         alike=tuple(chosen[0][1][max(0, shared - 8) : shared]) if chosen else (),
@@ -194,10 +189,6 @@ def compare(chosen: Sequence[tuple[Member, Sequence[Entry]]], most: int = 40) ->
             for member, entries in chosen
         ),
     )
-
-
-def _content(entry: Entry) -> tuple[object, ...]:
-    return (entry.kind, entry.level, entry.title, entry.parts, entry.result, entry.error)
 
 
 def _rewards(runs: Sequence[TrajectorySummary]) -> list[float]:

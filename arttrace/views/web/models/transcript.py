@@ -40,6 +40,11 @@ class Entry(msgspec.Struct, frozen=True):
     facts: tuple[str, ...] = ()
     open: bool = False
 
+    @property
+    def content(self) -> tuple[object, ...]:
+        """What is compared between runs: without times, ids, models and token counts."""
+        return (self.kind, self.level, self.title, self.parts, self.result, self.error)
+
 
 def transcript(run: Trajectory) -> tuple[Entry, ...]:
     """The entries of a run, a sub-agent's below the tool call that started it."""
@@ -60,6 +65,18 @@ def matching(entries: Sequence[Entry], text: str) -> tuple[Entry, ...]:
         in "\n".join(
             (entry.title, entry.error, one_text(entry.parts), one_text((entry.result,) if entry.result else ()))
         ).lower()
+    )
+
+
+def alike(transcripts: Sequence[Sequence[Entry]]) -> int:
+    """With how many entries of the same content all of them begin."""
+    return next(
+        (
+            number
+            for number, same in enumerate(zip(*transcripts, strict=False))
+            if len({entry.content for entry in same}) > 1
+        ),
+        min(map(len, transcripts), default=0),
     )
 
 

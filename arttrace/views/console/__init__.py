@@ -1,0 +1,1 @@
+"""What the terminal shows beside lists and trees: comparisons, events, tokens."""
