@@ -12,10 +12,13 @@ from typing import Any, NamedTuple, TypeVar
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import AnyStore, TrajectorySummary
+from arttrace.store.rows.summary import SUMMARY_VERSION
 from arttrace.system.errors import StoreError
 from arttrace.views.run_filter import runs_with
 
 _FRESH_S = 0.4
+FIRST = 500
+"""How many runs are listed before the others are read, where that takes long: their summaries are made once."""
 _KEPT = 48
 _SEARCHES = 16
 
@@ -39,6 +42,17 @@ _BEGAN = """WITH fresh AS (SELECT trace_id, trajectory_id FROM span_records WHER
         OR trace_id IN (SELECT linked_trace_id FROM links WHERE trace_id IN (SELECT trace_id FROM fresh)))"""
 
 
+_UNREAD = f"""SELECT count(DISTINCT trajectory_id) FROM span_records WHERE trajectory_id NOT IN
+    (SELECT trajectory_id FROM summaries WHERE version = '{SUMMARY_VERSION}')"""  # noqa: S608
+
+
+class SoFar(NamedTuple):
+    """The newest runs, and how many are being read; 0 when these are all."""
+
+    runs: tuple[TrajectorySummary, ...]
+    unread: int
+
+
 class StoreReader:
     """Reads a store for the pages. Threads may share it."""
 
@@ -51,14 +65,34 @@ class StoreReader:
         self._newest_first: tuple[TrajectorySummary, ...] = ()
         self._kept: OrderedDict[tuple[str, str], tuple[tuple[TrajectorySummary, int], Any]] = OrderedDict()
         self._searches: OrderedDict[tuple[str, _Mark], set[str]] = OrderedDict()
+        self._reading: threading.Thread | None = None
+        self._unread = 0
 
     @property
     def state(self) -> str:
         """Another text after every change of the store that was seen."""
-        return "-".join(map(str, self._mark))
+        return "-".join(map(str, (*self._mark, self._unread)))
+
+    def so_far(self) -> SoFar:
+        """The newest runs at once, where most have never been read; these are then read in the background, and the
+        next call has more of them. Raises StoreError."""
+        with self._lock:
+            if self._reading is None and self._mark == _Mark():
+                self.store.ingest_spool()
+                [(unread,)] = self.sql(_UNREAD)
+                if unread > FIRST:
+                    self._unread = unread
+                    self._newest_first = _sorted(self.store.summaries(limit=FIRST))
+                    self._reading = threading.Thread(target=self._read_all, name="arttrace-summaries", daemon=True)
+                    self._reading.start()
+            if self._unread:
+                return SoFar(self._newest_first, self._unread)
+        return SoFar(self.runs(), 0)
 
     def runs(self) -> tuple[TrajectorySummary, ...]:
         """Every run, the newest first. Raises StoreError."""
+        if (reading := self._reading) is not None:
+            reading.join()
         with self._lock:
             if time.monotonic() - self._looked >= _FRESH_S:
                 self._look()
@@ -67,6 +101,10 @@ class StoreReader:
 
     def run(self, id_or_prefix: str) -> TrajectorySummary:
         """The run with this id, or the only one whose id begins so. Raises StoreError for none or several."""
+        if self._reading is not None:
+            listed = next((one for one in self._newest_first if one.id == id_or_prefix), None)
+            if listed is not None:
+                return listed
         self.runs()
         if (found := self._runs.get(id_or_prefix)) is not None:
             return found
@@ -137,6 +175,23 @@ class StoreReader:
     def sql(self, query: str) -> list[tuple[Any, ...]]:
         """The rows of a query."""
         return self.store.sql(query)[1]
+
+    def _read_all(self) -> None:
+        """Make all summaries, the newest first; the store keeps them. What cannot be read now is read, and its error
+        raised, when it is asked for."""
+        try:
+            limit = FIRST
+            while self._unread:
+                limit *= 2
+                newest = _sorted(self.store.summaries(limit=limit))
+                [(unread,)] = self.sql(_UNREAD)
+                with self._lock:
+                    self._newest_first = newest
+                    self._unread = unread if len(newest) == limit else 0
+        except StoreError:
+            self._unread = 0
+        finally:
+            self._reading = None
 
     def _look(self) -> None:
         self.store.ingest_spool()

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from arttrace.views.web.handlers.answers import reader_of
 from arttrace.views.web.models.run_list import SINCE, STATUSES, Query, RunList, facets, parse_query, run_list
 from arttrace.views.web.rendering import page
-from arttrace.views.web.store_reader import StoreReader
+from arttrace.views.web.store_reader import SoFar, StoreReader
 
 MOST_LIVE = 1000
 """Rows beyond which a list is loaded anew."""
@@ -18,14 +18,15 @@ def show(request: Request) -> Response:
     """The page."""
     reader = reader_of(request)
     query = parse_query(request.query_params.multi_items())
-    found = _found(reader, query, after=request.query_params.get("after", ""))
+    so_far = reader.so_far()
+    found = _found(reader, so_far, query, after=request.query_params.get("after", ""))
     return page(
         "runs.html",
         section="runs",
         query=query,
         list=found,
         state=reader.state,
-        facets=facets(reader.runs()),
+        facets=facets(so_far.runs),
         statuses=STATUSES,
         since=SINCE,
     )
@@ -34,25 +35,25 @@ def show(request: Request) -> Response:
 def more(request: Request) -> Response:
     """The rows after a cursor."""
     query = parse_query(request.query_params.multi_items())
-    found = _found(reader_of(request), query, after=request.query_params.get("after", ""))
+    reader = reader_of(request)
+    found = _found(reader, reader.so_far(), query, after=request.query_params.get("after", ""))
     return page("_run_rows.html", query=query, list=found)
 
 
 def live(request: Request) -> Response:
     """The first page again, if the store has changed since `state`; 204 if not."""
     reader = reader_of(request)
-    reader.runs()
+    so_far = reader.so_far()
     if request.query_params.get("state") == reader.state:
         return Response(status_code=204)
     query = parse_query(request.query_params.multi_items())
     upto = request.query_params.get("upto", "")
-    found = _found(reader, query, upto=upto)
+    found = _found(reader, so_far, query, upto=upto)
     if len(found.rows) > MOST_LIVE or (not upto and found.following):  # more than the page could put among its rows
         return Response(headers={"hx-refresh": "true"})
     return page("_runs_live.html", query=query, list=found, state=reader.state, statuses=STATUSES)
 
 
-def _found(reader: StoreReader, query: Query, *, after: str = "", upto: str = "") -> RunList:
-    runs = reader.runs()
+def _found(reader: StoreReader, so_far: SoFar, query: Query, *, after: str = "", upto: str = "") -> RunList:
     ids = reader.with_text(query.text) if query.text else None
-    return run_list(runs, query, ids, after=after, upto=upto)
+    return run_list(so_far.runs, query, ids, after=after, upto=upto, unread=so_far.unread)

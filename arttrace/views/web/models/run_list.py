@@ -87,7 +87,7 @@ class RunRow(msgspec.Struct, frozen=True):
 
 class RunList(msgspec.Struct, frozen=True):
     """A page of the list. `counts` are runs by status among those that match all other filters; `following` is the
-    cursor of the next page, "" at the end."""
+    cursor of the next page, "" at the end; `unread` how many runs are being read, and in none of these numbers."""
 
     rows: tuple[RunRow, ...]
     total: int
@@ -96,6 +96,7 @@ class RunList(msgspec.Struct, frozen=True):
     counts: dict[str, int]
     chips: tuple[Chip, ...]
     following: str
+    unread: int = 0
 
 
 def parse_query(params: Params) -> Query:
@@ -148,6 +149,7 @@ def run_list(
     after: str = "",
     upto: str = "",
     limit: int = PAGE,
+    unread: int = 0,
 ) -> RunList:
     """A page of the runs that match, the newest first: those after a cursor, or all up to one. `ids` are those with the
     text that was searched for."""
@@ -173,6 +175,7 @@ def run_list(
             Chip(_LABELS.get(name, name), value, query.address(without=(name, value))) for name, value in query.given
         ),
         following=rows[-1].cursor if more else "",
+        unread=unread,
     )
 
 

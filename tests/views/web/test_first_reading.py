@@ -1,0 +1,78 @@
+"""A store whose runs were never read: the newest are listed at once, the others as they are read."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated_agent import research_run
+
+from arttrace.store import Store
+from arttrace.system.errors import StoreError
+from arttrace.system.paths import DataDir
+from arttrace.views.web import store_reader
+from arttrace.views.web.models.run_list import parse_query, run_list
+from arttrace.views.web.rendering import page
+from arttrace.views.web.store_reader import StoreReader
+
+
+class Slow:
+    """A store that makes no more than the first summaries until it may."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.go = threading.Event()
+        self.fails = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def summaries(self, limit: int | None = None, **given: Any) -> Any:
+        if limit != store_reader.FIRST:
+            assert self.go.wait(60)
+            if self.fails:
+                self.fails = False
+                raise StoreError("the disk is gone")
+        return self._store.summaries(limit=limit, **given)
+
+
+@pytest.fixture
+def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
+    monkeypatch.setattr(store_reader, "FIRST", 2)
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        for number in range(7):
+            store.append(research_run(f"run-{number}", f"s{number}"))
+        yield Slow(store)
+
+
+def test_the_newest_are_listed_while_the_others_are_read(slow: Slow) -> None:
+    reader = StoreReader(slow)  # type: ignore[arg-type]
+    first = reader.so_far()
+    assert (len(first.runs), first.unread) == (2, 7)
+    state = reader.state
+    assert reader.run(first.runs[0].id) == first.runs[0], "a run that is listed is found without waiting"
+    listed = run_list(first.runs, parse_query([]), None, unread=first.unread)
+    assert "2 runs" in (shown := bytes(page("_counts.html", list=listed).body).decode())
+    assert "7 more are being read" in shown
+    slow.go.set()
+    assert len(reader.runs()) == 7
+    assert reader.so_far() == (reader.runs(), 0)
+    assert reader.state != state, "the page looks again"
+
+
+def test_what_cannot_be_read_is_said_when_it_is_asked_for(slow: Slow) -> None:
+    reader = StoreReader(slow)  # type: ignore[arg-type]
+    assert reader.so_far().unread == 7
+    slow.fails = True
+    slow.go.set()
+    assert len(reader.runs()) == 7, "the reading in the background failed, this one did not"
+    assert reader.so_far().unread == 0
+
+
+def test_few_runs_are_read_at_once(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_reader, "FIRST", 100)
+    slow.go.set()
+    assert StoreReader(slow).so_far().unread == 0  # type: ignore[arg-type]
