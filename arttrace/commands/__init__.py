@@ -61,6 +61,8 @@ _COMMANDS = {
     "sql": _Command("arttrace.commands.inspect.sql", "Query the store with SQL.", "store"),
     "stats": _Command("arttrace.commands.inspect.stats", "Sum up tokens, errors, latency and reward.", "store"),
     "status": _Command("", "Show what the training daemon does.", "trainer"),
+    "tail": _Command("arttrace.commands.inspect.tail", "Print what agents do, as they do it.", "store"),
+    "top": _Command("arttrace.commands.inspect.top", "Show what runs now.", "store"),
     "train": _Command("", "Train the policy on captured runs: GRPO, SFT or DPO.", "trainer"),
     "view": _Command("arttrace.commands.inspect.view", "Look at runs, groups and training in the browser.", "store"),
 }

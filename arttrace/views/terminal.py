@@ -60,15 +60,16 @@ def trajectory_view(
     reward: float | None,
     late: Sequence[str] = (),
     links: Sequence[str] = (),
+    below: Sequence[RenderableType] = (),
 ) -> RenderableType:
-    """Everything a person wants to see of one run: its facts, then its agents as a tree of messages and tools. `late`
-    are the policy versions that were trained on it before its last spans came."""
+    """Everything a person wants to see of one run: its facts, then its agents as a tree of messages and tools, or what
+    is given as `below`. `late` are the policy versions that were trained on it before its last spans came."""
     facts = _facts(trajectory, sequences, report, reward)
     if late:
         facts.add_row("late", Text(came_late(late), style="yellow"))
     for link in links:
         facts.add_row("langfuse", Text(link, style=f"link {link}"))
-    return Group(facts, Text(), agent_tree(trajectory))
+    return Group(facts, Text(), *(below or (agent_tree(trajectory),)))
 
 
 def came_late(versions: Sequence[str]) -> str:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
 import click
 import msgspec
+from rich.live import Live
+from rich.table import Table
 
+from arttrace.commands.shared.following import EVERY_S, watched_store
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.run_filters import run_filters
 from arttrace.rewards.combine import trajectory_reward
@@ -17,6 +23,7 @@ from arttrace.system.paths import DataDir
 from arttrace.trajectories.identity.membership import ADVICE_ON_COLLISIONS, has_collisions
 from arttrace.views import labels, run_filter, terminal
 from arttrace.views.run_filter import RunFilter, chosen, runs_with
+from arttrace.views.web.store_reader import StoreReader
 
 
 @click.command("ls")
@@ -24,12 +31,14 @@ from arttrace.views.run_filter import RunFilter, chosen, runs_with
 @click.option("--search", metavar="TEXT", help="Only runs with this text in their messages, tool calls or arguments.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most this many.")
 @click.option("--wide", is_flag=True, help="Show tags and metadata too, and nothing shortened.")
+@click.option("--follow", is_flag=True, help="Stay, and show runs as they begin, change and end.")
 @json_option
 @store_option
 def command(
     search: str | None,
     limit: int,
     wide: bool,
+    follow: bool,
     as_json: bool,
     data: DataDir,
     wanted: RunFilter,
@@ -39,7 +48,12 @@ def command(
     The status "unread" is of a run with calls that yield no message: below the list stands what they are. The column
     "tokens" reads trained/captured: how many of the sampled tokens a policy can be trained on.
     `arttrace show ID` shows one of them.
+    With --follow the list stays up to date until Ctrl-C; in a pipe, and with --json, a run is a line, printed again
+    when it has changed.
     """
+    if follow:
+        _follow(data, wanted, search, limit, wide, as_json)
+        return
     with open_store(data) as store:
         if wanted or search:
             ids = runs_with(store, search) if search else None
@@ -49,10 +63,7 @@ def command(
         waiting = [] if as_json else [id for (id,) in store.sql(_REWARDED_AND_NOT_HERE)[1]]
         late_in = late(store, summaries)
     if as_json:
-        documents = [
-            {**msgspec.to_builtins(s), "reward": trajectory_reward(s), "late": late_in.get(s.id, ())} for s in summaries
-        ]
-        click.echo(msgspec.json.encode(documents))
+        click.echo(msgspec.json.encode([_document(one, late_in.get(one.id, ())) for one in summaries]))
         return
     if waiting:
         named = ", ".join(map(labels.one_line, waiting[:_NAMED])) + (", ..." if len(waiting) > _NAMED else "")
@@ -70,8 +81,7 @@ def command(
     console = terminal.console()
     if wide:
         console.width = max(console.width, 10_000)
-    rows = (_row(summary, prefixes[summary.id], wide) for summary in summaries)
-    console.print(terminal.trajectory_table(rows, wide=wide))
+    console.print(_table(summaries, wide))
     if any(has_collisions(summary.incomplete) for summary in summaries):
         console.print(ADVICE_ON_COLLISIONS, style="yellow")
     for id, versions in late_in.items():
@@ -83,6 +93,42 @@ def command(
         console.print(line, style="yellow", markup=False)
     if len(summaries) == limit:
         console.print(f"the newest {limit}; more with --limit", style="dim")
+
+
+def _follow(data: DataDir, wanted: RunFilter, search: str | None, limit: int, wide: bool, as_json: bool) -> None:
+    page = terminal.console()
+    with watched_store(data) as store:
+        reader = StoreReader(store)
+
+        def runs() -> list[TrajectorySummary]:
+            store.ingest_spool()
+            found = reader.runs()
+            ids = reader.with_text(search) if search else None
+            return chosen(found, wanted, ids, limit)
+
+        if page.is_terminal and not as_json:
+            with Live(_table(runs(), wide), console=page, auto_refresh=False, screen=True) as live:
+                while True:
+                    time.sleep(EVERY_S)
+                    live.update(_table(runs(), wide), refresh=True)
+        known: dict[str, TrajectorySummary] = {}
+        while True:
+            now = runs()
+            for one in reversed(now):
+                if known.get(one.id) != one:
+                    line = "  ".join(map(labels.one_line, _row(one, one.id[:8], wide)))
+                    click.echo(msgspec.json.encode(_document(one, ())) if as_json else line)
+            known = {one.id: one for one in now}
+            time.sleep(EVERY_S)
+
+
+def _table(summaries: Sequence[TrajectorySummary], wide: bool) -> Table:
+    prefixes = labels.short_ids([summary.id for summary in summaries])
+    return terminal.trajectory_table((_row(one, prefixes[one.id], wide) for one in summaries), wide=wide)
+
+
+def _document(summary: TrajectorySummary, late_in: Sequence[str]) -> dict[str, Any]:
+    return {**msgspec.to_builtins(summary), "reward": trajectory_reward(summary), "late": late_in}
 
 
 _NAMED, _COUNTED = 3, 1000

@@ -2,38 +2,109 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+
 import click
 import msgspec
+from rich.console import RenderableType
 
+from arttrace.commands.shared.following import print_events, watched_store
 from arttrace.commands.shared.options import json_option, store_option
+from arttrace.records.trajectory import Agent, Trajectory
 from arttrace.records.values.tokens import plain
 from arttrace.rewards.combine import trajectory_reward
-from arttrace.store import open_store
+from arttrace.store import AnyStore, open_store
 from arttrace.store.access.late_spans import late
+from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from arttrace.trajectories import sequences
-from arttrace.views import terminal
+from arttrace.views import labels, terminal
+from arttrace.views.agent_tree import agent_tree
+from arttrace.views.console.agents import agents_named, part_below
+from arttrace.views.console.events import Events
+from arttrace.views.console.running import has_not_ended
+from arttrace.views.console.tokens import token_view
 from arttrace.views.langfuse.state import links
+from arttrace.views.web.models.tokens.token_pieces import pieces_of_run
 
 
 @click.command("show")
 @click.argument("id")
+@click.option("--agent", metavar="NAME", help="Only what this agent (its name or id) and those below it did.")
+@click.option("--tokens", is_flag=True, help="Show the token sequences as the learner sees them.")
+@click.option("--wide", is_flag=True, help="With --tokens, context is not shortened.")
+@click.option("--raw", is_flag=True, help="Print its spans as they came, one JSON object a line.")
+@click.option("--follow", is_flag=True, help="Stay until the run ends, and print what it does.")
 @json_option
 @store_option
-def command(id: str, as_json: bool, data: DataDir) -> None:
+def command(
+    id: str, agent: str | None, tokens: bool, wide: bool, raw: bool, follow: bool, as_json: bool, data: DataDir
+) -> None:
     """Show the trajectory ID (or the only one whose id begins so).
 
     Its agents stand as a tree, each with its messages and tool calls in short; sub-agents stand under the tool call
     that started them. --json prints everything that was captured and reconstructed.
     """
-    with open_store(data) as store:
-        trajectory = store.trajectory(id)
-        late_in = late(store, [trajectory]).get(trajectory.id, ())
-    token_sequences, report = sequences(trajectory)
-    pages = links(data, trajectory.id)
-    if as_json:
-        whole = {"trajectory": trajectory, "tokens": report, "sequences": token_sequences, "late": late_in}
-        click.echo(msgspec.json.encode({**whole, "links": pages}, enc_hook=plain))
+    if follow and (raw or as_json or tokens):
+        raise click.UsageError("--follow goes with neither --raw, --tokens nor --json; `arttrace tail --json` has both")
+    if raw and (agent is not None or tokens):
+        raise click.UsageError("--raw prints every span: leave out --agent and --tokens")
+    if not follow:
+        with open_store(data) as store:
+            _show(store, id, agent, tokens, wide, raw, as_json)
         return
-    view = terminal.trajectory_view(trajectory, token_sequences, report, trajectory_reward(trajectory), late_in, pages)
-    terminal.console().print(view)
+    with watched_store(data) as store:
+        since_ns = time.time_ns()
+        run = _show(store, id, agent, False, False, False, False)
+        if has_not_ended(run):
+            events = Events(store, since_ns, run=run.id)
+            print_events(events, False, names=lambda run: run[:8], ends=lambda one: one.kind == "run" and one.ended)
+
+
+def _show(
+    store: AnyStore, id: str, agent: str | None, tokens: bool, wide: bool, raw: bool, as_json: bool
+) -> Trajectory:
+    whole = store.trajectory(id)
+    if raw:
+        for span in store.spans(whole.id):
+            click.echo(msgspec.json.encode(span, enc_hook=plain))
+        return whole
+    parts = [whole] if agent is None else [part_below(whole, one) for one in _named(whole, agent)]
+    run = parts[0]
+    late_in = late(store, [whole]).get(whole.id, ())
+    found = [sequences(part) for part in parts]
+    pages = links(store.data, whole.id)
+    if as_json:
+        made, report = found[0]
+        document = {"trajectory": run, "tokens": report, "sequences": made, "late": late_in, "links": pages}
+        if agent is not None and len(parts) > 1:
+            raise ArttraceError(f"{len(parts)} agents are called {agent!r}", f"Name one by its id: {_ids(parts)}")
+        click.echo(msgspec.json.encode(document, enc_hook=plain))
+        return whole
+    below: list[RenderableType] = []
+    if tokens:
+        models = store.sql("SELECT DISTINCT policy, base_model FROM policy_steps")[1]
+        pieces = pieces_of_run(whole.policy_versions, [(policy, model) for policy, model in models], store.data)
+        below = [
+            token_view(part, made, report, pieces, whole=wide)
+            for part, (made, report) in zip(parts, found, strict=True)
+        ]
+    elif agent is not None:
+        below = [agent_tree(part) for part in parts]
+    made, report = sequences(whole)
+    terminal.console().print(
+        terminal.trajectory_view(whole, made, report, trajectory_reward(whole), late_in, pages, below)
+    )
+    return whole
+
+
+def _named(run: Trajectory, name: str) -> Sequence[Agent]:
+    if found := agents_named(run, name):
+        return found
+    names = ", ".join(sorted({labels.one_line(one.name, 80) for one in run.agents})[:20])
+    raise ArttraceError(f"no agent {name!r} in {run.id}", f"There are: {names}")
+
+
+def _ids(parts: Sequence[Trajectory]) -> str:
+    return ", ".join(part.agents[0].id for part in parts[:5])

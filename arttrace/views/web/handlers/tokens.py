@@ -4,29 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from arttrace.records.sequence import TokenReport, TokenSequence
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import TrajectorySummary
-from arttrace.system.paths import DataDir
 from arttrace.trajectories import sequences
 from arttrace.views.web.handlers.answers import integer, reader_of
 from arttrace.views.web.handlers.run import head_of, once_read
 from arttrace.views.web.models.blocks import blocks
 from arttrace.views.web.models.tokens.token_page import LEVELS, advantage, left_out, sequence_rows, tokens, unlikely
-from arttrace.views.web.models.tokens.token_pieces import Pieces, pieces_of
+from arttrace.views.web.models.tokens.token_pieces import Pieces, pieces_of_run
 from arttrace.views.web.rendering import page
 from arttrace.views.web.store_reader import StoreReader
 
 TOKENS = 600
 """How many a block has."""
-
-
-class _Serving(msgspec.Struct):
-    base_model: str = ""
 
 
 @once_read
@@ -93,16 +87,4 @@ def _steps(reader: StoreReader, id: str) -> Sequence[tuple[str, int, float | Non
 
 def _pieces(reader: StoreReader, summary: TrajectorySummary) -> Pieces:
     """The pieces of the model that answered, where its directory lies on this machine."""
-    names = {version.rpartition("@")[0] for version in summary.policy_versions}
-    models = [model for policy, model in reader.base_models() if policy in names]
-    for model in (*models, _served(reader.store.data)):
-        if found := pieces_of(model):
-            return found
-    return {}
-
-
-def _served(data: DataDir) -> str:
-    try:
-        return msgspec.json.decode(data.serving.read_bytes(), type=_Serving).base_model
-    except (OSError, msgspec.DecodeError):
-        return ""
+    return pieces_of_run(summary.policy_versions, reader.base_models(), reader.store.data)

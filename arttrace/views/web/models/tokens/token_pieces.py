@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from arttrace.system.paths import DataDir
 
 _MAX_BYTES = 128 << 20
 _byte = re.compile(r"<0x([0-9A-Fa-f]{2})>").fullmatch
@@ -26,6 +28,27 @@ def pieces_of(model: str) -> Pieces:
         return _read(path, stat.st_mtime_ns) if model and stat.st_size <= _MAX_BYTES else {}
     except (OSError, ValueError, msgspec.DecodeError, TypeError, KeyError):
         return {}
+
+
+class _Serving(msgspec.Struct):
+    base_model: str = ""
+
+
+def pieces_of_run(versions: Iterable[str], base_models: Iterable[tuple[str, str]], data: DataDir) -> Pieces:
+    """The pieces of the model that answered as one of `versions`, where its directory lies on this machine, else of the
+    one that is served; none where neither does. `base_models` are policies with what they adapt."""
+    names = {version.rpartition("@")[0] for version in versions}
+    for model in (*(model for policy, model in base_models if policy in names), _served(data)):
+        if found := pieces_of(model):
+            return found
+    return {}
+
+
+def _served(data: DataDir) -> str:
+    try:
+        return msgspec.json.decode(data.serving.read_bytes(), type=_Serving).base_model
+    except (OSError, msgspec.DecodeError):
+        return ""
 
 
 @functools.lru_cache(maxsize=4)

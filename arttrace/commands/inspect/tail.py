@@ -1,0 +1,33 @@
+"""`arttrace tail`: what agents do, as they do it."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from arttrace.commands.shared.following import print_events, watched_store
+from arttrace.commands.shared.options import json_option, store_option
+from arttrace.commands.shared.run_filters import checked
+from arttrace.system.paths import DataDir
+from arttrace.views.console.events import Events
+from arttrace.views.run_filter import RunFilter, moment
+
+
+@click.command("tail")
+@click.option("--entry", metavar="NAME", help="Only runs of this entry point.")
+@click.option("--group", metavar="KEY", help="Only runs of this group: its key, or what `ls` shows of it.")
+@click.option("--since", metavar="2h|DATE", callback=checked(moment), help="First what came in since.")
+@json_option
+@store_option
+def command(entry: str | None, group: str | None, since: str | None, as_json: bool, data: DataDir) -> None:
+    """Print what agents do as it comes in, a line each: runs, agents, model calls and tools that end, rewards, and what
+    lasts over a second when it begins. With --json each line is an object.
+
+    With a filter, what a run does is printed once its entry is known: when it ends, or lasts over a second. Other
+    commands go on working meanwhile. Ctrl-C ends it.
+    """
+    since_ns = time.time_ns() if since is None else moment(since)
+    with watched_store(data) as store:
+        events = Events(store, since_ns, wanted=RunFilter(entry=entry, group=group))
+        print_events(events, as_json, names=lambda run: run[:8])

@@ -1,0 +1,72 @@
+"""`arttrace top`: what runs now."""
+
+from __future__ import annotations
+
+import time
+
+import click
+import msgspec
+from rich.console import RenderableType
+from rich.live import Live
+
+from arttrace.commands.shared.following import EVERY_S, watched_store
+from arttrace.commands.shared.options import json_option, store_option
+from arttrace.commands.shared.units import age_ns
+from arttrace.store import open_store
+from arttrace.system.paths import DataDir
+from arttrace.views import terminal
+from arttrace.views.console.running import Running, running, running_table
+from arttrace.views.web.store_reader import StoreReader
+
+
+def _age(context: click.Context, option: click.Parameter, value: str) -> tuple[str, int]:
+    return value, age_ns(context, option, value) or 0
+
+
+@click.command("top")
+@click.option(
+    "--idle",
+    metavar="AGE",
+    default="1h",
+    show_default=True,
+    callback=_age,
+    help="Leave out what did nothing for so long.",
+)
+@click.option("--once", is_flag=True, help="Print once, as where there is no terminal.")
+@json_option
+@store_option
+def command(idle: tuple[str, int], once: bool, as_json: bool, data: DataDir) -> None:
+    """Show the runs that have not ended: since when they run, when something of them came in last, their calls, tools
+    and tokens (prompts/answers), and what they do. It stays up to date until Ctrl-C.
+
+    A run is seen within a second of its beginning, or with its first call. A run whose process died looks as one that
+    does nothing.
+    """
+    page = terminal.console()
+    if as_json or once or not page.is_terminal:
+        with open_store(data) as store:
+            found = running(store, store.summaries())
+        shown = _active(found, idle[1])
+        if as_json:
+            click.echo(msgspec.json.encode(shown))
+        else:
+            page.print(running_table(shown, len(found) - len(shown), idle[0]))
+        return
+    with watched_store(data) as store:
+        reader = StoreReader(store)
+
+        def view() -> RenderableType:
+            store.ingest_spool()
+            found = running(store, reader.runs())
+            shown = _active(found, idle[1])
+            return running_table(shown, len(found) - len(shown), idle[0])
+
+        with Live(view(), console=page, auto_refresh=False, screen=True) as live:
+            while True:
+                time.sleep(EVERY_S)
+                live.update(view(), refresh=True)
+
+
+def _active(found: list[Running], idle_ns: int) -> list[Running]:
+    since = time.time_ns() - idle_ns
+    return [one for one in found if one.last_ns >= since]

@@ -1,0 +1,55 @@
+"""Looking at a store again and again, until Ctrl-C or a pipe that is closed."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+
+import click
+import msgspec
+
+from arttrace.store import AnyStore
+from arttrace.store.server.owner import hold_store
+from arttrace.system.journal import list_segments
+from arttrace.system.paths import DataDir, endpoints
+from arttrace.views import terminal
+from arttrace.views.console.events import Event, Events, line
+
+EVERY_S = 0.5
+
+
+@contextlib.contextmanager
+def watched_store(data: DataDir) -> Iterator[AnyStore]:
+    """The store, held so that other commands go on working; where nothing was captured yet, once something is. Ctrl-C
+    ends it without an error. Raises StoreError."""
+    with contextlib.suppress(KeyboardInterrupt):
+        if not (data.url or endpoints()[0] or _anything(data)):
+            click.echo(f"waiting for the first run in {data.root}", err=True)
+            while not _anything(data):
+                time.sleep(EVERY_S)
+        with hold_store(data, create=True) as store:
+            yield store
+
+
+def _anything(data: DataDir) -> bool:
+    return data.store.exists() or any(map(list_segments, (data.spool, data.journal)))
+
+
+def print_events(
+    events: Events, as_json: bool, *, names: Callable[[str], str], ends: Callable[[Event], bool] = lambda _: False
+) -> None:
+    """Prints what happens, a line each, until an event `ends` it. `names` says what a run is called."""
+    page = terminal.console()
+    while True:
+        for event in events.new():
+            if as_json:
+                click.echo(msgspec.json.encode(event))
+            else:
+                clock = datetime.fromtimestamp(event.time_ns / 1e9).strftime("%H:%M:%S")
+                page.print(line(event, names(event.run), clock), soft_wrap=not page.is_terminal, overflow="ellipsis")
+            if ends(event):
+                return
+        page.file.flush()
+        time.sleep(EVERY_S)

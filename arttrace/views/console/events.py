@@ -1,0 +1,216 @@
+"""What happens in a store, as it comes in: calls, tools, agents and runs that begin or end, and rewards."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+from rich.text import Text
+
+from arttrace.records import semconv
+from arttrace.store import AnyStore
+from arttrace.store.rows.left_out import IS_MARK
+from arttrace.store.rows.summary import TrajectorySummary, summarise
+from arttrace.store.rows.view_definition import of_document
+from arttrace.system.errors import StoreError
+from arttrace.trajectories.decoding.attribute_values import from_json
+from arttrace.views.labels import entry_name, json_text, one_line
+from arttrace.views.run_filter import RunFilter
+
+_REMEMBERED = 100_000
+_HELD_BACK = 10_000
+_MOST_TEXT = 2_000
+_DELIVERED_WITHIN_NS = 60_000_000_000
+_STYLES = {"run": "bold", "agent": "blue", "tool": "yellow", "call": "green", "reward": "magenta"}
+
+_KINDS: Final = {
+    **dict.fromkeys(semconv.CALL_OPERATIONS, "call"),
+    semconv.OPERATION_EXECUTE_TOOL: "tool",
+    semconv.OPERATION_INVOKE_AGENT: "agent",
+}
+_COLUMNS: Final = (
+    "trace_id, span_id, run, operation, name, start_ns, end_ns, error, entry, model, policy_version, input_tokens, "
+    "output_tokens, arrived_ns, answers, agent, tool, passed, returned, arguments, result"
+)
+_SPANS: Final = f"""SELECT s.trace_id, s.span_id,
+        CASE WHEN p.span_id IS NULL THEN s.trajectory_id ELSE p.trajectory_id END AS run,
+        operation, name, start_ns, end_ns, error, entry, model, policy_version, input_tokens, output_tokens, arrived_ns,
+        {of_document(semconv.OUTPUT_MESSAGES, of="s.")} AS answers, {of_document(semconv.AGENT_NAME)} AS agent,
+        {of_document(semconv.TOOL_NAME)} AS tool, {of_document(semconv.TOOL_CALL_ARGUMENTS)} AS passed,
+        {of_document(semconv.TOOL_CALL_RESULT)} AS returned, {of_document(semconv.ENTRY_ARGUMENTS)} AS arguments,
+        {of_document(semconv.ENTRY_RESULT)} AS result
+    FROM span_records s LEFT JOIN placed_spans p ON p.trace_id = s.trace_id AND p.span_id = s.span_id
+    WHERE arrived_ns >= {{since}} AND operation IN {tuple(_KINDS)} AND NOT (s.{IS_MARK})
+    ORDER BY arrived_ns, CASE WHEN end_ns > 0 THEN end_ns ELSE start_ns END"""  # noqa: S608
+_REWARDS: Final = """SELECT id, trajectory_id, name, source, value, explanation, time_ns FROM reward_records
+    WHERE time_ns >= {since} AND NOT contains(document, '"counts":false') ORDER BY time_ns"""
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Something that happened in `run` at `time_ns`. `kind` is run, agent, call, tool or reward; `ended` is False where
+    it has only begun. `name` is the entry, the agent, the model (or the policy's version), the tool or the reward's
+    name; `text` what was answered, passed and returned, or the explanation; `seconds` None where it has not ended."""
+
+    time_ns: int
+    run: str
+    kind: str
+    name: str
+    ended: bool = True
+    text: str = ""
+    seconds: float | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    error: str | None = None
+    value: float | None = None
+    trace_id: str = ""
+    span_id: str = ""
+
+
+class Events:
+    """What is new in a store since it was last asked; each event once."""
+
+    def __init__(
+        self, store: AnyStore, since_ns: int, *, run: str | None = None, wanted: RunFilter | None = None
+    ) -> None:
+        """`run` is the one run whose events are wanted, `wanted` what runs must be. An event of a run of which too
+        little is known yet waits until it is."""
+        self._store = store
+        self._since = self._spans_since = self._rewards_since = since_ns
+        self._run = run
+        self._wanted = wanted or RunFilter()
+        self._seen: OrderedDict[tuple[str, ...], None] = OrderedDict()
+        self._fits: OrderedDict[str, bool] = OrderedDict()
+        self._waiting: list[Event] = []
+
+    def new(self) -> list[Event]:
+        """The events that came since, in the order in which they came. Raises StoreError."""
+        self._store.ingest_spool()
+        fresh = [*self._waiting, *self._of_spans(), *self._of_rewards()]
+        self._waiting = []
+        shown: list[Event] = []
+        asked: dict[str, bool | None] = {}
+        for event in fresh:
+            if self._run is not None and event.run != self._run:
+                continue
+            if event.run not in asked:
+                asked[event.run] = self._is_wanted(event.run)
+            fits = asked[event.run]
+            if fits is None and len(self._waiting) < _HELD_BACK:
+                self._waiting.append(event)
+            elif fits:
+                shown.append(event)
+        return shown
+
+    def _is_wanted(self, run: str) -> bool | None:
+        """None where the run's entry has not come yet."""
+        if not self._wanted:
+            return True
+        if run not in self._fits:
+            summary = _summary(self._store, run)
+            if summary is None:
+                return None
+            self._fits[run] = self._wanted.matches(summary)
+            _forget(self._fits)
+        return self._fits[run]
+
+    def _of_spans(self) -> Iterator[Event]:
+        _, rows = self._store.sql(_SPANS.format(since=self._spans_since))
+        for row in rows:
+            one = dict(zip(_COLUMNS.split(", "), row, strict=True))
+            self._spans_since = max(self._spans_since, one["arrived_ns"])
+            if one["run"] is not None and self._is_new((one["trace_id"], one["span_id"], str(one["end_ns"] > 0))):
+                yield _event(one)
+
+    def _of_rewards(self) -> Iterator[Event]:
+        since = max(self._since, self._rewards_since - _DELIVERED_WITHIN_NS)  # they come in later than they are given
+        _, rows = self._store.sql(_REWARDS.format(since=since))
+        for id, run, name, source, value, explanation, time_ns in rows:
+            self._rewards_since = max(self._rewards_since, time_ns)
+            if self._is_new((id, str(time_ns))):
+                text = f"{source}: {explanation}" if explanation else source
+                yield Event(time_ns, run, "reward", name, text=text[:_MOST_TEXT], value=value)
+
+    def _is_new(self, key: tuple[str, ...]) -> bool:
+        if key in self._seen:
+            return False
+        self._seen[key] = None
+        _forget(self._seen)
+        return True
+
+
+def _forget(kept: OrderedDict[Any, Any]) -> None:
+    while len(kept) > _REMEMBERED:
+        kept.popitem(last=False)
+
+
+def _summary(store: AnyStore, run: str) -> TrajectorySummary | None:
+    try:
+        found = store.trajectory(run)
+    except StoreError:
+        return None
+    return summarise(found) if found.id == run and (found.entry or found.entry_name) else None
+
+
+def _event(one: dict[str, Any]) -> Event:
+    kind, ended = _KINDS[one["operation"]], one["end_ns"] > 0
+    name, text = one["policy_version"] or one["model"] or "", _answers(one["answers"])
+    if one["entry"] is not None:
+        kind, name = "run", one["entry"]
+        text = one["result"] if ended and one["result"] is not None else one["arguments"] or ""
+    elif kind == "agent":
+        name, text = one["agent"] or one["name"], ""
+    elif kind == "tool":
+        passed, returned = one["passed"] or "", one["returned"]
+        name, text = one["tool"] or one["name"], f"({passed})" + ("" if returned is None else f" -> {returned}")
+    return Event(
+        time_ns=one["end_ns"] if ended else one["start_ns"],
+        run=one["run"],
+        kind=kind,
+        name=name,
+        ended=ended,
+        text=text[:_MOST_TEXT],
+        seconds=max(0.0, (one["end_ns"] - one["start_ns"]) / 1e9) if ended else None,
+        input_tokens=one["input_tokens"],
+        output_tokens=one["output_tokens"],
+        error=one["error"],
+        trace_id=one["trace_id"],
+        span_id=one["span_id"],
+    )
+
+
+def _answers(text: str | None) -> str:
+    """What a call answered, from the JSON of its messages."""
+    said: list[str] = []
+    found = from_json(text or "")
+    for answer in found if isinstance(found, list) else ():
+        parts = answer.get("parts") if isinstance(answer, dict) else None
+        for part in parts if isinstance(parts, list) else ():
+            if not isinstance(part, dict):
+                continue
+            if part.get("type") == "tool_call":
+                said.append(f"calls {part.get('name')}({json_text(part.get('arguments'))})")
+            elif part.get("content") is not None:
+                said.append(json_text(part["content"]))
+    return " ".join(said)
+
+
+def line(event: Event, run: str, clock: str) -> Text:
+    """An event in one line; `run` is what its run is called, `clock` the time of day."""
+    text = Text.assemble((f"{clock} {run} ", "dim"), (f"{event.kind:6} ", _STYLES.get(event.kind, "")))
+    text.append(one_line(entry_name(event.name) if event.kind == "run" else event.name, 80))
+    if not event.ended:
+        text.append(" begins", style="yellow")
+    facts = [] if event.seconds is None else [f"{event.seconds:.2f} s"]
+    if event.output_tokens is not None:
+        facts.append(f"{event.input_tokens or 0} -> {event.output_tokens} tokens")
+    if facts:
+        text.append(f" [{', '.join(facts)}]", style="dim")
+    if event.value is not None:
+        text.append(f" {event.value:.3f}", style="magenta")
+    if event.error is not None:
+        text.append(f" failed: {one_line(event.error)}", style="red")
+    if event.text:
+        text.append(f" {one_line(event.text)}")
+    return text

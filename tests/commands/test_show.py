@@ -1,0 +1,93 @@
+"""`arttrace show --tokens`, `--agent` and `--raw`."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from simulated_agent import research_run
+
+from arttrace.commands import cli
+from arttrace.store import Store
+from arttrace.system.errors import ArttraceError
+from arttrace.system.paths import DataDir
+from arttrace.trajectories import sequences
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("show")
+    with Store.open(DataDir(root), create=True) as store:
+        store.append(research_run("run-1", "s"))
+    return root
+
+
+def show(root: Path, *arguments: str, **environment: str) -> Result:
+    arguments = ("show", "run-1", *arguments, "--dir", str(root))
+    return CliRunner().invoke(cli, arguments, catch_exceptions=False, env=environment)
+
+
+def test_sequences_as_the_learner_sees_them(root: Path) -> None:
+    with Store.open(DataDir(root)) as store:
+        run = store.trajectory("run-1")
+    made, _ = sequences(run)
+    shown = show(root, "--tokens").output
+    text = " ".join(shown.split())
+    for number, one in enumerate(made):
+        assert f"sequence {number + 1} of {len(made)} agent" in text
+        assert f"{one.trained_tokens} of {len(one.token_ids)} tokens trained" in text
+    assert "tokens stand as numbers" in text
+    first = made[0]
+    place = first.trained.index(1)
+    assert f" {first.token_ids[place]} " in text
+    assert f"{math.exp(first.logprobs[place] or 0):.4f} at {place}" in text
+    coloured = show(root, "--tokens", FORCE_COLOR="1", COLORTERM="truecolor", TERM="xterm-256color").output
+    assert "\x1b[36m" in coloured  # a probability of 0.61
+    assert "policy@1" in text
+
+
+def test_the_text_of_tokens_and_context_in_short(root: Path, tmp_path: Path) -> None:
+    with Store.open(DataDir(root)) as store:
+        made, _ = sequences(store.trajectory("run-1"))
+    model = tmp_path / "model"
+    model.mkdir()
+    vocabulary = {f"w{id}x\x1b{'y' * 30}": id for one in made for id in one.token_ids}
+    (model / "tokenizer.json").write_text(json.dumps({"model": {"type": "BPE", "vocab": vocabulary}}))
+    serving = DataDir(root).serving
+    serving.parent.mkdir(exist_ok=True)
+    serving.write_text(json.dumps({"base_model": str(model)}))
+    try:
+        short, whole = (" ".join(show(root, "--tokens", *more).output.split()) for more in ((), ("--wide",)))
+    finally:
+        serving.unlink()
+    assert f"w{made[0].token_ids[0]}x·" in short
+    assert "\x1b" not in whole
+    assert "characters …" in short
+    assert "characters …" not in whole
+
+
+def test_one_agent_and_those_below_it(root: Path) -> None:
+    shown = show(root, "--agent", "research").output
+    assert "agent research" in shown
+    assert "agent planner" not in shown
+    whole = json.loads(show(root, "--json").output)
+    names = {agent["name"]: agent["id"] for agent in whole["trajectory"]["agents"]}
+    part = json.loads(show(root, "--agent", names["research"], "--json").output)
+    assert {call["agent_id"] for call in part["trajectory"]["calls"]} <= {*names.values()} - {names["planner"]}
+    assert part["tokens"]["captured_tokens"] < whole["tokens"]["captured_tokens"]
+    with pytest.raises(ArttraceError, match="no agent 'nobody'"):
+        show(root, "--agent", "nobody")
+
+
+def test_spans_as_they_came(root: Path) -> None:
+    spans = [json.loads(line) for line in show(root, "--raw").output.splitlines()]
+    assert {span["span_id"] for span in spans} == {span.span_id for span in research_run("run-1", "s")}
+    assert all(span["attributes"] for span in spans)
+
+
+def test_what_does_not_go_together_is_refused(root: Path) -> None:
+    for options in (("--raw", "--tokens"), ("--follow", "--json"), ("--raw", "--agent", "x")):
+        assert show(root, *options).exit_code == 2
