@@ -21,8 +21,10 @@ from arttrace.commands.autorl.report import markdown, summary
 from arttrace.commands.autorl.state import Comparison, Plan, State, policy_name
 from arttrace.loop.backend import LocalBackend
 from arttrace.loop.model import TrainableModel
+from arttrace.loop.scenarios import split
 from arttrace.records import semconv
 from arttrace.records.trajectory import Trajectory
+from arttrace.rewards import judge_calls
 from arttrace.store import open_store
 from arttrace.system.paths import DataDir
 
@@ -91,10 +93,14 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     arttrace.shutdown()
 
 
+COMMAND = [
+    *("autorl", TASK, "--base-model", "base", "--policy", "things", "--stand-in", "--scenarios", "6"),
+    *("--held-out", "2", "--group-size", "2", "--groups", "2", "--steps", "2", "--json"),
+]
+
+
 def autorl(data: Path, *more: str) -> Any:
-    given = ["--base-model", "base", "--policy", "things", "--stand-in", "--scenarios", "6", "--held-out", "2"]
-    sizes = ["--group-size", "2", "--groups", "2", "--steps", "2", "--json"]
-    return CliRunner(catch_exceptions=False).invoke(cli, ["autorl", TASK, *given, *sizes, "--dir", str(data), *more])
+    return CliRunner(catch_exceptions=False).invoke(cli, [*COMMAND, "--dir", str(data), *more])
 
 
 def runs(data: Path) -> list[Trajectory]:
@@ -182,6 +188,39 @@ def test_without_a_key_it_says_that_there_are_stand_ins(
     done = CliRunner().invoke(cli, ["autorl", TASK, "--base-model", "base", "--dir", str(tmp_path / "data")])
     assert "needs a key" in str(done.exception)
     assert "--stand-in" in str(done.exception)
+
+
+@pytest.mark.parametrize("fail", ["one", "all"])
+def test_a_group_that_cannot_be_judged_is_left_out_unless_all_are(
+    fail: str, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    score, asked = stand_in.score, 0
+
+    def sulking(document: dict[str, Any]) -> float:
+        nonlocal asked
+        asked += 1
+        first = next(m["content"] for a in document["agents"] for h in a["histories"] for m in h["messages"][1:])
+        return score(document) if fail == "one" and first != tasks[0] else 7.0
+
+    tasks: list[str] = []
+    monkeypatch.setattr(stand_in, "score", sulking)
+    monkeypatch.setattr(judge_calls, "BACKOFF_S", 0.0)
+    original = autorl_command.write_scenarios
+
+    async def noted(state: State, *more: Any) -> None:
+        await original(state, *more)
+        tasks.append(split(state.scenarios, 2)[0][0].task)
+
+    monkeypatch.setattr(autorl_command, "write_scenarios", noted)
+    done = CliRunner().invoke(cli, [*COMMAND, "--steps", "1", "--dir", str(tmp_path / "data")])
+    assert asked > 0
+    if fail == "all":
+        assert "outside 0..1" in str(done.exception)
+        assert site.trained == []
+    else:
+        assert done.exit_code == 0, done.output
+        assert [len(step) for step in site.trained] == [2]
+        assert "left out what the judge could not score" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from arttrace.mcp import generate_scenarios as generate_for_server
 from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
 from arttrace.rewards import score_groups, trajectory_reward
+from arttrace.rewards.judge_errors import JudgeUnavailable
 from arttrace.system.errors import JudgeError, TrainingError
 
 JudgeParams = dict[str, Any]
@@ -103,10 +104,7 @@ class AutoRL:
         chosen = [training[(first + place) % len(training)] for place in range(min(self._plan.groups, len(training)))]
         keys = [f"autorl/{self._plan.policy}/step {number}/{place}" for place in range(len(chosen))]
         groups = await self._gathered(keys, chosen, self._plan.group_size, f"step {number}")
-        unscored = [group for group in groups if not _is_scored(group)]
-        if unscored:
-            await self._backend.judge(unscored, self._plan.judge, self._params, self._plan.rubric)
-            groups = await asyncio.to_thread(lambda: [TrajectoryGroup.stored(key) for key in keys])
+        groups = await self._scored(groups)
         rewards = [
             value for group in groups for run in group.trajectories if (value := trajectory_reward(run)) is not None
         ]
@@ -119,6 +117,23 @@ class AutoRL:
         self._file.save(self._state)
         shown = "no reward" if mean is None else f"mean score {mean:.3f}"
         self._say(f"step {number}/{self._plan.steps}: {shown}, {version or 'nothing to learn: equal scores'}")
+
+    async def _scored(self, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
+        """The groups that have the judge's scores. One that it cannot score is said and left out, unless all are."""
+        failure: JudgeError | None = None
+        if unscored := [group for group in groups if not _is_scored(group)]:
+            try:
+                await self._backend.judge(unscored, self._plan.judge, self._params, self._plan.rubric)
+            except JudgeUnavailable:
+                raise
+            except JudgeError as error:
+                failure = error
+                self._say(f"left out what the judge could not score: {error.message}")
+        again = await asyncio.to_thread(lambda: [TrajectoryGroup.stored(group.key) for group in groups])
+        scored = [group for group in again if _is_scored(group)]
+        if failure is not None and not scored:
+            raise failure
+        return scored
 
     async def _gathered(
         self, keys: Sequence[str], scenarios: Sequence[Scenario], size: int, what: str

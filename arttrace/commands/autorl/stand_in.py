@@ -36,7 +36,7 @@ def install() -> None:
 
 def reply(messages: list[dict[str, Any]]) -> str:
     """The answer to a request for scenarios or for a judgement."""
-    asked = str(messages[-1]["content"])
+    asked = next(str(one["content"]) for one in messages if one["role"] == "user")
     if '"scenarios"' in str(messages[0]["content"]):
         return json.dumps({"scenarios": _scenarios(asked)})
     scores = [
