@@ -17,10 +17,10 @@ import msgspec
 
 from arttrace.formats.conversations import Exchanges, conversation, messages_of
 from arttrace.formats.items import Item, ItemFile, Unreadable
-from arttrace.formats.otlp.check_protobuf import check_protobuf, one_by_one
-from arttrace.formats.otlp.decode_json import json_spans
+from arttrace.formats.otlp.check_protobuf import check_protobuf, check_protobuf_logs, one_by_one
+from arttrace.formats.otlp.decode_json import json_logs, json_spans
 from arttrace.formats.otlp.decode_protobuf import protobuf_spans
-from arttrace.formats.otlp.logs import is_log_request, traces_of_json, traces_of_protobuf
+from arttrace.formats.otlp.logs import is_log_request
 from arttrace.formats.otlp.request import MalformedRequest, TooManySpans
 from arttrace.formats.otlp.validate import checked
 from arttrace.formats.sdks import langfuse
@@ -146,7 +146,7 @@ class _Reader:
             raise ValueError(str(item) if isinstance(item, Exception) else "no JSON object")
         source = self._source
         if "resourceSpans" in item or "resourceLogs" in item:
-            export = json_spans(item if "resourceSpans" in item else traces_of_json(item))
+            export = json_spans(item) if "resourceSpans" in item else json_logs(item)
             if export.refused:
                 self._found.refuse(export.reason, export.refused)
             return self._is("otlp", export.spans)
@@ -193,9 +193,10 @@ def _as_stored(records: Iterable[Record]) -> Iterator[Record]:
 
 def _protobuf(data: bytes, found: Imported) -> Iterator[Record]:
     are_logs = is_log_request(data)
+    check = check_protobuf_logs if are_logs else check_protobuf
     try:
         parts = one_by_one(data)
-        requests = [check_protobuf(traces_of_protobuf(part) if are_logs else part) for part in parts]
+        requests = [check(part) for part in parts]
     except (MalformedRequest, TooManySpans) as error:
         raise Unreadable(f"it is neither JSON nor an OTLP trace request in protobuf: {error}") from error
     for one in requests:

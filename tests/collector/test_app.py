@@ -491,6 +491,53 @@ def test_genai_events_of_log_records_are_taken(
     assert keyed.post("/v1/logs", content=body, headers={"content-type": kind}).status_code == 401
 
 
+@pytest.mark.parametrize("kind", [PROTOBUF, JSON])
+@pytest.mark.parametrize("damage", ["text", "depth", "form"])
+def test_a_damaged_log_record_is_refused_alone(
+    kind: str, damage: str, client: TestClient, sink: Spool, data: DataDir
+) -> None:
+    """Counted and named, as spans are; the records beside it are kept."""
+    message = ExportLogsServiceRequest()
+    records = message.resource_logs.add().scope_logs.add().log_records
+    for words in ("one", "two", "three"):
+        record = records.add(trace_id=b"\x01" * 16, span_id=b"\x02" * 8, event_name="gen_ai.choice", time_unix_nano=7)
+        value = record.body
+        for _ in range(200 if (damage, kind, words) == ("depth", PROTOBUF, "two") else 0):
+            value = value.array_value.values.add()
+        value.string_value = words
+    if kind == JSON:
+        document = MessageToDict(message)
+        written = document["resourceLogs"][0]["scopeLogs"][0]["logRecords"]
+        for each in written:
+            each.update(traceId="01" * 16, spanId="02" * 8)
+        if damage == "form":
+            written[1] = "two"
+        if damage == "depth":
+            for _ in range(200):
+                written[1]["body"] = {"arrayValue": {"values": [written[1]["body"]]}}
+        if damage == "text":
+            written[1]["timeUnixNano"] = "soon"
+        body = msgspec.json.encode(document)
+    else:
+        body = message.SerializeToString()
+        if damage != "depth":
+            body = body.replace(b"two", b"\xffwo" if damage == "text" else b"two", 1)
+        if damage == "form":  # the body's text has a tag of no kind that protobuf knows
+            body = body.replace(b"\x0a\x03two", b"\x0f\x03two", 1)
+    answer = client.post("/v1/logs", content=body, headers={"content-type": kind})
+    assert answer.status_code == 200, answer.content
+    if kind == JSON:
+        partial = answer.json()["partialSuccess"]
+        refused, reason = int(partial["rejectedLogRecords"]), partial["errorMessage"]
+    else:
+        partial = ExportLogsServiceResponse.FromString(answer.content).partial_success
+        refused, reason = partial.rejected_log_records, partial.error_message
+    assert refused == sink.refused == 1
+    assert reason
+    kept = [span.events[0].attributes["gen_ai.event.content"] for span in spooled(data)]
+    assert sorted(kept) == ["one", "three"]
+
+
 def test_a_host_of_another_name_is_no_friend(client: TestClient) -> None:
     for path in ("/health", "/metrics", "/api/summaries", "/v1/traces"):
         assert client.get(path, headers={"host": "evil.example:4318"}).status_code == 403

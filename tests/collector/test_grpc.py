@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from arttrace.collector.otlp import grpc_server
@@ -123,6 +123,20 @@ def test_log_records_come_by_their_own_service(spool: Spool) -> None:
         method = channel.unary_unary(f"/{grpc_server.LOGS_SERVICE}/Export")
         assert method(logs.SerializeToString(), timeout=60) == b""
     assert spool.acknowledged == 1
+
+
+def test_a_damaged_log_record_is_refused_alone(spool: Spool) -> None:
+    logs = ExportLogsServiceRequest()
+    records = logs.resource_logs.add().scope_logs.add().log_records
+    for words in ("one", "two"):
+        record = records.add(trace_id=b"\x01" * 16, span_id=b"\x02" * 8, event_name="gen_ai.choice", time_unix_nano=5)
+        record.body.string_value = words
+    with serving(spool) as port, grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        method = channel.unary_unary(f"/{grpc_server.LOGS_SERVICE}/Export")
+        answer = method(logs.SerializeToString().replace(b"two", b"\xffwo", 1), timeout=60)
+    partial = ExportLogsServiceResponse.FromString(answer).partial_success
+    assert (partial.rejected_log_records, spool.acknowledged, spool.refused) == (1, 1, 1)
+    assert partial.error_message.startswith("a log record, or what it stands in, holds text that is no UTF-8")
 
 
 def test_a_stalled_upload_ends(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:

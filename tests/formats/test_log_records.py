@@ -98,6 +98,24 @@ def test_import_takes_files_of_logs(tmp_path: Path) -> None:
         check(store.trajectories()[0])
 
 
+@pytest.mark.parametrize("form", [bytes, as_json], ids=["protobuf", "JSON"])
+def test_a_damaged_record_of_a_file_is_refused_alone(form: Any) -> None:
+    given = recorded("schema 2", "logs")
+    whole = read_file(form(given), "x")
+    request = ExportLogsServiceRequest.FromString(given)
+    first = request.resource_logs[0].scope_logs[0].log_records[0]
+    if form is bytes:
+        first.severity_text = "damaged"
+        damaged = request.SerializeToString().replace(b"damaged", b"\xffamaged")
+    else:
+        document = json.loads(as_json(given))
+        document["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0]["timeUnixNano"] = "soon"
+        damaged = json.dumps(document).encode()
+    found = read_file(damaged, "x")
+    assert (whole.refused, found.refused, len(found.records)) == (0, 1, len(whole.records) - 1)
+    assert "log record" in found.reasons[0]
+
+
 def record(name: str, body: Any = None, **more: Any) -> dict[str, Any]:
     given = {"body": fields(**body)} if body else {}
     about = {"timeUnixNano": "1000", "traceId": "1" * 32, "spanId": "a" * 16, "eventName": name}

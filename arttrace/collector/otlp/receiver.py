@@ -9,9 +9,8 @@ from arttrace.collector.otlp.request_bodies import Budget, undo
 from arttrace.collector.otlp.responses import PROTOBUF, failure, success
 from arttrace.collector.spool import Spool
 from arttrace.formats.journal_entry import encode_otlp, encode_records
-from arttrace.formats.otlp.check_protobuf import Checked, check_protobuf
+from arttrace.formats.otlp.check_protobuf import Checked, check_protobuf, check_protobuf_logs
 from arttrace.formats.otlp.decode_json import parse_json
-from arttrace.formats.otlp.logs import traces_of_protobuf
 from arttrace.formats.otlp.request import MalformedRequest, TooManySpans
 from arttrace.store.server.responses import JSON, HttpResponse, RequestRefused
 
@@ -79,5 +78,5 @@ def _check(body: bytes, kind: str, logs: bool) -> tuple[Checked, bytes]:
     if kind == JSON:
         export = parse_json(body, logs=logs)
         return Checked(b"", len(export.spans), export.refused, export.reason), encode_records(export.spans)
-    checked = check_protobuf(traces_of_protobuf(body) if logs else body)
+    checked = (check_protobuf_logs if logs else check_protobuf)(body)
     return checked, encode_otlp(checked.body)

@@ -1,4 +1,4 @@
-"""What of a protobuf trace request is good: the ack needs to know that, and no more. Pure.
+"""What of a protobuf request of traces or logs is good: the ack needs to know that, and no more. Pure.
 
 A request that is good as a whole, as nearly every one is, is parsed once in C and kept byte for byte. One that does
 not parse is walked field by field, so that a single span with a broken string or too deep a value is refused alone.
@@ -13,7 +13,8 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from arttrace.formats.otlp.protobuf_fields import BYTES, encode_bytes, values_of, walk
+from arttrace.formats.otlp.logs import DAMAGED, traces_of_protobuf
+from arttrace.formats.otlp.protobuf_fields import encode_bytes, undamaged, values_of
 from arttrace.formats.otlp.request import MAX_ATTRIBUTES, MAX_SPAN_BYTES, MAX_SPANS, MalformedRequest, TooManySpans
 from arttrace.records.values.integers import INT64
 
@@ -52,6 +53,12 @@ def check_protobuf(body: bytes) -> Checked:
     if total > MAX_SPANS:
         raise TooManySpans
     return Checked(body, total) if not bad else _without_bad(request, total)
+
+
+def check_protobuf_logs(body: bytes) -> Checked:
+    """The same of a request of logs: its GenAI events, as a request of traces."""
+    traces, lost = traces_of_protobuf(body)
+    return _also_refused(check_protobuf(traces), lost, f"a log record, or {DAMAGED}")
 
 
 def one_by_one(body: bytes) -> list[bytes]:
@@ -111,37 +118,20 @@ def _without_bad(request: ExportTraceServiceRequest, total: int) -> Checked:
 
 def _salvage(body: bytes) -> Checked:
     """Keeps the spans that parse on their own, unless what they stand in does not."""
-    total = lost = 0
-    kept: list[bytes] = []
     try:
-        _, batches = _split(body, _RESOURCE_SPANS)
-        for batch in batches:
-            resource, scoped = _split(batch, _SCOPE_SPANS)
-            resource_parses = _parses(encode_bytes(resource, _RESOURCE_SPANS))
-            good_scoped: list[bytes] = []
-            for one in scoped:
-                scope, spans = _split(one, _SPANS)
-                total += len(spans)
-                if total > MAX_SPANS:
-                    raise TooManySpans
-                good: list[bytes] = []
-                if resource_parses and _parses(encode_bytes(scope, _SCOPE_SPANS, _RESOURCE_SPANS)):
-                    good = [
-                        span for span in spans if _parses(encode_bytes(span, _SPANS, _SCOPE_SPANS, _RESOURCE_SPANS))
-                    ]
-                lost += len(spans) - len(good)
-                good_scoped.append(
-                    encode_bytes(scope + b"".join(encode_bytes(span, _SPANS) for span in good), _SCOPE_SPANS)
-                )
-            if resource_parses:
-                kept.append(encode_bytes(resource + b"".join(good_scoped), _RESOURCE_SPANS))
+        rest, lost = undamaged(body, _parses, MAX_SPANS)
     except IndexError as error:
         raise MalformedRequest("the body is no OTLP trace request in protobuf") from error
-    rest = b"".join(kept)
+    except OverflowError as error:
+        raise TooManySpans from error
     if not lost or not _parses(rest):
         raise MalformedRequest("the body is no OTLP trace request in protobuf")
-    checked = check_protobuf(rest)
-    reason = "a span, or what it stands in, holds text that is no UTF-8, values nested too deep, or damaged bytes"
+    return _also_refused(check_protobuf(rest), lost, f"a span, or {DAMAGED}")
+
+
+def _also_refused(checked: Checked, lost: int, reason: str) -> Checked:
+    if not lost:
+        return checked
     return Checked(checked.body if checked.spans else b"", checked.spans, checked.refused + lost, reason)
 
 
@@ -165,15 +155,3 @@ def _count(body: bytes) -> int:
                     if total > MAX_SPANS:
                         return total
     return total
-
-
-def _split(message: bytes, number: int) -> tuple[bytes, list[bytes]]:
-    """A message without one of its submessage fields, and the occurrences of that field."""
-    found: list[bytes] = []
-    rest: list[bytes] = []
-    for start, value, end, field in walk(message):
-        if field == number << 3 | BYTES:
-            found.append(message[value:end])
-        else:
-            rest.append(message[start:end])
-    return b"".join(rest), found

@@ -21,13 +21,15 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from arttrace.formats.otlp.json_fields import array, integer, mapping, object_of, text
-from arttrace.formats.otlp.protobuf_fields import values_of, walk
+from arttrace.formats.otlp.protobuf_fields import undamaged, values_of, walk
 from arttrace.formats.otlp.request import MAX_SPANS, MalformedRequest, TooManySpans
 from arttrace.records import semconv
 from arttrace.records.span import SpanEvent, SpanRow
 from arttrace.records.values.integers import UINT64
 from arttrace.records.values.nesting import UNREADABLE
 
+DAMAGED = "what it stands in, holds text that is no UTF-8, values nested too deep, or damaged bytes"
+"""Why a record was refused that does not parse on its own."""
 _PREFIX = "gen_ai."
 _EVENT_NAME = "event.name"  # an attribute, before log records had a field for it
 _BODY = "gen_ai.event.content"  # where span events hold what is the body of a log record
@@ -36,13 +38,10 @@ _FIXED64 = 1
 _canonical = msgspec.json.Encoder(order="sorted")
 
 
-def traces_of_protobuf(body: bytes) -> bytes:
-    """The GenAI events of a log request in protobuf as a trace request. Raises MalformedRequest when it is none,
-    TooManySpans when it holds too many."""
-    try:
-        request = ExportLogsServiceRequest.FromString(body)
-    except DecodeError as error:
-        raise MalformedRequest("the body is no OTLP log request in protobuf") from error
+def traces_of_protobuf(body: bytes) -> tuple[bytes, int]:
+    """The GenAI events of a log request in protobuf as a trace request, and how many records were left out because they
+    do not parse. Raises MalformedRequest when it is none, TooManySpans when it holds too many."""
+    request, lost = _read(body)
     found, total = ExportTraceServiceRequest(), 0
     for resource_logs in request.resource_logs:
         of_resource = found.resource_spans.add(resource=resource_logs.resource, schema_url=resource_logs.schema_url)
@@ -55,7 +54,27 @@ def traces_of_protobuf(body: bytes) -> bytes:
                 of_resource.scope_spans.add(scope=scope_logs.scope, schema_url=scope_logs.schema_url, spans=spans)
         if not of_resource.scope_spans:
             del found.resource_spans[-1]
-    return found.SerializeToString()
+    return found.SerializeToString(), lost
+
+
+def _read(body: bytes) -> tuple[ExportLogsServiceRequest, int]:
+    with contextlib.suppress(DecodeError):
+        return ExportLogsServiceRequest.FromString(body), 0
+    try:
+        rest, lost = undamaged(body, _parses, MAX_SPANS)
+        return ExportLogsServiceRequest.FromString(rest if lost else body), lost
+    except OverflowError as error:
+        raise TooManySpans from error
+    except (IndexError, DecodeError) as error:
+        raise MalformedRequest("the body is no OTLP log request in protobuf") from error
+
+
+def _parses(request: bytes) -> bool:
+    try:
+        ExportLogsServiceRequest.FromString(request)
+    except DecodeError:
+        return False
+    return True
 
 
 def _name(record: LogRecord) -> str | None:
@@ -96,8 +115,9 @@ def is_log_request(body: bytes) -> bool:
     return False
 
 
-def traces_of_json(request: Any) -> dict[str, Any]:
-    """The same of a log request in JSON that was decoded already."""
+def traces_of_json(request: Any) -> tuple[dict[str, Any], list[str]]:
+    """The same of a log request in JSON that was decoded already, and of each record left out the reason."""
+    reasons: list[str] = []
     try:
         return {
             "resourceSpans": [
@@ -106,50 +126,53 @@ def traces_of_json(request: Any) -> dict[str, Any]:
                     "scopeSpans": [
                         {
                             **{name: value for name, value in mapping(scope_logs).items() if name != "logRecords"},
-                            "spans": list(_json_spans(array(scope_logs, "logRecords"))),
+                            "spans": list(_json_spans(array(scope_logs, "logRecords"), reasons)),
                         }
                         for scope_logs in array(resource_logs, "scopeLogs")
                     ],
                 }
                 for resource_logs in array(request, "resourceLogs")
             ]
-        }
+        }, reasons
     except ValueError as error:
         raise MalformedRequest(f"the body is no OTLP log request in JSON: {error}") from error
 
 
-def _json_spans(records: Iterable[Any]) -> Iterator[dict[str, Any]]:
+def _json_spans(records: Iterable[Any], reasons: list[str]) -> Iterator[dict[str, Any]]:
     for record in records:
-        named = [
-            object_of(pair, "value").get("stringValue")
-            for pair in array(record, "attributes")
-            if text(pair, "key") == _EVENT_NAME
-        ]
-        name = text(record, "eventName") or next((one for one in named if isinstance(one, str)), "")
-        if not name.startswith(_PREFIX):
-            continue
-        if not text(record, "spanId"):
-            yield {"name": f"log {name} (it names no span)"}
-            continue
-        observed = integer(record, "observedTimeUnixNano", UINT64)
-        time_ns = integer(record, "timeUnixNano", UINT64) or observed
-        body = [{"key": _BODY, "value": object_of(record, "body")}] if record.get("body") is not None else []
         try:
-            id = _id(_canonical.encode(record)).hex()
-        except UNREADABLE as error:
-            raise ValueError("a log record is nested too deep") from error
-        yield {
-            "traceId": text(record, "traceId"),
-            "spanId": id,
-            "parentSpanId": text(record, "spanId"),
-            "name": f"log {name}",
-            "startTimeUnixNano": time_ns,
-            "endTimeUnixNano": time_ns,
-            "attributes": [{"key": semconv.LOG_RECORD, "value": {"boolValue": True}}],
-            "events": [
-                {"name": name, "timeUnixNano": time_ns, "attributes": [*array(record, "attributes"), *body]},
-            ],
-        }
+            if span := _json_span(record):
+                yield span
+        except (*UNREADABLE, TypeError, OverflowError) as error:
+            reasons.append(f"a log record cannot be read: {error}")
+
+
+def _json_span(record: Any) -> dict[str, Any] | None:
+    named = [
+        object_of(pair, "value").get("stringValue")
+        for pair in array(record, "attributes")
+        if text(pair, "key") == _EVENT_NAME
+    ]
+    name = text(record, "eventName") or next((one for one in named if isinstance(one, str)), "")
+    if not name.startswith(_PREFIX):
+        return None
+    if not text(record, "spanId"):
+        return {"name": f"log {name} (it names no span)"}
+    observed = integer(record, "observedTimeUnixNano", UINT64)
+    time_ns = integer(record, "timeUnixNano", UINT64) or observed
+    body = [{"key": _BODY, "value": object_of(record, "body")}] if record.get("body") is not None else []
+    return {
+        "traceId": text(record, "traceId"),
+        "spanId": _id(_canonical.encode(record)).hex(),
+        "parentSpanId": text(record, "spanId"),
+        "name": f"log {name}",
+        "startTimeUnixNano": time_ns,
+        "endTimeUnixNano": time_ns,
+        "attributes": [{"key": semconv.LOG_RECORD, "value": {"boolValue": True}}],
+        "events": [
+            {"name": name, "timeUnixNano": time_ns, "attributes": [*array(record, "attributes"), *body]},
+        ],
+    }
 
 
 def _id(record: bytes) -> bytes:
