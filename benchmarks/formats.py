@@ -1,12 +1,13 @@
 """What formats cost: rows per second and peak memory of importing conversations, and of writing them as training data.
 
-python benchmarks/formats.py [RUNS ...]: for each number of runs of ten answers each, imports them from JSON lines, then
-writes `trl-prompt-completion` (ten rows a run), `atif`, `verl-sft` and the views as Parquet; each step in a process of
-its own.
+python benchmarks/formats.py [--answers N] [RUNS ...]: for each number of runs of ten (or N) answers each, imports
+them from JSON lines, then writes `trl-prompt-completion` (a row an answer), `atif`, `verl-sft` and the views as
+Parquet; each step in a process of its own.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import resource
 import subprocess
@@ -15,14 +16,12 @@ import tempfile
 import time
 from pathlib import Path
 
-ANSWERS = 10
 
-
-def make(path: Path, runs: int) -> None:
+def make(path: Path, runs: int, answers: int) -> None:
     with path.open("w") as file:
         for run in range(runs):
             messages = [{"role": "system", "content": "You help."}]
-            for turn in range(ANSWERS):
+            for turn in range(answers):
                 messages.append({"role": "user", "content": f"question {turn} of run {run}, in a line of words"})
                 messages.append(
                     {"role": "assistant", "content": f"answer {turn} of run {run}, in another line of words"}
@@ -52,21 +51,21 @@ def measured(folder: Path, *arguments: str) -> dict[str, float]:
     return found
 
 
-def benchmark(runs: int) -> None:
+def benchmark(runs: int, answers: int) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        make(folder / "runs.jsonl", runs)
+        make(folder / "runs.jsonl", runs, answers)
         size = (folder / "runs.jsonl").stat().st_size >> 20
-        print(f"{runs} runs of {ANSWERS} answers, {size} MiB of JSON lines", flush=True)
+        print(f"{runs} runs of {answers} answers, {size} MiB of JSON lines", flush=True)
         steps = {
-            "import": (runs * (ANSWERS + 1), "spans", ("import", str(folder / "runs.jsonl"))),
+            "import": (runs * (answers + 1), "spans", ("import", str(folder / "runs.jsonl"))),
             "ls, the first time": (runs, "runs", ("ls", "--json")),
             **{
                 f"dataset {form}": (rows, "rows", ("dataset", "--format", form, "-o", str(folder / "out")))
-                for form, rows in (("trl-prompt-completion", runs * ANSWERS), ("atif", runs), ("verl-sft", runs))
+                for form, rows in (("trl-prompt-completion", runs * answers), ("atif", runs), ("verl-sft", runs))
             },
             "export parquet": (
-                runs * (ANSWERS + 1),
+                runs * (answers + 1),
                 "spans",
                 ("export", "--format", "parquet", "-o", str(folder / "views")),
             ),
@@ -81,5 +80,9 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--step"]:
         step(Path(sys.argv[2]), *sys.argv[3:])
     else:
-        for number in sys.argv[1:] or ["1000", "10000"]:
-            benchmark(int(number))
+        options = argparse.ArgumentParser(description=__doc__)
+        options.add_argument("runs", nargs="*", type=int, default=[1000, 10000])
+        options.add_argument("--answers", type=int, default=10)
+        given = options.parse_args()
+        for number in given.runs:
+            benchmark(number, given.answers)

@@ -27,7 +27,7 @@ from arttrace.store import Store
 from arttrace.system.paths import DataDir
 from arttrace.views.langfuse.client import Client
 from arttrace.views.langfuse.pull import Query, pull
-from arttrace.views.langfuse.push import places_in_groups, push
+from arttrace.views.langfuse.push import push
 from arttrace.views.langfuse.state import PullCursor, SentRuns
 
 
@@ -45,14 +45,14 @@ def main() -> None:
                     spans += len(made)
                     store.journal([*made, Reward(id=f"w{number}", trajectory_id=f"r{number}", value=number % 7)])
                 store.load()
-            summaries = store.summaries()
+            store.summaries()
         connection = Connection.resolve(server.environ())
         with Store.open(data) as store, Client(connection) as client:
             _measure("push", spans, lambda: push(
-                store, client, connection, summaries, SentRuns(data, connection), places=places_in_groups(summaries)
+                store, client, connection, SentRuns(data, connection)
             ))  # fmt: skip
             _measure("push again", spans, lambda: push(
-                store, client, connection, summaries, SentRuns(data, connection), places=places_in_groups(summaries)
+                store, client, connection, SentRuns(data, connection)
             ))  # fmt: skip
         with Store.open(other, create=True) as store, Client(connection) as client:
             _measure("pull", spans, lambda: pull(store, client, Query(), PullCursor(other, connection, Query().id)))

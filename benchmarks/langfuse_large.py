@@ -26,14 +26,16 @@ from langfuse_server import LangfuseServer, _json, langfuse_server, protobuf_spa
 from simulated_agent import research_run
 
 from arttrace.capture.base.langfuse_project import Connection
-from arttrace.formats.langfuse_live import formed
 from arttrace.formats.otlp.encode_protobuf import encode_protobuf
+from arttrace.formats.sdks.langfuse_live import formed
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
 from arttrace.views.langfuse.client import Client
 from arttrace.views.langfuse.pull import Pulled, Query, pull
-from arttrace.views.langfuse.push import places_in_groups, push
+from arttrace.views.langfuse.push import push
 from arttrace.views.langfuse.state import PullCursor, SentRuns
+from arttrace.views.run_filter import RunFilter
+from arttrace.views.run_index import RunIndex
 
 _STEPS = 10
 
@@ -89,21 +91,13 @@ def main() -> None:
             )
             _check(done, given.observations)
             began = time.perf_counter()
-            runs = store.summaries()
-            print(
-                f"{len(runs)} runs summed up in {time.perf_counter() - began:.0f} s, memory {_memory_mb()} MB",
-                flush=True,
-            )
-            tell = _Tell("push", len(runs), "runs")
-            pushed = push(
-                store,
-                client,
-                connection,
-                runs,
-                SentRuns(data, connection),
-                places=places_in_groups(runs),
-                progress=tell,
-            )
+            with RunIndex(store, RunFilter()) as runs:
+                print(
+                    f"{runs.count} runs summed up in {time.perf_counter() - began:.0f} s, memory {_memory_mb()} MB",
+                    flush=True,
+                )
+                tell = _Tell("push", runs.count, "runs")
+            pushed = push(store, client, connection, SentRuns(data, connection), progress=lambda now, _: tell(now))
             print(f"pushed {pushed.spans} spans, refused {pushed.refused_spans}")
 
 

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from arttrace.formats.known_ids import KnownIds
 from arttrace.formats.sdks.openai_messages import answers, inputs, settings, text_of, tools
 from arttrace.records import semconv
 from arttrace.records.message import canonical_json
@@ -123,8 +124,7 @@ class Exchanges:
 
     def __init__(self, source: str) -> None:
         self._source = source
-        self._runs: dict[bytes, str] = {}
-        self._seen: dict[bytes, int] = {}
+        self._runs, self._seen = KnownIds(), KnownIds()
 
     def records(self, item: dict[str, Any]) -> Iterator[Record]:
         """The call, and the run's rewards. Raises ValueError when the item holds no request with messages or no answer
@@ -145,7 +145,8 @@ class Exchanges:
             if isinstance(choice, dict) and isinstance(choice.get("message"), dict)
         ]
         content = hashlib.blake2b(canonical_json([self._source, item]), digest_size=16)
-        self._seen[content.digest()] = again = self._seen.get(content.digest(), 0) + 1
+        again = int(self._seen.get(content.digest()) or 0) + 1
+        self._seen.keep(content.digest(), again)
         content.update(str(again).encode())
         span_id, trace_id = content.hexdigest()[:16], self._run(messages, content.hexdigest())
         start = (_time(response) or _NO_TIME) + len(messages)  # within one second the longer history is the later one
@@ -190,8 +191,8 @@ class Exchanges:
         for number, message in enumerate(messages, 1):
             digest.update(canonical_json(_bare(message)) + b"\n")
             if number < len(messages):
-                found = self._runs.get(digest.digest(), found)
-        self._runs[digest.digest()] = found
+                found = str(self._runs.get(digest.digest()) or found)
+        self._runs.keep(digest.digest(), found)
         return found
 
 

@@ -17,6 +17,7 @@ import msgspec
 
 from arttrace.formats.conversations import Exchanges, conversation, messages_of
 from arttrace.formats.items import Item, ItemFile, Unreadable
+from arttrace.formats.known_ids import KnownIds
 from arttrace.formats.otlp.check_protobuf import check_protobuf, check_protobuf_logs, one_by_one
 from arttrace.formats.otlp.decode_json import json_logs, json_spans
 from arttrace.formats.otlp.decode_protobuf import protobuf_spans
@@ -45,7 +46,7 @@ from arttrace.trajectories.decoding.unreadable_calls import unread_calls
 
 _KEPT_REASONS, _SHOWN = 5, 500
 _REFUSED = (*UNREADABLE, TypeError, OverflowError, AttributeError, LookupError, struct.error)
-_RECORDS_AT_ONCE, _CHARACTERS_AT_ONCE = 20_000, 32 << 20
+_RECORDS_AT_ONCE, _CHARACTERS_AT_ONCE = 4_000, 8 << 20
 
 
 class Imported(msgspec.Struct):
@@ -54,7 +55,7 @@ class Imported(msgspec.Struct):
 
     records: list[Record] = []
     kinds: dict[str, int] = {}
-    traces: set[str] = set()
+    traces: int = 0
     spans: int = 0
     rewards: int = 0
     unread: dict[str, int] = {}
@@ -92,22 +93,24 @@ def read_records(file: BinaryIO, size: int, source: str, found: Imported) -> Ite
 def _batches(records: Iterable[Record], found: Imported) -> Iterator[list[Record]]:
     held: list[Record] = []
     characters = 0
+    traces = KnownIds()
     for record in records:
         held.append(record)
         if isinstance(record, SpanRow):
             characters += sum(len(value) for value in record.attributes.values() if isinstance(value, str))
         if len(held) >= _RECORDS_AT_ONCE or characters >= _CHARACTERS_AT_ONCE:
-            yield _counted(held, found)
+            yield _counted(held, found, traces)
             held, characters = [], 0
     if held:
-        yield _counted(held, found)
+        yield _counted(held, found, traces)
 
 
-def _counted(records: list[Record], found: Imported) -> list[Record]:
+def _counted(records: list[Record], found: Imported, traces: KnownIds) -> list[Record]:
     spans = [record for record in records if isinstance(record, SpanRow)]
     found.spans += len(spans)
     found.rewards += sum(isinstance(record, Reward) for record in records)
-    found.traces.update(span.trace_id for span in spans)
+    traces.add(span.trace_id.encode() for span in spans)
+    found.traces = traces.count
     for what, count in unread_calls(map(normalised, with_messages(spans))).items():
         found.unread[what] = found.unread.get(what, 0) + count
     return records

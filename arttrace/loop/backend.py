@@ -21,6 +21,7 @@ from arttrace.capture.export.lifecycle import recorder
 from arttrace.loop.child import Child
 from arttrace.loop.gather import TrajectoryGroup
 from arttrace.loop.model import TrainableModel, api_key
+from arttrace.loop.scores import append_scores
 from arttrace.loop.trainer_process import TrainedStep, TrainerProcess
 from arttrace.records.reward import Judgement
 from arttrace.rewards import DEFAULT_RUBRIC, score_groups, to_store
@@ -188,7 +189,7 @@ class LocalBackend:
     def _append(self, judged: Sequence[Judgement]) -> None:
         with open_store(self.data) as store:
             for one in judged:
-                store.append(to_store(one))
+                append_scores(store, to_store(one))
 
     async def _running(self) -> _Served | None:
         try:

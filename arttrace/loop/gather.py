@@ -20,6 +20,7 @@ from arttrace.capture.context.run import RunOverrides
 from arttrace.capture.decorators import trajectory
 from arttrace.capture.export.lifecycle import recorder
 from arttrace.loop.progress import GatherProgress
+from arttrace.loop.scores import append_scores
 from arttrace.loop.trajectory import Trajectory as BuiltTrajectory
 from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
@@ -97,7 +98,7 @@ class TrajectoryGroup:
         given = [reward for reward in rewards if reward is not None]
         if given:
             with open_store(recorder().settings.data, create=True) as store:
-                store.append(given)
+                append_scores(store, given)
             self._recorded |= {reward.trajectory_id: reward.value for reward in given}
             self._read_again()
 
@@ -111,7 +112,7 @@ class TrajectoryGroup:
             StoreError: The store cannot be written.
         """
         with open_store(recorder().settings.data, create=True) as store:
-            store.append(to_store(judgement))
+            append_scores(store, to_store(judgement))
         self._read_again()
 
     def _read_again(self) -> None:

@@ -26,7 +26,7 @@ from arttrace.capture.base import guard
 from arttrace.capture.calls.http_request import shown_url
 from arttrace.capture.patches import requests_aiohttp
 from arttrace.commands import cli
-from arttrace.formats.langfuse_live import formed
+from arttrace.formats.sdks.langfuse_live import formed
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 from arttrace.store import Store

@@ -31,6 +31,7 @@ from arttrace.records.group import Group
 from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.reward import Judgement
 from arttrace.rewards import to_store
+from arttrace.rewards.langfuse_scores import LangfuseScores
 from arttrace.store import AnyStore
 from arttrace.store.access.late_spans import late
 from arttrace.system.errors import ArttraceError, TrainingError
@@ -81,6 +82,7 @@ class Daemon:
         self._policy = policy
         self._base_model = base_model
         self._store = store
+        self._live_scores = LangfuseScores(store.data)
         self._make_learner = learner
         self._gateway = gateway
         self._judge = judge
@@ -121,6 +123,7 @@ class Daemon:
             self._enter(FAILED, reason=f"{type(error).__name__}: {error}")
             raise
         finally:
+            self._live_scores.close()
             self._reporters.close()
 
     # --- the states ------------------------------------------------------------------------------------------
@@ -233,7 +236,7 @@ class Daemon:
         """The groups with their scores, without those that the judge cannot score, and the judgements."""
 
         def keep(judgement: Judgement) -> None:
-            self._retry(lambda: self._store.append(to_store(judgement)))
+            self._retry(lambda: self._live_scores.append(self._store, to_store(judgement)))
 
         failed = dict(self._retry(lambda: judge(self._store, groups, terms, keep)))
         for key, error in failed.items():

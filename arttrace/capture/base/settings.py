@@ -189,6 +189,11 @@ def _word(given: str | None, variable: str, words: tuple[_T, ...], default: _T, 
     return words[words.index(said)]
 
 
+def langfuse_receivers() -> list[Receiver]:
+    """The Langfuse project of the environment, where ARTTRACE_LANGFUSE says that it is sent to."""
+    return _langfuse(_flag("ARTTRACE_LANGFUSE"))
+
+
 def _langfuse(wanted: bool) -> list[Receiver]:
     if not wanted:
         return []

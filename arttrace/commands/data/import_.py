@@ -75,7 +75,7 @@ def _report(file: Path, imported: Imported) -> dict[str, Any]:
     return {
         "file": str(file),
         "kinds": imported.kinds,
-        "traces": len(imported.traces),
+        "traces": imported.traces,
         "spans": imported.spans,
         "rewards": imported.rewards,
         "unread": imported.unread,

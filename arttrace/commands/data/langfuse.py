@@ -18,9 +18,9 @@ from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from arttrace.views.langfuse.client import Client
 from arttrace.views.langfuse.pull import Pulled, Query, pull
-from arttrace.views.langfuse.push import Pushed, places_in_groups, push
+from arttrace.views.langfuse.push import Pushed, push
 from arttrace.views.langfuse.state import Project, PullCursor, SentRuns, links
-from arttrace.views.run_filter import RunFilter, chosen, moment
+from arttrace.views.run_filter import RunFilter, moment
 
 
 @click.group(cls=SharedOptionsGroup)
@@ -53,24 +53,22 @@ def push_command(
     """
     connection = Connection.resolve()
     with open_store(data) as store, Client(connection, requests_per_minute=rate, say=_say) as client:
-        every = store.summaries()
-        runs = chosen(every, wanted, None, None)
-        progress = Progress(len(runs), "runs", _say)
-        pushed = push(
-            store,
-            client,
-            connection,
-            runs,
-            SentRuns(data, connection),
-            places=places_in_groups(every),
-            with_scores=scores,
-            progress=progress if len(runs) > 1 else lambda _: None,
-        )
+        bar: Progress | None = None
+
+        def progress(done: int, total: int) -> None:
+            nonlocal bar
+            if bar is None:
+                bar = Progress(total, "runs", _say)
+            if total > 1:
+                bar(done)
+
+        sent = SentRuns(data, connection)
+        pushed = push(store, client, connection, sent, wanted, with_scores=scores, progress=progress)
         project_id = client.project()
     if project_id is not None:
         project = Project(connection.url, project_id)
         project.save(data, connection)
-        pages = links(data, runs[0].id) if len(runs) == 1 else []
+        pages = links(data, pushed.run) if pushed.run else []
         pushed.url = pages[0] if len(pages) == 1 else project.traces
     if as_json:
         click.echo(msgspec.json.encode(pushed))

@@ -19,6 +19,7 @@ from arttrace.commands.shared.options import json_option, store_option
 from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
 from arttrace.rewards import judgement_key, score_groups, to_store
+from arttrace.rewards.langfuse_scores import LangfuseScores
 from arttrace.store import AnyStore
 from arttrace.store.server.owner import hold_store
 from arttrace.system.errors import JudgeError, StoreError
@@ -85,12 +86,12 @@ def command(
         raise click.UsageError("give either --judge MODEL or --reward MODULE:FUNCTION")
     if reward is not None:
         rewarder = load_rewarder(reward, reward_version)
-        with hold_store(data) as store:
-            score_by_function(store, rewarder, group, dry_run=dry_run, as_json=as_json)
+        with hold_store(data) as store, LangfuseScores(data) as scores:
+            score_by_function(store, rewarder, group, scores, dry_run=dry_run, as_json=as_json)
         return
     assert judge is not None
     params = judge_params(judge, judge_base_url)
-    with hold_store(data) as store:
+    with hold_store(data) as store, LangfuseScores(data) as scores:
         plan = _plan(store, judge, rubric, group, votes)
         if dry_run:
             _show_due(plan, votes, as_json)
@@ -99,7 +100,7 @@ def command(
 
         def on_judged(scored: Group, judgement: Judgement) -> None:
             nonlocal done
-            store.append(to_store(judgement))
+            scores.append(store, to_store(judgement))
             plan.judged.append(judgement)
             done += 1
             click.echo(

@@ -20,6 +20,7 @@ from arttrace.capture.rollout.entries import load_entry
 from arttrace.commands.shared.progress import Progress
 from arttrace.records.reward import Reward, reward_clock
 from arttrace.records.trajectory import Trajectory
+from arttrace.rewards.langfuse_scores import LangfuseScores
 from arttrace.store import AnyStore, TrajectorySummary
 from arttrace.system.errors import ArttraceError, StoreError
 from arttrace.views.run_filter import group_keys
@@ -83,7 +84,15 @@ def load_rewarder(given: str, version: str | None) -> Rewarder:
     return Rewarder(given.rpartition("/")[2], function, version)
 
 
-def score_by_function(store: AnyStore, rewarder: Rewarder, group: str | None, *, dry_run: bool, as_json: bool) -> None:
+def score_by_function(
+    store: AnyStore,
+    rewarder: Rewarder,
+    group: str | None,
+    scores: LangfuseScores,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Reward every complete run that this version has not rewarded. Raises ArttraceError when some could not be."""
     keys = None if group is None else set(group_keys(store, group))
     runs = [one for one in store.summaries() if keys is None or one.group in keys]
@@ -98,7 +107,7 @@ def score_by_function(store: AnyStore, rewarder: Rewarder, group: str | None, *,
     before = len(complete) - len(due)
     outcome = _Outcome()
     if not dry_run:
-        _score(store, rewarder, [one.id for one in due][::-1], outcome)
+        _score(store, rewarder, [one.id for one in due][::-1], outcome, scores)
     _tell(rewarder, outcome, len(due), before, len(runs) - len(complete), dry_run=dry_run, as_json=as_json)
     if outcome.failed:
         raise ArttraceError(
@@ -107,7 +116,7 @@ def score_by_function(store: AnyStore, rewarder: Rewarder, group: str | None, *,
         )
 
 
-def _score(store: AnyStore, rewarder: Rewarder, due: Sequence[str], outcome: _Outcome) -> None:
+def _score(store: AnyStore, rewarder: Rewarder, due: Sequence[str], outcome: _Outcome, scores: LangfuseScores) -> None:
     progress = Progress(len(due), "runs", lambda line: click.echo(line, err=True))
     for first in range(0, len(due), _AT_ONCE):
         some = due[first : first + _AT_ONCE]
@@ -117,7 +126,7 @@ def _score(store: AnyStore, rewarder: Rewarder, due: Sequence[str], outcome: _Ou
                 made += [reward] if reward is not None else []
                 progress(number)
         finally:
-            store.append(made)  # also at Ctrl-C: what is done is kept
+            scores.append(store, made)  # also at Ctrl-C: what is done is kept
 
 
 def _rewards(runs: Sequence[Trajectory], rewarder: Rewarder, outcome: _Outcome) -> Iterator[Reward | None]:

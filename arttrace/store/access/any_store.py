@@ -86,9 +86,22 @@ class AnyStore(ABC):
         raise NotImplementedError
 
     @operation
+    def recorded_ids(self, *, limit: int, before: tuple[int, str] | None = None) -> list[tuple[int, str]]:
+        """The ids that runs were recorded under, each after the start of its first span in nanoseconds since 1970; the
+        newest first. One of a trace may stand for several trajectories, or for a part of another one: ask `summaries`
+        for them.
+
+        Args:
+            limit: How many at most.
+            before: The last one of the page before, so that all can be read page by page.
+        """
+        raise NotImplementedError
+
+    @operation
     def summaries(
         self,
         *,
+        ids: Sequence[str] | None = None,
         limit: int | None = None,
         group: str | None = None,
         entry: str | None = None,
@@ -101,6 +114,7 @@ class AnyStore(ABC):
         trajectory comes.
 
         Args:
+            ids: Their ids, or those that they were recorded under; those that are not stored are left out.
             limit: How many at most.
             group: The key of their group.
             entry: The name of their entry point.

@@ -66,9 +66,20 @@ class StoreQueries(AnyStore):
         self.data = data
         self._file = file
 
+    def recorded_ids(self, *, limit: int, before: tuple[int, str] | None = None) -> list[tuple[int, str]]:
+        """As AnyStore.recorded_ids."""
+        earlier = "" if before is None else "HAVING (min(start_ns), trajectory_id) < (?, ?)"
+        query = f"""SELECT min(start_ns), trajectory_id FROM span_records
+            WHERE trajectory_id IS NOT NULL AND {_OF_RUNS} GROUP BY trajectory_id {earlier}
+            ORDER BY 1 DESC, 2 DESC LIMIT ?"""  # noqa: S608
+        with self._file.reading() as connection:
+            rows = connection.execute(query, [*(before or ()), limit]).fetchall()
+        return [(int(start_ns), id) for start_ns, id in rows]
+
     def summaries(
         self,
         *,
+        ids: Sequence[str] | None = None,
         limit: int | None = None,
         group: str | None = None,
         entry: str | None = None,
@@ -81,20 +92,22 @@ class StoreQueries(AnyStore):
         groups = None if group is None else [group]
         most = None if complete_only else limit
         used = _used(unconsumed_by, method)
-        given = self._given(groups=groups, entry=entry, since_ns=since_ns, used=used, limit=most)
+        given = self._given(ids=ids, groups=groups, entry=entry, since_ns=since_ns, used=used, limit=most)
+        asked = None if ids is None else set(ids)
         kept = self._summaries(given)
         known = self._consumed(used, {one.id for one in kept} - set(given))
         found = [
             one
             for one in kept
             if one.id not in known
+            and (asked is None or one.id in asked or not asked.isdisjoint(before_colons(one.id)))
             and (group is None or one.group == group)
             and (since_ns is None or one.start_ns >= since_ns)
             and not (complete_only and one.incomplete)
         ]
         if most is not None and len(found) < most <= len(given):  # some of the newest are parts of others, say
             every = self.summaries(
-                group=group, entry=entry, since_ns=since_ns, unconsumed_by=unconsumed_by, method=method
+                ids=ids, group=group, entry=entry, since_ns=since_ns, unconsumed_by=unconsumed_by, method=method
             )
             return every[:limit]
         return sorted(found, key=lambda one: (one.start_ns, one.id), reverse=True)[:limit]
@@ -138,10 +151,7 @@ class StoreQueries(AnyStore):
         """As AnyStore.trajectories."""
         keys = None if group is None and groups is None else {*(groups or ()), *([group] if group is not None else ())}
         used = _used(unconsumed_by, method)
-        given = self._given(groups=None if keys is None else sorted(keys), entry=entry, used=used)
-        if ids is not None:
-            named = {*ids, *(part for id in ids for part in before_colons(id))}
-            given = [id for id in given if id in named]
+        given = self._given(ids=ids, groups=None if keys is None else sorted(keys), entry=entry, used=used)
         built = self._build(given)
         known = self._consumed(used, {one.id for one in built} - set(given))
         return [
@@ -193,6 +203,7 @@ class StoreQueries(AnyStore):
     def _given(
         self,
         *,
+        ids: Sequence[str] | None = None,
         groups: Sequence[str] | None = None,
         entry: str | None = None,
         used: _Used | None = None,
@@ -204,6 +215,9 @@ class StoreQueries(AnyStore):
         query = f"SELECT trajectory_id FROM span_records WHERE trajectory_id IS NOT NULL AND {_OF_RUNS}"  # noqa: S608
         values: list[Any] = []
         conditions: list[tuple[str, list[Any]]] = []
+        if ids is not None:
+            query += f" AND trajectory_id IN ({_ITEMS})"
+            values.append(sorted({*ids, *(part for id in ids for part in before_colons(id))}))
         if used is not None:
             query += f" AND trajectory_id NOT IN ({used[0]})"
             values += used[1]

@@ -17,6 +17,7 @@ from arttrace.records.values.nesting import UNREADABLE
 from arttrace.trajectories.decoding.recent_texts import RecentText, RecentTexts
 
 _KEPT_CHARACTERS = 32 << 20
+_CHARACTERS_OF_ONE = 1000  # what keeping an input costs beside its text
 _SEPARATORS = (",", ", ")
 STRUCTURED = len(_SEPARATORS)
 """The form of a list that stood on the span as values; a smaller form is a JSON text with that separator."""
@@ -87,12 +88,12 @@ class RecentInputs:
         """Keeps an input, which goes on from another one if `after` is given; the oldest give way."""
         recent = self._of_trace.setdefault(trace_id, RecentTexts())
         self._of_trace.move_to_end(trace_id)
-        before, end = recent.size, max(len(text) - self._cut, 0)
+        before, end = recent.weight(_CHARACTERS_OF_ONE), max(len(text) - self._cut, 0)
         recent.keep(text[after.length if after else 0 : end], StoredInput(len(text), text[end:], form, id), after)
-        self._size += recent.size - before
+        self._size += recent.weight(_CHARACTERS_OF_ONE) - before
         while self._size > _KEPT_CHARACTERS and len(self._of_trace) > 1:
             _, dropped = self._of_trace.popitem(last=False)
-            self._size -= dropped.size
+            self._size -= dropped.weight(_CHARACTERS_OF_ONE)
 
 
 def extension(text: str, earlier: StoredInput) -> list[str] | None:

@@ -49,6 +49,10 @@ class RecentTexts(Generic[T]):
         self._texts: list[RecentText[T]] = []
         self.size = 0
 
+    def weight(self, of_one: int) -> int:
+        """`size`, and `of_one` more for each of them."""
+        return self.size + of_one * len(self._texts)
+
     def longest(self, text: str, end: int) -> RecentText[T] | None:
         """The longest of them that the first `end` characters of `text` begin with; of several the one kept last."""
         found = None

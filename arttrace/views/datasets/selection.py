@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 
 import msgspec
 
@@ -16,9 +17,10 @@ from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import Trajectory
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.rewards.selection import good_runs, preferences
-from arttrace.store import AnyStore, TrajectorySummary
+from arttrace.store import AnyStore
 from arttrace.trajectories.conversations import conversations, main_conversation
-from arttrace.views.run_filter import RunFilter, chosen
+from arttrace.views.run_filter import RunFilter
+from arttrace.views.run_index import RunIndex
 
 _RUNS_AT_ONCE = 200
 
@@ -45,6 +47,11 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"{self.form} compares runs by --min-gap: leave --best and --min-reward out")
         if self.form is Form.TRL_UNPAIRED and self.min_reward is None:
             raise ValueError("trl-unpaired needs --min-reward: runs rewarded with at least that are the good ones")
+
+    @property
+    def compares(self) -> bool:
+        """Whether the runs of a group are compared, or told together: it has to be in memory whole then."""
+        return self.best or self.form.is_of_pairs or self.form in (Form.VERL_RL, Form.ART)
 
     def holds_out(self, group: str) -> bool:
         """Whether a group is held out: its key alone decides, so a larger share holds out more of the same."""
@@ -85,32 +92,34 @@ def selected_rows(
     """The rows, and whether each is held out, in the order in which the groups began. `written` counts what becomes
     rows and what is left out (the rows themselves are counted by whoever takes them); `progress` gets how many runs of
     how many are done."""
-    runs = chosen(store.summaries(), selection.wanted, None, None)
-    done, total = 0, len(runs)
-    for groups, count in _groups(store, runs):
-        for group in groups:
-            is_held_out = selection.holds_out(group.key)
-            for row in _rows(selection, group, written):
-                yield row, is_held_out
-        done += count
-        if progress is not None:
-            progress(done, total)
+    with RunIndex(store, selection.wanted) as runs:
+        done = 0
+        for part in _parts(runs, whole=selection.compares):
+            ids = [id for _, members in part for id in members]
+            built = {run.id: run for run in store.trajectories(ids=ids)}
+            for key, members in part:
+                group = Group(key, tuple(built.pop(id) for id in members if id in built))
+                is_held_out = selection.holds_out(key)
+                for row in _rows(selection, group, written):
+                    yield row, is_held_out
+            done += len(ids)
+            if progress is not None:
+                progress(done, runs.count)
 
 
-def _groups(store: AnyStore, runs: Sequence[TrajectorySummary]) -> Iterator[tuple[list[Group], int]]:
-    """The groups of the runs, some at a time, and how many runs they have; in the order in which they began."""
-    members: dict[str, list[str]] = {}
-    for run in sorted(runs, key=lambda one: (one.start_ns, one.id)):
-        members.setdefault(run.group, []).append(run.id)
-    part: dict[str, list[str]] = {}
+def _parts(runs: RunIndex, *, whole: bool) -> Iterator[list[tuple[str, list[str]]]]:
+    """The ids of the runs by group, some at a time; a group is in one part where it has to be `whole`."""
+    part: list[tuple[str, list[str]]] = []
     held = 0
-    for place, (key, ids) in enumerate(members.items(), 1):
-        part[key] = ids
-        held += len(ids)
-        if held >= _RUNS_AT_ONCE or place == len(members):
-            built = {run.id: run for run in store.trajectories(ids=[id for ids in part.values() for id in ids])}
-            yield [Group(key, tuple(built[id] for id in ids if id in built)) for key, ids in part.items()], held
-            part, held = {}, 0
+    for key, ids in runs.groups():
+        while members := list(ids if whole else islice(ids, _RUNS_AT_ONCE - held)):
+            part.append((key, members))
+            held += len(members)
+            if held >= _RUNS_AT_ONCE:
+                yield part
+                part, held = [], 0
+    if part:
+        yield part
 
 
 def _rows(selection: Selection, group: Group, written: Written) -> Iterator[Row]:

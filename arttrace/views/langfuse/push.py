@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import statistics
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,23 +15,23 @@ from arttrace.formats.sdks.langfuse.api import NotNumeric, Scored, advantage, sc
 from arttrace.formats.sdks.langfuse.writing import Experiment, ShownRun, observation
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
-from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import AnyStore, TrajectorySummary
+from arttrace.store.access.run_spans import is_whole_trace, root_of, spans_of_runs
 from arttrace.trajectories.decoding.attribute_values import text
 from arttrace.views.langfuse.client import Client, Refused
 from arttrace.views.langfuse.state import Sent, SentRuns
+from arttrace.views.run_filter import RunFilter
+from arttrace.views.run_index import Place, RunIndex, batched
 
 _RUNS_AT_ONCE = 200
 _SPANS_OF_REQUEST, _BYTES_OF_REQUEST = 500, 4 << 20
 _SCORES_OF_REQUEST = 100
 _KEPT_REASONS = 5
 
-_Key = tuple[str, str]
-
 
 class Pushed(msgspec.Struct):
     """What a push did: runs and spans sent, scores sent, runs that Langfuse had, spans and scores that it refused;
-    `url` is where a person sees them."""
+    `run` is the only one that was asked for; `url` is where a person sees them."""
 
     runs: int = 0
     spans: int = 0
@@ -42,6 +40,7 @@ class Pushed(msgspec.Struct):
     refused_spans: int = 0
     refused_scores: int = 0
     reasons: list[str] = []
+    run: str = ""
     url: str = ""
 
     def refuse(self, reason: str) -> None:
@@ -50,58 +49,38 @@ class Pushed(msgspec.Struct):
             self.reasons.append(reason)
 
 
-class Place(msgspec.Struct, frozen=True):
-    """Where a run stands in its group: its number, from 0 in order of start, and how much better it did than the mean;
-    None where it has no reward, or nobody to be compared with."""
-
-    number: int
-    of: int
-    advantage: float | None = None
-
-
 def push(
     store: AnyStore,
     client: Client,
     connection: Connection,
-    runs: Sequence[TrajectorySummary],
     known: SentRuns,
+    wanted: RunFilter | None = None,
     *,
-    places: Mapping[str, Place],
     with_scores: bool = True,
-    progress: Callable[[int], None] = lambda _: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Pushed:
-    """Send `runs`, and with them their rewards as scores. `places` are those of runs in groups. `progress` is called
-    with how many runs are done. Raises LangfuseError when Langfuse refuses everything or is away for long; what was
+    """Send the runs that are `wanted` (None: all), and with them their rewards as scores. `progress` is called with how
+    many of how many runs are done. Raises LangfuseError when Langfuse refuses everything or is away for long; what was
     sent by then is known, and not sent again by the next push."""
     pushed = Pushed()
-    ordered = sorted(runs, key=lambda run: (run.start_ns, run.id))
-    waiting = [
-        run
-        for run in ordered
-        if _is_new(known.get(run.id), run, places.get(run.id), connection, with_scores=with_scores)
-    ]
-    pushed.known = len(ordered) - len(waiting)
-    for start in range(0, len(waiting), _RUNS_AT_ONCE):
-        part = waiting[start : start + _RUNS_AT_ONCE]
-        _push(store, client, connection, part, known, pushed, places, with_scores=with_scores)
-        progress(pushed.known + start + len(part))
+    with RunIndex(store, wanted or RunFilter()) as runs:
+        runs.number_groups()
+        done = 0
+        for ids in batched(runs.ids(), _RUNS_AT_ONCE):
+            places = runs.places(ids)
+            found = sorted(store.summaries(ids=ids), key=lambda run: (run.start_ns, run.id))
+            waiting = [
+                run
+                for run in found
+                if _is_new(known.get(run.id), run, places.get(run.id), connection, with_scores=with_scores)
+            ]
+            pushed.known += len(found) - len(waiting)
+            if waiting:
+                _push(store, client, connection, waiting, known, pushed, places, with_scores=with_scores)
+            done += len(ids)
+            pushed.run = ids[0] if runs.count == 1 else ""
+            progress(done, runs.count)
     return pushed
-
-
-def places_in_groups(runs: Iterable[TrajectorySummary]) -> dict[str, Place]:
-    """Of every run in a group of two or more, by id."""
-    groups: defaultdict[str, list[TrajectorySummary]] = defaultdict(list)
-    for run in runs:
-        groups[run.group].append(run)
-    found = {}
-    for members in groups.values():
-        if len(members) > 1:
-            rewards = {run.id: reward for run in members if (reward := trajectory_reward(run)) is not None}
-            mean = statistics.fmean(rewards.values()) if len(rewards) > 1 else None
-            for number, run in enumerate(sorted(members, key=lambda one: (one.start_ns, one.id))):
-                better = None if mean is None or run.id not in rewards else rewards[run.id] - mean
-                found[run.id] = Place(number, len(members), better)
-    return found
 
 
 def _is_new(
@@ -123,7 +102,7 @@ def _push(
     *,
     with_scores: bool,
 ) -> None:
-    spans = _spans(store, [run.id for run in runs])
+    spans = spans_of_runs(store, [run.id for run in runs])
     sent: list[Sent] = []
     to_send: list[SpanRow] = []
     scores: list[dict[str, Any]] = []
@@ -132,7 +111,7 @@ def _push(
         if not members:
             continue
         place = places.get(run.id)
-        root = _root(members)
+        root = root_of(members)
         shown = _shown(run, root, members, place, connection)
         before, spans_hash = known.get(run.id), _shown_hash(run, place, connection)
         if before is None or before.spans != spans_hash:
@@ -141,7 +120,7 @@ def _push(
         if with_scores:
             scores += _scores(run, root, members, place, connection, pushed)
         kept = "" if before is None else before.scores
-        page = root.trace_id if _is_traces_root(run, root) else f"{root.trace_id}?observation={root.span_id}"
+        page = root.trace_id if is_whole_trace(run.id, root) else f"{root.trace_id}?observation={root.span_id}"
         sent.append(Sent(run.id, spans_hash, _scores_hash(run, place) if with_scores else kept, page))
     for request in _requests(to_send):
         _send(client, request, pushed)
@@ -187,26 +166,6 @@ def _requests(spans: Iterable[SpanRow]) -> Iterator[list[SpanRow]]:
         yield request
 
 
-def _spans(store: AnyStore, ids: Sequence[str]) -> dict[str, list[SpanRow]]:
-    """The ended spans of runs, each once, in order of start."""
-    named = ", ".join("'{}'".format(id.replace("'", "''")) for id in ids)
-    query = f"SELECT trajectory_id, trace_id, span_id FROM spans WHERE trajectory_id IN ({named}) AND end_ns > 0"  # noqa: S608
-    run_of: dict[_Key, str] = {(trace, span): run for run, trace, span in store.sql(query)[1]}
-    best: dict[_Key, SpanRow] = {}
-    for span in store.spans_of_traces(sorted({trace for trace, _ in run_of})):
-        key = (span.trace_id, span.span_id)
-        if key in run_of and span.end_ns > 0 and (key not in best or _length(span) > _length(best[key])):
-            best[key] = span
-    found: defaultdict[str, list[SpanRow]] = defaultdict(list)
-    for key, span in sorted(best.items(), key=lambda item: (item[1].start_ns, item[0])):
-        found[run_of[key]].append(span)
-    return dict(found)
-
-
-def _length(span: SpanRow) -> int:
-    return len(msgspec.json.encode(span))
-
-
 def _shown(
     run: TrajectorySummary, root: SpanRow, spans: Sequence[SpanRow], place: Place | None, connection: Connection
 ) -> ShownRun:
@@ -228,16 +187,6 @@ def _shown(
         metadata=metadata,
         experiment=None if place is None else _experiment(run, place),
     )
-
-
-def _root(spans: Sequence[SpanRow]) -> SpanRow:
-    """The span of the run's entry; where there is none, the first that has no parent among them."""
-    ids = {(span.trace_id, span.span_id) for span in spans}
-    tops = [span for span in spans if (span.trace_id, span.parent_span_id) not in ids]
-    entries = [
-        span for span in tops or spans if semconv.ENTRY_NAME in span.attributes or semconv.ENTRY in span.attributes
-    ]
-    return (entries or tops or list(spans))[0]
 
 
 def _experiment(run: TrajectorySummary, place: Place) -> Experiment:
@@ -265,7 +214,7 @@ def _scores(
 ) -> list[dict[str, Any]]:
     traces = {span.span_id: span.trace_id for span in spans}
     environment, at = connection.environment, run.end_ns or run.start_ns
-    whole = Scored(root.trace_id, None if _is_traces_root(run, root) else root.span_id)
+    whole = Scored(root.trace_id, None if is_whole_trace(run.id, root) else root.span_id)
     found = []
     for reward in run.rewards:
         agent = reward.agent_id
@@ -278,11 +227,6 @@ def _scores(
     if place is not None and place.advantage is not None:
         found.append(advantage(place.advantage, run.id, whole, of_runs=place.of, environment=environment, time_ns=at))
     return found
-
-
-def _is_traces_root(run: TrajectorySummary, root: SpanRow) -> bool:
-    """Whether the run is the whole trace: then its scores are the trace's."""
-    return root.parent_span_id is None and ":" not in run.id
 
 
 def _shown_hash(run: TrajectorySummary, place: Place | None, connection: Connection) -> str:

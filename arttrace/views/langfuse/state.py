@@ -7,7 +7,10 @@ nothing, and never left out.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -28,26 +31,21 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class SentRuns:
-    """The runs that one project has, by id. Lines are appended; the last one of a run counts."""
+    """The runs that one project has, by id. Lines are appended; the last one of a run counts. They are looked up in a
+    temporary table on disk, so that memory does not grow with their number."""
 
     def __init__(self, data: DataDir, connection: Connection) -> None:
         self._path = _file(data, f"sent-{connection.id}.jsonl")
-        self._runs: dict[str, Sent] = {}
-        decode = msgspec.json.Decoder(Sent).decode
-        try:
-            with self._path.open("rb") as lines:
-                for line in lines:
-                    try:
-                        one = decode(line)
-                    except msgspec.DecodeError:  # the last line of a process that was killed
-                        continue
-                    self._runs[one.id] = one
-        except FileNotFoundError:
-            pass
+        self._table = sqlite3.connect("")  # a temporary file, which goes with the connection
+        self._table.execute("PRAGMA journal_mode = OFF")
+        self._table.execute("CREATE TABLE sent (id TEXT PRIMARY KEY, spans TEXT, scores TEXT, page TEXT) WITHOUT ROWID")
+        with contextlib.suppress(FileNotFoundError), self._path.open("rb") as lines:
+            self._keep(_decoded(lines))
 
     def get(self, id: str) -> Sent | None:
         """What is known of a run."""
-        return self._runs.get(id)
+        row = self._table.execute("SELECT id, spans, scores, page FROM sent WHERE id = ?", [id]).fetchone()
+        return None if row is None else Sent(*row)
 
     def add(self, runs: list[Sent]) -> None:
         """Langfuse has acknowledged these. Durable when it returns."""
@@ -60,7 +58,18 @@ class SentRuns:
             file.write(b"\n".join(msgspec.json.encode(one) for one in runs) + b"\n")
             file.flush()
             os.fsync(file.fileno())
-        self._runs.update((one.id, one) for one in runs)
+        self._keep(runs)
+
+    def _keep(self, runs: Iterable[Sent]) -> None:
+        rows = ((one.id, one.spans, one.scores, one.page) for one in runs)
+        self._table.executemany("INSERT OR REPLACE INTO sent VALUES (?, ?, ?, ?)", rows)
+
+
+def _decoded(lines: Iterable[bytes]) -> Iterator[Sent]:
+    decode = msgspec.json.Decoder(Sent).decode
+    for line in lines:
+        with contextlib.suppress(msgspec.DecodeError):  # the last line of a process that was killed
+            yield decode(line)
 
 
 class Project(msgspec.Struct, frozen=True):

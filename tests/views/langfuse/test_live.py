@@ -17,7 +17,7 @@ from arttrace.store import Store
 from arttrace.system.paths import DataDir
 from arttrace.views.langfuse.client import Client
 from arttrace.views.langfuse.pull import Query, pull
-from arttrace.views.langfuse.push import places_in_groups, push
+from arttrace.views.langfuse.push import push
 from arttrace.views.langfuse.state import PullCursor, SentRuns
 
 AGENT = """
@@ -178,8 +178,7 @@ def test_an_outcome_told_after_the_run_is_the_score_that_a_push_sends(tmp_path: 
         connection = Connection.resolve({**server.environ(), "LANGFUSE_TRACING_ENVIRONMENT": "staging"})
         data = DataDir(tmp_path / ".arttrace")
         with Store.open(data) as store, Client(connection) as client:
-            every = store.summaries()
-            push(store, client, connection, every, SentRuns(data, connection), places=places_in_groups(every))
+            push(store, client, connection, SentRuns(data, connection))
         pushed = {key: one for key, one in server.scores.items() if one["name"] != "advantage"}
         assert pushed == live
 

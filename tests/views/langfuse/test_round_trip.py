@@ -30,7 +30,7 @@ from arttrace.store import Store
 from arttrace.system.paths import DataDir
 from arttrace.views.langfuse.client import Client
 from arttrace.views.langfuse.pull import Query, pull
-from arttrace.views.langfuse.push import Pushed, places_in_groups, push
+from arttrace.views.langfuse.push import Pushed, push
 from arttrace.views.langfuse.state import PullCursor, SentRuns
 from arttrace.wire.messages import openai_message, parse_message
 
@@ -45,9 +45,7 @@ def _stored(path: Path, records: list[Record]) -> DataDir:
 def _push(data: DataDir, server: LangfuseServer, **given: bool) -> Pushed:
     connection = Connection.resolve(server.environ())
     with Store.open(data) as store, Client(connection, sleep=lambda _: None) as client:
-        runs = store.summaries()
-        places = places_in_groups(runs)
-        return push(store, client, connection, runs, SentRuns(data, connection), places=places, **given)
+        return push(store, client, connection, SentRuns(data, connection), **given)
 
 
 def _pull(path: Path, server: LangfuseServer, query: Query | None = None) -> DataDir:

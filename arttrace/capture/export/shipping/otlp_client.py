@@ -76,7 +76,7 @@ class OtlpClient:
         """The spans in the form that the receiver wants."""
         if self._receiver.spans == "as captured":
             return spans
-        from arttrace.formats.langfuse_live import formed  # slow to import
+        from arttrace.formats.sdks.langfuse_live import formed  # slow to import
 
         return [formed(span) for span in spans]
 
@@ -84,7 +84,7 @@ class OtlpClient:
         """The request for a reward's score, where the receiver takes scores and the reward's trace is known."""
         if self._receiver.spans != "langfuse":
             return None
-        from arttrace.formats.langfuse_live import scored  # slow to import
+        from arttrace.formats.sdks.langfuse_live import scored  # slow to import
 
         return scored(reward)
 

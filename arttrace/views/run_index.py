@@ -1,0 +1,117 @@
+"""All runs of a store, looked through page by page, and where each stands among those of its group: in a table on disk,
+so that memory does not grow with their number.
+
+What is in memory is a page of summaries; what has to be known of every run (its id, group, start and reward) lies in a
+temporary file of SQLite's, which goes when it is closed.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import statistics
+from array import array
+from collections.abc import Iterable, Iterator
+from itertools import groupby, islice
+from types import TracebackType
+
+import msgspec
+
+from arttrace.rewards.combine import trajectory_reward
+from arttrace.store import AnyStore, TrajectorySummary
+from arttrace.views.run_filter import RunFilter
+
+_IDS_OF_PAGE = 50_000
+_RUNS_OF_PAGE = 500
+
+_TABLES = """
+CREATE TABLE runs (id TEXT PRIMARY KEY, key TEXT, start INTEGER, wanted INTEGER, reward REAL) WITHOUT ROWID;
+CREATE TABLE numbers (id TEXT PRIMARY KEY, number INTEGER) WITHOUT ROWID;
+CREATE TABLE groups (key TEXT PRIMARY KEY, members INTEGER, mean REAL) WITHOUT ROWID;
+"""
+_PLACES = "SELECT id, number, members, reward - mean FROM runs JOIN numbers USING (id) JOIN groups USING (key)"
+_BY_GROUP = """SELECT id, key FROM (
+    SELECT id, key, start, min(start) OVER same AS first, first_value(id) OVER (same ORDER BY start, id) AS first_id
+    FROM runs WHERE wanted WINDOW same AS (PARTITION BY key)
+) ORDER BY first, first_id, start, id"""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a run stands in its group: its number, from 0 in order of start, and how much better it did than the mean;
+    None where it has no reward, or nobody to be compared with."""
+
+    number: int
+    of: int
+    advantage: float | None = None
+
+
+def summary_pages(store: AnyStore) -> Iterator[list[TrajectorySummary]]:
+    """The summaries of all runs, some at a time, the newest first. Raises StoreError."""
+    before: tuple[int, str] | None = None
+    while page := store.recorded_ids(limit=_IDS_OF_PAGE, before=before):
+        before = page[-1]
+        for start in range(0, len(page), _RUNS_OF_PAGE):
+            yield store.summaries(ids=[id for _, id in page[start : start + _RUNS_OF_PAGE]])
+
+
+class RunIndex:
+    """The runs of a store at one time; `count` of them match the filter. Use it as a context manager, or close it."""
+
+    def __init__(self, store: AnyStore, wanted: RunFilter) -> None:
+        self._table = sqlite3.connect("")  # a temporary file, which only SQLite knows of
+        self._table.execute("PRAGMA journal_mode = OFF")
+        self._table.executescript(_TABLES)
+        for runs in summary_pages(store):
+            rows = [(run.id, run.group, run.start_ns, wanted.matches(run), trajectory_reward(run)) for run in runs]
+            self._table.executemany("INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?, ?)", rows)
+        [(self.count,)] = self._table.execute("SELECT count(*) FROM runs WHERE wanted")
+
+    def __enter__(self) -> RunIndex:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Removes the file."""
+        self._table.close()
+
+    def groups(self) -> Iterator[tuple[str, Iterator[str]]]:
+        """The key of each group with the ids of those of its runs that match, in order of start; the groups in the
+        order in which they began."""
+        for key, rows in groupby(self._table.execute(_BY_GROUP), key=lambda row: row[1]):
+            yield key, (id for id, _ in rows)
+
+    def ids(self) -> Iterator[str]:
+        """The runs that match, the oldest first."""
+        return (id for (id,) in self._table.execute("SELECT id FROM runs WHERE wanted ORDER BY start, id"))
+
+    def number_groups(self) -> None:
+        """Finds what `places` tells; all runs are compared, those too that do not match."""
+        insert = self._table.execute
+        ordered = insert("SELECT key, id, reward FROM runs ORDER BY key, start, id")
+        for key, members in groupby(ordered, key=lambda row: row[0]):
+            rewards: array[float] = array("d")
+            count = 0
+            for _, id, reward in members:
+                insert("INSERT INTO numbers VALUES (?, ?)", [id, count])
+                count += 1
+                if reward is not None:
+                    rewards.append(reward)
+            if count > 1:
+                mean = statistics.fmean(rewards) if len(rewards) > 1 else None
+                insert("INSERT INTO groups VALUES (?, ?, ?)", [key, count, mean])
+
+    def places(self, ids: list[str]) -> dict[str, Place]:
+        """Of those of these runs that are in a group of two or more."""
+        named = ", ".join("?" * len(ids))
+        rows = self._table.execute(f"{_PLACES} WHERE id IN ({named})", ids)
+        return {id: Place(number, of, advantage) for id, number, of, advantage in rows}
+
+
+def batched(ids: Iterable[str], size: int) -> Iterator[list[str]]:
+    """Lists of so many; the last may be shorter."""
+    rest = iter(ids)
+    while part := list(islice(rest, size)):
+        yield part

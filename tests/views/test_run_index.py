@@ -1,0 +1,126 @@
+"""What looks through all runs holds a page of them at a time, however many there are."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from langfuse_server import langfuse_server
+from recorded_runs import recorded_group
+
+from arttrace.capture.base.langfuse_project import Connection
+from arttrace.formats.datasets.forms import Form
+from arttrace.records.record import Record
+from arttrace.records.reward import Reward
+from arttrace.records.trajectory import Trajectory
+from arttrace.store import Store, TrajectorySummary
+from arttrace.store.rows.prefixes import RecentInputs
+from arttrace.system.paths import DataDir
+from arttrace.views import run_index
+from arttrace.views.datasets import selection
+from arttrace.views.datasets.selection import Selection, Written, selected_rows
+from arttrace.views.langfuse import push as pushing
+from arttrace.views.langfuse.client import Client
+from arttrace.views.langfuse.push import push
+from arttrace.views.langfuse.state import SentRuns
+from arttrace.views.run_filter import RunFilter
+from arttrace.views.run_index import RunIndex
+
+GROUPS, MEMBERS, PAGE = 12, 3, 4
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    given: list[Record] = []
+    for number in range(GROUPS):
+        given += recorded_group(f"g{number:02}", [float(member) for member in range(MEMBERS)])
+    with Store.open(DataDir(tmp_path / "data"), create=True) as store:
+        store.append(given)
+        yield store
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_index, "_IDS_OF_PAGE", 7)
+    monkeypatch.setattr(run_index, "_RUNS_OF_PAGE", PAGE)
+    monkeypatch.setattr(selection, "_RUNS_AT_ONCE", PAGE)
+    monkeypatch.setattr(pushing, "_RUNS_AT_ONCE", PAGE)
+
+
+def alive(kind: type) -> int:
+    return sum(1 for one in gc.get_objects() if type(one) is kind)
+
+
+@pytest.mark.parametrize("form", [Form.TRL_SFT, Form.TRL_PREFERENCE])
+def test_writing_rows_holds_few_runs(store: Store, form: Form) -> None:
+    gc.collect()
+    before = alive(Trajectory), alive(TrajectorySummary)
+    rows, most = 0, [0, 0]
+    for _ in selected_rows(store, Selection(form=form), Written()):
+        rows += 1
+        most = [
+            max(most[0], alive(Trajectory) - before[0]),
+            max(most[1], alive(TrajectorySummary) - before[1]),
+        ]
+    assert rows >= GROUPS
+    assert 0 < most[0] <= PAGE + MEMBERS, "a part, which a whole group may end"
+    assert most[1] <= PAGE
+
+
+def test_a_push_holds_few_runs(store: Store) -> None:
+    gc.collect()
+    before, most = alive(TrajectorySummary), 0
+
+    def progress(done: int, total: int) -> None:
+        nonlocal most
+        most = max(most, alive(TrajectorySummary) - before)
+
+    with langfuse_server() as server:
+        connection = Connection.resolve(server.environ())
+        with Client(connection) as client:
+            pushed = push(store, client, connection, SentRuns(store.data, connection), progress=progress)
+    assert pushed.runs == GROUPS * MEMBERS
+    assert 0 < most <= PAGE
+
+
+def test_groups_are_whole_and_in_order_and_places_are_those_of_the_group(store: Store) -> None:
+    every = sorted(store.summaries(), key=lambda run: (run.start_ns, run.id))
+    expected: dict[str, list[str]] = {}
+    for run in every:
+        expected.setdefault(run.group, []).append(run.id)
+    with RunIndex(store, RunFilter()) as runs:
+        assert [(key, list(ids)) for key, ids in runs.groups()] == list(expected.items())
+        assert list(runs.ids()) == [run.id for run in every]
+        runs.number_groups()
+        places = runs.places([run.id for run in every])
+    assert [(one.number, one.of, one.advantage) for one in (places[id] for id in expected["g00"])] == [
+        (0, 3, -1.0),
+        (1, 3, 0.0),
+        (2, 3, 1.0),
+    ]
+
+
+def test_what_does_not_match_is_compared_with_and_not_counted(store: Store) -> None:
+    with RunIndex(store, RunFilter(reward=">1.5")) as runs:
+        runs.number_groups()
+        assert runs.count == GROUPS
+        assert {one.advantage for one in runs.places(list(runs.ids())).values()} == {1.0}
+
+
+def test_runs_are_found_by_the_ids_that_they_were_recorded_under(store: Store) -> None:
+    pages = list(run_index.summary_pages(store))
+    assert max(map(len, pages)) <= PAGE
+    assert sorted(run.id for page in pages for run in page) == sorted(run.id for run in store.summaries())
+    one = pages[0][0]
+    assert store.summaries(ids=[one.id, "nobody"]) == [one]
+    store.append([Reward(id="late", trajectory_id=one.id, value=0.5, time_ns=9)])
+    assert len(store.summaries(ids=[one.id])[0].rewards) == len(one.rewards) + 1
+
+
+def test_short_inputs_of_many_runs_are_not_all_remembered() -> None:
+    recent = RecentInputs(1)
+    for number in range(100_000):
+        recent.remember(f"{number:032x}", f'[{{"role":"user","content":"{number}"}}]', 0, number)
+    assert len(recent._of_trace) < 50_000
