@@ -9,13 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from opentelemetry.instrumentation.utils import suppress_instrumentation
-
 from arttrace.rewards.judge_answer import ANSWER_FORMAT, TrajectoryScore, read_answer
 from arttrace.rewards.judge_errors import judge_error, may_pass, retry_after_s, short_cause
 from arttrace.rewards.judge_prompt import MAX_CHARS, judge_prompt
 from arttrace.rewards.transcript import Transcript
 from arttrace.system.errors import JudgeError
+from arttrace.system.suppression import suppress_instrumentation
 
 ATTEMPTS = 4
 """How often a judge is asked at most for one group, after failures that may pass and answers that cannot be used."""

@@ -12,13 +12,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from opentelemetry.instrumentation.utils import suppress_instrumentation
-
 from arttrace.capture.base.guard import Guard, logger
 from arttrace.capture.base.receiver import Receiver
 from arttrace.capture.export.shipping.delivery import Delivered, Delivery, NotNow, ShippingLock, sizes, undelivered
 from arttrace.capture.export.shipping.otlp_client import OtlpClient
 from arttrace.system import native_threads
+from arttrace.system.suppression import suppress_instrumentation
 
 _GATHER_S = 0.2  # what comes within this time goes out together
 _LOOK_S = 1.0  # how often to look for what other processes wrote, and for the lock
