@@ -5,13 +5,15 @@
 
 Sections are independent: each runs in a process of its own within its time budget, prints its table row by row, and
 leaves it in --out as SECTION.txt even where it is stopped. A library that is missing is said in the table and ends
-nothing. Models have random weights in real shapes; no network is needed. With --cpu everything runs at toy size, which
-proves the programs, not the speed.
+nothing; bundles of libraries that lie in --bundles (benchmarks/card/bundle.py makes them) are unpacked and used. Models
+have random weights in real shapes, or are trained from scratch; no network is needed. With --cpu everything runs at toy
+size, which proves the programs, not the speed.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -20,9 +22,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(ROOT)  # a machine with a GPU may hold the clone alone, with nothing installed from it
 
+from benchmarks.card.bundle import FOLDER, PYTHON, unpack  # noqa: E402
 from benchmarks.card.frame import Config, run_here, run_section  # noqa: E402
 from benchmarks.card.sections import SECTIONS  # noqa: E402
 
+UNPACKED = Path(tempfile.gettempdir()) / "arttrace-card-bundles"
+"""Where bundles are unpacked: they stay for the next call, which may bring others."""
 TAU_BENCH = ROOT.parent / "shared" / "data" / "tau-bench-gpt-4o-airline.json.gz"
 
 
@@ -40,6 +45,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("gpu-results"), help="where tables go (default gpu-results)")
     parser.add_argument("--tau-bench", type=Path, default=TAU_BENCH, metavar="FILE", help="the runs, if they are there")
+    parser.add_argument("--bundles", type=Path, default=ROOT / FOLDER, metavar="DIR", help=f"default {FOLDER}")
     parser.add_argument("--here", nargs=2, metavar=("SCRATCH", "SECONDS"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     out = given.out.resolve()
@@ -56,6 +62,9 @@ def main() -> None:
         )
         run_here(chosen[0], config)
         return
+    fits = "{}.{}".format(*sys.version_info) == PYTHON
+    if fits and (sites := unpack(given.bundles, UNPACKED)):
+        os.environ["PYTHONPATH"] = os.pathsep.join([*map(str, sites), os.environ.get("PYTHONPATH", "")])
     passed_on = ["--out", str(out), "--tau-bench", str(given.tau_bench.resolve())]
     passed_on += ["--cpu"] * given.cpu + ["--quick"] * given.quick
     sound = True

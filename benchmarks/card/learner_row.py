@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import trainer.learner  # noqa: F401  (sets how threads wait, before torch is loaded)
+from benchmarks.card.bundle import remedy
 from benchmarks.card.shapes import SHAPES
 from benchmarks.learner_cases import Call, samples_of, synthetic, tau_bench
 
@@ -27,6 +28,7 @@ SEED = 7
 KERNELS: dict[str, Any] = {"tree, varlen": "varlen", "tree, block by block": "blockwise"}
 """Layouts that differ in the kernel of attention alone."""
 NEEDS = {"stock TRL": ("trl", "datasets"), "TRL's tree": ("trl",), "Unsloth": ("unsloth", "trl", "datasets")}
+BUNDLE_OF = {"trl": "trl", "datasets": "trl", "unsloth": "unsloth"}
 LAYOUTS = {
     "tree": "packed engine as it is: the prefix tree; on CUDA by FlexAttention",
     "tree, varlen": "the same by FlashAttention of many lengths over gathered paths",
@@ -257,7 +259,7 @@ def main() -> None:
     given = json.loads(sys.argv[1])
     row = Row(**{**given, "case": tuple(given["case"])})
     if absent := [name for name in NEEDS.get(row.layout, ()) if importlib.util.find_spec(name) is None]:
-        print(json.dumps({"missing": f"not installed: {', '.join(absent)}"}))
+        print(json.dumps({"missing": "; ".join(dict.fromkeys(remedy(BUNDLE_OF[name]) for name in absent))}))
     elif row.layout == "TRL's tree":
         print(json.dumps({"missing": "not measured: a part of TRL 1.16's asynchronous trainer, not driven here"}))
     else:

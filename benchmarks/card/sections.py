@@ -7,5 +7,7 @@ from benchmarks.card.frame import Section
 SECTIONS = (
     Section("a", "learner", "one step of the learner, in several layouts", budget_s=600),
     Section("b", "publish", "from a step's end to the first token of the new version", budget_s=600),
+    Section("d", "loop", "the whole loop: a model made on the spot gets better", budget_s=600),
+    Section("c", "sleeping", "an engine that sleeps beside the learner", budget_s=400),
     Section("e", "agreement", "log-probabilities of engine and learner, and what the gate makes of them", budget_s=600),
 )

@@ -71,6 +71,30 @@ def test_section_e_catches_every_version_that_was_left_behind_and_refuses_no_oth
     assert float(mean) <= float(high) <= float(most) < 1e-4
 
 
+def test_section_d_makes_a_model_that_gets_better_with_what_a_card_has(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT)
+    lines = run(tmp_path / "out", "--quick", section="d", PYTHONPATH=str(tmp_path))
+    row = next(line for line in lines if line.startswith("plain torch sampler")).removeprefix("plain torch sampler")
+    rewards, _before, _after, steps, rollout, step, _publish, engine, learner = row.split()
+    first, last = map(float, rewards.split(">"))
+    assert last > first + 0.1
+    assert steps == "10"
+    assert min(float(rollout), float(step)) > 0
+    assert all(0 <= int(share.removesuffix("%")) <= 100 for share in (engine, learner))
+    for name in ("client", "vllm"):
+        assert f"with vLLM: needs bundle {name}, made by `python benchmarks/card/bundle.py {name}`" in lines
+
+
+def test_section_c_scores_as_before_once_the_engine_woke(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT)
+    lines = run(tmp_path / "out", "--quick", section="c", PYTHONPATH=str(tmp_path))
+    name, *numbers = next(line for line in lines if line.startswith("plain torch sampler")).rsplit(maxsplit=6)
+    assert name == "plain torch sampler"
+    assert numbers[:2] == ["-", "-"], "there is no card whose memory could come back"
+    assert float(numbers[-1]) < 1e-6
+    assert "vLLM: needs bundle vllm, made by `python benchmarks/card/bundle.py vllm`" in lines
+
+
 @pytest.mark.full
 def test_section_a_names_the_rivals_that_are_missing_and_measures_those_that_are_there(tmp_path: Path) -> None:
     lines = run(tmp_path)

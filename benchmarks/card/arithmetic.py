@@ -1,0 +1,134 @@
+"""A task that a model can be taught on the spot and then has something left to learn: the sum of two numbers.
+
+The base model is made from right demonstrations first, and then from such as are wrong in `NOISE` of all cases. So it
+knows sums and answers wrongly all the same; a reward for right answers is all that tells it which of its answers to
+give.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.card.shapes import Shape, make_model
+
+ROOT = Path(__file__).resolve().parents[2]
+NOISE = 0.6
+_SPOILT = 40
+"""Steps on noisy demonstrations: enough for the model to err as they do, too few to forget."""
+_TOY = Shape("toy, 0.2 M", 64, 256, 2, 4, 2, 16, 320)
+_CARD = Shape("Qwen3 shape, 113 M", 1024, 4096, 8, 16, 4, 64, 320)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Sums of numbers below `below`. All prompts have one length, and so have all answers."""
+
+    below: int
+    end: int
+    tokenizer: Any
+
+    @property
+    def longest(self) -> int:
+        """Tokens of an answer, its end included."""
+        return len(self.answer((0, 0))) + 1
+
+    def scenarios(self, *, held_out: bool) -> list[tuple[int, int]]:
+        """Pairs of numbers: one in five is held out, always the same."""
+        pairs = [(one, other) for one in range(self.below) for other in range(self.below)]
+        random.Random(11).shuffle(pairs)
+        cut = len(pairs) // 5
+        return pairs[:cut] if held_out else pairs[cut:]
+
+    def question(self, pair: tuple[int, int]) -> str:
+        """What the user says."""
+        digits = len(str(self.below - 1))
+        return f"{pair[0]:0{digits}d}+{pair[1]:0{digits}d}"
+
+    def prompt(self, pair: tuple[int, int]) -> list[int]:
+        """Its tokens in the chat template."""
+        messages = [{"role": "user", "content": self.question(pair)}]
+        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+    def answer(self, pair: tuple[int, int]) -> str:
+        """The right one."""
+        return f"{sum(pair):0{len(str(2 * self.below - 2))}d}"
+
+    def tokens(self, answer: str) -> list[int]:
+        """Of an answer, its end included."""
+        return [*self.tokenizer(answer, add_special_tokens=False)["input_ids"], self.end]
+
+    def reward(self, pair: tuple[int, int], answer: str) -> float:
+        """1 for the right sum."""
+        return float(answer.strip() == self.answer(pair))
+
+
+def make_base(folder: Path, device: str, seconds: float) -> tuple[Path, Task, dict[str, float]]:
+    """A model trained from scratch on noisy sums until it knows them and errs as they do, or time is up.
+
+    Returns its directory, the task, and what the training came to."""
+    sys.path.append(str(ROOT / "tests" / "support"))
+    from tiny_model import make_base_model
+    from transformers import AutoTokenizer
+
+    shape = _TOY if device == "cpu" else _CARD
+    directory = make_model(shape, folder / "base", device)
+    for file in make_base_model(folder / "tokenizer").glob("*token*"):
+        shutil.copy(file, directory)
+    for file in (folder / "tokenizer").glob("*.jinja"):
+        shutil.copy(file, directory)
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    task = Task(5 if device == "cpu" else 100, tokenizer.eos_token_id, tokenizer)
+    return directory, task, _teach(directory, task, device, seconds)
+
+
+def _teach(directory: Path, task: Task, device: str, seconds: float) -> dict[str, float]:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(3)
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3 if device == "cpu" else 5e-4, weight_decay=0.01)
+    pairs = task.scenarios(held_out=True) + task.scenarios(held_out=False)
+    prompts = torch.tensor([task.prompt(pair) for pair in pairs], device=device)
+    right = torch.tensor([task.tokens(task.answer(pair)) for pair in pairs], device=device)
+    before, batch = prompts.shape[1], 50 if device == "cpu" else 512
+    drawn = random.Random(5)
+    began, steps, known, spoilt = time.monotonic(), 0, 0.0, 0
+    while spoilt < _SPOILT and time.monotonic() - began < seconds:
+        noise = NOISE if known >= 0.95 else 0.0
+        chosen = [drawn.randrange(len(pairs)) for _ in range(batch)]
+        answers = [drawn.randrange(len(pairs)) if drawn.random() < noise else one for one in chosen]
+        ids = torch.cat([prompts[chosen], right[answers]], 1)
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+            logits = model(input_ids=ids[:, :-1]).logits[:, before - 1 :]
+        loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), ids[:, before:].flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        steps += 1
+        spoilt += noise > 0
+        if not spoilt and steps % 20 == 0:
+            known = _known(model, prompts[:500], right[:500])
+    known = _known(model, prompts[:500], right[:500])
+    model.to(torch.bfloat16 if device == "cuda" else torch.float32).save_pretrained(directory)
+    count = sum(weights.numel() for weights in model.parameters())
+    return {"parameters": count, "steps": steps, "seconds": time.monotonic() - began, "known": known}
+
+
+def _known(model: Any, prompts: Any, right: Any) -> float:
+    """The share of questions whose right answer is the likeliest at each of its tokens."""
+    import torch
+
+    with torch.no_grad():
+        ids = torch.cat([prompts, right], 1)
+        guessed = model(input_ids=ids[:, :-1]).logits[:, prompts.shape[1] - 1 :].argmax(-1)
+    return float((guessed == right).all(1).float().mean())

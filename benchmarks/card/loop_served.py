@@ -1,0 +1,97 @@
+"""Section d as a user runs it: `arttrace serve` with vLLM, recorded runs, the store, published versions.
+
+Each run is one request to a base URL of its own and ends with its reward, as an agent in any language does it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.card.arithmetic import Task
+from benchmarks.card.frame import Config, Table
+from benchmarks.card.loop import Pair, Plan, Took, in_threads, learner_config, rise
+
+POLICY = "policy"
+_AT_ONCE = 64
+
+
+def with_vllm(config: Config, table: Table, base: Path, task: Task, plan: Plan) -> None:
+    """A row of the table: the same plan over HTTP."""
+    import httpx
+
+    from arttrace.store.server.owner import hold_store
+    from arttrace.system.paths import DataDir
+    from arttrace.trajectories.groups import group_trajectories
+    from trainer.grpo.trainer import PolicyTrainer
+    from trainer.learner import make_learner
+    from trainer.policies.checkpoints import Checkpoints
+    from trainer.serving import start_serving
+    from trainer.step.phases import Clock, Phase
+
+    data = DataDir(config.scratch / "served")
+    options = ["--max-model-len=128", "--vllm-arg=--max-lora-rank=16"]
+    options += [] if config.toy else ["--engine-memory-share=0.4"]
+    pairs, drawn, took = task.scenarios(held_out=False), random.Random(1), Took()
+    asked = (task.scenarios(held_out=True) * (plan.asked // 20 + 1))[: plan.asked]
+    learner = make_learner(base, learner_config(config, plan))
+    checkpoints = Checkpoints(data.policies, POLICY)
+    with (
+        start_serving(data, base, options=options) as serving,
+        hold_store(data, create=True) as store,
+        checkpoints.only_writer(),
+        httpx.Client(base_url=serving.url, timeout=300) as http,
+    ):
+        loop = PolicyTrainer(
+            policy=POLICY,
+            base_model=str(base),
+            store=store,
+            learner=learner,
+            checkpoints=checkpoints,
+            gateway=serving.client(),
+        )
+        loop.resume()
+
+        def ask(url: str, pair: Pair) -> float:
+            messages = [{"role": "user", "content": task.question(pair)}]
+            body = {"model": f"{POLICY}:latest", "messages": messages, "max_tokens": task.longest}
+            answer = http.post(f"{url}/v1/chat/completions", json=body).raise_for_status().json()
+            return task.reward(pair, answer["choices"][0]["message"]["content"] or "")
+
+        def record(one: tuple[str, str, Pair]) -> float:
+            name, group, pair = one
+            reward = ask(f"/r/{name}", pair)
+            http.post(f"/r/{name}/end", json={"reward": reward, "group": group}).raise_for_status()
+            return reward
+
+        def right() -> float:
+            return sum(in_threads(_AT_ONCE, lambda pair: ask("", pair), asked)) / len(asked)
+
+        def groups(names: Sequence[str]) -> list[Any]:
+            store.ingest_spool()
+            return group_trajectories(store.trajectories(groups=list(names)))
+
+        before = right()
+        took = Took()
+        publish = 0.0
+        means: list[float] = []
+        for number in range(plan.steps):
+            chosen = [(f"g{number}-{at}", pair) for at, pair in enumerate(drawn.sample(pairs, plan.groups))]
+            runs = [(f"{group}-{one}", group, pair) for group, pair in chosen for one in range(plan.size)]
+            rewards = took("rollout", lambda runs=runs: in_threads(_AT_ONCE, record, runs))
+            means.append(sum(rewards) / len(rewards))
+            found = took("store", lambda chosen=chosen: groups([name for name, _ in chosen]))
+            clock = Clock()
+            done = took("whole", lambda found=found, clock=clock: loop.train(found, clock))
+            if done is not None:
+                took.phases["step"] = took.phases.get("step", 0.0) + done.metrics.get(f"{Phase.STEP}_s", 0.0)
+                publish += done.metrics.get(f"{Phase.PUBLISH}_s", 0.0)
+            if config.left_s < 60:
+                table.note(f"stopped after {number + 1} steps for want of time")
+                break
+        took.phases["publish"] = publish
+        cells = took.cells()
+        shares = (rise(means), f"{before:.1%}", f"{right():.1%}")
+        table.add("vLLM, recorded runs", *shares, checkpoints.latest() or 0, *cells)
