@@ -26,7 +26,7 @@ from arttrace.records.reward import Reward
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
 from arttrace.views.langfuse.client import Client
-from arttrace.views.langfuse.pull import Query, pull
+from arttrace.views.langfuse.pull import TraceQuery, pull
 from arttrace.views.langfuse.push import push
 from arttrace.views.langfuse.state import PullCursor, SentRuns
 
@@ -55,7 +55,9 @@ def main() -> None:
                 store, client, connection, SentRuns(data, connection)
             ))  # fmt: skip
         with Store.open(other, create=True) as store, Client(connection) as client:
-            _measure("pull", spans, lambda: pull(store, client, Query(), PullCursor(other, connection, Query().id)))
+            _measure(
+                "pull", spans, lambda: pull(store, client, TraceQuery(), PullCursor(other, connection, TraceQuery().id))
+            )
 
 
 def _measure(what: str, spans: int, work: Callable[[], object]) -> None:

@@ -31,7 +31,7 @@ from arttrace.formats.sdks.langfuse_live import formed
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
 from arttrace.views.langfuse.client import Client
-from arttrace.views.langfuse.pull import Pulled, Query, pull
+from arttrace.views.langfuse.pull import Pulled, TraceQuery, pull
 from arttrace.views.langfuse.push import push
 from arttrace.views.langfuse.state import PullCursor, SentRuns
 from arttrace.views.run_filter import RunFilter
@@ -87,7 +87,11 @@ def main() -> None:
         with Store.open(data, create=True) as store, Client(connection) as client:
             tell = _Tell("pull", given.observations)
             done = pull(
-                store, client, Query(), PullCursor(data, connection, "q"), progress=lambda now: tell(now.observations)
+                store,
+                client,
+                TraceQuery(),
+                PullCursor(data, connection, "q"),
+                progress=lambda now: tell(now.observations),
             )
             _check(done, given.observations)
             began = time.perf_counter()

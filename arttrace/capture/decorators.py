@@ -19,7 +19,7 @@ from arttrace.capture.base.settings import content_mode
 from arttrace.capture.context import program
 from arttrace.capture.context.flow import current_flow
 from arttrace.capture.context.generators import (
-    Step,
+    ScopeStep,
     close,
     drive_async_generator,
     drive_coroutine,
@@ -177,7 +177,7 @@ class ScopeDecorator:
             scope = start(wrapped, args, kwargs)
             try:
                 answer = recorded_answer(scope)
-                with Step(scope):
+                with ScopeStep(scope):
                     result = wrapped(*args, **kwargs) if answer is None else answer()
             except BaseException as error:
                 close(scope, error)

@@ -123,8 +123,8 @@ class _Reader:
         self._source = source
         self._found = found
         self._exchanges = Exchanges(source)
-        self._claude = claude_code.Sessions()
-        self._codex = codex.Sessions()
+        self._claude = claude_code.ClaudeSessions()
+        self._codex = codex.CodexSessions()
 
     def records(self, items: Iterable[Item]) -> Iterator[Record]:
         for place, item in items:

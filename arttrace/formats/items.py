@@ -157,7 +157,7 @@ def _line_by_line(begun: bytes, file: BinaryIO) -> Iterator[bytes]:
 def _array(begun: bytes, file: BinaryIO) -> Iterator[Item]:
     """The items of an array, one after the other."""
     decoder = json.JSONDecoder()
-    text = _Text(begun, file)
+    text = _FileText(begun, file)
     number = 0
     text.at = text.held.index("[") + 1
     while True:
@@ -190,7 +190,7 @@ def _array(begun: bytes, file: BinaryIO) -> Iterator[Item]:
         yield f"item {number}", well_formed(value)
 
 
-class _Text:
+class _FileText:
     """A file's text from some place on, read as it is asked for."""
 
     def __init__(self, begun: bytes, file: BinaryIO) -> None:

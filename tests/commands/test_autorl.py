@@ -18,7 +18,7 @@ from arttrace.commands import cli
 from arttrace.commands.autorl import command as autorl_command
 from arttrace.commands.autorl import stand_in
 from arttrace.commands.autorl.report import markdown, summary
-from arttrace.commands.autorl.state import Comparison, Plan, State, policy_name
+from arttrace.commands.autorl.state import HeldOutScores, Plan, State, policy_name
 from arttrace.loop.backend import LocalBackend
 from arttrace.loop.model import TrainableModel
 from arttrace.loop.scenarios import split
@@ -236,7 +236,11 @@ def test_what_cannot_be_is_refused_first(arguments: list[str], message: str, tmp
 def test_a_name_and_a_report_of_what_was_compared() -> None:
     assert policy_name("Sort e-mails: urgent first!") == "sort-e-mails-urgent-first"
     assert policy_name("???") == "autorl"
-    compared = [Comparison("a", 0.2, 0.8, "x | y"), Comparison("b", 0.5, 0.5), Comparison("c", None, None, "no judge")]
+    compared = [
+        HeldOutScores("a", 0.2, 0.8, "x | y"),
+        HeldOutScores("b", 0.5, 0.5),
+        HeldOutScores("c", None, None, "no judge"),
+    ]
     assert summary(compared) == (
         "held out, 2 scenarios: mean score 0.350 before, 0.650 after; 1 better, 0 worse, 1 equal"
     )

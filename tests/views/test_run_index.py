@@ -20,7 +20,7 @@ from arttrace.store.rows.prefixes import RecentInputs
 from arttrace.system.paths import DataDir
 from arttrace.views import run_index
 from arttrace.views.datasets import selection
-from arttrace.views.datasets.selection import Selection, Written, selected_rows
+from arttrace.views.datasets.selection import DatasetSelection, Written, selected_rows
 from arttrace.views.langfuse import push as pushing
 from arttrace.views.langfuse.client import Client
 from arttrace.views.langfuse.push import push
@@ -58,7 +58,7 @@ def test_writing_rows_holds_few_runs(store: Store, form: Form) -> None:
     gc.collect()
     before = alive(Trajectory), alive(TrajectorySummary)
     rows, most = 0, [0, 0]
-    for _ in selected_rows(store, Selection(form=form), Written()):
+    for _ in selected_rows(store, DatasetSelection(form=form), Written()):
         rows += 1
         most = [
             max(most[0], alive(Trajectory) - before[0]),

@@ -25,7 +25,7 @@ from arttrace.trajectories.groups import REPLAY_OF
 from arttrace.views.run_filter import group_keys
 from trainer.policies.checkpoints import Checkpoints
 from trainer.rollouts.admission import Admission
-from trainer.rollouts.replay import OnMissing, ReplayPlan, Scenario, plan_replay, same_entry
+from trainer.rollouts.replay import OnMissing, RecordedInput, ReplayPlan, plan_replay, same_entry
 from trainer.rollouts.report import Outcome, Report, report_of
 from trainer.rollouts.workers import RolloutWorkers
 from trainer.serving import GatewayClient, find_serving
@@ -116,7 +116,7 @@ def command(
             raise click.UsageError("--input takes the place of recorded runs: leave out what chooses among them")
         if entry is None:
             raise click.UsageError("--input needs --entry")
-        plan = ReplayPlan(tuple(Scenario(entry, arguments) for arguments in _read_inputs(file)))
+        plan = ReplayPlan(tuple(RecordedInput(entry, arguments) for arguments in _read_inputs(file)))
     else:
         with open_store(data) as store:
             plan = plan_replay(
@@ -214,7 +214,7 @@ def _admission(data: DataDir, environment: dict[str, str]) -> Admission | None:
 def _run(
     data: DataDir,
     entry: str,
-    jobs: Sequence[tuple[Scenario, RolloutJob]],
+    jobs: Sequence[tuple[RecordedInput, RolloutJob]],
     environment: dict[str, str],
     concurrency: int,
     timeout_s: float,

@@ -17,7 +17,7 @@ _RETRY_S = 2
 
 
 @dataclass(slots=True)
-class Admission:
+class AdmittedRequest:
     """What one request and its answer hold inside."""
 
     gate: Gate
@@ -98,12 +98,12 @@ class Gate:
         return not self.passed
 
     @contextmanager
-    def entered(self) -> Iterator[Admission]:
+    def entered(self) -> Iterator[AdmittedRequest]:
         """A request is inside. Raises Refusal (503) when too many are."""
         if self.inside >= self.max_requests:
             raise _too_much(f"{self.inside} requests are being answered, which is the bound")
         self.inside += 1
-        place = Admission(self)
+        place = AdmittedRequest(self)
         try:
             yield place
         finally:

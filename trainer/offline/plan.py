@@ -14,7 +14,7 @@ from arttrace.records.trajectory import Trajectory
 from arttrace.rewards.selection import equal_groups, good_runs, preferences
 from arttrace.system.errors import TrainingError
 from arttrace.trajectories.conversations import Conversation, conversations, main_conversation
-from trainer.offline.render import Example, Unprovable, render, shared_context
+from trainer.offline.render import TrainingExample, Unprovable, render, shared_context
 
 Method = Literal["sft", "dpo"]
 
@@ -35,8 +35,8 @@ class OfflinePlan:
     """
 
     method: Method
-    sft: tuple[Example, ...] = ()
-    dpo: tuple[tuple[Example, Example], ...] = ()
+    sft: tuple[TrainingExample, ...] = ()
+    dpo: tuple[tuple[TrainingExample, TrainingExample], ...] = ()
     consumed: tuple[Consumed, ...] = ()
     groups: int = 0
     groups_equal: int = 0
@@ -64,7 +64,7 @@ def plan_sft(
     fits = _Fits(max_length, max_positions)
     chosen = good_runs(groups, min_reward=min_reward)
     dropped: Counter[str] = Counter()
-    examples: list[Example] = []
+    examples: list[TrainingExample] = []
     consumed: list[Trajectory] = []
     tell = progress(len(chosen.runs)) if progress else None
     for number, run in enumerate(chosen.runs, 1):
@@ -101,7 +101,7 @@ def plan_dpo(
     fits = _Fits(max_length, max_positions)
     chosen = preferences(groups, min_gap=min_gap)
     dropped: Counter[str] = Counter()
-    pairs: list[tuple[Example, Example]] = []
+    pairs: list[tuple[TrainingExample, TrainingExample]] = []
     consumed: list[Trajectory] = []
     tell = progress(2 * len(chosen.pairs)) if progress else None
     for number, (better, worse) in enumerate(chosen.pairs, 1):
@@ -169,7 +169,7 @@ class _Fits:
         return ""
 
 
-def _rendered(conversation: Conversation, tokenizer: Any, fits: _Fits, dropped: Counter[str]) -> list[Example]:
+def _rendered(conversation: Conversation, tokenizer: Any, fits: _Fits, dropped: Counter[str]) -> list[TrainingExample]:
     try:
         examples = render(conversation, tokenizer)
     except Unprovable as reason:

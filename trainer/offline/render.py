@@ -16,7 +16,7 @@ from arttrace.trajectories.conversations import ChatMessage, Conversation, said,
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class TrainingExample:
     """Token ids of shape (T,), and `learned` of shape (T,): whether each is part of an answer to be learned."""
 
     token_ids: tuple[int, ...]
@@ -27,7 +27,7 @@ class Unprovable(Exception):
     """The tokens of an answer cannot be determined for certain; the message says why."""
 
 
-def render(conversation: Conversation, tokenizer: Any) -> list[Example]:
+def render(conversation: Conversation, tokenizer: Any) -> list[TrainingExample]:
     """One example for the whole conversation; or, where the template renders earlier messages differently once more
     follow (as those that drop old reasoning do), one for each answer behind what the model saw then.
 
@@ -58,7 +58,7 @@ def render(conversation: Conversation, tokenizer: Any) -> list[Example]:
     ]
 
 
-def shared_context(left: Example, right: Example) -> int:
+def shared_context(left: TrainingExample, right: TrainingExample) -> int:
     """How many tokens two examples have in common before the first that either learns."""
     bound = min(left.learned.index(True), right.learned.index(True))
     return next((at for at in range(bound) if left.token_ids[at] != right.token_ids[at]), bound)
@@ -69,7 +69,7 @@ def _text(tokenizer: Any, chat: Sequence[ChatMessage], tools: Any, *, asked: boo
     return text
 
 
-def _example(tokenizer: Any, text: str, spans: Sequence[tuple[int, int]]) -> Example:
+def _example(tokenizer: Any, text: str, spans: Sequence[tuple[int, int]]) -> TrainingExample:
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
     starts: dict[int, int] = {}
@@ -88,4 +88,4 @@ def _example(tokenizer: Any, text: str, spans: Sequence[tuple[int, int]]) -> Exa
         if tokenizer.decode(ids[first : last + 1], clean_up_tokenization_spaces=False) != text[begin:end]:
             raise Unprovable(NotTrained.TOKENS_DIFFER)
         learned[first : last + 1] = [True] * (last + 1 - first)
-    return Example(tuple(ids), tuple(learned))
+    return TrainingExample(tuple(ids), tuple(learned))

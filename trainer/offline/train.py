@@ -20,7 +20,7 @@ from trainer.learner.machine.memory import is_out_of_memory
 from trainer.learner.policy_model import fitted_to_machine, load_policy, make_optimizer, trainable
 from trainer.learner.state import load_state, save_adapter, save_rest
 from trainer.offline.plan import OfflinePlan, Tell
-from trainer.offline.render import Example, shared_context
+from trainer.offline.render import TrainingExample, shared_context
 from trainer.offline.torch_head import use_where_triton_is_missing
 from trainer.output.quiet import import_trl, quiet
 
@@ -205,11 +205,11 @@ class _Keeper(TrainerCallback):  # type: ignore[misc]
                 self.accuracies.append(float(logs["rewards/accuracies"]))
 
 
-def _labels(example: Example) -> list[int]:
+def _labels(example: TrainingExample) -> list[int]:
     return [id if learned else -100 for id, learned in zip(example.token_ids, example.learned, strict=True)]
 
 
-def _pair(chosen: Example, rejected: Example) -> dict[str, list[int]]:
+def _pair(chosen: TrainingExample, rejected: TrainingExample) -> dict[str, list[int]]:
     shared = shared_context(chosen, rejected)
     return {
         "prompt_ids": list(chosen.token_ids[:shared]),

@@ -28,7 +28,7 @@ _MODEL_CALLS = semconv.CALL_OPERATIONS
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class RecordedInput:
     """One recorded input. `group` is the key that its runs share, None for the one that they have by themselves."""
 
     entry: str
@@ -56,7 +56,7 @@ class ReplayPlan:
     """What is to be run. `refused` counts recorded runs by why they cannot be; `same` are those whose input is that of
     another one that was taken."""
 
-    scenarios: tuple[Scenario, ...] = ()
+    scenarios: tuple[RecordedInput, ...] = ()
     refused: dict[str, int] = field(default_factory=dict)
     same: int = 0
 
@@ -93,7 +93,7 @@ def plan_replay(
     by the first. With `tools` the tools are answered from the record, and a call beyond it is run ("live") or fails
     ("error").
     """
-    scenarios: list[Scenario] = []
+    scenarios: list[RecordedInput] = []
     refused: Counter[str] = Counter()
     seen: set[tuple[str, bytes]] = set()
     sources: dict[str, str] = {}
@@ -113,7 +113,7 @@ def plan_replay(
             continue
         seen.add(input_)
         scenarios.append(
-            Scenario(
+            RecordedInput(
                 entry=entry or sources.setdefault(trajectory.entry_name or trajectory.entry, _entry(trajectory)),
                 arguments=trajectory.arguments,
                 group=key,

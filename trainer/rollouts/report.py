@@ -12,7 +12,7 @@ from arttrace.records.trajectory import Trajectory
 from arttrace.store.rows.summary import summarise
 from arttrace.system.errors import ArttraceError, RolloutError
 from arttrace.system.paths import DataDir
-from trainer.rollouts.replay import Scenario
+from trainer.rollouts.replay import RecordedInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Outcome:
     trained_tokens: int = 0
 
     @classmethod
-    def of(cls, scenario: Scenario, result: RolloutResult, kept: Trajectory | None) -> Outcome:
+    def of(cls, scenario: RecordedInput, result: RolloutResult, kept: Trajectory | None) -> Outcome:
         """From what the worker said, and what the store holds."""
         if kept is None:
             reason = result.error or "nothing of it was captured"

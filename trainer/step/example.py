@@ -19,7 +19,7 @@ _MAX_ROWS = 100
 _MAX_CONTENT = 4000
 
 
-class Example(msgspec.Struct, frozen=True):
+class ExampleTable(msgspec.Struct, frozen=True):
     """A row for each message, in the order in which its agent saw them."""
 
     rows: tuple[tuple[str, float | None, str, float | None, str, str], ...]
@@ -35,7 +35,7 @@ class Example(msgspec.Struct, frozen=True):
         return "\n".join(f"| {line} |" for line in lines)
 
 
-def example_of(store: AnyStore, done: PolicyStep) -> Example | None:
+def example_of(store: AnyStore, done: PolicyStep) -> ExampleTable | None:
     """One run of those that a version was trained on, another place in their list for each version."""
     if not done.consumed:
         return None
@@ -43,7 +43,7 @@ def example_of(store: AnyStore, done: PolicyStep) -> Example | None:
     return example(next(iter(store.trajectories(ids=[chosen]))))
 
 
-def example(trajectory: Trajectory) -> Example:
+def example(trajectory: Trajectory) -> ExampleTable:
     """A run as a table; long contents and long runs are cut."""
     reward = trajectory_reward(trajectory)
     names = {agent.id: agent.name for agent in trajectory.agents}
@@ -55,7 +55,7 @@ def example(trajectory: Trajectory) -> Example:
         (trajectory.id, reward, names.get(agent, agent), own.get(agent), message.role, _content(message))
         for agent, message in _messages(trajectory)
     ]
-    return Example(tuple(rows[:_MAX_ROWS]))
+    return ExampleTable(tuple(rows[:_MAX_ROWS]))
 
 
 def _messages(trajectory: Trajectory) -> Iterator[tuple[str, Message]]:

@@ -14,7 +14,7 @@ from arttrace.records.policy import PolicyStep
 from arttrace.store import AnyStore
 from arttrace.system.errors import TrainingError
 from trainer.policies.checkpoints import Checkpoints
-from trainer.step.example import Example, example_of
+from trainer.step.example import ExampleTable, example_of
 from trainer.step.trackers import MLflow, TensorBoard, Tracker, Trackio, WandB
 
 
@@ -41,7 +41,7 @@ class Reporters:
         """Report to each the steps that it has not had yet; returns by name the last one reported. The `store` has the
         runs that the steps were trained on."""
         reported_to = dict(reported)
-        examples: dict[int, Example | None] = {}
+        examples: dict[int, ExampleTable | None] = {}
         for name in list(self._reporters):
             for done in steps:
                 if done.step <= reported_to.get(name, 0):
@@ -60,7 +60,7 @@ class Reporters:
         for name in list(self._reporters):
             self._safely(name, "close")
 
-    def _example(self, store: AnyStore, done: PolicyStep) -> Example | None:
+    def _example(self, store: AnyStore, done: PolicyStep) -> ExampleTable | None:
         try:
             return example_of(store, done)
         except Exception as error:  # noqa: BLE001 - numbers count without it

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from arttrace.records.policy import PolicyStep
-from trainer.step.example import COLUMNS, Example
+from trainer.step.example import COLUMNS, ExampleTable
 
 _PROJECT = "arttrace"
 _FILES = ("adapter_config.json", "adapter_model.safetensors")
@@ -24,7 +24,7 @@ _FILES = ("adapter_config.json", "adapter_model.safetensors")
 class Tracker(Protocol):
     """One place that numbers go to."""
 
-    def step(self, done: PolicyStep, adapter: Path | None, example: Example | None) -> None:
+    def step(self, done: PolicyStep, adapter: Path | None, example: ExampleTable | None) -> None:
         """The numbers of one version; `adapter` is its directory while it has weights."""
         ...
 
@@ -39,7 +39,7 @@ class TensorBoard:
 
         self._writer: Any = SummaryWriter(str(folder / "tensorboard" / policy))
 
-    def step(self, done: PolicyStep, adapter: Path | None, example: Example | None) -> None:
+    def step(self, done: PolicyStep, adapter: Path | None, example: ExampleTable | None) -> None:
         """One scalar per number, the example as text."""
         at = done.time_ns / 1e9
         for name, value in done.metrics.items():
@@ -65,7 +65,7 @@ class WandB:
             project=_PROJECT, name=policy, id=policy, resume="allow", dir=str(folder), config=dict(config)
         )
 
-    def step(self, done: PolicyStep, adapter: Path | None, example: Example | None) -> None:
+    def step(self, done: PolicyStep, adapter: Path | None, example: ExampleTable | None) -> None:
         """The numbers at their step, and the adapter's files."""
         table = {} if example is None else {"example": self._wandb.Table(columns=[*COLUMNS], data=example.cells())}
         self._run.log({**done.metrics, **table}, step=done.step)
@@ -89,7 +89,7 @@ class Trackio:
         with redirect_stdout(sys.stderr):  # it talks; stdout is for versions
             self._trackio.init(project=_PROJECT, name=policy, resume="allow", config=dict(config))
 
-    def step(self, done: PolicyStep, adapter: Path | None, example: Example | None) -> None:
+    def step(self, done: PolicyStep, adapter: Path | None, example: ExampleTable | None) -> None:
         """The numbers at their step, and the adapter's files."""
         with redirect_stdout(sys.stderr):
             table = {} if example is None else {"example": self._trackio.Table([*COLUMNS], example.cells())}
@@ -137,7 +137,7 @@ class MLflow:
         self._client.log_dict(made.info.run_id, dict(config), "config.json")
         return str(made.info.run_id)
 
-    def step(self, done: PolicyStep, adapter: Path | None, example: Example | None) -> None:
+    def step(self, done: PolicyStep, adapter: Path | None, example: ExampleTable | None) -> None:
         """The numbers at their step, the example as a table of its own, and the adapter's files."""
         at = done.time_ns // 1_000_000
         numbers = [self._entities.Metric(name, value, at, done.step) for name, value in done.metrics.items()]

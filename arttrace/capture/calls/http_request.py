@@ -56,7 +56,7 @@ def _shown_part(part: str) -> str:
     return f"{name}={SECRET}" if value.strip("=") else SECRET  # a lone text may be a key, and end in base64's "=="
 
 
-class HttpRequest:
+class OpenHttpRequest:
     """From its beginning to its one end: the answer was read, closed, dropped or cancelled, or an error was raised.
 
     It takes what a stream's tap hands on (patches/httpx.py), as a model call and its attempt do.
@@ -99,7 +99,7 @@ class HttpRequest:
         """What is sent, and where to."""
         self._url, self._request_size = url, _size(headers)
 
-    def answered(self, status: int, headers: Any = None, body: bytes | None = None) -> HttpRequest:
+    def answered(self, status: int, headers: Any = None, body: bytes | None = None) -> OpenHttpRequest:
         """Its status has come, and with a `body` all of it."""
         self._status = status
         if body is not None:

@@ -21,7 +21,7 @@ _closing = Guard("closing a scope")
 _results = Guard("recording a result")
 
 
-class Step:
+class ScopeStep:
     """Makes a scope current for one step of the user's code. Without a scope it does nothing."""
 
     __slots__ = ("_before", "_scope")
@@ -75,7 +75,7 @@ async def drive_coroutine(inner: Coroutine[Any, Any, Any], start: Callable[[], S
     scope = start()
     try:
         answer = recorded_answer(scope)
-        with Step(scope):
+        with ScopeStep(scope):
             if answer is None:
                 result = await inner
             else:
@@ -124,7 +124,7 @@ def drive_generator(
     step: Callable[[], Any] = (recorded_answer(scope, comparable=False) if library is None else None) or inner.__next__
     try:
         while True:
-            with Step(scope):
+            with ScopeStep(scope):
                 try:
                     item = step()
                 except StopIteration as stop:
@@ -135,7 +135,7 @@ def drive_generator(
             try:
                 sent = yield item
             except GeneratorExit:
-                with Step(scope):
+                with ScopeStep(scope):
                     inner.close()
                 raise
             except BaseException as thrown:  # noqa: BLE001  it goes on into the user's generator
@@ -162,7 +162,7 @@ async def drive_async_generator(
     step: Callable[[], Any] = (recorded_answer(scope, comparable=False) if library is None else None) or inner.__anext__
     try:
         while True:
-            with Step(scope):
+            with ScopeStep(scope):
                 try:
                     item = await step()
                 except StopAsyncIteration:
@@ -172,7 +172,7 @@ async def drive_async_generator(
             try:
                 sent = yield item
             except GeneratorExit:
-                with Step(scope):
+                with ScopeStep(scope):
                     await inner.aclose()
                 raise
             except BaseException as thrown:  # noqa: BLE001  it goes on into the user's generator

@@ -18,7 +18,7 @@ from opentelemetry.trace import get_current_span
 
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.calls.genai_span import FollowedCall
-from arttrace.capture.calls.http_request import HttpRequest, requesting_position
+from arttrace.capture.calls.http_request import OpenHttpRequest, requesting_position
 from arttrace.capture.patches.httpx import current_call, not_answered, taps
 from arttrace.capture.patches.otel_tracers import followed_by
 from arttrace.capture.patches.registry import patch
@@ -46,12 +46,12 @@ def install_aiohttp(module: ModuleType) -> None:
     patch(module.ClientSession, "_request", lambda request: _aiohttp_request(request, tapped))
 
 
-def _begin(method: str, url: Any, headers: Mapping[str, str]) -> HttpRequest | None:
+def _begin(method: str, url: Any, headers: Mapping[str, str]) -> OpenHttpRequest | None:
     try:
         position = None if current_call.get() is not None else requesting_position()
         if position is None or isinstance(followed_by(get_current_span()), FollowedCall):
             return None
-        begun = HttpRequest(position, method)
+        begun = OpenHttpRequest(position, method)
         begun.sent(url, headers)
         return begun
     except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
@@ -93,7 +93,7 @@ def _async_send(send: Callable[..., Any], tap: type[Any]) -> Callable[..., Any]:
     return hooked
 
 
-def _answered(begun: HttpRequest, response: Any, tap: type[Any]) -> None:
+def _answered(begun: OpenHttpRequest, response: Any, tap: type[Any]) -> None:
     with _answering:
         if response.is_stream_consumed:
             begun.answered(response.status_code, body=response.content)

@@ -17,7 +17,7 @@ import wrapt
 
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.calls import routing
-from arttrace.capture.calls.http_request import HttpRequest
+from arttrace.capture.calls.http_request import OpenHttpRequest
 from arttrace.capture.calls.model_call import ModelCall, UnrecordedCall
 from arttrace.capture.patches.httpx import Tap, Tapped, begin_plain_call, current_call, not_answered, raised, returned
 from arttrace.capture.patches.registry import patch
@@ -383,7 +383,7 @@ def _complete(reader: Any) -> None:
 def _end(reader: Any) -> Tap | None:
     """The tap of a reader that gives nothing more."""
     tap = _readers.pop(id(reader), None)
-    if tap is not None and isinstance(tap._attempt, HttpRequest):
+    if tap is not None and isinstance(tap._attempt, OpenHttpRequest):
         size = getattr(reader, "total_raw_bytes", None)
         tap._attempt.response_size = lambda: size
     return tap

@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from arttrace.commands.autorl.state import Comparison, State
+from arttrace.commands.autorl.state import HeldOutScores, State
 
 
-def summary(comparisons: Sequence[Comparison]) -> str:
+def summary(comparisons: Sequence[HeldOutScores]) -> str:
     """One line: the scores on held-out scenarios before and after, and how often which was better."""
     both = [(one.before, one.after) for one in comparisons if one.before is not None and one.after is not None]
     if not both:

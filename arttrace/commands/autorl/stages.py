@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from arttrace.capture.decorators import trajectory
-from arttrace.commands.autorl.state import Comparison, State, StateFile, Step
+from arttrace.commands.autorl.state import HeldOutScores, State, StateFile, TrainingStep
 from arttrace.loop.gather import TrajectoryGroup, gather_trajectory_groups
 from arttrace.loop.model import TrainableModel
 from arttrace.loop.scenarios import Scenario, generate_scenarios, split
@@ -91,7 +91,7 @@ class AutoRL:
         trained = sum(step.version is not None for step in self._state.steps)
         if served == trained + 1 and self._state.steps_begun > len(self._state.steps):
             number = len(self._state.steps) + 1
-            self._state.steps.append(Step(number, f"{self._plan.policy}@{served}", 0, None))
+            self._state.steps.append(TrainingStep(number, f"{self._plan.policy}@{served}", 0, None))
             self._file.save(self._state)
         elif served != trained:
             raise TrainingError(
@@ -113,7 +113,7 @@ class AutoRL:
         done = await self._model.train(groups, **self._settings)
         mean = statistics.fmean(rewards) if rewards else None
         version = done[-1].version if done else None
-        self._state.steps.append(Step(number, version, sum(len(group.trajectories) for group in groups), mean))
+        self._state.steps.append(TrainingStep(number, version, sum(len(group.trajectories) for group in groups), mean))
         self._file.save(self._state)
         shown = "no reward" if mean is None else f"mean score {mean:.3f}"
         self._say(f"step {number}/{self._plan.steps}: {shown}, {version or 'nothing to learn: equal scores'}")
@@ -230,8 +230,8 @@ def _is_scored(group: TrajectoryGroup) -> bool:
     return all(any(reward.source == "judge" for reward in run.rewards) for run in group.group.trajectories)
 
 
-def _compared(scenario: Scenario, pair: Group, judged: Judgement | JudgeError | None) -> Comparison:
+def _compared(scenario: Scenario, pair: Group, judged: Judgement | JudgeError | None) -> HeldOutScores:
     if not isinstance(judged, Judgement):
-        return Comparison(scenario.task, None, None, str(judged or "a run is missing"))
+        return HeldOutScores(scenario.task, None, None, str(judged or "a run is missing"))
     before, after = (run.id for run in pair.trajectories)
-    return Comparison(scenario.task, judged.scores[before], judged.scores[after], judged.explanations.get(after, ""))
+    return HeldOutScores(scenario.task, judged.scores[before], judged.scores[after], judged.explanations.get(after, ""))

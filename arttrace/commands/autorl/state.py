@@ -32,7 +32,7 @@ class Plan(msgspec.Struct, frozen=True):
     max_tokens: int
 
 
-class Step(msgspec.Struct, frozen=True):
+class TrainingStep(msgspec.Struct, frozen=True):
     """One training step. `version` is None where no group's rewards differed, and nothing was trained."""
 
     number: int
@@ -41,7 +41,7 @@ class Step(msgspec.Struct, frozen=True):
     mean_reward: float | None
 
 
-class Comparison(msgspec.Struct, frozen=True):
+class HeldOutScores(msgspec.Struct, frozen=True):
     """The judge's scores, 0 to 1, of a held-out scenario's runs before and after; None where it could not be judged."""
 
     task: str
@@ -56,9 +56,9 @@ class State(msgspec.Struct):
 
     plan: Plan
     scenarios: list[Scenario] = []
-    steps: list[Step] = []
+    steps: list[TrainingStep] = []
     steps_begun: int = 0
-    comparisons: list[Comparison] = []
+    comparisons: list[HeldOutScores] = []
 
 
 class StateFile:

@@ -14,7 +14,7 @@ from arttrace.formats.datasets.forms import Form, Unsuitable
 from arttrace.store import open_store
 from arttrace.system.paths import DataDir
 from arttrace.views.datasets.files import DatasetFiles
-from arttrace.views.datasets.selection import Selection, Written, selected_rows
+from arttrace.views.datasets.selection import DatasetSelection, Written, selected_rows
 from arttrace.views.run_filter import RunFilter
 
 
@@ -76,7 +76,7 @@ def command(
     is whole on one side of --held-out. What a form cannot hold is counted and named, never cut.
     """
     try:
-        selection = Selection(
+        selection = DatasetSelection(
             form=Form(form), best=best, min_reward=min_reward, min_gap=min_gap, held_out=held_out, wanted=wanted
         )
     except ValueError as error:

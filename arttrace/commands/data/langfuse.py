@@ -17,7 +17,7 @@ from arttrace.store import open_store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from arttrace.views.langfuse.client import Client
-from arttrace.views.langfuse.pull import Pulled, Query, pull
+from arttrace.views.langfuse.pull import Pulled, TraceQuery, pull
 from arttrace.views.langfuse.push import Pushed, push
 from arttrace.views.langfuse.state import Project, PullCursor, SentRuns, links
 from arttrace.views.run_filter import RunFilter, moment
@@ -130,7 +130,9 @@ def pull_command(
     already stays once. A pull that was interrupted goes on where it stopped when it is asked for in the same words.
     """
     connection = Connection.resolve()
-    asked = Query(since=since, until=until, tags=tags, name=name, session=session, environment=environment, user=user)
+    asked = TraceQuery(
+        since=since, until=until, tags=tags, name=name, session=session, environment=environment, user=user
+    )
     query = msgspec.structs.replace(asked, since=_iso(since), until=_iso(until))
     kept = PullCursor(data, connection, asked.id)
     with open_store(data, create=True) as store, Client(connection, requests_per_minute=rate, say=_say) as client:

@@ -15,7 +15,7 @@ from arttrace.store.server.owner import hold_store
 from arttrace.system.journal import list_segments
 from arttrace.system.paths import DataDir, endpoints
 from arttrace.views import terminal
-from arttrace.views.console.events import Event, Events, line
+from arttrace.views.console.events import Events, RunEvent, line
 
 EVERY_S = 0.5
 
@@ -38,7 +38,7 @@ def _anything(data: DataDir) -> bool:
 
 
 def print_events(
-    events: Events, as_json: bool, *, names: Callable[[str], str], ends: Callable[[Event], bool] = lambda _: False
+    events: Events, as_json: bool, *, names: Callable[[str], str], ends: Callable[[RunEvent], bool] = lambda _: False
 ) -> None:
     """Prints what happens, a line each, until an event `ends` it. `names` says what a run is called."""
     page = terminal.console()

@@ -30,7 +30,7 @@ def recognises(item: dict[str, Any]) -> bool:
     return item.get("type") in _ASIDE and ("sessionId" in item or "leafUuid" in item or "messageId" in item)
 
 
-class Sessions:
+class ClaudeSessions:
     """The sessions of one file, read when it has ended."""
 
     def __init__(self) -> None:

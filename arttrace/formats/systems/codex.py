@@ -25,7 +25,7 @@ def recognises(item: dict[str, Any]) -> bool:
     return item.get("type") in _TYPES and isinstance(item.get("payload"), dict)
 
 
-class Sessions:
+class CodexSessions:
     """The session of one file; a line of `session_meta` begins another one. `count` is how many have ended."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from arttrace.trajectories.agents.returned_answers import Found, Returned
 from arttrace.trajectories.decoding.attribute_values import text
 from arttrace.trajectories.identity.deduplicate import SpanKey
 from arttrace.trajectories.messages.tool_results import ToolExchange
-from arttrace.trajectories.messages.trie import History
+from arttrace.trajectories.messages.trie import MessageTrie
 
 _Key = tuple[SpanKey | None, str | None, int | None]
 """Of a sub-agent: the tool span it runs in, its flow of control, the call that started its history (when only its
@@ -36,7 +36,7 @@ class AgentSpan(msgspec.Struct, frozen=True):
 
     agent_id: str
     execution_id: str | None
-    history: History
+    history: MessageTrie
     tool_of: Mapping[SpanKey, SpanKey | None]
     spans: Mapping[SpanKey, SpanRow]
     executions: Mapping[str, str | None]
@@ -119,7 +119,7 @@ def _flow(span: SpanRow | None) -> str | None:
     return text(span.attributes.get(semconv.EXECUTION_ID)) if span else None
 
 
-def _roots(history: History) -> list[int]:
+def _roots(history: MessageTrie) -> list[int]:
     """The call that started the history each call goes on with."""
     roots: list[int | None] = [None] * len(history.continues)
     for start in range(len(roots)):
@@ -152,7 +152,7 @@ def _by_flow(agent_span: AgentSpan, roots: Sequence[int]) -> dict[_Key, _Group]:
     return groups
 
 
-def _last_answer(history: History, numbers: Sequence[int]) -> str:
+def _last_answer(history: MessageTrie, numbers: Sequence[int]) -> str:
     last = max((history.calls[number] for number in numbers), key=lambda call: (call.end_ns, call.span_id))
     return last.choices[0].message.text.strip() if last.choices else ""
 

@@ -9,7 +9,7 @@ import msgspec
 
 from arttrace.records.message import canonical_json
 from arttrace.records.trajectory import AgentCall, MessageNode
-from arttrace.trajectories.messages.trie import ROOT, History
+from arttrace.trajectories.messages.trie import ROOT, MessageTrie
 
 
 class _GraphNode(msgspec.Struct):
@@ -21,7 +21,9 @@ class _GraphNode(msgspec.Struct):
     sampled_by: list[tuple[str, int]]
 
 
-def message_graph(agent_id: str, calls: Iterable[int], history: History) -> tuple[list[AgentCall], list[MessageNode]]:
+def message_graph(
+    agent_id: str, calls: Iterable[int], history: MessageTrie
+) -> tuple[list[AgentCall], list[MessageNode]]:
     """One agent's calls (by number) placed in its graph, and the graph's nodes, parents first.
 
     A node is keyed by (agent, tools, parent, message): equal histories under equal tools share nodes.

@@ -17,7 +17,7 @@ from arttrace.records.message import Message, OtherPart
 from arttrace.records.trajectory import Agent, AgentCall, Relation
 from arttrace.records.values.tokens import begins_with
 from arttrace.trajectories.decoding.messages import MessageReader
-from arttrace.trajectories.messages.trie import History, without_reasoning
+from arttrace.trajectories.messages.trie import MessageTrie, without_reasoning
 
 _LOOKED_AT = 4
 """Earlier calls that a history which starts anew is compared with."""
@@ -36,7 +36,7 @@ class Label(msgspec.Struct, frozen=True, gc=False):
 
 
 def labelled(
-    agent: Agent, numbers: Sequence[int], placed: Sequence[AgentCall], history: History, reader: MessageReader
+    agent: Agent, numbers: Sequence[int], placed: Sequence[AgentCall], history: MessageTrie, reader: MessageReader
 ) -> list[AgentCall]:
     """The calls of one agent, in order of start, by number and as placed in its graph, with their labels."""
     calls = [item.call for item in placed]

@@ -21,7 +21,7 @@ ROOT = 0
 """The trie node of the empty history."""
 
 
-class History(msgspec.Struct, frozen=True):
+class MessageTrie(msgspec.Struct, frozen=True):
     """The trie. `parent`, `message` and `keys` have one entry per node (node 0 is empty); a key tells a message from
     others after the same one, and the ids of tool calls in messages are those sampled. The calls are known by number
     in order of start: `prompts` is the node at which each one's prompt ends, `answers` the node of each of its choices
@@ -48,7 +48,7 @@ class History(msgspec.Struct, frozen=True):
         return nodes[::-1]
 
 
-def build_history(calls: Sequence[Call], executions: Mapping[str, str | None], reader: MessageReader) -> History:
+def build_history(calls: Sequence[Call], executions: Mapping[str, str | None], reader: MessageReader) -> MessageTrie:
     """The history of the calls of one agent span, which are in order of start.
 
     `executions` gives the parent of each flow of control; of several calls with one and the same history, the one
@@ -122,7 +122,7 @@ def build_history(calls: Sequence[Call], executions: Mapping[str, str | None], r
         message[node] = item
     traffic.give_ids(message)
     exchanges = traffic.exchanges(calls, answers, echoes)
-    return History(calls, parent, message, keys, prompts, answers, continues, exchanges, without)
+    return MessageTrie(calls, parent, message, keys, prompts, answers, continues, exchanges, without)
 
 
 def without_reasoning(message: Message) -> Message | None:

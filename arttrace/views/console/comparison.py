@@ -15,7 +15,7 @@ from rich.text import Text
 from arttrace.records.trajectory import Trajectory
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.views.labels import entry_name, one_line
-from arttrace.views.web.models.transcript import Entry, alike, transcript
+from arttrace.views.web.models.transcript import TranscriptEntry, alike, transcript
 
 LEAST_WIDTH = 80
 """Below so many columns the second run stands below the first."""
@@ -87,7 +87,7 @@ def compare(first: Trajectory, second: Trajectory, most: int) -> Comparison:
     return Comparison(shared, common, (sides[0], sides[1]), _rows(rest[0], rest[1]))
 
 
-def _step(entry: Entry) -> Step:
+def _step(entry: TranscriptEntry) -> Step:
     return Step(
         kind=entry.kind,
         level=entry.level,
@@ -104,7 +104,9 @@ def _step(entry: Entry) -> Step:
     )
 
 
-def _rows(first: Sequence[Entry], second: Sequence[Entry]) -> tuple[tuple[int | None, int | None], ...]:
+def _rows(
+    first: Sequence[TranscriptEntry], second: Sequence[TranscriptEntry]
+) -> tuple[tuple[int | None, int | None], ...]:
     """Steps of the same content stand beside each other, and between them what differs, one by one."""
     matcher = SequenceMatcher(a=[one.content for one in first], b=[one.content for one in second], autojunk=False)
     rows: list[tuple[int | None, int | None]] = []

@@ -48,7 +48,7 @@ _REWARDS: Final = """SELECT id, trajectory_id, name, source, value, explanation,
     WHERE time_ns >= {since} AND NOT contains(document, '"counts":false') ORDER BY time_ns"""
 
 
-class Event(msgspec.Struct, frozen=True):
+class RunEvent(msgspec.Struct, frozen=True):
     """Something that happened in `run` at `time_ns`. `kind` is run, agent, call, tool or reward; `ended` is False where
     it has only begun. `name` is the entry, the agent, the model (or the policy's version), the tool or the reward's
     name; `text` what was answered, passed and returned, or the explanation; `seconds` None where it has not ended."""
@@ -82,14 +82,14 @@ class Events:
         self._wanted = wanted or RunFilter()
         self._seen: OrderedDict[tuple[str, ...], None] = OrderedDict()
         self._fits: OrderedDict[str, bool] = OrderedDict()
-        self._waiting: list[Event] = []
+        self._waiting: list[RunEvent] = []
 
-    def new(self) -> list[Event]:
+    def new(self) -> list[RunEvent]:
         """The events that came since, in the order in which they came. Raises StoreError."""
         self._store.ingest_spool()
         fresh = [*self._waiting, *self._of_spans(), *self._of_rewards()]
         self._waiting = []
-        shown: list[Event] = []
+        shown: list[RunEvent] = []
         asked: dict[str, bool | None] = {}
         for event in fresh:
             if self._run is not None and event.run != self._run:
@@ -115,7 +115,7 @@ class Events:
             _forget(self._fits)
         return self._fits[run]
 
-    def _of_spans(self) -> Iterator[Event]:
+    def _of_spans(self) -> Iterator[RunEvent]:
         _, rows = self._store.sql(_SPANS.format(since=self._spans_since))
         for row in rows:
             one = dict(zip(_COLUMNS.split(", "), row, strict=True))
@@ -123,14 +123,14 @@ class Events:
             if one["run"] is not None and self._is_new((one["trace_id"], one["span_id"], str(one["end_ns"] > 0))):
                 yield _event(one)
 
-    def _of_rewards(self) -> Iterator[Event]:
+    def _of_rewards(self) -> Iterator[RunEvent]:
         since = max(self._since, self._rewards_since - _DELIVERED_WITHIN_NS)  # they come in later than they are given
         _, rows = self._store.sql(_REWARDS.format(since=since))
         for id, run, name, source, value, explanation, time_ns in rows:
             self._rewards_since = max(self._rewards_since, time_ns)
             if self._is_new((id, str(time_ns))):
                 text = f"{source}: {explanation}" if explanation else source
-                yield Event(time_ns, run, "reward", name, text=text[:_MOST_TEXT], value=value)
+                yield RunEvent(time_ns, run, "reward", name, text=text[:_MOST_TEXT], value=value)
 
     def _is_new(self, key: tuple[str, ...]) -> bool:
         if key in self._seen:
@@ -153,7 +153,7 @@ def _summary(store: AnyStore, run: str) -> TrajectorySummary | None:
     return summarise(found) if found.id == run and (found.entry or found.entry_name) else None
 
 
-def _event(one: dict[str, Any]) -> Event:
+def _event(one: dict[str, Any]) -> RunEvent:
     kind, ended = _KINDS[one["operation"]], one["end_ns"] > 0
     name, text = one["policy_version"] or one["model"] or "", _answers(one["answers"])
     if one["entry"] is not None:
@@ -164,7 +164,7 @@ def _event(one: dict[str, Any]) -> Event:
     elif kind == "tool":
         passed, returned = one["passed"] or "", one["returned"]
         name, text = one["tool"] or one["name"], f"({passed})" + ("" if returned is None else f" -> {returned}")
-    return Event(
+    return RunEvent(
         time_ns=one["end_ns"] if ended else one["start_ns"],
         run=one["run"],
         kind=kind,
@@ -196,7 +196,7 @@ def _answers(text: str | None) -> str:
     return " ".join(said)
 
 
-def line(event: Event, run: str, clock: str) -> Text:
+def line(event: RunEvent, run: str, clock: str) -> Text:
     """An event in one line; `run` is what its run is called, `clock` the time of day."""
     text = Text.assemble((f"{clock} {run} ", "dim"), (f"{event.kind:6} ", _STYLES.get(event.kind, "")))
     text.append(one_line(entry_name(event.name) if event.kind == "run" else event.name, 80))

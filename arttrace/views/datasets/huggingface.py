@@ -11,7 +11,7 @@ from arttrace.formats.datasets.forms import Form, Row
 from arttrace.store import open_store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
-from arttrace.views.datasets.selection import Selection, Written, selected_rows
+from arttrace.views.datasets.selection import DatasetSelection, Written, selected_rows
 from arttrace.views.run_filter import RunFilter, moment
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def dataset(
     wanted = RunFilter(
         entry=entry, group=group, tags=tuple(tags), policy=policy, since_ns=None if since is None else moment(since)
     )
-    selection = Selection(
+    selection = DatasetSelection(
         form=Form(form), best=best, min_reward=min_reward, min_gap=min_gap, held_out=held_out, wanted=wanted
     )
     data = DataDir.resolve(None if dir is None else os.fspath(dir))

@@ -25,7 +25,7 @@ from arttrace.views.run_index import RunIndex
 _RUNS_AT_ONCE = 200
 
 
-class Selection(msgspec.Struct, frozen=True, kw_only=True):
+class DatasetSelection(msgspec.Struct, frozen=True, kw_only=True):
     """What is written: the form, which runs `wanted` lets through, and of those the best of each group (`best`), or
     the ones rewarded with at least `min_reward` (trl-unpaired: these are the good ones). Rewards of pairs are at least
     `min_gap` apart. `held_out` is the share of groups kept apart.
@@ -87,7 +87,7 @@ class Written(msgspec.Struct):
 
 
 def selected_rows(
-    store: AnyStore, selection: Selection, written: Written, progress: Callable[[int, int], None] | None = None
+    store: AnyStore, selection: DatasetSelection, written: Written, progress: Callable[[int, int], None] | None = None
 ) -> Iterator[tuple[Row, bool]]:
     """The rows, and whether each is held out, in the order in which the groups began. `written` counts what becomes
     rows and what is left out (the rows themselves are counted by whoever takes them); `progress` gets how many runs of
@@ -122,7 +122,7 @@ def _parts(runs: RunIndex, *, whole: bool) -> Iterator[list[tuple[str, list[str]
         yield part
 
 
-def _rows(selection: Selection, group: Group, written: Written) -> Iterator[Row]:
+def _rows(selection: DatasetSelection, group: Group, written: Written) -> Iterator[Row]:
     form = selection.form
     if form.is_of_pairs:
         yield from _pairs(selection, group, written)
@@ -167,7 +167,7 @@ def _conversations(form: Form, run: Trajectory, good: bool, written: Written) ->
     written.runs += bool(told)
 
 
-def _pairs(selection: Selection, group: Group, written: Written) -> Iterator[Row]:
+def _pairs(selection: DatasetSelection, group: Group, written: Written) -> Iterator[Row]:
     found = preferences([group], min_gap=selection.min_gap)
     _count(written.runs_left_out, found.left_out)
     for pair in found.pairs:
@@ -180,7 +180,7 @@ def _pairs(selection: Selection, group: Group, written: Written) -> Iterator[Row
             written.runs += 2
 
 
-def _chosen(selection: Selection, group: Group, written: Written) -> list[tuple[Trajectory, bool]]:
+def _chosen(selection: DatasetSelection, group: Group, written: Written) -> list[tuple[Trajectory, bool]]:
     """The runs, and whether each is a good one."""
     is_unpaired = selection.form is Form.TRL_UNPAIRED
     if not is_unpaired and (selection.best or selection.min_reward is not None):

@@ -25,7 +25,7 @@ _SCORES_OF_PAGE = 100
 _KEPT_REASONS = 5
 
 
-class Query(msgspec.Struct, frozen=True, kw_only=True):
+class TraceQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which traces are read: those with an observation that all of this holds for. Times are ISO 8601."""
 
     since: str | None = None
@@ -87,7 +87,7 @@ class Pulled(msgspec.Struct):
 def pull(
     store: AnyStore,
     client: Client,
-    query: Query,
+    query: TraceQuery,
     kept: PullCursor,
     *,
     with_scores: bool = True,
@@ -117,7 +117,7 @@ def pull(
     return done
 
 
-def _observations(client: Client, query: Query, at: Cursor) -> Iterator[tuple[list[dict[str, Any]], Cursor]]:
+def _observations(client: Client, query: TraceQuery, at: Cursor) -> Iterator[tuple[list[dict[str, Any]], Cursor]]:
     """Pages of observations, each with the cursor at which the next one begins."""
     asked = {"fields": FIELDS, "expandMetadata": EXPANDED, "limit": str(_OBSERVATIONS_OF_PAGE)}
     wanted = {"filter": query.filter(at.to)}
@@ -153,7 +153,7 @@ def _pages(
         cursor = following
 
 
-def _scores_query(query: Query, until: str) -> dict[str, str]:
+def _scores_query(query: TraceQuery, until: str) -> dict[str, str]:
     """Scores may be given long after a run: those of the time from its beginning on."""
     asked = {"fields": "details,subject", "limit": str(_SCORES_OF_PAGE)}
     return {**asked, "fromTimestamp": query.since} if query.since is not None else asked

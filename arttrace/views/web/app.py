@@ -14,14 +14,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from arttrace.store import AnyStore
 from arttrace.system.errors import StoreError
-from arttrace.views.web.guard import Guard
+from arttrace.views.web.guard import AccessGuard
 from arttrace.views.web.handlers import annotate, groups, run, runs, tokens, training
 from arttrace.views.web.rendering import STATIC, page
 from arttrace.views.web.store_reader import StoreReader
 
 
 def create_app(store: AnyStore, key: str, *, anywhere: bool = False) -> ASGIApp:
-    """The viewer of a store, behind its guard: see `Guard` for `key` and `anywhere`."""
+    """The viewer of a store, behind its guard: see `AccessGuard` for `key` and `anywhere`."""
     app = Starlette(
         routes=[
             Route("/", _home),
@@ -54,7 +54,7 @@ def create_app(store: AnyStore, key: str, *, anywhere: bool = False) -> ASGIApp:
         exception_handlers={StoreError: _store_error, HTTPException: _http_error},
     )
     app.state.reader = StoreReader(store)
-    return Guard(app, key, anywhere=anywhere)
+    return AccessGuard(app, key, anywhere=anywhere)
 
 
 class _Kept:

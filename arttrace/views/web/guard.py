@@ -31,7 +31,7 @@ _HEADERS = {
 _MAX_FORM_BYTES = 4096
 
 
-class Guard:
+class AccessGuard:
     """Lets requests through to `app` that come from whoever knows `key`. Without `anywhere` the Host header must name
     this machine, so that no page on the web can reach the viewer under a name of its own."""
 

@@ -27,7 +27,7 @@ class Delta(msgspec.Struct, gc=False):
     audio: Any = None
 
 
-class Entry(msgspec.Struct, gc=False):
+class TokenLogprob(msgspec.Struct, gc=False):
     """One sampled token among log-probabilities."""
 
     logprob: Any = None
@@ -36,7 +36,7 @@ class Entry(msgspec.Struct, gc=False):
 class Logprobs(msgspec.Struct, gc=False):
     """Log-probabilities in the form of chat, or in that of legacy completions."""
 
-    content: list[Entry | None] | None = None
+    content: list[TokenLogprob | None] | None = None
     token_logprobs: Any = None
 
 
@@ -116,7 +116,7 @@ _PLAIN = ("index", "message", "text", "finish_reason", "token_ids", "prompt_toke
 def _logprobs(logprobs: dict[str, Any]) -> Logprobs:
     content = logprobs.get("content")
     return Logprobs(
-        content=[Entry(**_of(Entry, entry)) if isinstance(entry, dict) else None for entry in content]
+        content=[TokenLogprob(**_of(TokenLogprob, entry)) if isinstance(entry, dict) else None for entry in content]
         if isinstance(content, list)
         else None,
         token_logprobs=logprobs.get("token_logprobs"),

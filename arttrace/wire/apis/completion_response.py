@@ -10,7 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from arttrace.wire.apis.completion_json import ChunkChoice, CompletionChunk, Delta, Entry, read_chunk, read_chunks
+from arttrace.wire.apis.completion_json import (
+    ChunkChoice,
+    CompletionChunk,
+    Delta,
+    TokenLogprob,
+    read_chunk,
+    read_chunks,
+)
 from arttrace.wire.span_attributes import error_of
 
 
@@ -207,7 +214,7 @@ def _read_choice_end(answer: ChoiceAnswer, choice: ChunkChoice, *, tokens: bool 
         answer.logprobs += _numbers(logprobs.token_logprobs)
 
 
-def _logprobs_of_entries(entries: list[Entry | None]) -> list[float | None]:
+def _logprobs_of_entries(entries: list[TokenLogprob | None]) -> list[float | None]:
     return _numbers([None if entry is None else entry.logprob for entry in entries])
 
 

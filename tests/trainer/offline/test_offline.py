@@ -21,7 +21,7 @@ from arttrace.trajectories.conversations import conversations
 from trainer.learner.config import LearnerConfig
 from trainer.learner.packed.head import Head, log_probabilities
 from trainer.offline.plan import Method, OfflinePlan, plan_dpo, plan_sft, require_examples
-from trainer.offline.render import Example, Unprovable, render
+from trainer.offline.render import TrainingExample, Unprovable, render
 
 PRICE = {"type": "function", "function": {"name": "price", "parameters": {"type": "object"}}}
 
@@ -95,7 +95,7 @@ def run(id: str, answer: str, reward: float | None, *, advice: str = "It is 3.")
     )
 
 
-def learned_text(tokenizer: Any, example: Example) -> list[str]:
+def learned_text(tokenizer: Any, example: TrainingExample) -> list[str]:
     """The learned stretches of an example, decoded."""
     stretches: list[list[int]] = []
     for at, (id, learned) in enumerate(zip(example.token_ids, example.learned, strict=True)):
@@ -171,7 +171,7 @@ def test_preferences() -> None:
     assert found.left_out == {"too close to the others' rewards": 3, "alone in its group": 1}
 
 
-def negative_log_likelihood(model: Any, example: Example) -> float:
+def negative_log_likelihood(model: Any, example: TrainingExample) -> float:
     ids = torch.tensor(example.token_ids)
     with torch.no_grad():
         hidden = model.get_base_model().get_decoder()(input_ids=ids[None]).last_hidden_state[0]
@@ -234,7 +234,7 @@ def test_the_masks_given_to_dpo_are_those_of_the_examples(tokenizer: Any) -> Non
 def test_a_tokenizer_of_another_model_is_told_before_training(base: Path, tokenizer: Any, method: Method) -> None:
     from trainer.offline.train import OfflineLearner
 
-    good, strange = Example((1, 2), (False, True)), Example((1, 99_999), (False, True))
+    good, strange = TrainingExample((1, 2), (False, True)), TrainingExample((1, 99_999), (False, True))
     plan = OfflinePlan(method, sft=(good, strange)) if method == "sft" else OfflinePlan(method, dpo=((good, strange),))
     with pytest.raises(TrainingError, match="99999, outside the base model's vocabulary") as raised:
         OfflineLearner(base, LearnerConfig(lora_rank=8)).train(plan, tokenizer)

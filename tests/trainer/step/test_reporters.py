@@ -28,7 +28,7 @@ from arttrace.system.errors import TrainingError
 from arttrace.system.paths import DataDir
 from arttrace.trajectories import build_trajectories
 from trainer.policies.checkpoints import Checkpoints
-from trainer.step.example import COLUMNS, Example, example, example_of
+from trainer.step.example import COLUMNS, ExampleTable, example, example_of
 from trainer.step.reporters import Reporters, open_reporters
 
 ROOT = Path(__file__).parents[3]
@@ -281,7 +281,7 @@ print(json.dumps({
 
 def test_one_that_fails_is_told_once_and_training_goes_on(checkpoints: Checkpoints) -> None:
     class Broken:
-        def step(self, done: PolicyStep, adapter: Path | None, example: Example | None) -> None:
+        def step(self, done: PolicyStep, adapter: Path | None, example: ExampleTable | None) -> None:
             assert adapter is not None
             raise OSError("no network\nand a page of HTML")
 

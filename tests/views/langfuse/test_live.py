@@ -16,7 +16,7 @@ from arttrace.capture.base.langfuse_project import Connection
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
 from arttrace.views.langfuse.client import Client
-from arttrace.views.langfuse.pull import Query, pull
+from arttrace.views.langfuse.pull import TraceQuery, pull
 from arttrace.views.langfuse.push import push
 from arttrace.views.langfuse.state import PullCursor, SentRuns
 
@@ -63,7 +63,7 @@ def test_spans_are_there_as_a_person_wants_to_see_them_and_stored_here_too(tmp_p
         headers = [headers for _, path, headers in server.requests if path.endswith("/v1/traces")]
         connection, copy = Connection.resolve(server.environ()), DataDir(tmp_path / "copy")
         with Store.open(copy, create=True) as store, Client(connection) as client:
-            pull(store, client, Query(), PullCursor(copy, connection, "q"))
+            pull(store, client, TraceQuery(), PullCursor(copy, connection, "q"))
     assert [one["type"] for _, one in sorted(seen.items())] == ["GENERATION", "TOOL", "AGENT"]
     assert json.loads(seen["chat gpt-4o"]["input"]) == [{"role": "user", "content": "hello"}]
     for one in seen.values():

@@ -29,7 +29,7 @@ from arttrace.records.span import SpanRow
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
 from arttrace.views.langfuse.client import Client
-from arttrace.views.langfuse.pull import Query, pull
+from arttrace.views.langfuse.pull import TraceQuery, pull
 from arttrace.views.langfuse.push import Pushed, push
 from arttrace.views.langfuse.state import PullCursor, SentRuns
 from arttrace.wire.messages import openai_message, parse_message
@@ -48,8 +48,8 @@ def _push(data: DataDir, server: LangfuseServer, **given: bool) -> Pushed:
         return push(store, client, connection, SentRuns(data, connection), **given)
 
 
-def _pull(path: Path, server: LangfuseServer, query: Query | None = None) -> DataDir:
-    data, connection, asked = DataDir(path), Connection.resolve(server.environ()), query or Query()
+def _pull(path: Path, server: LangfuseServer, query: TraceQuery | None = None) -> DataDir:
+    data, connection, asked = DataDir(path), Connection.resolve(server.environ()), query or TraceQuery()
     with Store.open(data, create=True) as store, Client(connection, sleep=lambda _: None) as client:
         pull(store, client, asked, PullCursor(data, connection, asked.id))
     return data

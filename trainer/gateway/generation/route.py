@@ -13,7 +13,7 @@ from arttrace.wire import Api, Ending
 from trainer.gateway.engines.connections import BrokenOff, EngineResponse, NotConnected
 from trainer.gateway.engines.pool import Pool
 from trainer.gateway.errors import EngineDown, Refusal, engine_down
-from trainer.gateway.gate import MAX_BODY_BYTES, Admission, Gate
+from trainer.gateway.gate import MAX_BODY_BYTES, AdmittedRequest, Gate
 from trainer.gateway.generation.request import read_request
 from trainer.gateway.http.body import disconnected, read_body
 from trainer.gateway.policies import Policies, Version
@@ -92,7 +92,7 @@ class Generation:
                 call.end(ending)
 
     async def _until_answered_or_left(
-        self, body: bytes, owner: CallOwner | None, place: Admission, receive: Receive, send: Send
+        self, body: bytes, owner: CallOwner | None, place: AdmittedRequest, receive: Receive, send: Send
     ) -> Ending:
         answering = asyncio.current_task()
         assert answering is not None
@@ -116,7 +116,7 @@ class Generation:
         finally:
             watching.cancel()
 
-    async def _answer(self, body: bytes, owner: CallOwner | None, place: Admission, send: Send) -> Ending:
+    async def _answer(self, body: bytes, owner: CallOwner | None, place: AdmittedRequest, send: Send) -> Ending:
         needs = self._needs
         trajectory = None if owner is None else owner.trajectory or owner.trace_id
         request = read_request(body, self._api)
@@ -149,7 +149,7 @@ class Generation:
 
 
 async def _pass_on(
-    answer: EngineResponse, version: Version, sampling: bytes | None, place: Admission, send: Send
+    answer: EngineResponse, version: Version, sampling: bytes | None, place: AdmittedRequest, send: Send
 ) -> Ending:
     # Hop-by-hop headers and the length are the server's business.
     headers = [header for header in answer.headers if header[0] in _PASSED_HEADERS]

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from arttrace.capture.base.values import is_json
-from arttrace.capture.patches.frameworks.runs import Called, LibraryToolRun, Shown, agent_method
+from arttrace.capture.patches.frameworks.runs import Called, LibraryToolRun, ToolOutput, agent_method
 from arttrace.capture.patches.registry import patch
 
 
@@ -43,10 +43,10 @@ def _called(call: Any) -> Called:
     return Called(str(call.function.name), call.arguments or {}, call.call_id)
 
 
-def _shown(outcome: Any) -> Shown:
+def _shown(outcome: Any) -> ToolOutput:
     if outcome.status != "success":
-        return Shown(outcome.error, failed=True)
-    return Shown(outcome.result) if is_json(outcome.result) else Shown(str(outcome.result), whole=None)
+        return ToolOutput(outcome.error, failed=True)
+    return ToolOutput(outcome.result) if is_json(outcome.result) else ToolOutput(str(outcome.result), whole=None)
 
 
 def _returned(run: LibraryToolRun, outcome: Any) -> None:

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from arttrace.capture.base.values import is_json
-from arttrace.capture.patches.frameworks.runs import Called, Shown, agent_method, tool_method
+from arttrace.capture.patches.frameworks.runs import Called, ToolOutput, agent_method, tool_method
 from arttrace.capture.patches.registry import patch
 
 
@@ -44,5 +44,5 @@ def _called(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Called:
     return Called(str(as_the_model_knows_it(tool.name)), by_name)
 
 
-def _shown(result: Any) -> Shown:
-    return Shown(result) if is_json(result) else Shown(str(result), whole=None)
+def _shown(result: Any) -> ToolOutput:
+    return ToolOutput(result) if is_json(result) else ToolOutput(str(result), whole=None)

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from arttrace.capture.base.values import is_json
-from arttrace.capture.patches.frameworks.runs import Called, LibraryToolRun, Shown
+from arttrace.capture.patches.frameworks.runs import Called, LibraryToolRun, ToolOutput
 from arttrace.capture.patches.registry import patch
 from arttrace.records.rollout import RecordedTool
 
@@ -30,17 +30,21 @@ def _called(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Called:
     return Called(str(tool.name), given, kwargs.get("tool_call_id"))
 
 
-def _shown(result: Any, call_id: str | None = None) -> Shown:
+def _shown(result: Any, call_id: str | None = None) -> ToolOutput:
     message = _in_command(result, call_id)
     if message is not None:  # a command to the graph: what it brings the model is shown, and none can be made again
-        return Shown(message.content, getattr(message, "status", "") == "error", None)
+        return ToolOutput(message.content, getattr(message, "status", "") == "error", None)
     is_message = _is_message(result)
     value = result.content if is_message else result
     failed = getattr(result, "status", "") == "error"
     artifact = getattr(result, "artifact", None) if is_message else None
     if not is_json(value) or not is_json(artifact):  # a command that answers nobody, say
-        return Shown(value, failed, None)
-    return Shown(value, failed) if artifact is None else Shown(value, failed, {"content": value, "artifact": artifact})
+        return ToolOutput(value, failed, None)
+    return (
+        ToolOutput(value, failed)
+        if artifact is None
+        else ToolOutput(value, failed, {"content": value, "artifact": artifact})
+    )
 
 
 def _is_message(value: Any) -> bool:

@@ -14,9 +14,9 @@ from types import ModuleType
 from typing import Any
 
 from arttrace.capture.base.guard import Guard
-from arttrace.capture.context.generators import Step
+from arttrace.capture.context.generators import ScopeStep
 from arttrace.capture.context.scope import Scope
-from arttrace.capture.patches.frameworks.runs import Called, LibraryToolRun, Shown, open_agent
+from arttrace.capture.patches.frameworks.runs import Called, LibraryToolRun, ToolOutput, open_agent
 from arttrace.capture.patches.registry import patch
 
 _following = Guard("following the agents of LlamaIndex")
@@ -92,7 +92,7 @@ def _step(step: Callable[..., Any]) -> Callable[..., Any]:
         scope, workflow = None, _current.get()
         with _following:
             scope = None if workflow is None else workflow.at(str(ev.current_agent_name))
-        with Step(scope):
+        with ScopeStep(scope):
             return await step(self, ctx, ev, *args, **kwargs)
 
     return hooked
@@ -102,7 +102,7 @@ def _call_tool(call_tool: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(call_tool)
     async def hooked(self: Any, ctx: Any, ev: Any, *args: Any, **kwargs: Any) -> Any:
         workflow = _current.get()
-        with Step(None if workflow is None else workflow.scope):
+        with ScopeStep(None if workflow is None else workflow.scope):
             run = LibraryToolRun("llama-index", lambda: Called(str(ev.tool_name), ev.tool_kwargs, ev.tool_id))
             with run:
                 result = await call_tool(self, ctx, ev, *args, **kwargs)
@@ -112,5 +112,5 @@ def _call_tool(call_tool: Callable[..., Any]) -> Callable[..., Any]:
     return hooked
 
 
-def _shown(result: Any) -> Shown:
-    return Shown(result.tool_output.content, bool(result.tool_output.is_error), None)
+def _shown(result: Any) -> ToolOutput:
+    return ToolOutput(result.tool_output.content, bool(result.tool_output.is_error), None)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from arttrace.capture.patches.frameworks.runs import Called, LibraryToolRun, Shown
+from arttrace.capture.patches.frameworks.runs import Called, LibraryToolRun, ToolOutput
 from arttrace.capture.patches.registry import patch
 from arttrace.records.rollout import RecordedTool
 
@@ -39,17 +39,17 @@ def _called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Called:
     return Called(str(name), arguments or {})
 
 
-def _shown(result: Any) -> Shown:
+def _shown(result: Any) -> ToolOutput:
     """The text of a result, or its parts where they are more than text; majors 1 and 2 spell the error differently."""
     parts = getattr(result, "content", None)
     if not isinstance(parts, list):  # the server asks for something first, say
-        return Shown(result, whole=None)
+        return ToolOutput(result, whole=None)
     failed = bool(getattr(result, "is_error", getattr(result, "isError", False)))
     is_text = bool(parts) and all(getattr(part, "type", None) == "text" for part in parts)
     value = "\n".join(part.text for part in parts) if is_text else parts
     whole = result.model_dump(mode="json", by_alias=True, exclude_none=True)
     is_all = whole.keys() <= _SHOWN_FIELDS and whole["content"] == _content(value)
-    return Shown(value, failed) if is_all else Shown(value, failed, whole)
+    return ToolOutput(value, failed) if is_all else ToolOutput(value, failed, whole)
 
 
 def _content(value: Any) -> list[Any]:

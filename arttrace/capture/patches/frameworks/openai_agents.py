@@ -20,7 +20,7 @@ from arttrace.capture.base.guard import Guard
 from arttrace.capture.base.values import is_json
 from arttrace.capture.context.flow import Flow
 from arttrace.capture.context.scope import Scope
-from arttrace.capture.patches.frameworks.runs import Called, LibraryToolRun, Shown, open_agent
+from arttrace.capture.patches.frameworks.runs import Called, LibraryToolRun, ToolOutput, open_agent
 from arttrace.capture.patches.registry import patch
 from arttrace.records.rollout import RecordedTool
 
@@ -76,13 +76,13 @@ def _by_name(arguments: str) -> Any:
         return arguments
 
 
-def _shown(result: Any, function_tool: Any) -> Shown:
+def _shown(result: Any, function_tool: Any) -> ToolOutput:
     output = getattr(result, "output", result)  # newer invokers return it with notes of their own
     keeps_type = getattr(function_tool, "output_json_schema", None) is not None
     parts = output if isinstance(output, (list, tuple)) and output else [output]
     if is_json(output) or keeps_type or all(getattr(part, "type", None) in _SHOWN_BY_TYPE for part in parts):
-        return Shown(output)
-    return Shown(output, whole=str(output))  # which is what the SDK shows a model
+        return ToolOutput(output)
+    return ToolOutput(output, whole=str(output))  # which is what the SDK shows a model
 
 
 def _again(invoke: Callable[..., Any], tool: RecordedTool) -> Any:
@@ -115,9 +115,9 @@ def _handoff_called(tool_call: Any) -> Called:
     return Called(str(tool_call.name), _by_name(tool_call.arguments), tool_call.call_id)
 
 
-def _handoff_shown(tool_call: Any, items: list[Any]) -> Shown:
+def _handoff_shown(tool_call: Any, items: list[Any]) -> ToolOutput:
     answers = (item.raw_item for item in reversed(items) if isinstance(item.raw_item, dict))
-    return Shown(next(answer["output"] for answer in answers if answer.get("call_id") == tool_call.call_id))
+    return ToolOutput(next(answer["output"] for answer in answers if answer.get("call_id") == tool_call.call_id))
 
 
 def _start(start: Callable[..., Any]) -> Callable[..., Any]:

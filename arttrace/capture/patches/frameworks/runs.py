@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.context import program
 from arttrace.capture.context.flow import calling_flow
-from arttrace.capture.context.generators import Step, close, drive_async_generator, drive_generator, named_as
+from arttrace.capture.context.generators import ScopeStep, close, drive_async_generator, drive_generator, named_as
 from arttrace.capture.context.scope import Scope, open_scope, recorded_answer
 from arttrace.records.rollout import RecordedTool
 
@@ -31,7 +31,7 @@ class _LibraryRun:
 
     def __init__(self, control_flow: tuple[str, ...]) -> None:
         self._scope: Scope | None = None
-        self._step: Step | None = None
+        self._step: ScopeStep | None = None
         self._control_flow = control_flow
 
     def _open(self) -> Scope | None:
@@ -40,7 +40,7 @@ class _LibraryRun:
     def __enter__(self) -> None:
         with _opening:
             self._scope = self._open()
-            self._step = Step(self._scope)
+            self._step = ScopeStep(self._scope)
             self._step.__enter__()
 
     def __exit__(
@@ -72,7 +72,7 @@ class Called(NamedTuple):
 AS_SHOWN = object()
 
 
-class Shown(NamedTuple):
+class ToolOutput(NamedTuple):
     """What a tool gave: the value that a model is shown, whether it tells of an error, and the JSON values that the
     library's result can be made from again, where these are others; None where none can."""
 
@@ -111,7 +111,7 @@ class LibraryToolRun(_LibraryRun):
         run. `again` makes a result of the library's own type."""
         return recorded_answer(self._scope, again)
 
-    def returned(self, result: Any, shown: Callable[[Any], Shown]) -> None:
+    def returned(self, result: Any, shown: Callable[[Any], ToolOutput]) -> None:
         """The tool has returned. `shown` reads its result."""
         if self._scope is not None:
             with _returning:
@@ -147,7 +147,7 @@ class LibraryAgentRun(_LibraryRun):
             return run()
         scope = self._opened()
         try:
-            with Step(scope):
+            with ScopeStep(scope):
                 result = run()
         except BaseException as error:
             close(scope, self.ended_by(error))
@@ -171,7 +171,7 @@ class LibraryAgentRun(_LibraryRun):
     async def _awaited(self, inner: Coroutine[Any, Any, Any], scope: Scope | None) -> Any:
         scope = scope or (None if self._is_running() else self._opened())
         try:
-            with Step(scope):
+            with ScopeStep(scope):
                 result = await inner
         except BaseException as error:
             close(scope, self.ended_by(error))
@@ -216,7 +216,7 @@ def tool_method(
     method: Callable[..., Any],
     library: str,
     called: Callable[[Any, tuple[Any, ...], dict[str, Any]], Called],
-    shown: Callable[[Any], Shown],
+    shown: Callable[[Any], ToolOutput],
     *,
     is_async: bool = False,
 ) -> Callable[..., Any]:

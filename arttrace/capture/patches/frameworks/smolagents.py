@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from arttrace.capture.base.values import is_json
-from arttrace.capture.patches.frameworks.runs import Called, Shown, agent_method, tool_method
+from arttrace.capture.patches.frameworks.runs import Called, ToolOutput, agent_method, tool_method
 from arttrace.capture.patches.registry import patch
 
 
@@ -32,8 +32,8 @@ def _called(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Called:
     return Called(str(tool.name), args[0] if alone else {**by_name, "args": list(args)} if args else by_name)
 
 
-def _shown(result: Any) -> Shown:
-    return Shown(result) if is_json(result) else Shown(result, whole=None)
+def _shown(result: Any) -> ToolOutput:
+    return ToolOutput(result) if is_json(result) else ToolOutput(result, whole=None)
 
 
 def _name(agent: Any) -> str:

@@ -10,7 +10,7 @@ from arttrace.system.errors import StoreError
 from arttrace.views.run_filter import is_group
 from arttrace.views.web.handlers.answers import reader_of
 from arttrace.views.web.models.group_page import compare, group_row, group_rows, members
-from arttrace.views.web.models.transcript import Entry, transcript
+from arttrace.views.web.models.transcript import TranscriptEntry, transcript
 from arttrace.views.web.rendering import page
 from arttrace.views.web.store_reader import StoreReader
 
@@ -62,7 +62,7 @@ def one(request: Request) -> Response:
     )
 
 
-def _entries(reader: StoreReader, id: str) -> tuple[Entry, ...]:
+def _entries(reader: StoreReader, id: str) -> tuple[TranscriptEntry, ...]:
     return reader.kept(id, "transcript", lambda: transcript(reader.trajectory(id)))
 
 

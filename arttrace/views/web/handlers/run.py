@@ -17,7 +17,7 @@ from arttrace.system.errors import StoreError
 from arttrace.trajectories import sequences
 from arttrace.views.langfuse.state import links
 from arttrace.views.web.handlers.answers import integer, reader_of
-from arttrace.views.web.models.blocks import Block, blocks
+from arttrace.views.web.models.blocks import EntryBlock, blocks
 from arttrace.views.web.models.content import shown
 from arttrace.views.web.models.copies import as_curl, as_json, as_markdown, versions_of
 from arttrace.views.web.models.histories import AgentGraph, graphs
@@ -30,7 +30,7 @@ from arttrace.views.web.models.run_page import (
     reward_rows,
     token_words,
 )
-from arttrace.views.web.models.transcript import Entry, matching, transcript
+from arttrace.views.web.models.transcript import TranscriptEntry, matching, transcript
 from arttrace.views.web.models.waterfall import Bar, waterfall
 from arttrace.views.web.rendering import page
 from arttrace.views.web.store_reader import StoreReader
@@ -259,7 +259,7 @@ def _head(reader: StoreReader, summary: TrajectorySummary, tab: str) -> dict[str
     }
 
 
-def _entries(reader: StoreReader, id: str) -> tuple[Entry, ...]:
+def _entries(reader: StoreReader, id: str) -> tuple[TranscriptEntry, ...]:
     return _made(reader, id, "transcript", transcript)
 
 
@@ -280,5 +280,5 @@ def _part(request: Request, whole: Sequence[T], size: int) -> Sequence[T]:
     return whole[first : first + size]
 
 
-def _blocks(count: int, size: int, address: str, loaded: int = 0, **more: str) -> tuple[Block, ...]:
+def _blocks(count: int, size: int, address: str, loaded: int = 0, **more: str) -> tuple[EntryBlock, ...]:
     return blocks(count, size, address, loaded, more)

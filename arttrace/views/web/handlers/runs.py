@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from arttrace.views.web.handlers.answers import reader_of
-from arttrace.views.web.models.run_list import SINCE, STATUSES, Query, RunList, facets, parse_query, run_list
+from arttrace.views.web.models.run_list import SINCE, STATUSES, RunList, RunQuery, facets, parse_query, run_list
 from arttrace.views.web.rendering import page
 from arttrace.views.web.store_reader import SoFar, StoreReader
 
@@ -54,6 +54,6 @@ def live(request: Request) -> Response:
     return page("_runs_live.html", query=query, list=found, state=reader.state, statuses=STATUSES)
 
 
-def _found(reader: StoreReader, so_far: SoFar, query: Query, *, after: str = "", upto: str = "") -> RunList:
+def _found(reader: StoreReader, so_far: SoFar, query: RunQuery, *, after: str = "", upto: str = "") -> RunList:
     ids = reader.with_text(query.text) if query.text else None
     return run_list(so_far.runs, query, ids, after=after, upto=upto, unread=so_far.unread)

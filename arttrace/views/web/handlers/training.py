@@ -12,7 +12,7 @@ from arttrace.system.paths import DataDir
 from arttrace.system.processes import is_alive
 from arttrace.views.web.handlers.answers import integer, reader_of
 from arttrace.views.web.models.run_list import run_row
-from arttrace.views.web.models.training_page import Daemon, charts, doing, versions
+from arttrace.views.web.models.training_page import DaemonStatus, charts, doing, versions
 from arttrace.views.web.rendering import page
 
 MOST_VERSIONS = 1000
@@ -62,11 +62,11 @@ def step(request: Request) -> Response:
     )
 
 
-def _daemons(data: DataDir) -> list[Daemon]:
+def _daemons(data: DataDir) -> list[DaemonStatus]:
     found = []
     for file in sorted(data.policies.glob("*/daemon.json")):
         try:
-            found.append(msgspec.json.decode(file.read_bytes(), type=Daemon))
+            found.append(msgspec.json.decode(file.read_bytes(), type=DaemonStatus))
         except (OSError, msgspec.DecodeError):  # replaced at this moment, or of another version
             continue
     return found

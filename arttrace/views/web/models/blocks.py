@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 
-class Block(msgspec.Struct, frozen=True):
+class EntryBlock(msgspec.Struct, frozen=True):
     """Rows from `first` on; `source` is where they are asked for, "" for the block that the page holds."""
 
     first: int
@@ -16,12 +16,12 @@ class Block(msgspec.Struct, frozen=True):
     source: str
 
 
-def blocks(count: int, size: int, address: str, loaded: int, more: Mapping[str, str]) -> tuple[Block, ...]:
+def blocks(count: int, size: int, address: str, loaded: int, more: Mapping[str, str]) -> tuple[EntryBlock, ...]:
     """The blocks of a list of `count` rows; the one that begins at `loaded` is in the page."""
     path = quote(address, safe="/")
     asked = {name: value for name, value in more.items() if value}
     return tuple(
-        Block(
+        EntryBlock(
             first,
             min(size, count - first),
             "" if first == loaded else f"{path}?{urlencode({'from': str(first), **asked})}",

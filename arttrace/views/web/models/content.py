@@ -23,7 +23,7 @@ _image_url = re.compile(r"data:image/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/=\s]
 _IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
-class Shown(msgspec.Struct, frozen=True):
+class ContentPart(msgspec.Struct, frozen=True):
     """One part: `kind` is text, reasoning, call, result, image or other; `rest` what is unfolded, `beyond` how many
     characters only the span has."""
 
@@ -45,23 +45,23 @@ class Shown(msgspec.Struct, frozen=True):
         return f"{self.beyond} further characters are in the span." if self.beyond else ""
 
 
-def shown(kind: str, text: str, name: str = "", *, most: int = MOST) -> Shown:
+def shown(kind: str, text: str, name: str = "", *, most: int = MOST) -> ContentPart:
     """A part of this text, cut where it is long, at the end of a line or a word where there is one; what is beyond
     `most` characters is left out."""
     if len(text) <= HEAD + HEAD // 2:
-        return Shown(kind, name, text)
+        return ContentPart(kind, name, text)
     at = max(text.rfind("\n", HEAD // 2, HEAD), text.rfind(" ", HEAD - 80, HEAD)) + 1 or HEAD
-    return Shown(kind, name, text[:at], text[at:most], max(0, len(text) - most))
+    return ContentPart(kind, name, text[:at], text[at:most], max(0, len(text) - most))
 
 
-def parts_of(message: Message) -> tuple[Shown, ...]:
+def parts_of(message: Message) -> tuple[ContentPart, ...]:
     """The parts of a message, without empty ones."""
     made = tuple(part for part in map(_part, message.parts[:MOST_PARTS]) if part.head or part.source)
     beyond = len(message.parts) - MOST_PARTS
-    return (*made, Shown("text", head=f"({beyond} further parts are in the span.)")) if beyond > 0 else made
+    return (*made, ContentPart("text", head=f"({beyond} further parts are in the span.)")) if beyond > 0 else made
 
 
-def one_text(parts: Iterable[Shown]) -> str:
+def one_text(parts: Iterable[ContentPart]) -> str:
     """What parts say, for searching."""
     return "\n".join(f"{part.name} {part.text}" for part in parts)
 
@@ -87,7 +87,7 @@ def json_text(text: str) -> str:
     return text
 
 
-def _part(part: Part) -> Shown:
+def _part(part: Part) -> ContentPart:
     match part:
         case TextPart(content):
             return shown("text", content)
@@ -100,7 +100,7 @@ def _part(part: Part) -> Shown:
         case OtherPart(value):
             source = image_source(value)
             if source is not None:
-                return Shown("image", source=source)
+                return ContentPart("image", source=source)
             return shown("other", value_text(value), str(value.get("type", "other")))
 
 

@@ -11,7 +11,7 @@ import msgspec
 from arttrace.records.call import Call
 from arttrace.records.span import SpanRow
 from arttrace.records.values.tokens import TokenIds, plain
-from arttrace.views.web.models.transcript import Entry
+from arttrace.views.web.models.transcript import TranscriptEntry
 from arttrace.wire.messages import openai_message
 
 
@@ -20,7 +20,7 @@ def as_json(value: Any) -> str:
     return msgspec.json.format(msgspec.json.encode(value, enc_hook=_plain), indent=2).decode()
 
 
-def as_markdown(title: str, entries: Sequence[Entry]) -> str:
+def as_markdown(title: str, entries: Sequence[TranscriptEntry]) -> str:
     """A transcript for an issue or a chat."""
     lines = [f"# {title}", ""]
     for entry in entries:

@@ -14,7 +14,7 @@ from arttrace.store import TrajectorySummary
 from arttrace.views.labels import group_name, key_name, one_line
 from arttrace.views.web.models.run_list import RunRow, run_row
 from arttrace.views.web.models.tokens.token_page import advantage
-from arttrace.views.web.models.transcript import Entry, alike
+from arttrace.views.web.models.transcript import TranscriptEntry, alike
 
 BINS = 12
 
@@ -55,20 +55,20 @@ class Member(msgspec.Struct, frozen=True):
     steps: tuple[str, ...]
 
 
-class Column(msgspec.Struct, frozen=True):
+class RunColumn(msgspec.Struct, frozen=True):
     """One run beside others: what the judge said of it, and its entries from where the runs part."""
 
     member: Member
-    entries: tuple[Entry, ...]
+    entries: tuple[TranscriptEntry, ...]
     more: int
 
 
-class Comparison(msgspec.Struct, frozen=True):
+class GroupComparison(msgspec.Struct, frozen=True):
     """Runs side by side. The first `shared` entries are alike in all."""
 
     shared: int
-    alike: tuple[Entry, ...]
-    columns: tuple[Column, ...]
+    alike: tuple[TranscriptEntry, ...]
+    columns: tuple[RunColumn, ...]
 
 
 def group_rows(runs: Iterable[TrajectorySummary]) -> tuple[GroupRow, ...]:
@@ -178,14 +178,14 @@ def _staleness(run: TrajectorySummary, newest: Mapping[str, int]) -> int | None:
     return max(ages, default=None)
 
 
-def compare(chosen: Sequence[tuple[Member, Sequence[Entry]]], most: int = 40) -> Comparison:
+def compare(chosen: Sequence[tuple[Member, Sequence[TranscriptEntry]]], most: int = 40) -> GroupComparison:
     """Runs side by side: what they begin alike with, then each from where they part, at most `most` entries of it."""
     shared = alike([entries for _, entries in chosen]) if len(chosen) > 1 else 0
-    return Comparison(
+    return GroupComparison(
         shared=shared,
         alike=tuple(chosen[0][1][max(0, shared - 8) : shared]) if chosen else (),
         columns=tuple(
-            Column(member, tuple(entries[shared : shared + most]), max(0, len(entries) - shared - most))
+            RunColumn(member, tuple(entries[shared : shared + most]), max(0, len(entries) - shared - most))
             for member, entries in chosen
         ),
     )

@@ -22,7 +22,7 @@ _LABELS = {"q": "text"}
 Params = Sequence[tuple[str, str]]
 
 
-class Query(msgspec.Struct, frozen=True):
+class RunQuery(msgspec.Struct, frozen=True):
     """What an address asks for. `given` are its filters as they stand in it; `errors` the ones that say nothing."""
 
     wanted: RunFilter
@@ -99,7 +99,7 @@ class RunList(msgspec.Struct, frozen=True):
     unread: int = 0
 
 
-def parse_query(params: Params) -> Query:
+def parse_query(params: Params) -> RunQuery:
     """The filters of an address. What cannot be understood is named, and does not filter."""
     given = tuple((name, value.strip()) for name, value in params if name in _NAMES and value.strip())
     values: dict[str, list[str]] = {}
@@ -125,7 +125,7 @@ def parse_query(params: Params) -> Query:
     statuses = tuple(value for value in values.get("status", ()) if value in STATUSES)
     if unknown := [value for value in values.get("status", ()) if value not in STATUSES]:
         errors["status"] = f"{unknown[0]!r} is none of {', '.join(STATUSES)}"
-    return Query(
+    return RunQuery(
         wanted=RunFilter(
             entry=one("entry"),
             group=one("group"),
@@ -143,7 +143,7 @@ def parse_query(params: Params) -> Query:
 
 def run_list(
     runs: Sequence[TrajectorySummary],
-    query: Query,
+    query: RunQuery,
     ids: set[str] | None,
     *,
     after: str = "",

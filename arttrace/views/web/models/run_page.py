@@ -15,8 +15,8 @@ from arttrace.trajectories.identity.membership import ADVICE_ON_COLLISIONS, has_
 from arttrace.views.terminal import came_late
 from arttrace.views.timeline import agent_note
 from arttrace.views.web.models.annotation import PERSON
-from arttrace.views.web.models.content import Shown, shown, value_text
-from arttrace.views.web.models.transcript import Entry, first_error
+from arttrace.views.web.models.content import ContentPart, shown, value_text
+from arttrace.views.web.models.transcript import TranscriptEntry, first_error
 
 MOST_AGENTS = 400
 _GLOSSES = (
@@ -30,7 +30,7 @@ _GLOSSES = (
 )
 
 
-class Problem(msgspec.Struct, frozen=True):
+class RunProblem(msgspec.Struct, frozen=True):
     """What is wrong with a run: a tone (bad or warn), a headline, the words, what can be done, and the entry of the
     transcript where it shows ("" for none)."""
 
@@ -63,7 +63,7 @@ class RewardRow(msgspec.Struct, frozen=True):
     name: str
     source: str
     agent: str
-    words: Shown
+    words: ContentPart
     undo: str
 
 
@@ -73,34 +73,34 @@ _HINT_UNREAD = (
 )
 
 
-def problems(run: Trajectory, entries: Sequence[Entry], late: Sequence[str]) -> tuple[Problem, ...]:
+def problems(run: Trajectory, entries: Sequence[TranscriptEntry], late: Sequence[str]) -> tuple[RunProblem, ...]:
     """What is wrong, the worst first; empty when nothing is."""
-    found: list[Problem] = []
+    found: list[RunProblem] = []
     broken = first_error(entries)
     if run.error:
         at, where = (broken.anchor, f"{broken.kind} {broken.title}") if broken else ("", "")
-        found.append(Problem("bad", "This run failed", run.error, anchor=at, where=where))
+        found.append(RunProblem("bad", "This run failed", run.error, anchor=at, where=where))
     elif broken is not None:
         count = sum(bool(entry.error) for entry in entries)
         title = "A step failed" if count == 1 else f"{count} steps failed"
         text = f"{broken.title}: {broken.error}. The run went on."
-        found.append(Problem("warn", title, text, anchor=broken.anchor, where=f"{broken.kind} {broken.title}"))
+        found.append(RunProblem("warn", title, text, anchor=broken.anchor, where=f"{broken.kind} {broken.title}"))
     for reason in filter(None, run.incomplete.split("; ")):
         hint = next((words for pattern, words in _GLOSSES if re.search(pattern, reason)), "")
         if has_collisions(reason):
             hint = ADVICE_ON_COLLISIONS
-        found.append(Problem("warn", "Incomplete", f"{reason}. It is not trained on.", hint))
+        found.append(RunProblem("warn", "Incomplete", f"{reason}. It is not trained on.", hint))
     for name, count in run.unread.items():
         text = f"{count} x {name}: no message could be read from it."
-        found.append(Problem("warn", "Unread calls", text, _HINT_UNREAD))
+        found.append(RunProblem("warn", "Unread calls", text, _HINT_UNREAD))
     if run.conflicts:
         text = f"{run.conflicts} spans were set aside: other content under an id that is taken."
-        found.append(Problem("warn", "Conflicts", text))
+        found.append(RunProblem("warn", "Conflicts", text))
     if run.http_lost:
         text = f"{run.http_lost} HTTP requests were begun and did not arrive. The run trains all the same."
-        found.append(Problem("warn", "Requests missing", text))
+        found.append(RunProblem("warn", "Requests missing", text))
     if late:
-        found.append(Problem("warn", "Late spans", came_late(late)))
+        found.append(RunProblem("warn", "Late spans", came_late(late)))
     return tuple(found)
 
 
@@ -157,7 +157,7 @@ def _reward_row(one: Reward, names: dict[str, str]) -> RewardRow:
     return RewardRow(one.value, one.name, one.source, agent, shown("text", one.explanation), undo)
 
 
-def input_and_result(run: Trajectory) -> tuple[Shown | None, Shown | None]:
+def input_and_result(run: Trajectory) -> tuple[ContentPart | None, ContentPart | None]:
     """What the entry point was given and gave back."""
     given = None if run.arguments in (None, {}) else shown("other", value_text(run.arguments))
     return given, None if run.result is None else shown("other", value_text(run.result))

@@ -31,7 +31,7 @@ CHARTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 _METHODS = {"grpo": "GRPO", "sft": "SFT", "dpo": "DPO", "fork": "fork"}
 
 
-class Queue(msgspec.Struct, frozen=True):
+class QueuedGroups(msgspec.Struct, frozen=True):
     """What lies before a daemon, as far as its file says it."""
 
     ready: int = 0
@@ -41,7 +41,7 @@ class Queue(msgspec.Struct, frozen=True):
     late: int = 0
 
 
-class Daemon(msgspec.Struct, frozen=True):
+class DaemonStatus(msgspec.Struct, frozen=True):
     """What a policy's daemon.json says of what it does now."""
 
     policy: str = ""
@@ -50,7 +50,7 @@ class Daemon(msgspec.Struct, frozen=True):
     since_ns: int = 0
     step: int = 0
     served: str = ""
-    queue: Queue = Queue()
+    queue: QueuedGroups = QueuedGroups()
     skips: int = 0
     reason: str = ""
     hint: str = ""
@@ -66,7 +66,7 @@ class Chart(msgspec.Struct, frozen=True):
     last: dict[str, float | None]
 
 
-class Version(msgspec.Struct, frozen=True):
+class VersionRow(msgspec.Struct, frozen=True):
     """A version of a policy: what made it, and the mean reward of the runs it answered in, as the step after it was
     trained on them (None for the newest)."""
 
@@ -98,11 +98,11 @@ def charts(steps: Sequence[PolicyStep]) -> tuple[Chart, ...]:
     return tuple(made)
 
 
-def versions(steps: Sequence[PolicyStep]) -> tuple[Version, ...]:
+def versions(steps: Sequence[PolicyStep]) -> tuple[VersionRow, ...]:
     """The versions, the newest first."""
     following = {before.step: after for before, after in itertools.pairwise(steps)}
     return tuple(
-        Version(
+        VersionRow(
             name=step.version,
             step=step.step,
             method=_METHODS.get(step.made_by, step.made_by),
@@ -118,7 +118,7 @@ def versions(steps: Sequence[PolicyStep]) -> tuple[Version, ...]:
     )
 
 
-def doing(daemon: Daemon, alive: bool) -> str:
+def doing(daemon: DaemonStatus, alive: bool) -> str:
     """What a daemon does, in words."""
     if daemon.state in ("stopped", "failed"):
         return daemon.state

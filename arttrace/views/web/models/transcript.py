@@ -9,7 +9,7 @@ import msgspec
 from arttrace.records.call import Call
 from arttrace.records.trajectory import Agent, AgentCall, HttpRequest, ToolCall, Trajectory
 from arttrace.views.timeline import ORDINARY, Timeline, agent_note, in_order, shown_with_tools
-from arttrace.views.web.models.content import Shown, json_text, one_text, parts_of, shown, value_text
+from arttrace.views.web.models.content import ContentPart, json_text, one_text, parts_of, shown, value_text
 
 LEVELS = 12
 """How far entries are indented; deeper ones stand at this level."""
@@ -18,7 +18,7 @@ _DEEPEST = 200
 """Agents below stand at the end: Python's stack has bounds."""
 
 
-class Entry(msgspec.Struct, frozen=True):
+class TranscriptEntry(msgspec.Struct, frozen=True):
     """One entry. `kind` is agent, message, answer, tool or request; `anchor` its name on the page; `span_id` the span
     it comes from, "" for a message. `offset_ns` counts from the run's start, -1 where no time is known. `relation` says
     how a history departs from an earlier one, with what that was seen by."""
@@ -28,8 +28,8 @@ class Entry(msgspec.Struct, frozen=True):
     level: int
     title: str
     note: str = ""
-    parts: tuple[Shown, ...] = ()
-    result: Shown | None = None
+    parts: tuple[ContentPart, ...] = ()
+    result: ContentPart | None = None
     error: str = ""
     span_id: str = ""
     agent_id: str = ""
@@ -46,7 +46,7 @@ class Entry(msgspec.Struct, frozen=True):
         return (self.kind, self.level, self.title, self.parts, self.result, self.error)
 
 
-def transcript(run: Trajectory) -> tuple[Entry, ...]:
+def transcript(run: Trajectory) -> tuple[TranscriptEntry, ...]:
     """The entries of a run, a sub-agent's below the tool call that started it."""
     walk = _Walk(run)
     walk.agent(run.agents[0], 0)
@@ -55,7 +55,7 @@ def transcript(run: Trajectory) -> tuple[Entry, ...]:
     return tuple(walk.entries)
 
 
-def matching(entries: Sequence[Entry], text: str) -> tuple[Entry, ...]:
+def matching(entries: Sequence[TranscriptEntry], text: str) -> tuple[TranscriptEntry, ...]:
     """The entries in which a text stands, in whatever case."""
     wanted = text.lower()
     return tuple(
@@ -68,7 +68,7 @@ def matching(entries: Sequence[Entry], text: str) -> tuple[Entry, ...]:
     )
 
 
-def alike(transcripts: Sequence[Sequence[Entry]]) -> int:
+def alike(transcripts: Sequence[Sequence[TranscriptEntry]]) -> int:
     """With how many entries of the same content all of them begin."""
     return next(
         (
@@ -80,7 +80,7 @@ def alike(transcripts: Sequence[Sequence[Entry]]) -> int:
     )
 
 
-def first_error(entries: Sequence[Entry]) -> Entry | None:
+def first_error(entries: Sequence[TranscriptEntry]) -> TranscriptEntry | None:
     """Where the run went wrong: the last failed tool or call, as it is what the run's own error comes from; else
     None."""
     return next((entry for entry in reversed(entries) if entry.error and entry.kind != "agent"), None)
@@ -90,7 +90,7 @@ class _Walk:
     """Goes through agents, calls and tools in order of time, and notes an entry for each."""
 
     def __init__(self, run: Trajectory) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[TranscriptEntry] = []
         self._run = run
         self._timeline = Timeline(run)
         self._drawn: set[str] = set()
@@ -205,8 +205,8 @@ class _Walk:
         title: str,
         *,
         note: str = "",
-        parts: tuple[Shown, ...] = (),
-        result: Shown | None = None,
+        parts: tuple[ContentPart, ...] = (),
+        result: ContentPart | None = None,
         error: str = "",
         span_id: str = "",
         agent_id: str = "",
@@ -218,7 +218,7 @@ class _Walk:
         opened: bool = False,
     ) -> None:
         self.entries.append(
-            Entry(
+            TranscriptEntry(
                 kind=kind,
                 anchor=f"e{len(self.entries)}",
                 level=min(level, LEVELS),
