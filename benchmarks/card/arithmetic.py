@@ -99,7 +99,7 @@ def _teach(directory: Path, task: Task, device: str, seconds: float) -> dict[str
     pairs = task.scenarios(held_out=True) + task.scenarios(held_out=False)
     prompts = torch.tensor([task.prompt(pair) for pair in pairs], device=device)
     right = torch.tensor([task.tokens(task.answer(pair)) for pair in pairs], device=device)
-    before, batch = prompts.shape[1], 50 if device == "cpu" else 512
+    before, batch = prompts.shape[1], 25 if device == "cpu" else 512
     drawn = random.Random(5)
     began, steps, known, spoilt = time.monotonic(), 0, 0.0, 0
     while spoilt < _SPOILT and time.monotonic() - began < seconds:

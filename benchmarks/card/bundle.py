@@ -199,6 +199,17 @@ def remedy(name: str) -> str:
     return f"needs bundle {name}, made by `python benchmarks/card/bundle.py {name}`"
 
 
+def remedy_for(module: str | None) -> str:
+    """What is said where this module is missing; "" where no bundle has it."""
+    name = (module or "").partition(".")[0].replace("_", "-")
+    holds = [
+        key
+        for key, one in BUNDLES.items()
+        if any(f"{package}-".startswith((f"{name}=", f"{name}-")) for package in one.packages)
+    ]
+    return remedy(holds[0]) if name and holds else ""
+
+
 def missing_for_vllm() -> list[str]:
     """What is to be said, bundle by bundle, where vLLM or what speaks to it is not installed."""
     return [remedy(name) for module, name in (("duckdb", "client"), ("vllm", "vllm")) if not _installed(module)]

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.card.bundle import remedy_for
+
 _GRACE_S = 20
 """Seconds beyond its budget before a section is stopped: `left_s` lets it end by itself."""
 
@@ -100,7 +102,7 @@ def run_here(section: Section, config: Config) -> None:
     try:
         importlib.import_module(f"benchmarks.card.{section.module}").run(config)
     except ImportError as error:
-        _append(path, f"not installed: {error}")
+        _append(path, remedy_for(error.name) or f"not installed: {error}")
     except Exception as error:
         _append(path, f"failed: {type(error).__name__}: {error}")
         traceback.print_exc()

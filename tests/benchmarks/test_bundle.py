@@ -105,3 +105,12 @@ def test_every_package_is_pinned_and_every_need_is_a_bundle() -> None:
         assert len({package.partition("==")[0] for package in one.packages}) == len(one.packages), name
         assert set(one.needs) <= bundle.BUNDLES.keys()
         assert one.imports
+
+
+def test_a_missing_module_is_said_by_the_bundle_that_has_it() -> None:
+    assert bundle.remedy_for("msgspec.json") == bundle.remedy("client")
+    assert bundle.remedy_for("opentelemetry.trace") == bundle.remedy("client")
+    assert bundle.remedy_for("trl.trainer") == bundle.remedy("trl")
+    assert bundle.remedy_for("pydantic_core") == bundle.remedy("client")
+    assert bundle.remedy_for("vllm") == bundle.remedy("vllm")
+    assert bundle.remedy_for("torch") == bundle.remedy_for(None) == ""
