@@ -1,12 +1,15 @@
 """The trackers that a step's numbers can go to: TensorBoard, W&B, trackio, MLflow, each imported only when asked for.
 
 Each gets the numbers at their step, an example run as a table, and, where it keeps artifacts, the adapter as a version
-of one. A restart goes on with the run of the policy.
+of one. A restart goes on with the run of the policy, which is known by an id that lies in the policy's directory:
+policies of one name in two stores are two runs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
@@ -19,6 +22,20 @@ from trainer.step.example import COLUMNS, ExampleTable
 
 _PROJECT = "arttrace"
 _FILES = ("adapter_config.json", "adapter_model.safetensors")
+_RUN_ID = "tracker_run_id"
+_LONGEST_NAME = 48  # W&B takes ids of 64 characters
+
+
+def run_id(folder: Path, policy: str) -> str:
+    """The id of the policy's run, made once. A policy that had versions before it had an id was reported under its
+    name, and stays so."""
+    path = folder / _RUN_ID
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        is_known = any(folder.glob("*@[1-9]*"))
+        with contextlib.suppress(FileExistsError), path.open("x") as file:
+            file.write(policy if is_known else f"{policy[:_LONGEST_NAME]}-{secrets.token_hex(4)}")
+    return path.read_text().strip() or policy
 
 
 class Tracker(Protocol):
@@ -54,15 +71,15 @@ class TensorBoard:
 
 
 class WandB:
-    """A run per policy; each version's adapter is a version of the artifact that is named after the policy."""
+    """A run per policy; each version's adapter is a version of the artifact that has the run's id as its name."""
 
     def __init__(self, folder: Path, policy: str, config: Mapping[str, Any]) -> None:
         wandb: Any = import_module("wandb")
         folder.mkdir(parents=True, exist_ok=True)
         self._wandb = wandb
-        self._policy = policy
+        self._artifact = run_id(folder, policy)
         self._run = wandb.init(
-            project=_PROJECT, name=policy, id=policy, resume="allow", dir=str(folder), config=dict(config)
+            project=_PROJECT, name=policy, id=self._artifact, resume="allow", dir=str(folder), config=dict(config)
         )
 
     def step(self, done: PolicyStep, adapter: Path | None, example: ExampleTable | None) -> None:
@@ -70,7 +87,7 @@ class WandB:
         table = {} if example is None else {"example": self._wandb.Table(columns=[*COLUMNS], data=example.cells())}
         self._run.log({**done.metrics, **table}, step=done.step)
         if adapter is not None:
-            artifact = self._wandb.Artifact(self._policy, type="model", metadata={"version": done.version})
+            artifact = self._wandb.Artifact(self._artifact, type="model", metadata={"version": done.version})
             for name in _FILES:
                 artifact.add_file(str(adapter / name))
             self._run.log_artifact(artifact, aliases=["latest", f"step-{done.step}"])
@@ -81,13 +98,14 @@ class WandB:
 
 
 class Trackio:
-    """A run per policy in the project `arttrace`, where trackio keeps its own; adapters as in W&B."""
+    """A run per policy in the project `arttrace`, where trackio keeps its own; adapters as in W&B. It knows runs by
+    their names alone, so that the run's id is its name."""
 
     def __init__(self, folder: Path, policy: str, config: Mapping[str, Any]) -> None:
         self._trackio: Any = import_module("trackio")
-        self._policy = policy
+        self._name = run_id(folder, policy)
         with redirect_stdout(sys.stderr):  # it talks; stdout is for versions
-            self._trackio.init(project=_PROJECT, name=policy, resume="allow", config=dict(config))
+            self._trackio.init(project=_PROJECT, name=self._name, resume="allow", config=dict(config))
 
     def step(self, done: PolicyStep, adapter: Path | None, example: ExampleTable | None) -> None:
         """The numbers at their step, and the adapter's files."""
@@ -95,7 +113,7 @@ class Trackio:
             table = {} if example is None else {"example": self._trackio.Table([*COLUMNS], example.cells())}
             self._trackio.log({**done.metrics, **table}, step=done.step)
             if adapter is not None:
-                artifact = self._trackio.Artifact(self._policy, type="model", metadata={"version": done.version})
+                artifact = self._trackio.Artifact(self._name, type="model", metadata={"version": done.version})
                 for name in _FILES:
                     artifact.add_file(str(adapter / name))
                 self._trackio.log_artifact(artifact, aliases=[f"step-{done.step}"])
@@ -124,6 +142,7 @@ class MLflow:
         self._run = self._run_of(policy, folder, config)
 
     def _run_of(self, policy: str, folder: Path, config: Mapping[str, Any]) -> str:
+        id = run_id(folder, policy)
         known = self._client.get_experiment_by_name(_PROJECT)
         if known is None:
             at = None if os.environ.get("MLFLOW_TRACKING_URI") else (folder / "mlflow").absolute().as_uri()
@@ -131,9 +150,11 @@ class MLflow:
         else:
             experiment = known.experiment_id
             for run in self._client.search_runs([experiment], max_results=1000):
-                if run.data.tags.get("arttrace.policy") == policy:
+                if run.data.tags.get("arttrace.run", run.data.tags.get("arttrace.policy")) == id:
                     return str(run.info.run_id)
-        made = self._client.create_run(experiment, run_name=policy, tags={"arttrace.policy": policy})
+        made = self._client.create_run(
+            experiment, run_name=policy, tags={"arttrace.policy": policy, "arttrace.run": id}
+        )
         self._client.log_dict(made.info.run_id, dict(config), "config.json")
         return str(made.info.run_id)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sqlite3
 import struct
 import subprocess
@@ -30,6 +31,7 @@ from arttrace.trajectories import build_trajectories
 from trainer.policies.checkpoints import Checkpoints
 from trainer.step.example import COLUMNS, ExampleTable, example, example_of
 from trainer.step.reporters import Reporters, open_reporters
+from trainer.step.trackers import run_id
 
 ROOT = Path(__file__).parents[3]
 
@@ -135,7 +137,9 @@ def test_wandb_holds_the_numbers_and_each_adapter_as_a_version(
             break
         time.sleep(0.05)
     assert steps == [1, 2, 3]
-    assert sorted(artifacts)[:3] == ["policy"] * 3
+    id = (tmp_path / "out" / "tracker_run_id").read_text()
+    assert sorted(artifacts)[:3] == [id] * 3
+    assert written.stem == f"run-{id}"
     assert all("example" in name for name in sorted(artifacts)[3:]), "W&B keeps a table as an artifact as well"
     tables = [json.loads(file.read_text()) for file in written.parent.glob("files/media/table/example_*.table.json")]
     assert [table["columns"] for table in tables] == [list(COLUMNS)] * 3
@@ -223,11 +227,40 @@ def test_trackio_holds_the_numbers_of_one_run_over_a_restart(
     numbers = [json.loads(found) for *_, found in rows]
     tables = [one.pop("example") for one in numbers]
     assert [(name, step, one) for (_, name, step, _), one in zip(rows, numbers, strict=True)] == [
-        ("policy", done.step, done.metrics) for done in made(3)
+        ((tmp_path / "tracker_run_id").read_text(), done.step, done.metrics) for done in made(3)
     ]
     assert [table["_value"][0]["trajectory"] for table in tables] == ["g-1", "g-0", "g-1"]
     assert json.loads(config)["learner"] == {"loss": "cispo"}
     assert versions == 3
+
+
+def test_policies_of_one_name_in_two_stores_are_two_runs_of_a_tracker(
+    tmp_path: Path, checkpoints: Checkpoints, store: Store
+) -> None:
+    """The two share a trackio, and each goes on with its own run after a restart."""
+    pytest.importorskip("trackio")
+    store.close()
+    for folder, steps in (("one", made(1)), ("two", made(2)), ("one", made(2)[1:])):
+        given = tmp_path / folder
+        if not given.exists():
+            shutil.copytree(tmp_path / "data", given / "data")
+        report("trackio", given, steps, TRACKIO_DIR=str(tmp_path / "trackio"), HF_HUB_OFFLINE="1")
+    with contextlib.closing(sqlite3.connect(tmp_path / "trackio" / "arttrace.db")) as written:
+        rows = written.execute("SELECT run_id, step FROM metrics ORDER BY id").fetchall()
+    first, second = rows[0][0], rows[1][0]
+    assert rows == [(first, 1), (second, 1), (second, 2), (first, 2)]
+    assert first != second
+
+
+def test_the_id_of_a_run_stays_and_a_policy_that_was_reported_before_keeps_its_name(tmp_path: Path) -> None:
+    made = [run_id(tmp_path / folder / "policy", "policy") for folder in ("one", "two", "one")]
+    assert made[0] == made[2] != made[1]
+    (tmp_path / "old" / "policy@3").mkdir(parents=True)
+    assert run_id(tmp_path / "old", "policy") == "policy"
+    (tmp_path / "new" / "policy@0").mkdir(parents=True)
+    assert run_id(tmp_path / "new", "policy").startswith("policy-")
+    long = run_id(tmp_path / "long", "p" * 200)
+    assert len(long) <= 64, "as W&B takes"
 
 
 @pytest.mark.full
