@@ -87,7 +87,7 @@ def read_records(file: BinaryIO, size: int, source: str, found: Imported) -> Ite
     else:
         yield from _batches(_Reader(source, found).records(items), found)
         if not found.kinds:
-            raise Unreadable(found.reasons[0] if found.reasons else "it is empty")
+            raise Unreadable(items.cut or (found.reasons[0] if found.reasons else "it is empty"))
 
 
 def _batches(records: Iterable[Record], found: Imported) -> Iterator[list[Record]]:

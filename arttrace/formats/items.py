@@ -26,6 +26,16 @@ _AT_ONCE = 16 << 20
 _PIECE = 1 << 20
 _UNPACKED_BYTES, _UNPACKED_TIMES = 64 << 20, 200
 _ROWS_AT_ONCE = 64
+_UTF8_MARK = b"\xef\xbb\xbf"
+_NOT_READ = {
+    b"\x28\xb5\x2f\xfd": "it is packed with zstd: unpack it first (`zstd -d`)",
+    b"\xfd7zX": "it is packed with xz: unpack it first (`xz -d`)",
+    b"BZh": "it is packed with bzip2: unpack it first (`bzip2 -d`)",
+    b"PK\x03\x04": "it is a zip archive: unpack it first (`unzip`)",
+    b"\xff\xfe": "it is text in UTF-16: write it as UTF-8 first",
+    b"\xfe\xff": "it is text in UTF-16: write it as UTF-8 first",
+}
+"""What files begin with that are not read as they are."""
 
 
 class Unreadable(ValueError):
@@ -33,24 +43,47 @@ class Unreadable(ValueError):
 
 
 class ItemFile:
-    """An open file of `size` bytes. `is_binary` tells that it holds neither JSON nor Parquet; `rest` has it whole."""
+    """An open file of `size` bytes. `is_binary` tells that it holds neither JSON nor Parquet; `rest` has it whole.
+    Raises Unreadable for one that is empty, or packed in another way than with gzip."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file
+        self._unpacked: _Unpacked | None = None
         head = file.read(4)
         file.seek(0)
         self._is_parquet = head == b"PAR1"
         if head[:2] == b"\x1f\x8b":
             bound = max(_UNPACKED_BYTES, _UNPACKED_TIMES * size)
-            self._file = cast("BinaryIO", io.BufferedReader(_Unpacked(file, bound), _PIECE))
-        self._begun = b"" if self._is_parquet else self._file.read(_AT_ONCE)
+            self._unpacked = _Unpacked(file, bound)
+            self._file = cast("BinaryIO", io.BufferedReader(self._unpacked, _PIECE))
+        self._begun = b"" if self._is_parquet else self._file.read(_AT_ONCE).removeprefix(_UTF8_MARK)
+        if not self._is_parquet and not self._begun.strip():
+            raise Unreadable(self.cut or "it is empty")
+        for mark, said in _NOT_READ.items():
+            if self._begun.startswith(mark):
+                raise Unreadable(said)
+        if self._begun.lstrip()[:100].lower().startswith((b"<!doctype html", b"<html")):
+            raise Unreadable("it is a web page, as a login or an error of a server is")
         self.is_binary = not self._is_parquet and self._begun.lstrip()[:1] not in (b"{", b"[")
 
+    @property
+    def cut(self) -> str:
+        """Why it ends before its end, where it does; known when all of it was read."""
+        return "" if self._unpacked is None else self._unpacked.cut
+
     def rest(self) -> bytes:
-        """The whole file."""
-        return self._begun + self._file.read()
+        """The whole file. Raises Unreadable where it cannot be unpacked to its end."""
+        data = self._begun + self._file.read()
+        if self.cut:
+            raise Unreadable(self.cut)
+        return data
 
     def __iter__(self) -> Iterator[Item]:
+        yield from self._items()
+        if self.cut:
+            yield "the end of the file", ValueError(f"{self.cut}; nothing behind it was read")
+
+    def _items(self) -> Iterator[Item]:
         if self._is_parquet:
             yield from _rows(self._file)
         elif len(self._begun) < _AT_ONCE:
@@ -62,20 +95,22 @@ class ItemFile:
 
 
 class _Unpacked(io.RawIOBase):
-    """What a gzip file holds. Raises Unreadable where it unpacks to more than `bound`, or is none."""
+    """What a gzip file holds, as far as it can be unpacked; `cut` says why it ends there where that is not its end.
+    Raises Unreadable where it unpacks to more than `bound`."""
 
     def __init__(self, file: BinaryIO, bound: int) -> None:
         self._file = gzip.GzipFile(fileobj=file)
         self._left = bound
+        self.cut = ""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         try:
-            piece = self._file.read(len(buffer))
+            piece = b"" if self.cut else self._file.read1(len(buffer))
         except (OSError, EOFError, zlib.error) as error:
-            raise Unreadable(f"it is no whole gzip file: {error}") from error
+            self.cut, piece = f"it is no whole gzip file: {error}", b""
         self._left -= len(piece)
         if self._left < 0:
             raise Unreadable(
@@ -90,6 +125,9 @@ def _document(data: bytes) -> Iterator[Item]:
     try:
         document = read_json(data)
     except UNREADABLE:
+        if data.lstrip()[:1] == b"[":  # cut off, or with something behind it: what stands before that is whole
+            yield from _array(data, io.BytesIO())
+            return
         for number, line in enumerate(data.splitlines(), 1):
             if line.strip():
                 yield f"line {number}", _read(line)
@@ -99,10 +137,18 @@ def _document(data: bytes) -> Iterator[Item]:
 
 def _items(document: Any) -> Iterator[Item]:
     """A document's items: of a list, of a page of an API's answer, or the document itself."""
+    has_more = False
     if isinstance(document, dict) and isinstance(document.get("data"), list) and "custom_id" not in document:
+        has_more = document.get("has_more") is True or bool(document.get("next_cursor"))
         document = document["data"]
-    for number, item in enumerate(document if isinstance(document, list) else [document], 1):
+    items = document if isinstance(document, list) else [document]
+    for number, item in enumerate(items, 1):
         yield f"item {number}", item
+    if has_more:
+        yield (
+            f"what comes behind item {len(items)}",
+            ValueError("the file is one page of an answer that has more: ask for the next pages too"),
+        )
 
 
 def _read(text: bytes) -> Any:
@@ -177,7 +223,7 @@ def _array(begun: bytes, file: BinaryIO) -> Iterator[Item]:
         while True:
             try:
                 value, end = decoder.raw_decode(text.held, text.at)
-                if end < len(text.held):
+                if end < len(text.held) or isinstance(value, dict):
                     break
                 error: Exception = ValueError("it ends within the array")
             except UNREADABLE as failed:

@@ -1,0 +1,123 @@
+"""Files that are damaged, packed, cut off or not what they are named: what can be read is, what cannot is counted and
+named, and nothing goes in silence."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import re
+import zipfile
+from io import BytesIO
+from typing import Any
+
+import pytest
+
+from arttrace.formats.imported_files import read_file
+from arttrace.formats.items import Unreadable
+
+BOM = b"\xef\xbb\xbf"
+
+
+def row(number: int) -> bytes:
+    messages = [{"role": "user", "content": f"q{number}"}, {"role": "assistant", "content": "a"}]
+    return json.dumps({"task_id": number, "messages": messages}).encode()
+
+
+ONE, TWO = row(1), row(2)
+PACKED = gzip.compress(ONE + b"\n" + TWO)
+COMPLETION: dict[str, Any] = {
+    "id": "chatcmpl-1",
+    "object": "chat.completion",
+    "created": 1_763_000_000,
+    "model": "gpt-4o",
+    "metadata": {},
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}],
+}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        BOM + ONE + b"\n" + TWO,
+        BOM + b"[" + ONE + b"," + TWO + b"]",
+        ONE + b"\r\n" + TWO + b"\r\n",
+        ONE + b"\r" + TWO + b"\n\r\n",
+        PACKED,
+        gzip.compress(BOM + ONE + b"\r\n" + TWO),
+        gzip.compress(ONE + b"\n") + gzip.compress(TWO),
+        PACKED + bytes(512),
+    ],
+)
+def test_marks_and_ends_of_lines_and_packing_change_nothing(data: bytes) -> None:
+    found = read_file(data, "x")
+    assert (found.kinds, found.refused, found.traces) == ({"conversations": 2}, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("data", "count", "said"),
+    [
+        (ONE + b"\n" + TWO[:30], 1, "line 2: Input data was truncated"),
+        (b"[" + ONE + b"," + TWO[:30], 1, "item 2: .*nothing behind it was read"),
+        (b"[" + ONE + b",\n" + TWO, 2, "item 3: the file ends within its array"),
+        (b"[" + ONE + b"]\n" + TWO, 1, "what stands behind item 1: .*was not read"),
+        (gzip.compress(ONE + b"\n" + TWO)[:-6], 2, "the end of the file: it is no whole gzip file"),
+        (PACKED + b"garbage", 2, "the end of the file: it is no whole gzip file"),
+        (ONE + b"\n" + bytes(40), 1, "line 2"),
+        (ONE + b"\n\xff\xfe", 1, "line 2"),
+        (b'{"object":"list","has_more":true,"data":[' + ONE + b"]}", 1, "one page of an answer that has more"),
+        (b'{"next_cursor":"c","data":[' + ONE + b"]}", 1, "one page of an answer that has more"),
+    ],
+)
+def test_what_stands_before_the_damage_is_read_and_the_rest_is_named(data: bytes, count: int, said: str) -> None:
+    found = read_file(data, "x")
+    assert found.kinds == {"conversations": count}
+    assert found.refused == 1
+    [reason] = found.reasons
+    assert re.search(said, reason), reason
+
+
+def zipped() -> bytes:
+    made = BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.writestr("runs.jsonl", ONE)
+    return made.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "it is empty"),
+        (b" \r\n\n", "it is empty"),
+        (BOM, "it is empty"),
+        (gzip.compress(b""), "it is empty"),
+        (b"[]", "it is empty"),
+        (gzip.compress(ONE)[:12], "no whole gzip file"),
+        (bytes.fromhex("28b52ffd") + bytes(20), "zstd: unpack it first"),
+        (bz2.compress(ONE), "bzip2: unpack it first"),
+        (lzma.compress(ONE), "xz: unpack it first"),
+        (zipped(), "zip archive: unpack it first"),
+        (ONE.decode().encode("utf-16"), "UTF-16"),
+        (b"<!DOCTYPE html><title>Log in</title>", "a web page"),
+        (b"name,value\n1,2\n", "neither JSON nor"),
+        (b"PAR1" + bytes(20), "no whole Parquet file"),
+        (b"[[" + ONE + b"]]", "no JSON object"),
+    ],
+)
+def test_a_file_of_which_nothing_can_be_read_is_refused_with_the_cause(data: bytes, said: str) -> None:
+    with pytest.raises(Unreadable, match=said):
+        read_file(data, "x")
+
+
+def test_stored_completions_without_what_was_asked_are_counted_beside_the_others() -> None:
+    asked = {
+        **COMPLETION,
+        "id": "chatcmpl-2",
+        "messages": {"object": "list", "data": [{"role": "user", "content": "q"}]},
+    }
+    page = {"object": "list", "data": [COMPLETION, asked, {**COMPLETION, "id": "chatcmpl-3"}], "has_more": False}
+    found = read_file(json.dumps(page).encode(), "x")
+    assert found.kinds == {"stored completions": 1}
+    assert found.refused == 2
+    assert all("/chat/completions/{id}/messages" in reason for reason in found.reasons), "what has to be asked for"
