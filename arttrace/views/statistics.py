@@ -7,6 +7,8 @@ from typing import Final, Literal
 import msgspec
 
 from arttrace.store import AnyStore
+from arttrace.views.costs.prices import Prices, load_prices
+from arttrace.views.costs.usage import Cost, costs_by
 
 By = Literal["entry", "agent", "model", "tool"]
 
@@ -35,7 +37,8 @@ class Statistics(msgspec.Struct, frozen=True):
 
     `count` is how often it ran, in so many `runs`; `errors` how often it failed; `p50_s`, `p90_s` and `p99_s` are
     quantiles of its seconds. None stands where a figure has no meaning, or nobody reported it. `reward` is the mean
-    over the runs that have one.
+    over the runs that have one. `cost` is US dollars for the calls whose price is known, None where of none is;
+    `unpriced_calls` counts the others, which are in no cost.
     """
 
     name: str
@@ -49,20 +52,30 @@ class Statistics(msgspec.Struct, frozen=True):
     p90_s: float | None
     p99_s: float | None
     reward: float | None
+    cost: float | None = None
+    unpriced_calls: int | None = None
 
 
-def statistics(store: AnyStore, by: By, *, since_ns: int = 0) -> list[Statistics]:
+def statistics(store: AnyStore, by: By, *, since_ns: int = 0, prices: Prices | None = None) -> list[Statistics]:
     """One for each entry, agent, model (a policy's version by its name) or tool, the most frequent first.
 
     Args:
         store: The store to ask.
         by: What is counted together.
         since_ns: Only what began since, in nanoseconds since 1970.
+        prices: What models cost; by default what `load_prices` finds.
 
     Raises:
         StoreError: The store refuses the query.
+        ArttraceError: The file of the user's prices cannot be read.
     """
     since = f"make_timestamptz({since_ns // 1000})"
     _, rows = store.sql(_QUERIES[by].format(seconds=_SECONDS, since=since))
-    names = Statistics.__struct_fields__
-    return [msgspec.convert(dict(zip(names, (name or "", *rest), strict=True)), Statistics) for name, *rest in rows]
+    costs = costs_by(store, by, prices or load_prices(), since_ns=since_ns)
+    found = []
+    for name, *rest in rows:
+        cost = costs.get(name or "", Cost(unpriced_calls=0))
+        unpriced = None if by == "tool" else cost.unpriced_calls
+        values = (name or "", *rest, cost.usd, unpriced)
+        found.append(msgspec.convert(dict(zip(Statistics.__struct_fields__, values, strict=True)), Statistics))
+    return found

@@ -61,10 +61,12 @@ def trajectory_view(
     late: Sequence[str] = (),
     links: Sequence[str] = (),
     below: Sequence[RenderableType] = (),
+    cost: str = "",
 ) -> RenderableType:
     """Everything a person wants to see of one run: its facts, then its agents as a tree of messages and tools, or what
-    is given as `below`. `late` are the policy versions that were trained on it before its last spans came."""
-    facts = _facts(trajectory, sequences, report, reward)
+    is given as `below`. `late` are the policy versions that were trained on it before its last spans came;
+    `cost` is what it cost, in words."""
+    facts = _facts(trajectory, sequences, report, reward, cost)
     if late:
         facts.add_row("late", Text(came_late(late), style="yellow"))
     for link in links:
@@ -78,7 +80,7 @@ def came_late(versions: Sequence[str]) -> str:
 
 
 def _facts(
-    trajectory: Trajectory, sequences: Sequence[TokenSequence], report: TokenReport, reward: float | None
+    trajectory: Trajectory, sequences: Sequence[TokenSequence], report: TokenReport, reward: float | None, cost: str
 ) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
@@ -108,6 +110,8 @@ def _facts(
     fact("when", f"{started}, {(trajectory.end_ns - trajectory.start_ns) / 1e9:.2f} s")
     fact("policy", ", ".join(trajectory.policy_versions) or "no policy version recorded")
     fact("tokens", _tokens(sequences, report))
+    if cost:
+        fact("cost", one_line(cost))
     if reward is not None:
         fact("reward", Text(f"{reward:.3f}", style="bold"))
     for given in trajectory.rewards:

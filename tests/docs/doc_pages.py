@@ -24,6 +24,7 @@ ENVIRONMENT = {
     "ARTTRACE_POLICY_URL": "Where `run --policy NAME` and routes without an address send calls.",
     "ARTTRACE_CAPTURE_CONTENT": "What `arttrace serve` keeps of the calls that it records itself.",
     "ARTTRACE_PROJECT": "The project of runs that `arttrace run` and `arttrace serve` record.",
+    "ARTTRACE_PRICES": "A JSON file of your own prices in US dollars per million tokens, by model or policy.",
     "OPENAI_API_KEY, ANTHROPIC_API_KEY, ...": "The judge's provider, as litellm reads them.",
     "OPENAI_BASE_URL": "The judge's server, where `--judge-base-url` names none; also checked by `doctor`.",
     "LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY": "The project's keys, for `arttrace langfuse`.",

@@ -25,6 +25,8 @@ from arttrace.views.console.agents import agents_named, part_below
 from arttrace.views.console.events import Events
 from arttrace.views.console.running import has_not_ended
 from arttrace.views.console.tokens import token_view
+from arttrace.views.costs.prices import load_prices
+from arttrace.views.costs.usage import cost_of_run, cost_words
 from arttrace.views.langfuse.state import links
 from arttrace.views.web.models.tokens.token_pieces import pieces_of_run
 
@@ -77,10 +79,18 @@ def _show(
     pages = links(store.data, whole.id)
     if as_json:
         made, report = found[0]
-        document = {"trajectory": run, "tokens": report, "sequences": made, "late": late_in, "links": pages}
+        cost = cost_of_run(store, whole.id, load_prices())
+        document = {
+            "trajectory": run,
+            "tokens": report,
+            "sequences": made,
+            "late": late_in,
+            "links": pages,
+            "cost": cost,
+        }
         if agent is not None and len(parts) > 1:
             raise ArttraceError(f"{len(parts)} agents are called {agent!r}", f"Name one by its id: {_ids(parts)}")
-        click.echo(msgspec.json.encode(document, enc_hook=plain))
+        click.echo(msgspec.json.encode({**document, "cost": cost}, enc_hook=plain))
         return whole
     below: list[RenderableType] = []
     if tokens:
@@ -93,8 +103,10 @@ def _show(
     elif agent is not None:
         below = [agent_tree(part) for part in parts]
     made, report = sequences(whole)
+    prices = load_prices()
+    words = cost_words(cost_of_run(store, whole.id, prices), prices)
     terminal.console().print(
-        terminal.trajectory_view(whole, made, report, trajectory_reward(whole), late_in, pages, below)
+        terminal.trajectory_view(whole, made, report, trajectory_reward(whole), late_in, pages, below, words)
     )
     return whole
 

@@ -12,13 +12,15 @@ from arttrace.commands.shared.run_filters import checked
 from arttrace.store import open_store
 from arttrace.system.paths import DataDir
 from arttrace.views import labels, terminal
+from arttrace.views.costs.prices import load_prices
+from arttrace.views.costs.usage import dollars
 from arttrace.views.run_filter import moment
 from arttrace.views.statistics import By, Statistics, statistics
 
 _COLUMNS: dict[By, tuple[str, ...]] = {
-    "entry": ("runs", "calls", "input_tokens", "output_tokens", "errors", "p50_s", "p90_s", "p99_s", "reward"),
-    "agent": ("count", "runs", "calls", "input_tokens", "output_tokens", "errors", "p50_s", "p90_s", "p99_s"),
-    "model": ("runs", "calls", "input_tokens", "output_tokens", "errors", "p50_s", "p90_s", "p99_s"),
+    "entry": ("runs", "calls", "input_tokens", "output_tokens", "cost", "errors", "p50_s", "p90_s", "p99_s", "reward"),
+    "agent": ("count", "runs", "calls", "input_tokens", "output_tokens", "cost", "errors", "p50_s", "p90_s", "p99_s"),
+    "model": ("runs", "calls", "input_tokens", "output_tokens", "cost", "errors", "p50_s", "p90_s", "p99_s"),
     "tool": ("count", "runs", "errors", "p50_s", "p90_s", "p99_s"),
 }
 """The figures that each table shows."""
@@ -35,7 +37,9 @@ def command(by: tuple[By, ...], since: str | None, as_json: bool, data: DataDir)
     """Sum up what the store holds: how often each entry, agent, model and tool ran, what it took and how it went.
 
     Seconds are quantiles: half of them are below p50, 99 of 100 below p99. A policy's versions are models of their own.
-    The reward is the mean of the runs that have one, of each the sum of its rewards.
+    Input and output are tokens. The cost is US dollars, by the prices in $ARTTRACE_PRICES and litellm's; "?" stands for
+    calls whose price is not known, which are in no sum. The reward is the mean of the runs that have one, of each the
+    sum of its rewards.
     """
     since_ns = 0 if since is None else moment(since)
     with open_store(data) as store:
@@ -50,11 +54,23 @@ def command(by: tuple[By, ...], since: str | None, as_json: bool, data: DataDir)
     for number, (kind, rows) in enumerate((kind, rows) for kind, rows in tables.items() if rows):
         if number:
             console.print()
-        columns = [kind, *(name.replace("_", " ") for name in _COLUMNS[kind])]
+        columns = [kind, *(name.removesuffix("_tokens").replace("_", " ") for name in _COLUMNS[kind])]
         terminal.print_rows(console, columns, [_cells(kind, row) for row in rows])
+    if unpriced := max((sum(row.unpriced_calls or 0 for row in rows) for rows in tables.values()), default=0):
+        hint = "" if load_prices().has_table else "; prices come with pip install 'arttrace[judge]'"
+        console.print()
+        console.print(
+            f"?: no price is known of {unpriced} calls ($ARTTRACE_PRICES){hint}", style="yellow", markup=False
+        )
 
 
 def _cells(kind: By, row: Statistics) -> list[object]:
-    figures = [getattr(row, name) for name in _COLUMNS[kind]]
+    figures = [_cost(row) if name == "cost" else getattr(row, name) for name in _COLUMNS[kind]]
     name = labels.entry_name(row.name) if kind == "entry" else row.name
     return [name, *(round(one, 3) if isinstance(one, float) else one for one in figures)]
+
+
+def _cost(row: Statistics) -> str:
+    if row.cost is None:
+        return "?" if row.unpriced_calls else ""
+    return dollars(row.cost) + (" + ?" if row.unpriced_calls else "")

@@ -1,0 +1,1 @@
+"""What model calls cost: prices by model, and the tokens that were used, out of the store."""

@@ -1,0 +1,133 @@
+"""The tokens that calls used, by what is counted together and by what has a price of its own, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from arttrace.records import semconv
+from arttrace.store import AnyStore
+from arttrace.store.rows.left_out import IS_MARK
+from arttrace.store.rows.view_definition import of_document
+from arttrace.views.costs.prices import TIERS, Prices, Usage
+
+_CACHED = (
+    semconv.USAGE_CACHE_READ_INPUT_TOKENS,
+    "gen_ai.usage.cache_read_input_tokens",
+    "llm.token_count.prompt_details.cache_read",
+    "ai.usage.cachedInputTokens",
+)
+_WRITTEN = (
+    semconv.USAGE_CACHE_WRITE_INPUT_TOKENS,
+    "gen_ai.usage.cache_creation.input_tokens",
+    "gen_ai.usage.cache_creation_input_tokens",
+    "llm.token_count.prompt_details.cache_write",
+)
+"""How SDKs call tokens of the provider's cache."""
+
+
+def _first(names: Iterable[str]) -> str:
+    return "coalesce(" + ", ".join(of_document(name, of="c.") for name in names) + ")"
+
+
+_TIER = "CASE " + " ".join(f"WHEN c.input_tokens > {tier} THEN {tier}" for tier in reversed(TIERS)) + " ELSE 0 END"
+_IS_CALL = f"c.operation IN {semconv.CALL_OPERATIONS} AND c.end_ns > 0 AND NOT (c.error IS NOT NULL AND used IS NULL)"
+_USAGES = f"""SELECT {{name}}, coalesce(c.model, ''), c.policy_version,
+        coalesce({_first((semconv.PROVIDER_NAME, "gen_ai.system", "llm.provider", "llm.system"))}, ''),
+        coalesce({of_document(semconv.SERVER_ADDRESS, of="c.")}, ''), {_TIER}, count(*),
+        coalesce(sum(c.input_tokens), 0)::BIGINT, coalesce(sum(TRY_CAST({_first(_CACHED)} AS BIGINT)), 0)::BIGINT,
+        coalesce(sum(TRY_CAST({_first(_WRITTEN)} AS BIGINT)), 0)::BIGINT, coalesce(sum(c.output_tokens), 0)::BIGINT,
+        coalesce(c.input_tokens, c.output_tokens) IS NOT NULL AS told
+    FROM (SELECT *, coalesce(input_tokens, output_tokens) AS used FROM {{source}}) c {{join}}
+    WHERE {_IS_CALL} AND {{which}} GROUP BY 1, 2, 3, 4, 5, 6, told"""  # noqa: S608
+_BY: Final = {
+    "entry": ("t.entry", "JOIN trajectories t ON t.id = c.trajectory_id", "t.started >= {since}"),
+    "agent": (
+        "a.name",
+        "JOIN agents a ON a.trace_id = c.trace_id AND a.span_id = c.parent_span_id",
+        "a.started >= {since}",
+    ),
+    "model": ("coalesce(c.policy_version, c.model)", "", "c.started >= {since}"),
+}
+_OF_A_RUN: Final = f"""(SELECT * FROM span_records s WHERE (trajectory_id = {{id}} OR trace_id = {{trace}}
+        OR (trace_id, span_id) IN (SELECT (trace_id, span_id) FROM placed_spans WHERE trajectory_id = {{id}}))
+        AND NOT ({IS_MARK}) AND coalesce((SELECT any_value(p.trajectory_id) FROM placed_spans p
+            WHERE p.trace_id = s.trace_id AND p.span_id = s.span_id), trajectory_id) = {{id}}
+    QUALIFY row_number() OVER (PARTITION BY trace_id, span_id ORDER BY end_ns > 0 DESC, bytes DESC) = 1)"""  # noqa: S608
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """What calls cost in US dollars: `usd` of those whose price is known, None where of none is. `unpriced_calls` are
+    the others; `unpriced_models` names their models, with "" for calls whose tokens nobody told."""
+
+    usd: float | None = None
+    unpriced_calls: int = 0
+    unpriced_models: tuple[str, ...] = ()
+
+
+def costs_by(store: AnyStore, by: str, prices: Prices, *, since_ns: int = 0) -> dict[str, Cost]:
+    """The cost of each entry, agent or model by its name, as `statistics` has them; nothing for tools.
+
+    Args:
+        store: The store to ask.
+        by: "entry", "agent" or "model".
+        prices: What models cost.
+        since_ns: Only what began since, in nanoseconds since 1970.
+
+    Raises:
+        StoreError: The store refuses the query.
+    """
+    if by not in _BY:
+        return {}
+    name, join, which = _BY[by]
+    since = f"make_timestamptz({since_ns // 1000})"
+    query = _USAGES.format(name=name, source="spans", join=join, which=which.format(since=since))
+    found: dict[str, list[Any]] = {}
+    for row in store.sql(query)[1]:
+        found.setdefault(row[0] or "", []).append(row)
+    return {key: _cost(rows, prices) for key, rows in found.items()}
+
+
+def cost_of_run(store: AnyStore, id: str, prices: Prices) -> Cost:
+    """The cost of one run. Raises StoreError."""
+    source = _OF_A_RUN.format(id=_quoted(id), trace=_quoted(id.partition(":")[0]))
+    query = _USAGES.format(name="''", source=source, join="", which="true")
+    return _cost(store.sql(query)[1], prices)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _cost(rows: Iterable[tuple[Any, ...]], prices: Prices) -> Cost:
+    known: list[float] = []
+    unpriced: dict[str, int] = {}
+    for _, *fields, told in rows:
+        usage = Usage(*fields)
+        cost = prices.cost(usage) if told else None
+        if cost is None:
+            name = (usage.policy_version or usage.model) if told else ""
+            unpriced[name] = unpriced.get(name, 0) + usage.calls
+        else:
+            known.append(cost)
+    models = tuple(sorted(unpriced, key=lambda name: (-unpriced[name], name)))
+    return Cost(sum(known) if known else None, sum(unpriced.values()), models)
+
+
+def cost_words(cost: Cost, prices: Prices) -> str:
+    """What a run cost, in words; "" for a run without calls."""
+    parts = [] if cost.usd is None else [dollars(cost.usd)]
+    if cost.unpriced_calls:
+        named = ", ".join(name or "calls without token counts" for name in cost.unpriced_models[:3])
+        noun = "call" if cost.unpriced_calls == 1 else "calls"
+        parts.append(f"no price known of {cost.unpriced_calls} {noun} ({named})")
+        if not prices.has_table:
+            parts.append("prices come with pip install 'arttrace[judge]'")
+    return "; ".join(parts)
+
+
+def dollars(usd: float) -> str:
+    """An amount with as many digits as it needs."""
+    return f"${usd:,.2f}" if usd >= 100 else f"${usd:.4f}" if usd >= 0.01 or not usd else f"${usd:.3g}"

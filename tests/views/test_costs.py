@@ -1,0 +1,143 @@
+"""What runs cost: prices by model, cached tokens, and what no price is known of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
+from simulated_agent import Run, message
+
+from arttrace.commands import cli
+from arttrace.store import Store
+from arttrace.system.errors import ArttraceError
+from arttrace.system.paths import DataDir
+from arttrace.views.costs.prices import Prices, Usage, load_prices
+from arttrace.views.costs.usage import Cost, cost_of_run, cost_words, costs_by
+
+TABLE = {
+    "m": {
+        "litellm_provider": "openai",
+        "input_cost_per_token": 2.0,
+        "output_cost_per_token": 10.0,
+        "cache_read_input_token_cost": 0.5,
+        "input_cost_per_token_above_200k_tokens": 4.0,
+    },
+    "groq/m": {"litellm_provider": "groq", "input_cost_per_token": 1.0, "output_cost_per_token": 1.0},
+    "images": {"litellm_provider": "openai", "output_cost_per_image": 1.0},
+}
+
+
+def usage(**given: Any) -> Usage:
+    return Usage(**{"model": "m", "provider": "openai", "host": "api.openai.com", "input": 10, "output": 1, **given})
+
+
+@pytest.mark.parametrize(
+    ("used", "cost"),
+    [
+        (usage(), 30.0),
+        (usage(cached=4), 6 * 2.0 + 4 * 0.5 + 10.0),
+        (usage(cached=4, written=6), 4 * 0.5 + 6 * 2.0 + 10.0),  # what is written costs as others do, where not told
+        (usage(beyond=272_000), 50.0),
+        (usage(beyond=128_000), 30.0),
+        (usage(host="api.groq.com"), 11.0),
+        (usage(provider="groq", host=""), 11.0),
+        (usage(provider="", host=""), 30.0),
+        (usage(host="llm.example.com"), 30.0),
+        # Of these nobody knows a price: none is free.
+        (usage(provider="anthropic"), None),
+        (usage(model="unheard-of"), None),
+        (usage(model="images"), None),
+        (usage(policy_version="policy@3"), None),
+        (usage(host="127.0.0.1"), None),
+        (usage(host="10.1.2.3"), None),
+        (usage(host="localhost"), None),
+        (usage(host="vllm"), None),
+        (usage(host="gpu.internal"), None),
+    ],
+)
+def test_a_price_is_that_of_the_model_at_its_provider(used: Usage, cost: float | None) -> None:
+    assert Prices({}, TABLE).cost(used) == (None if cost is None else pytest.approx(cost))
+
+
+def test_own_prices_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "prices.json"
+    file.write_text('{"m": {"input": 1, "output": 2, "cached_input": 0.5}, "policy": {"input": 4, "output": 0}}')
+    monkeypatch.setenv("ARTTRACE_PRICES", str(file))
+    prices = load_prices()
+    assert prices.cost(usage(cached=4)) == pytest.approx((6 * 1 + 4 * 0.5 + 2) / 1e6)
+    assert prices.cost(usage(host="127.0.0.1")) == pytest.approx(12 / 1e6)
+    assert prices.cost(usage(policy_version="policy@3")) == pytest.approx(40 / 1e6)
+    file.write_text('{"m": {"input_price": 1}}')
+    with pytest.raises(ArttraceError, match="cannot be read"):
+        load_prices()
+
+
+def test_the_table_that_litellm_brings_is_read_without_it() -> None:
+    pytest.importorskip("litellm")
+    cost = load_prices().cost(usage(model="gpt-4o", input=1000, cached=400, output=100))
+    assert cost == pytest.approx(600 * 2.5e-6 + 400 * 1.25e-6 + 100 * 1e-5)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs: one of three calls, one of them in part cached, one with OpenInference's names; one of a call without
+    usage, one of an unknown model and one that failed."""
+    root = tmp_path_factory.mktemp("costs")
+    asked = [message("user", "why?")]
+    paid = {"policy": None, "PROVIDER_NAME": "openai", "SERVER_ADDRESS": "api.openai.com", "REQUEST_MODEL": "m"}
+    first = Run("one", entry="shop:paid")
+    first.chat("a", asked, message("assistant", "a"), at=1, USAGE_INPUT_TOKENS=10, USAGE_OUTPUT_TOKENS=1, **paid)
+    counts = {"USAGE_INPUT_TOKENS": 10, "USAGE_OUTPUT_TOKENS": 1, "USAGE_CACHE_READ_INPUT_TOKENS": 4}
+    first.chat("b", asked, message("assistant", "b"), at=20, **counts, **paid)
+    first.chat("c", asked, message("assistant", "c"), at=30, USAGE_INPUT_TOKENS=300_000, USAGE_OUTPUT_TOKENS=0, **paid)
+    second = Run("two", entry="shop:unknown")
+    second.chat("a", asked, message("assistant", "a"), at=1, **paid)
+    unknown = {**paid, "REQUEST_MODEL": "unheard-of"}
+    second.chat("b", asked, message("assistant", "b"), at=20, USAGE_INPUT_TOKENS=1, USAGE_OUTPUT_TOKENS=1, **unknown)
+    second.chat("c", asked, at=30, ERROR_TYPE="RateLimitError", **paid)
+    second.spans[-1] = replace(second.spans[-1], status_code=2)
+    with Store.open(DataDir(root), create=True) as store:
+        store.append([*first.end(at=100), *second.end(at=100)])
+    return root
+
+
+def test_costs_of_runs_and_of_what_is_counted_together(root: Path) -> None:
+    prices = Prices({}, TABLE)
+    whole = pytest.approx(30.0 + (6 * 2.0 + 4 * 0.5 + 10.0) + 300_000 * 4.0)
+    with Store.open(DataDir(root)) as store:
+        one, two = cost_of_run(store, "one", prices), cost_of_run(store, "two", prices)
+        assert (one.usd, one.unpriced_calls) == (whole, 0)
+        assert two == Cost(None, 2, ("", "unheard-of"))
+        assert cost_words(two, prices) == "no price known of 2 calls (calls without token counts, unheard-of)"
+        by_entry = costs_by(store, "entry", prices)
+        assert (by_entry["shop:paid"], by_entry["shop:unknown"]) == (one, two)
+        by_model = costs_by(store, "model", prices)
+        assert (by_model["m"].usd, by_model["m"].unpriced_calls) == (whole, 1)
+        assert by_model["unheard-of"] == Cost(None, 1, ("unheard-of",))
+        assert sum(cost.unpriced_calls for cost in costs_by(store, "agent", prices).values()) == 2
+        assert costs_by(store, "tool", prices) == {}
+
+
+def test_commands_show_them(root: Path, tmp_path: Path) -> None:
+    file = tmp_path / "prices.json"
+    file.write_text('{"m": {"input": 1000000, "output": 0}}')
+
+    def run(*arguments: str) -> str:
+        made = CliRunner().invoke(
+            cli, [*arguments, "--dir", str(root)], env={"ARTTRACE_PRICES": str(file)}, catch_exceptions=False
+        )
+        return made.output
+
+    found = json.loads(run("stats", "--json"))
+    entries = {row["name"]: (row["cost"], row["unpriced_calls"]) for row in found["entry"]}
+    assert entries == {"shop:paid": (300_020.0, 0), "shop:unknown": (None, 2)}
+    shown = run("stats", "--by", "entry")
+    assert max(map(len, shown.splitlines())) <= 100
+    assert "$300,020.00" in shown
+    assert "?: no price is known of 2 calls" in shown
+    assert "cost        $300,020.00" in run("show", "one")
+    assert json.loads(run("show", "two", "--json"))["cost"]["unpriced_models"] == ["", "unheard-of"]
