@@ -36,7 +36,16 @@ LONGEST_FIRST = (
     "tests/e2e/test_daemon.py",
     "tests/e2e/test_sub_agents.py",
     "tests/e2e/test_user_loop.py",  # after the demo has begun: it serves the model that the demo builds
+    "tests/e2e/test_loop.py",
     "tests/e2e/",
+    "tests/trainer/learner/test_engines.py",
+    "tests/capture/test_sacred.py",
+    "tests/benchmarks/",
+    "tests/trainer/daemon/",
+    "tests/views/web/test_accessible.py",
+    "tests/trainer/learner/",
+    "tests/trainer/",
+    "tests/commands/",
 )
 """What several workers begin with, so that none of them is left alone with it at the end."""
 
