@@ -11,7 +11,8 @@ import click
 
 from arttrace.capture.base import settings as capture_settings
 from arttrace.commands import cli
-from arttrace.store.rows.views import as_markdown
+from arttrace.store.rows.view_definition import as_markdown
+from arttrace.store.rows.views import DESCRIBED
 from trainer.daemon.config import PREFIX, DaemonConfig, Keep
 from trainer.learner.config import LearnerConfig
 
@@ -48,7 +49,7 @@ INTERNAL = {
 def pages() -> dict[Path, str]:
     """The text of each generated page."""
     return {
-        DOCS / "reference" / "schema.md": _page("SQL schema", _SCHEMA, as_markdown()),
+        DOCS / "reference" / "schema.md": _page("SQL schema", _SCHEMA, as_markdown(DESCRIBED)),
         DOCS / "reference" / "settings.md": _page("Settings", _SETTINGS, *_settings()),
     }
 

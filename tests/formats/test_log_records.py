@@ -9,17 +9,24 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from google.protobuf.json_format import MessageToDict
+from langfuse_server import langfuse_server
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
+from arttrace.capture.base.langfuse_project import Connection
 from arttrace.commands import cli
 from arttrace.formats.imported_files import Unreadable, read_file
 from arttrace.records.message import Message, TextPart, ToolCallPart, ToolResultPart
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
+from arttrace.views.langfuse.client import Client
+from arttrace.views.langfuse.push import push
+from arttrace.views.langfuse.state import SentRuns
+from arttrace.views.run_filter import runs_with
 
 RECORDED: dict[str, dict[str, str]] = json.loads(
     Path(__file__).with_name("data").joinpath("google_adk_otlp.json").read_text()
@@ -60,6 +67,18 @@ def check(run: Trajectory) -> None:
     assert (call.input_tokens, call.output_tokens) == (10, 3)
 
 
+def check_sql(store: Store, run: Trajectory) -> None:
+    """`sql` and a search have what the trajectory has."""
+    _, rows = store.sql("SELECT span_id, role, message FROM messages ORDER BY span_id, position")
+    calls = sorted((placed.call for placed in run.calls), key=lambda call: call.span_id)
+    given = [(call.span_id, one.role, json.loads(msgspec.json.encode(one))) for call in calls for one in call.messages]
+    assert [(id, role, json.loads(message)) for id, role, message in rows] == given
+    assert len(given) > 4
+    _, rows = store.sql("SELECT output_messages FROM calls WHERE span_id = (SELECT max(span_id) FROM calls)")
+    assert json.loads(rows[0][0]) == [json.loads(msgspec.json.encode(one.message)) for one in calls[-1].choices]
+    assert runs_with(store, "It is 42.") == {run.id}
+
+
 @pytest.mark.parametrize("form", [bytes, as_json], ids=["protobuf", "JSON"])
 @pytest.mark.parametrize("first", ["traces", "logs"])
 @pytest.mark.parametrize("schema", RECORDED)
@@ -80,6 +99,7 @@ def test_messages_of_google_adk_are_read(schema: str, first: str, form: Any, tmp
             store.append(read_file(requests[order[1]], "x").records)
         (run,) = store.trajectories()
         check(run)
+        check_sql(store, run)
         (summary,) = store.summaries()
         assert summary.revision == run.revision != (before[0].revision if before else "")
         assert summary.unread == {}
@@ -208,3 +228,17 @@ def test_events_without_a_span_are_refused_and_other_logs_are_not_kept() -> None
     assert read_file(logs(record("http.request")), "x").records == []
     with pytest.raises(Unreadable):
         read_file(b'{"resourceLogs": 7}', "x")
+
+
+def test_a_push_to_langfuse_has_the_messages_of_log_records(tmp_path: Path) -> None:
+    with Store.open(DataDir(tmp_path), create=True) as store, langfuse_server() as server:
+        store.append(read_file(recorded("schema 2", "logs"), "x").records)
+        store.append(read_file(recorded("schema 2", "traces"), "x").records)
+        connection = Connection.resolve(server.environ())
+        with Client(connection, sleep=lambda _: None) as client:
+            push(store, client, connection, store.summaries(), SentRuns(DataDir(tmp_path), connection), places={})
+        calls = [one for one in server.observations.values() if one["type"] == "GENERATION"]
+        assert len(calls) == 4
+        assert any("Double 21" in json.dumps(one["input"]) for one in calls)
+        assert all(one["input"] and one["output"] for one in calls)
+        assert not [one for one in server.observations.values() if one["name"].startswith("log ")]

@@ -21,7 +21,8 @@ from arttrace.records.policy import PolicyStep
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.store import Store, open_store
-from arttrace.store.rows.views import DESCRIBED, as_markdown
+from arttrace.store.rows.view_definition import as_markdown
+from arttrace.store.rows.views import DESCRIBED
 from arttrace.store.server.owner import hold_store
 from arttrace.system.paths import DataDir
 
@@ -177,7 +178,7 @@ def test_help_and_docs_tell_every_column() -> None:
         for column in view.columns:
             assert f"    {column.name} " in told
             assert column.meaning.split()[0] in told
-    assert as_markdown() in DOCS.read_text(encoding="utf-8")
+    assert as_markdown(DESCRIBED) in DOCS.read_text(encoding="utf-8")
 
 
 def test_tool_calls_that_no_span_recorded_are_there_and_marked(store: Store) -> None:

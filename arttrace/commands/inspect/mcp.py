@@ -15,7 +15,8 @@ from rich.console import Console
 from arttrace.commands.shared.options import store_option
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import AnyStore, TrajectorySummary, open_store
-from arttrace.store.rows.views import as_markdown
+from arttrace.store.rows.view_definition import as_markdown
+from arttrace.store.rows.views import DESCRIBED
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from arttrace.trajectories import sequences
@@ -128,7 +129,9 @@ def server(data: DataDir) -> MCPServer[Any]:
 
         return reading(summed)
 
-    @made.tool(description=f"Run one SQL query of DuckDB's dialect that reads these views, as JSON:\n\n{as_markdown()}")
+    views = as_markdown(DESCRIBED)
+
+    @made.tool(description=f"Run one SQL query of DuckDB's dialect that reads these views, as JSON:\n\n{views}")
     def sql(query: str) -> str:
         def asked(store: AnyStore) -> str:
             columns, rows = store.sql(query)

@@ -7,7 +7,8 @@ import msgspec
 
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.store import open_store
-from arttrace.store.rows.views import as_text
+from arttrace.store.rows.view_definition import as_text
+from arttrace.store.rows.views import DESCRIBED
 from arttrace.system.paths import DataDir
 from arttrace.views import terminal
 
@@ -17,7 +18,7 @@ class _SqlCommand(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Views"):
-            for line in as_text(formatter.width - formatter.current_indent).splitlines():
+            for line in as_text(DESCRIBED, formatter.width - formatter.current_indent).splitlines():
                 formatter.write(f"{'':{formatter.current_indent}}{line}".rstrip() + "\n")
 
 

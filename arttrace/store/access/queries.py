@@ -31,7 +31,15 @@ from arttrace.store.rows.columns import EVALUATE
 from arttrace.store.rows.decode import read_spans
 from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
 from arttrace.store.rows.span_membership import found_on, place
-from arttrace.store.rows.summary import SUMMARY_VERSION, InferredTool, TrajectorySummary, inferred_tools, summarise
+from arttrace.store.rows.summary import (
+    SUMMARY_VERSION,
+    InferredTool,
+    ReadMessages,
+    TrajectorySummary,
+    inferred_tools,
+    read_messages,
+    summarise,
+)
 from arttrace.store.rows.trace_links import above, any_links, below
 from arttrace.store.rows.views import REGROUPED
 from arttrace.system.errors import StoreError
@@ -47,6 +55,8 @@ _summary: msgspec.json.Decoder[TrajectorySummary | None] = msgspec.json.Decoder(
 
 _OF_RUNS = f"operation IS DISTINCT FROM '{EVALUATE}' AND NOT ({IS_MARK}) AND trajectory_id NOT IN ({LEFT_OUT})"
 _of_tools = re.compile(r"\btool_calls\b", re.IGNORECASE).search
+_of_messages = re.compile(r"\b(messages|calls)\b", re.IGNORECASE).search
+_TO_READ = f"operation IN {semconv.CALL_OPERATIONS} AND prompt IS NULL"
 _ITEMS = "SELECT unnest(?::VARCHAR[])"
 _NAMED_ONE_BY_ONE = 32  # then DuckDB knows beforehand what to look for, and skips the blocks that cannot hold it
 _SPANS_AT_ONCE = 5_000  # of runs that are built: fewer, and the tables are looked through more often
@@ -197,6 +207,8 @@ class StoreQueries(AnyStore):
                 place(connection)
         if _of_tools(query):  # those that no span recorded are known once a trajectory is built
             self._summaries(self._given())
+        elif _of_messages(query):  # those that stand beside their calls likewise
+            self._summaries(self._with_calls_to_read())
         with cancellation.bounded(), self._file.reading() as connection:
             return run_query(connection, query)
 
@@ -264,6 +276,20 @@ class StoreQueries(AnyStore):
             found.update((one.id, one) for one in self._summarise(missing))
         return list(found.values())
 
+    def _with_calls_to_read(self) -> list[str]:
+        """The ids that calls were given under whose messages do not stand on their spans as such."""
+        query = f"SELECT DISTINCT trajectory_id FROM span_records WHERE trajectory_id IS NOT NULL AND {_TO_READ}"  # noqa: S608
+        asked = set(self._column(query, []))
+        return [id for id in self._given() if id in asked] if asked else []
+
+    def _to_read(self, built: Sequence[Trajectory]) -> set[tuple[str, str]]:
+        """Such calls of trajectories, by trace and span id."""
+        traces = sorted({placed.call.trace_id for one in built for placed in one.calls})
+        query = f"""SELECT trace_id, span_id FROM span_records WHERE trace_id IN ({_ITEMS})
+            GROUP BY ALL HAVING count(prompt) = 0"""  # noqa: S608
+        with self._file.reading() as connection:
+            return set(connection.execute(query, [traces]).fetchall()) if traces else set()
+
     def _parts(self, given: Sequence[str]) -> Iterator[list[str]]:
         """What was given under these ids in parts of about `_SPANS_AT_ONCE` spans, in the same order."""
         query = f"SELECT trajectory_id, count(*) FROM span_records WHERE trajectory_id IN ({_ITEMS}) GROUP BY 1"  # noqa: S608
@@ -286,13 +312,18 @@ class StoreQueries(AnyStore):
         with self._file.lock:  # so that no span comes between building a summary and keeping it
             made: dict[str, list[TrajectorySummary]] = {id: [] for id in given}
             tools: dict[str, list[InferredTool]] = {}
-            for trajectory in self._build(given):
+            messages: dict[str, list[ReadMessages]] = {}
+            built = self._build(given)
+            to_read = self._to_read(built)
+            for trajectory in built:
                 id = next(id for id in (trajectory.id, *before_colons(trajectory.id)) if id in made)
                 made[id].append(summarise(trajectory))
                 if found := inferred_tools(trajectory):
                     tools.setdefault(id, []).extend(found)
+                if read := read_messages(trajectory, to_read):
+                    messages.setdefault(id, []).append(read)
             with self._file.if_possible():
-                self._file.writer.keep_summaries(made, tools)
+                self._file.writer.keep_summaries(made, tools, messages)
         return [one for of_id in made.values() for one in of_id]
 
     @gc_paused()

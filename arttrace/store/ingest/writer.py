@@ -28,9 +28,9 @@ from arttrace.store.rows import span_membership, tables, trace_links
 from arttrace.store.rows.columns import PlainRecord, rows_by_table
 from arttrace.store.rows.encode import EncodedRecord, EncodedSpan
 from arttrace.store.rows.prefixes import RecentInputs, extension, split
-from arttrace.store.rows.summary import SUMMARY_VERSION, InferredTool, TrajectorySummary
+from arttrace.store.rows.summary import SUMMARY_VERSION, InferredTool, ReadMessages, TrajectorySummary
 from arttrace.store.rows.tables import OPERATION, SPAN_ID, START, TRAJECTORY_ID, Row, Table
-from arttrace.store.rows.views import INFERRED_TOOLS
+from arttrace.store.rows.views import INFERRED_TOOLS, READ_MESSAGES
 from arttrace.trajectories.identity.reward_membership import before_colons
 
 _ARROW = {
@@ -236,16 +236,20 @@ class Writer:
         return self._last_id
 
     def keep_summaries(
-        self, summaries: Mapping[str, Sequence[TrajectorySummary]], tools: Mapping[str, Sequence[InferredTool]]
+        self,
+        summaries: Mapping[str, Sequence[TrajectorySummary]],
+        tools: Mapping[str, Sequence[InferredTool]],
+        messages: Mapping[str, Sequence[ReadMessages]],
     ) -> None:
-        """Keeps summaries just made of what is stored under an id, also that there are none, and the tool calls that
-        no span recorded."""
-        query = "DELETE FROM summaries WHERE version = ? AND trajectory_id IN (SELECT unnest(?::VARCHAR[]))"
-        self._connection.execute(query, [INFERRED_TOOLS, list(summaries)])
+        """Keeps summaries just made of what is stored under an id, also that there are none, the tool calls that no
+        span recorded, and messages that stand beside their calls."""
+        query = "DELETE FROM summaries WHERE version IN (?, ?) AND trajectory_id IN (SELECT unnest(?::VARCHAR[]))"
+        self._connection.execute(query, [INFERRED_TOOLS, READ_MESSAGES, list(summaries)])
         rows = [
             (id, SUMMARY_VERSION, _encode(one).decode()) for id, made in summaries.items() for one in made or (None,)
         ]
         rows += [(id, INFERRED_TOOLS, _encode(found).decode()) for id, found in tools.items()]
+        rows += [(id, READ_MESSAGES, _encode(one).decode()) for id, found in messages.items() for one in found]
         self._insert(tables.SUMMARIES, rows)
 
     # --- everything else -----------------------------------------------------------------------------------

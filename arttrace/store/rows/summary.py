@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Collection
 from importlib.metadata import version
 from typing import Any
 
@@ -39,12 +40,15 @@ class TrajectorySummary(msgspec.Struct, frozen=True):
     unread: dict[str, int] = {}
 
 
-_READING = 10
+_READING = 11
 """Counted up when the same spans are read in another way, or summaries are kept otherwise."""
 
 _fields = " ".join((str(_READING), *TrajectorySummary.__struct_fields__))
 SUMMARY_VERSION = f"{version('arttrace')} {zlib.crc32(_fields.encode()):08x}"
 """Summaries kept by another version of arttrace are made again: it may have read the spans in another way."""
+
+
+_encode = msgspec.json.encode
 
 
 class InferredTool(msgspec.Struct, frozen=True):
@@ -57,6 +61,37 @@ class InferredTool(msgspec.Struct, frozen=True):
     result: str | None
     start_ns: int
     end_ns: int
+
+
+class ReadCall(msgspec.Struct, frozen=True):
+    """A call whose messages do not stand on its span as such, for the views `messages` and `calls`: those of its input
+    by their place among ReadMessages.texts, its answers as JSON text."""
+
+    trajectory_id: str
+    trace_id: str
+    span_id: str
+    messages: list[int]
+    output: str | None
+
+
+class ReadMessages(msgspec.Struct, frozen=True):
+    """Such calls of a trajectory, with each distinct message once, as JSON text."""
+
+    texts: list[str]
+    calls: list[ReadCall]
+
+
+def read_messages(trajectory: Trajectory, of: Collection[tuple[str, str]]) -> ReadMessages | None:
+    """The messages of these calls of a trajectory (trace and span id), as they were read; None where there are none."""
+    places: dict[str, int] = {}
+    calls = []
+    for one in (placed.call for placed in trajectory.calls):
+        if (one.trace_id, one.span_id) in of and (one.messages or one.choices):
+            texts = [_encode(message).decode() for message in one.messages]
+            output = _encode([choice.message for choice in one.choices]).decode() if one.choices else None
+            messages = [places.setdefault(text, len(places)) for text in texts]
+            calls.append(ReadCall(trajectory.id, one.trace_id, one.span_id, messages, output))
+    return ReadMessages(list(places), calls) if calls else None
 
 
 def inferred_tools(trajectory: Trajectory) -> list[InferredTool]:

@@ -1,6 +1,9 @@
-"""What a view of the store is made of: its columns with their meanings, and the SQL that makes it."""
+"""What a view of the store is made of: its columns with their meanings, the SQL that makes it, and its description."""
 
 from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
 
 import msgspec
 
@@ -36,3 +39,28 @@ def as_time(nanoseconds: str) -> str:
 def of_document(name: str, *, operator: str = "->>", of: str = "") -> str:
     """An attribute of a span, out of its document."""
     return f"{of}document->'attributes'{operator}'{name}'"
+
+
+def as_text(views: Iterable[View], width: int) -> str:
+    """Every view with its columns and their meaning, for a terminal of this width."""
+    lines: list[str] = []
+    for view in views:
+        lines.append(f"{view.name}: {view.rows}")
+        room = max(len(column.name) for column in view.columns)
+        for column in view.columns:
+            lines += _wrapped(f"  {column.name.ljust(room)}  ", column.meaning, width)
+        lines.append("")
+    return "\n".join(lines[:-1])
+
+
+def _wrapped(head: str, words: str, width: int) -> list[str]:
+    return textwrap.wrap(words, max(width, len(head) + 20), initial_indent=head, subsequent_indent=" " * len(head))
+
+
+def as_markdown(views: Iterable[View]) -> str:
+    """The same as a table per view, in Markdown."""
+    parts: list[str] = []
+    for view in views:
+        rows = "\n".join(f"| `{column.name}` | {column.meaning} |" for column in view.columns)
+        parts.append(f"**{view.name}**: {view.rows}\n\n| column | meaning |\n|---|---|\n{rows}")
+    return "\n\n".join(parts)

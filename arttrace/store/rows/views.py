@@ -6,7 +6,6 @@ Whatever a span holds, a view answers: numbers beyond a column are NULL, text th
 from __future__ import annotations
 
 import hashlib
-import textwrap
 from typing import Final
 
 from arttrace.records import semconv
@@ -84,6 +83,16 @@ _SPANS = View(
     WHERE NOT (s.{IS_MARK}) AND ({_BELONGS_TO} IN ({LEFT_OUT})) IS NOT TRUE""",  # noqa: S608
 )
 
+READ_MESSAGES: Final = "read messages"
+"""The version under which `summaries` keeps messages that stand beside their calls: in log records, events, or in the
+attributes of another convention."""
+
+_READ_MESSAGES = f"""(SELECT TRY(from_json(document,
+            '{{"texts":["VARCHAR"],"calls":[{{"trajectory_id":"VARCHAR","trace_id":"VARCHAR","span_id":"VARCHAR",'
+            '"messages":["BIGINT"],"output":"VARCHAR"}}]}}')) AS read
+        FROM summaries WHERE version = '{READ_MESSAGES}')"""  # noqa: S608
+_READ_CALLS = f"(SELECT read.texts AS texts, unnest(read.calls) AS call FROM {_READ_MESSAGES})"  # noqa: S608
+
 _CALLS = View(
     "calls",
     "one per model call",
@@ -100,26 +109,40 @@ _CALLS = View(
             of_document("gen_ai.response.finish_reasons", operator="->"),
         ),
         Column("prompt", "the input; equal numbers are equal inputs (its messages are in the view messages)"),
-        Column("output_messages", "the answers as JSON text", of_document("gen_ai.output.messages")),
+        Column(
+            "output_messages", "the answers as JSON text", f"coalesce({of_document('gen_ai.output.messages')}, read)"
+        ),
     ),
-    f"FROM spans WHERE {_IS_CALL}",
+    f"""FROM (
+        SELECT s.*, r.call.output AS read FROM spans s LEFT JOIN {_READ_CALLS} r
+            ON r.call.trace_id = s.trace_id AND r.call.span_id = s.span_id
+        WHERE {_IS_CALL}
+    )""",  # noqa: S608
 )
 
 _MESSAGES = View(
     "messages",
     "one per message of a call's input",
     (
-        Column("trajectory_id", _TRAJECTORY_ID.meaning, "s.trajectory_id"),
-        Column("span_id", "the call", "s.span_id"),
-        Column("position", "its place in the input, from 1", "m.position"),
-        Column("role", "system, user, assistant or tool", "TRY_CAST(t.text AS JSON)->>'role'"),
-        Column("message", "the message as JSON", "coalesce(TRY_CAST(t.text AS JSON), to_json(t.text))"),
-        Column("id", "equal numbers are equal messages", "m.id"),
+        _TRAJECTORY_ID,
+        Column("span_id", "the call"),
+        Column("position", "its place in the input, from 1"),
+        Column("role", "system, user, assistant or tool", "TRY_CAST(text AS JSON)->>'role'"),
+        Column("message", "the message as JSON", "coalesce(TRY_CAST(text AS JSON), to_json(text))"),
+        Column("id", "equal numbers are equal messages; below 0 where they stand beside the span of their call"),
     ),
-    f"""FROM spans s JOIN chain c ON c.prompt = s.prompt AND c.above IS NULL,
-        (SELECT unnest(c.messages) AS id, generate_subscripts(c.messages, 1) AS position) m
-        JOIN texts t ON t.id = m.id
-    WHERE s.{_IS_CALL}""",
+    f"""FROM (
+        SELECT s.trajectory_id, s.span_id, m.position, t.text, m.id
+        FROM spans s JOIN chain c ON c.prompt = s.prompt AND c.above IS NULL,
+            (SELECT unnest(c.messages) AS id, generate_subscripts(c.messages, 1) AS position) m
+            JOIN texts t ON t.id = m.id
+        WHERE s.{_IS_CALL}
+        UNION ALL
+        SELECT call.trajectory_id, call.span_id, position, text, -1 - (hash(text) >> 2)::BIGINT
+        FROM (SELECT call, generate_subscripts(call.messages, 1) AS position,
+                unnest(list_transform(call.messages, lambda place: texts[place + 1])) AS text
+            FROM {_READ_CALLS})
+    )""",  # noqa: S608
     before="""
     WITH RECURSIVE chain(prompt, above, messages) AS (
         SELECT id, parent, messages FROM prompts
@@ -370,28 +393,3 @@ VIEWS_HASH: Final = hashlib.blake2b(f"{_STATEMENTS}{span_membership.READING}".en
 """What stands on the table `arttrace_schema` of a store whose views are these and whose spans were placed by these
 rules; others are replaced at open, and placed again."""
 VIEWS: Final = f"{_STATEMENTS}COMMENT ON TABLE arttrace_schema IS '{VIEWS_HASH}';"
-
-
-def as_text(width: int) -> str:
-    """Every view with its columns and their meaning, for a terminal of this width."""
-    lines: list[str] = []
-    for view in DESCRIBED:
-        lines.append(f"{view.name}: {view.rows}")
-        room = max(len(column.name) for column in view.columns)
-        for column in view.columns:
-            lines += _wrapped(f"  {column.name.ljust(room)}  ", column.meaning, width)
-        lines.append("")
-    return "\n".join(lines[:-1])
-
-
-def _wrapped(head: str, words: str, width: int) -> list[str]:
-    return textwrap.wrap(words, max(width, len(head) + 20), initial_indent=head, subsequent_indent=" " * len(head))
-
-
-def as_markdown() -> str:
-    """The same as a table per view, for docs/reference/schema.md."""
-    parts: list[str] = []
-    for view in DESCRIBED:
-        rows = "\n".join(f"| `{column.name}` | {column.meaning} |" for column in view.columns)
-        parts.append(f"**{view.name}**: {view.rows}\n\n| column | meaning |\n|---|---|\n{rows}")
-    return "\n\n".join(parts)

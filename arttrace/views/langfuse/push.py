@@ -13,6 +13,7 @@ from arttrace.formats.otlp.encode_protobuf import encode_protobuf
 from arttrace.formats.sdks.conventions import normalise
 from arttrace.formats.sdks.langfuse.api import NotNumeric, Scored, advantage, score
 from arttrace.formats.sdks.langfuse.writing import Experiment, ShownRun, observation
+from arttrace.formats.sdks.messages_elsewhere import with_messages
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 from arttrace.store import AnyStore, TrajectorySummary
@@ -107,7 +108,7 @@ def _push(
     to_send: list[SpanRow] = []
     scores: list[dict[str, Any]] = []
     for run in runs:
-        members = spans.get(run.id, [])
+        members = with_messages(spans.get(run.id, []))
         if not members:
             continue
         place = places.get(run.id)
