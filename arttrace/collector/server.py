@@ -16,6 +16,7 @@ from arttrace.collector.otlp.request_bodies import MAX_BODY_BYTES
 from arttrace.collector.retention import Limits, Retention
 from arttrace.collector.spool import Spool
 from arttrace.collector.supervisor import StoreSupervisor
+from arttrace.store.access.owner_file import owner_line
 from arttrace.store.server.auth import Authorizer
 from arttrace.store.server.owner import HOST, http_server, listen, url_of
 from arttrace.system.errors import ArttraceError
@@ -52,6 +53,8 @@ def serve(
         stack.callback(listener.close)
         stack.enter_context(_ended_in_order())
         serving = None if grpc_port is None else _grpc()
+        if owner := owner_line(data):
+            say(f"{owner}: it loads what is collected here too, and answers what this one is asked")
         loader = StoreSupervisor(data, token)
         stack.callback(loader.close)
         sink = Spool(data)

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
+from collector_process import ARTTRACE, collecting, environment
 from simulated_agent import research_run
 
 from arttrace.collector.app import CollectorApp
@@ -281,6 +283,26 @@ def ended(connection: socket.socket) -> bool:
         return connection.recv(65536) == b""
     except ConnectionResetError:
         return True
+
+
+def test_a_second_collector_says_who_owns_the_store(data: DataDir) -> None:
+    """They share the directory: the second one receives, the first one loads."""
+    command = [*ARTTRACE, "collect", "--port", "0"]
+    with collecting(data) as (_, url):
+        while (first := read_owner(data)) is None:
+            time.sleep(0.05)
+        with subprocess.Popen(
+            command, env=environment(data), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as second:
+            assert second.stdout is not None
+            assert second.stderr is not None
+            line = second.stderr.readline()
+            other = second.stdout.readline().split()[2]
+            second.terminate()
+            second.wait(60)
+    assert other != url
+    assert f"is owned by process {first.pid} at {first.url} since 20" in line
+    assert "it loads what is collected here too" in line
 
 
 def test_a_collector_elsewhere_that_restarts_is_asked_again(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -236,7 +236,7 @@ def test_a_push_to_langfuse_has_the_messages_of_log_records(tmp_path: Path) -> N
         store.append(read_file(recorded("schema 2", "traces"), "x").records)
         connection = Connection.resolve(server.environ())
         with Client(connection, sleep=lambda _: None) as client:
-            push(store, client, connection, store.summaries(), SentRuns(DataDir(tmp_path), connection), places={})
+            push(store, client, connection, SentRuns(DataDir(tmp_path), connection))
         calls = [one for one in server.observations.values() if one["type"] == "GENERATION"]
         assert len(calls) == 4
         assert any("Double 21" in json.dumps(one["input"]) for one in calls)

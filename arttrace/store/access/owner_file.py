@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from datetime import datetime
 
 import msgspec
 
@@ -26,6 +27,19 @@ def read_owner(data: DataDir) -> StoreOwner | None:
     except (OSError, msgspec.DecodeError):
         return None
     return owner if is_alive(owner.pid) else None
+
+
+def owner_line(data: DataDir) -> str | None:
+    """Who owns the store, since when, and where it answers, for a log; None while nobody does."""
+    owner = read_owner(data)
+    try:
+        since = datetime.fromtimestamp(data.owner.stat().st_mtime).astimezone()
+    except OSError:  # it has just ended
+        return None
+    if owner is None:
+        return None
+    when = since.isoformat(sep=" ", timespec="seconds")
+    return f"the store of {data.root} is owned by process {owner.pid} at {owner.url} since {when}"
 
 
 def write_owner(data: DataDir, owner: StoreOwner) -> None:
