@@ -1,0 +1,63 @@
+"""Files that are read piece by piece, and those that end too soon."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from system_files import (
+    read,
+)
+
+from arttrace.commands import cli
+from arttrace.formats import items
+from arttrace.formats.imported_files import read_file
+
+
+@pytest.mark.parametrize("form", ["lines", "array"])
+def test_a_large_file_is_read_item_by_item(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(items, "_AT_ONCE", 200)
+    monkeypatch.setattr(items, "_PIECE", 64)
+    asked = {"role": "user", "content": "ä\ud800 ]},{"}
+    made = [{"task_id": f"t{at}", "messages": [asked, {"role": "assistant", "content": str(at)}]} for at in range(40)]
+    text = json.dumps(made, indent=1) if form == "array" else "\n\n".join(map(json.dumps, made))
+    found, runs = read(text.encode())
+    assert found.kinds == {"conversations": 40}
+    assert {run.scenario for run in runs} == {f"file/t{at}" for at in range(40)}
+    cut = read_file(text.encode()[:-90], "file")
+    assert (cut.kinds, cut.refused) == ({"conversations": 39}, 1)
+    assert cut.reasons[0].startswith("item 40: " if form == "array" else "line 79: ")
+
+
+def test_a_large_document_in_one_line_is_read_as_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [{"task_id": f"t{at}", "messages": [{"role": "user", "content": "a"}, SAID]} for at in range(20)]
+    monkeypatch.setattr(items, "_AT_ONCE", 200)
+    found = read_file(json.dumps({"data": made, "meta": {}}).encode() + b"\n\n", "file")
+    assert (found.kinds, found.refused) == ({"conversations": 20}, 0)
+
+
+def test_a_large_array_that_ends_too_soon_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [{"task_id": f"t{at}", "messages": [{"role": "user", "content": "a"}, SAID]} for at in range(20)]
+    monkeypatch.setattr(items, "_AT_ONCE", 200)
+    text = json.dumps(made)
+    cut = read_file(text[: text.rindex(', {"task_id')].encode() + b"\n", "file")
+    assert (cut.kinds, cut.refused) == ({"conversations": 19}, 1)
+    assert cut.reasons == ["item 20: the file ends within its array"]
+    two = read_file(f"{text}\n{text}\n".encode(), "file")
+    assert (two.kinds, two.refused) == ({"conversations": 20}, 1)
+    assert "was not read" in two.reasons[0]
+
+
+SAID = {"role": "assistant", "content": "b"}
+
+
+def test_a_parquet_file_that_is_cut(tmp_path: Path) -> None:
+    file = tmp_path / "x.parquet"
+    pq.write_table(pa.Table.from_pylist([{"a": 1}]), file)
+    file.write_bytes(file.read_bytes()[:-20])
+    done = CliRunner().invoke(cli, ["import", str(file), "--dir", str(tmp_path / "d")])
+    assert "no whole Parquet file" in str(done.exception)
