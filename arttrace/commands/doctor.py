@@ -6,9 +6,9 @@ import importlib.metadata
 import os
 import platform
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from typing import Literal
 
 import click
 import httpx
@@ -16,6 +16,8 @@ import msgspec
 from packaging.requirements import Requirement
 
 from arttrace.capture.export.shipping.forwarding import waiting as outboxes
+from arttrace.capture.patches.hooks import hooked_modules
+from arttrace.commands.shared.check import Check
 from arttrace.commands.shared.options import dir_option, json_option
 from arttrace.commands.shared.shadowed_trainer import foreign_trainer
 from arttrace.system.errors import ArttraceError
@@ -24,26 +26,30 @@ from arttrace.system.paths import DataDir, beside_another, endpoints
 
 _LOW_DISK = 1 << 30
 _TIMEOUT_S = 5.0
+_GPU_TIMEOUT_S = 30.0
+_NEWEST = 20
 _COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
-
-
-class Check(msgspec.Struct, frozen=True):
-    """One thing that was looked at; `hint` says what to do where it is not in order."""
-
-    name: str
-    state: Literal["ok", "warning", "error"]
-    found: str
-    hint: str = ""
 
 
 @click.command("doctor")
 @json_option
 @dir_option
-def command(as_json: bool, data: DataDir) -> None:
-    """Check this installation: packages and their versions, the data directory, the store, and the servers that the
-    environment names. Exit code 1 when something does not work.
+@click.argument("program", nargs=-1, type=click.UNPROCESSED)
+def command(program: tuple[str, ...], as_json: bool, data: DataDir) -> None:
+    """Check this installation: packages and their versions, model clients, the data directory, the store, GPU and
+    engine, and the servers that the environment names. Exit code 1 when something does not work.
+
+    With `-- PROGRAM`, such as `arttrace doctor -- python agent.py`, the program is run once, with whatever its calls
+    cost, and what was captured of it is told: its calls, whether runs are complete, whether token ids come. It is
+    recorded into a directory that goes afterwards; no store and no receiver gets anything.
     """
     checks = [check for look in _LOOKS for check in look(data)]
+    if program:
+        if find_spec("duckdb") is None:
+            raise click.ClickException("to check a program needs the store: pip install 'arttrace[store]'")
+        from arttrace.commands.shared.checked_program import check_program
+
+        checks += check_program(program)
     if as_json:
         click.echo(msgspec.json.encode(checks))
     else:
@@ -97,6 +103,43 @@ def _clients(_data: DataDir) -> Iterator[Check]:
     known = version.partition(".")[0] in ("2", "3")
     hint = "" if known else "Versions 2 and 3 are supported."
     yield Check("openai", "ok" if known else "error", version, hint)
+    for name, module in _OTHER_CLIENTS.items():
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        if any(hooked.startswith(module) for hooked in hooked_modules()):
+            yield Check(name, "ok", version)
+        else:
+            hint = (
+                "Call its models by the openai client and the provider's OpenAI-compatible address, or instrument it "
+                "with OpenTelemetry and send the spans to `arttrace collect`."
+            )
+            yield Check(name, "warning", f"{version}, whose calls are not captured", hint)
+
+
+_OTHER_CLIENTS = {"anthropic": "anthropic.", "google-genai": "google.genai"}
+
+
+def _machine(_data: DataDir) -> Iterator[Check]:
+    if find_spec(_MAIN_PACKAGE["trainer"]) is None:
+        return
+    asked = [shutil.which("nvidia-smi") or "", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    found = "none: models are served and trained on the CPU"
+    if asked[0]:
+        try:
+            done = subprocess.run(asked, capture_output=True, text=True, timeout=_GPU_TIMEOUT_S, check=True)
+        except (OSError, subprocess.SubprocessError) as error:
+            hint = "Run it by hand: it says what is wrong with the driver."
+            yield Check("gpu", "error", f"nvidia-smi fails ({type(error).__name__})", hint)
+            return
+        found = "; ".join(filter(None, map(str.strip, done.stdout.splitlines()))) or found
+    yield Check("gpu", "ok", found)
+    try:
+        engine = importlib.metadata.version("vllm")
+    except importlib.metadata.PackageNotFoundError:
+        engine = "vllm is not in this environment"
+    yield Check("engine", "ok", engine)
 
 
 def _directory(data: DataDir) -> Iterator[Check]:
@@ -135,15 +178,19 @@ def _directory(data: DataDir) -> Iterator[Check]:
 def _store(data: DataDir) -> Iterator[Check]:
     if find_spec("duckdb") is None or not data.store.exists():
         return
+    from arttrace.commands.shared.checked_program import token_check
     from arttrace.store import open_store
 
     try:
         with open_store(data) as store:
             [(runs,)] = store.sql("SELECT count(*) FROM trajectories")[1]
+            newest = store.summaries(limit=_NEWEST)
     except ArttraceError as error:
         yield Check("store", "error", error.message, error.hint or "")
         return
     yield Check("store", "ok", f"{runs} runs, {data.store.stat().st_size / 1e6:.1f} MB")
+    if of_policies := [run for run in newest if run.policy_versions]:  # others are not asked for token ids
+        yield token_check(of_policies)
 
 
 def _servers(data: DataDir) -> Iterator[Check]:
@@ -175,4 +222,4 @@ def _asked(name: str, url: str, key: str | None, hint: str) -> Check:
     return Check(name, "ok", url)
 
 
-_LOOKS: tuple[Callable[[DataDir], Iterator[Check]], ...] = (_packages, _clients, _directory, _store, _servers)
+_LOOKS: tuple[Callable[[DataDir], Iterator[Check]], ...] = (_packages, _clients, _machine, _directory, _store, _servers)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
+import subprocess
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
 import pytest
+from chat_server import serve
 from click.testing import CliRunner
-from simulated_agent import research_run
+from simulated_agent import Run, message, research_run
 
 from arttrace.commands import cli
 from arttrace.store import Store
@@ -106,3 +109,55 @@ def test_servers_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "refuses the key (401)" in found["collector"]["found"]
     assert "does not answer (ConnectError)" in found["policy server"]["found"]
     assert "wrong" not in json.dumps(found)
+
+
+def _checked(root: Path, program: Path, **environment: str) -> tuple[int, dict[str, dict[str, str]]]:
+    """What `arttrace doctor -- PROGRAM` says, in a process of its own: the program prints to its streams."""
+    command = [str(Path(sys.executable).with_name("arttrace")), "doctor", "--json", "--dir", str(root), "--"]
+    done = subprocess.run(
+        [*command, sys.executable, str(program)], capture_output=True, text=True, env={**os.environ, **environment}
+    )
+    return done.returncode, {check["name"]: check for check in json.loads(done.stdout)}
+
+
+def test_a_program_is_run_once_and_leaves_nothing(tmp_path: Path) -> None:
+    root, program = tmp_path / "data", tmp_path / "agent.py"
+    program.write_text(
+        "import openai\nprint('said by the program')\n"
+        "openai.OpenAI().chat.completions.create(model='m', messages=[{'role': 'user', 'content': 'hi'}])\n"
+    )
+    with serve() as server:
+        _, found = _checked(root, program, OPENAI_BASE_URL=server.url, OPENAI_API_KEY="k")
+    assert found["program"]["state"] == "ok"
+    assert found["captured"]["found"].startswith("1 model calls and 0 tool calls in 1 run")
+    assert "127.0.0.1" in found["captured"]["found"]
+    assert "token ids" in found
+    assert not root.exists()
+    program.write_text("raise SystemExit(3)\n")
+    code, found = _checked(root, program)
+    assert code == 1
+    assert found["program"]["found"] == "it ended with exit code 3"
+    assert found["captured"]["state"] == "error"
+
+
+def test_a_client_that_is_not_captured_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = importlib.metadata.version
+    monkeypatch.setattr(
+        importlib.metadata, "version", lambda name: "1.50.0" if name == "google-genai" else installed(name)
+    )
+    monkeypatch.setattr("arttrace.commands.doctor.hooked_modules", lambda: {"openai._base_client"})
+    found = _doctor(tmp_path / "data")
+    assert found["google-genai"]["found"] == "1.50.0, whose calls are not captured"
+    assert "OpenAI-compatible" in found["google-genai"]["hint"]
+
+
+def test_tokens_of_a_policy_that_cannot_be_trained_on(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    run = Run("a")
+    run.chat("m", [message("user", "hi")], message("assistant", "ho"), at=10, TOKEN_IDS=None, LOGPROBS=None)
+    with Store.open(DataDir(root), create=True) as store:
+        store.append(run.end(at=100))
+    root.chmod(0o700)
+    found = _doctor(root)["token ids"]
+    assert (found["state"], found["found"][:2]) == ("warning", "0 ")
+    assert "return_token_ids" in found["hint"]

@@ -119,3 +119,8 @@ def _guarded(hook: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]
                 hook(module)
 
     return run
+
+
+def hooked_modules() -> set[str]:
+    """The modules whose import brings a hook."""
+    return {module for module, _ in _HOOKS}
