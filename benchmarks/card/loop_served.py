@@ -6,6 +6,7 @@ Each run is one request to a base URL of its own and ends with its reward, as an
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -70,8 +71,14 @@ def with_vllm(config: Config, table: Table, base: Path, task: Task, plan: Plan) 
             return sum(in_threads(_AT_ONCE, lambda pair: ask("", pair), asked)) / len(asked)
 
         def groups(names: Sequence[str]) -> list[Any]:
-            store.ingest_spool()
-            return group_trajectories(store.trajectories(groups=list(names)))
+            """Of the runs that just ended, whose last spans may still be on their way to disk."""
+            wanted, until = len(names) * plan.size, time.monotonic() + 30
+            while True:
+                store.ingest_spool()
+                found = store.trajectories(groups=list(names), complete_only=True)
+                if len(found) >= wanted or time.monotonic() > until:
+                    return group_trajectories(found)
+                time.sleep(0.05)
 
         before = right()
         took = Took()
