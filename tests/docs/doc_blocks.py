@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/*.md"), *ROOT.glob(".github/**/*.md")]
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md"), *ROOT.glob(".github/**/*.md")]
 )
 _FENCE = re.compile(r"^ *```(?P<language>[\w-]*).*$")
 _MARK = re.compile(r"^ *<!-- (?P<kind>run|tested|excerpt): (?P<value>.+) -->$")

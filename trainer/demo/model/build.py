@@ -64,12 +64,15 @@ def build_base_model(
     seed: int,
     path: Path,
     *,
+    steps: int | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> BuiltModel:
     """Train the model and save it, with its tokenizer, as the Hugging Face directory `path`.
 
-    The same demonstrations, in any order, and the same seed give the same model on the same machine. `path` appears as
-    a whole or not at all. Raises TrainingError when there are no demonstrations or their form is not learned.
+    `steps` says how long, for demonstrations in which what is certain and what is chance cannot be told apart, as
+    hardly any context comes up twice. The same demonstrations, in any order, and the same seed give the same model on
+    the same machine. `path` appears as a whole or not at all. Raises TrainingError when there are no demonstrations or
+    their form is not learned.
     """
     if not demonstrations:
         raise TrainingError("There are no demonstrations to build the base model from.")
@@ -77,9 +80,9 @@ def build_base_model(
     torch.manual_seed(seed)
     model = _tiny_model(tokenizer)
     with _one_thread():
-        steps = _train(model, rows, tokenizer.pad_token_id, torch.Generator().manual_seed(seed), progress)
+        taken = _train(model, rows, tokenizer.pad_token_id, torch.Generator().manual_seed(seed), progress, steps)
     _save(model, tokenizer, path)
-    return BuiltModel(path, sum(weight.numel() for weight in model.parameters()), steps)
+    return BuiltModel(path, sum(weight.numel() for weight in model.parameters()), taken)
 
 
 def prepare(demonstrations: Sequence[Demonstration]) -> tuple[PreTrainedTokenizerFast, list[Row]]:
@@ -175,28 +178,32 @@ def _train(
     pad: int,
     generator: torch.Generator,
     progress: Callable[[str], None],
+    steps: int | None,
 ) -> int:
-    """Train at a constant rate until all that is certain is learned, then anneal. The number of steps taken."""
+    """Train at a constant rate until all that is certain is learned, then anneal; or `steps`. The number taken."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
     order: list[int] = []
     right = asked = 0
     learned_at: int | None = None
     step = 0
-    while learned_at is None or step < learned_at + _ANNEAL_STEPS:
+    anneal = _ANNEAL_STEPS if steps is None else min(_ANNEAL_STEPS, steps // 2)
+    while learned_at is None or step < learned_at + anneal:
+        if steps is not None and step == steps - anneal:
+            learned_at = step
         if len(order) < _BATCH_ROWS:
             order += torch.randperm(len(rows), generator=generator).tolist()
         batch, order = [rows[i] for i in order[:_BATCH_ROWS]], order[_BATCH_ROWS:]
-        left = 1.0 if learned_at is None else 1 - (step - learned_at) / _ANNEAL_STEPS
+        left = 1.0 if learned_at is None else 1 - (step - learned_at) / anneal
         for group in optimizer.param_groups:
             group["lr"] = _LEARNING_RATE * min(1.0, (step + 1) / _WARM_UP_STEPS) * left
         hits, certain = _step(model, optimizer, batch, pad)
         right, asked, step = right + hits, asked + certain, step + 1
         if step % _CHECK_EVERY == 0:
             progress(f"step {step}: {right / max(asked, 1):.2%} of what can be known is predicted")
-            if learned_at is None and right == asked:
+            if steps is None and learned_at is None and right == asked:
                 learned_at = step
             right = asked = 0
-        if learned_at is None and step >= _MAX_STEPS:
+        if steps is None and learned_at is None and step >= _MAX_STEPS:
             raise TrainingError(
                 f"The tiny base model has not learned the form of its demonstrations in {step} steps.",
                 "Try another --seed, or pass --base-model DIR.",

@@ -1,0 +1,110 @@
+"""Each example's agent plays against its stand-in: the real client and the real capture, with a script for a model."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from example_modules import EXAMPLES
+
+FOLDERS = {
+    "2048": ["7", "4"],
+    "email": ["What was decided on the Delta price Rome?"],
+    "games/tic_tac_toe": [],
+    "games/clues": ["3"],
+    "games/codenames": ["3"],
+    "frameworks/langgraph": ["How many of lamp are there?"],
+    "frameworks/openai_agents": ["refund order 12"],
+}
+"""The arguments with which each agent.py is a program of its own."""
+PRINTS = {
+    "2048": "highest tile",
+    "email": "(mails read: ",
+    "games/tic_tac_toe": " wins",
+    "games/clues": "answered: ",
+    "games/codenames": " words found: ",
+    "frameworks/langgraph": "",
+    "frameworks/openai_agents": ":",
+}
+PLAY = """
+import asyncio, json, sys
+sys.path.insert(0, sys.argv[1])
+import train, arttrace, arttrace.loop as art
+from trainer.demo.scripted import Scripted
+
+arttrace.init(dir=sys.argv[2])
+played = {}
+for folder in sys.argv[3:]:
+    task = train.load(folder)
+    scripted = Scripted(task.stand_in)
+    with scripted.served() as url:
+        model = art.Model("stand-in", inference_base_url=url, inference_api_key="unused")
+        groups = asyncio.run(train.gather(task, model, range(2), 4, "playing"))
+    runs = [run for group in groups for run in group.trajectories]
+    played[folder] = {
+        "rewards": [built.reward for group in groups for built in group.built],
+        "incomplete": [run.incomplete for run in runs if run.incomplete],
+        "calls": sum(len(run.calls) for run in runs),
+        "answered": len(scripted.demonstrations),
+        "agents": sorted({agent.name for run in runs for agent in run.agents}),
+        "figures": train.figures(groups),
+    }
+print(json.dumps(played))
+"""
+AGENTS = {
+    "games/codenames": {"giver", "guesser"},
+    "frameworks/langgraph": {"clerk"},
+    "frameworks/openai_agents": {"desk", "refunds", "shipping"},
+}
+
+
+def test_every_example_that_is_trained_is_here() -> None:
+    assert set(FOLDERS) == {str(found.parent.relative_to(EXAMPLES)) for found in EXAMPLES.glob("**/rollout.py")}
+
+
+def test_each_agent_plays_is_captured_and_rewarded(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PLAY, EXAMPLES, tmp_path, *FOLDERS],
+        env={**os.environ, "TURNS": "4"}, capture_output=True, text=True, timeout=800,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for folder, played in json.loads(done.stdout.splitlines()[-1]).items():
+        assert len(played["rewards"]) == 8, folder
+        assert all(math.isfinite(reward) for reward in played["rewards"]), folder
+        assert played["incomplete"] == [], folder
+        # In self-play the opponent's calls are not recorded.
+        unrecorded = played["answered"] - played["calls"]
+        assert unrecorded > 0 if folder == "games/tic_tac_toe" else unrecorded == 0, folder
+        assert AGENTS.get(folder, set()) <= set(played["agents"])
+        assert played["figures"].startswith("reward ")
+
+
+PROGRAMS = [pytest.param(one, marks=() if one in ("email", "games/codenames") else pytest.mark.full) for one in FOLDERS]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_agent_knows_of_arttrace(folder: str) -> None:
+    assert "import arttrace" not in (EXAMPLES / folder / "agent.py").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("folder", PROGRAMS)
+def test_the_agent_is_a_program_of_its_own(folder: str) -> None:
+    from trainer.demo.scripted import Scripted
+
+    spec = importlib.util.spec_from_file_location("examples_train_loader", EXAMPLES / "train.py")
+    assert spec is not None
+    assert spec.loader is not None
+    train = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(train)
+    with Scripted(train.load(folder).stand_in).served() as url:
+        env = {**os.environ, "OPENAI_BASE_URL": url, "OPENAI_API_KEY": "unused", "ARTTRACE_DISABLED": "1"}
+        command = [sys.executable, EXAMPLES / folder / "agent.py", *FOLDERS[folder]]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert PRINTS[folder] in done.stdout
