@@ -66,11 +66,17 @@ def made(result: Result) -> str:
 
 
 def test_the_same_runs_train_a_policy_by_sft_then_dpo_then_grpo(data: DataDir, base_model: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     first = train(data, base_model, "--method", "sft", "--json")
     assert made(first) == "policy@1"
     assert "1 of 1 optimizer steps" in first.stderr
-    preferred = train(data, base_model, "--method", "dpo", "--json")
+    preferred = train(data, base_model, "--method", "dpo", "--json", "--report-to", "tensorboard")
     assert made(preferred) == "policy@2"
+    events = EventAccumulator(str(data.policies / "policy" / "tensorboard" / "policy"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("accuracy")] == [2], "a tracker has the numbers of DPO"
+    assert [event.step for event in events.Tensors("example/text_summary")] == [2]
     assert "2 already trained on by sft at policy@1\n" in preferred.stderr
     reinforced = train(data, base_model, "--json", "--report-to", "tensorboard")
     assert made(reinforced) == "policy@3"
