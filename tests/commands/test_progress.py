@@ -1,6 +1,18 @@
 """Progress is told at a bounded rate, with what is left, and the last one always."""
 
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from simulated_agent import research_run
+
+from arttrace.commands import cli
 from arttrace.commands.shared.progress import Progress, duration
+from arttrace.store import Store
+from arttrace.system.paths import DataDir
 
 
 def test_progress_has_a_rate_and_the_time_that_is_left() -> None:
@@ -39,3 +51,23 @@ def test_short_work_need_not_be_told() -> None:
     now = 6.0
     progress(2)
     assert told == ["1 of 2 runs, 5.0 s each, 5 s left", "2 of 2 runs, 3.0 s each"]
+
+
+@pytest.mark.parametrize(
+    ("module", "command", "told"),
+    [
+        ("arttrace.commands.data.export", "export", "16 of 16 spans"),
+        ("arttrace.commands.inspect.group", "group --by input --dry-run", "2 of 2 runs read"),
+    ],
+)
+def test_long_reading_says_how_far_it_is(
+    module: str, command: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append([*research_run("a"), *research_run("b")])
+    quiet = CliRunner().invoke(cli, [*command.split(), "--dir", str(tmp_path)])
+    assert quiet.stderr == ""
+    monkeypatch.setattr(f"{module}.Progress", partial(Progress, every_s=0.0))
+    done = CliRunner().invoke(cli, [*command.split(), "--dir", str(tmp_path)])
+    assert done.stdout == quiet.stdout
+    assert told in done.stderr

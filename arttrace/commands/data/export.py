@@ -89,14 +89,15 @@ def _of_trajectories(store: AnyStore, ids: tuple[str, ...]) -> Iterator[list[Spa
 
 
 def _everything(store: AnyStore) -> Iterator[list[SpanRow]]:
-    """One trace after the other, as they began, read some thousands of spans at a time."""
+    """One trace after the other, as they began, read some thousands of spans at a time. Says how far it is."""
     _, rows = store.sql(
         f"""SELECT trace_id, count(*) FROM span_records
         WHERE NOT ({IS_MARK}) AND (trajectory_id IN ({LEFT_OUT})) IS NOT TRUE
         GROUP BY trace_id ORDER BY min(start_ns), trace_id"""  # noqa: S608
     )
+    bar = Progress(sum(spans for _, spans in rows), "spans", lambda line: click.echo(line, err=True), tells_short=False)
     traces: list[str] = []
-    span_count = 0
+    span_count = done = 0
     for place, (trace_id, spans) in enumerate(rows, start=1):
         traces.append(trace_id)
         span_count += spans
@@ -105,4 +106,6 @@ def _everything(store: AnyStore) -> Iterator[list[SpanRow]]:
             for span in store.spans_of_traces(traces):
                 of_trace[span.trace_id].append(span)
             yield from of_trace.values()
+            done += span_count
+            bar(done)
             traces, span_count = [], 0

@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from arttrace.commands.shared.options import json_option, store_option
+from arttrace.commands.shared.progress import Progress
 from arttrace.records.group import Grouping
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import AnyStore, open_store
@@ -68,11 +69,13 @@ def command(by: str | None, undo: bool, entry: str | None, dry_run: bool, as_jso
 def _runs(store: AnyStore, entry: str | None) -> list[Trajectory]:
     """The stored runs, without what they said: only what groups are made of."""
     ids = [one.id for one in store.summaries() if entry is None or entry in (one.entry, one.entry.rpartition("/")[2])]
+    bar = Progress(len(ids), "runs read", lambda line: click.echo(line, err=True), tells_short=False)
     found: list[Trajectory] = []
     for start in range(0, len(ids), _AT_ONCE):
         for run in store.trajectories(ids=ids[start : start + _AT_ONCE]):
             first = run.calls[:1]
             found.append(msgspec.structs.replace(run, calls=first, nodes=(), tool_calls=(), agents=run.agents[:1]))
+        bar(min(start + _AT_ONCE, len(ids)))
     return found
 
 
