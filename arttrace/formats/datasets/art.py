@@ -31,15 +31,15 @@ def trajectory(run: Trajectory, reward: float | None, lost: Counter[str]) -> Row
     is written without a part of it."""
     if reward is None:
         raise Unsuitable(NotTrained.NO_REWARD)
-    told = branches(run)
-    if not told:
+    all_branches = branches(run)
+    if not all_branches:
         raise Unsuitable("runs without an answer")
-    root = run.agents[0].id if run.agents else told[0].agent_id
-    main = next((branch for branch in reversed(told) if branch.agent_id == root), told[0])
+    root = run.agents[0].id if run.agents else all_branches[0].agent_id
+    main = next((branch for branch in reversed(all_branches) if branch.agent_id == root), all_branches[0])
     calls = {placed.call.span_id: placed for placed in run.calls}
     row: Row = {
         **_history(main, calls, lost),
-        "additional_histories": [_history(branch, calls, lost) for branch in told if branch is not main],
+        "additional_histories": [_history(branch, calls, lost) for branch in all_branches if branch is not main],
         "reward": reward,
         "metrics": _metrics(run),
         "metadata": _metadata(run),
@@ -70,8 +70,8 @@ def _history(branch: Branch, calls: dict[str, AgentCall], lost: Counter[str]) ->
         placed = calls.get(span_id)
         choices = placed.call.choices if placed is not None else ()
         choice = next((one for one in choices if one.index == index), None)
-        said.append(told := _choice(node.message, choice))
-        if choice is not None and choice.token_ids is not None and told["logprobs"] is None:
+        said.append(choice_row := _choice(node.message, choice))
+        if choice is not None and choice.token_ids is not None and choice_row["logprobs"] is None:
             lost[NO_TOKENS] += 1
     return {"messages_and_choices": said, "tools": list(branch.tools) or None}
 
@@ -80,15 +80,15 @@ _REASONS = ("stop", "length", "tool_calls", "content_filter", "function_call")
 
 
 def _choice(message: Message, choice: Choice | None) -> Row:
-    told = {"content": None, **openai_message(message), "role": "assistant"}
-    if isinstance(told["content"], list):
+    message_row = {"content": None, **openai_message(message), "role": "assistant"}
+    if isinstance(message_row["content"], list):
         raise Unsuitable(NotTrained.NOT_TEXT)
     reason = choice.finish_reason if choice is not None else None
     if reason not in _REASONS:
         reason = "tool_calls" if message.tool_calls else "stop"
-    for at, call in enumerate(told.get("tool_calls", ())):
+    for at, call in enumerate(message_row.get("tool_calls", ())):
         call["id"] = call["id"] or f"call_{at}"
-    return {"finish_reason": reason, "index": 0, "logprobs": _logprobs(choice), "message": told}
+    return {"finish_reason": reason, "index": 0, "logprobs": _logprobs(choice), "message": message_row}
 
 
 def _logprobs(choice: Choice | None) -> Row | None:
@@ -115,9 +115,9 @@ def _metrics(run: Trajectory) -> dict[str, float]:
 
 def _metadata(run: Trajectory) -> dict[str, Any]:
     """Numbers and texts are all that ART's metadata holds: what has structure is JSON text."""
-    told = {
+    known = {
         name: value if isinstance(value, _SCALARS) else msgspec.json.encode(value).decode()
         for name, value in run.metadata.items()
     }
     own = {"trajectory_id": run.id, "scenario": run.scenario, "project": run.project, "tags": ",".join(run.tags)}
-    return {**{name: value for name, value in own.items() if value}, **told}
+    return {**{name: value for name, value in own.items() if value}, **known}

@@ -32,16 +32,16 @@ def document(run: Trajectory) -> Row:
     """One run. Raises Unsuitable where it cannot be written whole."""
     calls = {placed.call.span_id: placed for placed in run.calls}
     agents = {agent.id: agent for agent in run.agents}
-    told = branches(run)
-    if not told:
+    all_branches = branches(run)
+    if not all_branches:
         raise Unsuitable("runs without an answer")
-    root = run.agents[0].id if run.agents else told[0].agent_id
-    main = next((branch for branch in reversed(told) if branch.agent_id == root), None)
+    root = run.agents[0].id if run.agents else all_branches[0].agent_id
+    main = next((branch for branch in reversed(all_branches) if branch.agent_id == root), None)
     if main is None:
         raise Unsuitable("runs whose root agent called no model")
     spawned: dict[str, list[str]] = {}
     embedded = []
-    for number, branch in enumerate(told):
+    for number, branch in enumerate(all_branches):
         if branch is main:
             continue
         id = f"{run.id}/{number}"
@@ -70,17 +70,17 @@ def _trajectory(
 ) -> Row:
     steps = list(_steps(branch, calls, referred))
     models = {step["model_name"] for step in steps if step.get("model_name")}
-    told: Row = {"name": (agent.name if agent else "") or "agent", "version": "unknown"}
+    agent_row: Row = {"name": (agent.name if agent else "") or "agent", "version": "unknown"}
     if len(models) == 1:
-        told["model_name"] = models.pop()
+        agent_row["model_name"] = models.pop()
     if branch.tools:
-        told["tool_definitions"] = list(branch.tools)
+        agent_row["tool_definitions"] = list(branch.tools)
     who: Row = {"agent_id": branch.agent_id}
     if agent is not None and agent.parent_id:
         who["parent_agent_id"] = agent.parent_id
     if agent is not None and agent.spawned_by:
         who["spawned_by"] = agent.spawned_by
-    return {"schema_version": VERSION, "agent": told, "steps": steps, "extra": {OWN: who}}
+    return {"schema_version": VERSION, "agent": agent_row, "steps": steps, "extra": {OWN: who}}
 
 
 def _steps(branch: Branch, calls: dict[str, AgentCall], referred: dict[str, list[Row]]) -> Iterator[Row]:
@@ -138,7 +138,7 @@ def _call(call: ToolCallPart, at: int) -> Row:
         arguments = msgspec.json.decode(call.arguments or "{}")
     except (msgspec.DecodeError, RecursionError):
         arguments = None
-    told: Row = {
+    step_row: Row = {
         "tool_call_id": call.id or f"call_{at}",
         "function_name": call.name,
         "arguments": arguments if isinstance(arguments, dict) else {},
@@ -148,7 +148,7 @@ def _call(call: ToolCallPart, at: int) -> Row:
         own["arguments"] = call.arguments
     if not call.id:
         own["has_no_id"] = True
-    return {**told, "extra": {OWN: own}} if own else told
+    return {**step_row, "extra": {OWN: own}} if own else step_row
 
 
 def _result(part: Any, message: Message, asked: set[str], referred: dict[str, list[Row]]) -> Row:
@@ -234,8 +234,8 @@ def _run_extra(run: Trajectory) -> Row:
         ],
     }
     who = run.agents[0] if run.agents else None
-    told = {name: value for name, value in own.items() if value not in (None, "", [], {})}
-    return {OWN: {"agent_id": who.id if who else "", **told}}
+    known = {name: value for name, value in own.items() if value not in (None, "", [], {})}
+    return {OWN: {"agent_id": who.id if who else "", **known}}
 
 
 def _totals(run: Trajectory) -> Row:

@@ -46,10 +46,12 @@ def rl_row(key: str, runs: Sequence[Trajectory], rewards: Sequence[float | None]
     prompts = [prompt for run in runs if (prompt := _prompt(run)) is not None]
     if not prompts:
         raise Unsuitable("groups without an answer")
-    first, told = prompts[0]
-    if not told:
+    first, first_prompt = prompts[0]
+    if not first_prompt:
         raise Unsuitable("groups whose runs begin with an answer")
-    if any(_message(one) != _message(other) for _, others in prompts[1:] for one, other in _paired(told, others)):
+    if any(
+        _message(one) != _message(other) for _, others in prompts[1:] for one, other in _paired(first_prompt, others)
+    ):
         raise Unsuitable(NotTrained.CONTEXTS_DIFFER)
     if (why := unsupported(first)) is not None:
         raise Unsuitable(why)
@@ -58,7 +60,7 @@ def rl_row(key: str, runs: Sequence[Trajectory], rewards: Sequence[float | None]
     known = [reward for reward in rewards if reward is not None]
     return {
         "data_source": head.project or head.entry_name or head.entry or "arttrace",
-        "prompt": [_message(message) for message in told],
+        "prompt": [_message(message) for message in first_prompt],
         "ability": head.entry_name or head.entry,
         "reward_model": {"style": "rule", "ground_truth": truth if isinstance(truth, str) else _json(truth)},
         "extra_info": {
@@ -74,8 +76,8 @@ def rl_row(key: str, runs: Sequence[Trajectory], rewards: Sequence[float | None]
 def _prompt(run: Trajectory) -> tuple[Conversation, Sequence[Message]] | None:
     """The root agent's first conversation, and its messages before the first answer."""
     root = run.agents[0].id if run.agents else None
-    told = next((one for one in conversations(run) if one.agent_id == root), None)
-    return None if told is None else (told, told.messages[: told.targets[0]])
+    conversation = next((one for one in conversations(run) if one.agent_id == root), None)
+    return None if conversation is None else (conversation, conversation.messages[: conversation.targets[0]])
 
 
 def _paired(one: Sequence[Message], other: Sequence[Message]) -> list[tuple[Message, Message]]:

@@ -37,8 +37,8 @@ def records(item: dict[str, Any], source: str) -> Iterator[Record]:
     name = str(agent.get("name") or "agent")
     key = item.get("trajectory_id") or item.get("session_id") or item
     run = ImportedRun(source, key, name=name, start_ns=start, trajectory_id=id if isinstance(id, str) else None)
-    told = _Told(run)
-    yield from told.document(item, None)
+    documents = _Told(run)
+    yield from documents.document(item, None)
     embedded = [one for one in item.get("subagent_trajectories") or [] if isinstance(one, dict)]
     spawned = {
         ref.get("trajectory_id"): result.get("source_call_id")
@@ -62,13 +62,13 @@ def records(item: dict[str, Any], source: str) -> Iterator[Record]:
                 start_ns=min(times, default=None),
             )
             yield from made
-        yield from told.document(one, spans[agent_id])
+        yield from documents.document(one, spans[agent_id])
     model = agent.get("model_name")
     beside = {"agent_version": agent.get("version"), "model": model, "notes": item.get("notes")} if not own else {}
     metadata = own.get("metadata") or {name: value for name, value in beside.items() if value}
     yield run.end(
         metadata=metadata if isinstance(metadata, dict) else None,
-        result=own.get("result") if own else told.last,
+        result=own.get("result") if own else documents.last,
         error=own.get("error"),
         attributes={
             semconv.PROJECT: own.get("project") or source,

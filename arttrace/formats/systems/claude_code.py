@@ -57,12 +57,12 @@ class ClaudeSessions:
 
 
 def _session(session: str, lines: dict[str, dict[str, Any]]) -> Iterator[Record]:
-    told = [line for line in lines.values() if "message" in line]
-    times = [at for line in told if (at := time_ns(line.get("timestamp"))) is not None]
+    message_lines = [line for line in lines.values() if "message" in line]
+    times = [at for line in message_lines if (at := time_ns(line.get("timestamp"))) is not None]
     run = ImportedRun(_SYSTEM, session, start_ns=min(times, default=None))
     answered: dict[str, list[dict[str, Any]]] = {}
     results: dict[str, dict[str, Any]] = {}
-    for line in told:
+    for line in message_lines:
         if line["type"] == "assistant":
             answered.setdefault(_answer_id(line), []).append(line)
         else:
@@ -100,9 +100,9 @@ def _session(session: str, lines: dict[str, dict[str, Any]]) -> Iterator[Record]
         )
         if agent is None:
             final = replies[-1].get("content")
-    if all(line.get("isSidechain") for line in told):
+    if all(line.get("isSidechain") for line in message_lines):
         return  # a sub-agent's own file: the run's span comes with the session's
-    metadata = {name: value for name in ("version", "gitBranch") if (value := told[0].get(name))}
+    metadata = {name: value for name in ("version", "gitBranch") if (value := message_lines[0].get(name))}
     yield run.end(task=session, metadata={"session": session, **metadata}, result=final)
 
 
@@ -126,7 +126,7 @@ def _history(
     """The messages of a path. Of several tools called at once each has a branch of its own in the file, and only one is
     on the path: the other parts of the answer, and their results, are added."""
     messages: list[dict[str, Any]] = []
-    told: set[str] = set()
+    seen_ids: set[str] = set()
     given = {
         message["tool_call_id"]
         for line in path
@@ -139,9 +139,9 @@ def _history(
             messages += chat_messages("user", line["message"].get("content"))
             continue
         id = _answer_id(line)
-        if id in told:
+        if id in seen_ids:
             continue
-        told.add(id)
+        seen_ids.add(id)
         blocks = [block for part in answered[id] for block in _blocks(part["message"].get("content"))]
         said = list(chat_messages("assistant", blocks))
         messages += said

@@ -145,9 +145,9 @@ def _usage(output: dict[str, Any]) -> dict[str, Any]:
     first = generations[0] if isinstance(generations, list) and generations else None
     first = first[0] if isinstance(first, list) and first else first
     message = _object(_object(first).get("message"))
-    told = [one.get("usage_metadata") for one in (output, _object(message.get("kwargs")), message)]
-    told += [output.get("usage"), beside.get("token_usage"), beside.get("usage")]
-    return next(filter(None, map(_object, told)), {})
+    usages = [one.get("usage_metadata") for one in (output, _object(message.get("kwargs")), message)]
+    usages += [output.get("usage"), beside.get("token_usage"), beside.get("usage")]
+    return next(filter(None, map(_object, usages)), {})
 
 
 def _replies(output: dict[str, Any]) -> Iterator[Any]:
