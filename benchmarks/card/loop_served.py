@@ -70,13 +70,13 @@ def with_vllm(config: Config, table: Table, base: Path, task: Task, plan: Plan) 
         def right() -> float:
             return sum(in_threads(_AT_ONCE, lambda pair: ask("", pair), asked)) / len(asked)
 
-        def groups(names: Sequence[str]) -> list[Any]:
+        def groups(ids: Sequence[str]) -> list[Any]:
             """Of the runs that just ended, whose last spans may still be on their way to disk."""
-            wanted, until = len(names) * plan.size, time.monotonic() + 30
+            until = time.monotonic() + 30
             while True:
                 store.ingest_spool()
-                found = store.trajectories(groups=list(names), complete_only=True)
-                if len(found) >= wanted or time.monotonic() > until:
+                found = store.trajectories(ids=list(ids), complete_only=True)
+                if len(found) == len(ids) or time.monotonic() > until:
                     return group_trajectories(found)
                 time.sleep(0.05)
 
@@ -89,7 +89,7 @@ def with_vllm(config: Config, table: Table, base: Path, task: Task, plan: Plan) 
             runs = [(f"{group}-{one}", group, pair) for group, pair in chosen for one in range(plan.size)]
             rewards = took("rollout", lambda runs=runs: in_threads(_AT_ONCE, record, runs))
             means.append(sum(rewards) / len(rewards))
-            found = took("store", lambda chosen=chosen: groups([name for name, _ in chosen]))
+            found = took("store", lambda runs=runs: groups([name for name, _, _ in runs]))
             clock = Clock()
             done = took("whole", lambda found=found, clock=clock: loop.train(found, clock))
             if done is not None:
