@@ -216,8 +216,8 @@ SHELLS = {
     "handle": "RunHandle.__init__ RunHandle.set_arguments RunHandle.set_result RunHandle.update RunHandle.reward",
     "context.position": "Position.reward",
     "context.scope": "Scope.set_arguments Scope.set_result Scope.update Scope._content recorded_answer",
-    "context.generators": "Step.__init__ Step.__enter__ Step.__exit__ close finish named_as drive_coroutine "
-    "drive_generator drive_async_generator _Yielded.__init__ _Yielded.add _Yielded.result",
+    "context.generators": "ScopeStep.__init__ ScopeStep.__enter__ ScopeStep.__exit__ close finish named_as "
+    "drive_coroutine drive_generator drive_async_generator _Yielded.__init__ _Yielded.add _Yielded.result",
     "patches.model_clients": "_begin",
     "patches.outgoing_headers": "_context_for _current",
     "patches.httpx": "begin_plain_call _call_of _send_out _answered not_answered raised returned "
