@@ -7,13 +7,24 @@ from arttrace.loop.backend import LocalBackend
 from arttrace.loop.gather import TrajectoryGroup, gather_trajectories, gather_trajectory_groups
 from arttrace.loop.limits import limit_concurrency, retry
 from arttrace.loop.model import Model, TrainableModel, TrainConfig
+from arttrace.loop.remote.backend import ServerBackend
+from arttrace.loop.remote.clients import AsyncClient, Client
+from arttrace.loop.remote.runner import ArtClient
+from arttrace.loop.remote.skypilot import SkyPilotBackend
+from arttrace.loop.ruler import ruler_score_group
 from arttrace.loop.trainer_process import TrainedStep
 from arttrace.loop.trajectory import History, Trajectory
+from arttrace.rewards import ruler
 
 __all__ = [
+    "ArtClient",
+    "AsyncClient",
+    "Client",
     "History",
     "LocalBackend",
     "Model",
+    "ServerBackend",
+    "SkyPilotBackend",
     "TrainConfig",
     "TrainableModel",
     "TrainedStep",
@@ -23,4 +34,6 @@ __all__ = [
     "gather_trajectory_groups",
     "limit_concurrency",
     "retry",
+    "ruler",
+    "ruler_score_group",
 ]

@@ -27,7 +27,7 @@ from arttrace.records.reward import Judgement
 from arttrace.rewards import DEFAULT_RUBRIC, score_groups, to_store
 from arttrace.rewards.judge import DEFAULT_JUDGE
 from arttrace.store import open_store
-from arttrace.system.errors import ServingError
+from arttrace.system.errors import ServingError, TrainingError
 from arttrace.system.exit_status import how_ended
 
 _COMMAND = (sys.executable, "-c", "from arttrace.commands import main; main()")
@@ -167,6 +167,12 @@ class LocalBackend:
         Raises:
             TrainingError: The step went wrong, a run was trained on already, or the trainer died.
         """
+        if groups is not None and any(one.given for one in groups):
+            raise TrainingError(
+                "trajectories that were put into a group ready-made were not captured: their tokens are not known",
+                "Put calls of the rollout into the group, TrajectoryGroup(rollout(model, s) for _ in range(8)), and "
+                "gather it; ready-made ones are for a server that recorded them (AsyncClient.submit_trajectories).",
+            )
         ordered = None if groups is None else [one.group for one in groups]
         return await self._trainer(model).train(ordered, {"steps": steps, **settings})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 _STOP_S = 30.0
 _TOLD_BYTES = 4000
@@ -25,14 +25,15 @@ class Child:
         self._draining: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, *command: str) -> Child:
+    async def start(cls, *command: str, env: Mapping[str, str] | None = None) -> Child:
+        """Start it, with the variables of `env` beside those of this process."""
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             limit=_LINE_BYTES,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, **(env or {}), "PYTHONUNBUFFERED": "1"},
         )
         assert process.stdout is not None
         assert process.stderr is not None
@@ -81,6 +82,12 @@ class Child:
     def last_lines(self) -> str:
         """The end of stderr."""
         return self._end.decode(errors="replace").strip() or "it said nothing"
+
+    async def ended(self) -> None:
+        """Close what it reads, and wait until it has ended by itself for that."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        await self._process.wait()
 
     async def stop(self) -> None:
         """End the process: asked first, killed after half a minute."""

@@ -22,6 +22,7 @@ from arttrace.capture.export.lifecycle import recorder
 from arttrace.loop.progress import GatherProgress
 from arttrace.loop.scores import append_scores
 from arttrace.loop.trajectory import Trajectory as BuiltTrajectory
+from arttrace.loop.trajectory import conversation_record, record_id
 from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
 from arttrace.records.trajectory import Trajectory
@@ -37,7 +38,7 @@ class TrajectoryGroup:
 
     Args:
         rollouts: Awaitables: calls of coroutine functions, decorated with `@trajectory` or not, not started yet (no
-            tasks).
+            tasks). Or trajectories that are there already, such as `response.trajectory` of `AsyncClient`.
         key: The group's name, in place of a group or scenario that the decorator sets. By default it is a new name, so
             that the members are compared with each other and with no earlier run.
 
@@ -47,8 +48,11 @@ class TrajectoryGroup:
     `arttrace.loop.Trajectory` that rollouts returned, whose rewards are those of their runs.
     """
 
-    def __init__(self, rollouts: Iterable[Awaitable[Any]], *, key: str | None = None) -> None:
-        self._rollouts = list(rollouts)
+    def __init__(self, rollouts: Iterable[Awaitable[Any] | BuiltTrajectory], *, key: str | None = None) -> None:
+        members = list(rollouts)
+        self.given = [one for one in members if isinstance(one, BuiltTrajectory)]
+        self._rollouts = [one for one in members if not isinstance(one, BuiltTrajectory)]
+        self.own_ids: frozenset[str] = frozenset()
         self._recorded: dict[str, float | None] = {}
         self.key = key or f"group-{secrets.token_hex(8)}"
         self.results: list[Any] = []
@@ -72,20 +76,22 @@ class TrajectoryGroup:
         return group
 
     def __len__(self) -> int:
-        return len(self._rollouts)
+        return len(self._rollouts) + len(self.given)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.built or self.trajectories)
 
     @property
     def built(self) -> list[BuiltTrajectory]:
-        """What rollouts returned of themselves."""
-        return [result for result in self.results if isinstance(result, BuiltTrajectory)]
+        """What rollouts returned of themselves, and trajectories that were there already."""
+        return [*(result for result in self.results if isinstance(result, BuiltTrajectory)), *self.given]
 
     @property
     def group(self) -> Group:
-        """The captured runs as the record that judges and the learner take, without incomplete ones."""
-        return Group(self.key, tuple(one for one in self.trajectories if not one.incomplete))
+        """The runs as the record that judges and the learner take: captured ones that are complete, and what
+        trajectories that were there already say of themselves."""
+        captured = (one for one in self.trajectories if not one.incomplete)
+        return Group(self.key, (*captured, *(conversation_record(one) for one in self.given)))
 
     def record_rewards(self) -> None:
         """Store the rewards of `built` that are new or were changed; `gather` and `train` do it.
@@ -94,7 +100,8 @@ class TrajectoryGroup:
             ArttraceError: One is no finite number.
             StoreError: The store cannot be written.
         """
-        rewards = [one.record() for one in self.built if self._recorded.get(one.id) != one.reward]
+        own = [one for one in self.built if one.id in self.own_ids]
+        rewards = [one.record() for one in own if self._recorded.get(one.id) != one.reward]
         given = [reward for reward in rewards if reward is not None]
         if given:
             with open_store(recorder().settings.data, create=True) as store:
@@ -103,7 +110,7 @@ class TrajectoryGroup:
             self._read_again()
 
     def take(self, judgement: Judgement) -> None:
-        """Store a judgement of this group.
+        """Store a judgement of this group. Trajectories that were there already get its scores as their rewards.
 
         Args:
             judgement: What `ruler_score_group` made of `group`.
@@ -111,9 +118,12 @@ class TrajectoryGroup:
         Raises:
             StoreError: The store cannot be written.
         """
-        with open_store(recorder().settings.data, create=True) as store:
-            append_scores(store, to_store(judgement))
-        self._read_again()
+        for one in self.given:
+            one.reward = judgement.scores[record_id(one)]
+        if self.trajectories:
+            with open_store(recorder().settings.data, create=True) as store:
+                append_scores(store, to_store(judgement))
+            self._read_again()
 
     def _read_again(self) -> None:
         ids = [one.id for one in self.trajectories]
@@ -124,6 +134,7 @@ class TrajectoryGroup:
     async def _run(self, slots: asyncio.Semaphore, progress: GatherProgress) -> list[str]:
         """Run all rollouts; returns the ids their trajectories were given."""
         ids = [secrets.token_hex(16) for _ in self._rollouts]
+        self.own_ids = frozenset(ids)
         running = [
             asyncio.ensure_future(_run_one(rollout, id, self.key, slots, progress))
             for rollout, id in zip(self._rollouts, ids, strict=True)
@@ -216,7 +227,7 @@ async def _gathered(
 ) -> TrajectoryGroup | None:
     ids = await group._run(slots, progress)
     await asyncio.to_thread(_read_back, group, ids, recorder().settings.data)
-    if after_each is None or not group.trajectories:
+    if after_each is None or not (group.trajectories or group.given):
         return group
     after = after_each(group)
     return await after if inspect.isawaitable(after) else after
@@ -267,6 +278,8 @@ async def _opened(rollout: Awaitable[Any]) -> Any:
 
 
 def _read_back(group: TrajectoryGroup, ids: Sequence[str], data: DataDir) -> None:
+    if not ids:
+        return
     flush()
     group.record_rewards()
     with open_store(data, create=True) as store:
@@ -291,7 +304,7 @@ def _be_loud_when_empty(groups: Sequence[TrajectoryGroup]) -> None:
             f"All {rollouts} rollouts raised; the first: {type(exceptions[0]).__name__}: {exceptions[0]}",
             "Run the rollout once by itself and fix it.",
         ) from exceptions[0]
-    if not any(group.trajectories for group in groups):
+    if not any(group.trajectories or group.given for group in groups):
         raise ArttraceError(
             f"{rollouts} rollouts ran, and none was captured.",
             "They made no call by a client that arttrace captures: call model.openai_client(), or decorate the"

@@ -91,6 +91,7 @@ class TrainableModel:
         base_url: Set by `register`; before that the model cannot be called.
         project: The project's name, set when it is registered; the one that capture has where it is None.
         backend: Set by `register`.
+        api_key: Set by `register` where the server has a key of its own; else $ARTTRACE_API_KEY counts.
 
     Example:
         ```python
@@ -110,6 +111,7 @@ class TrainableModel:
     base_url: str | None = None
     project: str | None = None
     backend: Backend | None = field(default=None, repr=False, compare=False)
+    api_key: str | None = field(default=None, repr=False, compare=False)
 
     @property
     def inference_name(self) -> str:
@@ -124,7 +126,7 @@ class TrainableModel:
         self._require_registered()
         from openai import AsyncOpenAI
 
-        return AsyncOpenAI(base_url=self.base_url, api_key=api_key())
+        return AsyncOpenAI(base_url=self.base_url, api_key=self.api_key or api_key())
 
     async def register(self, backend: Backend) -> None:
         """Have a backend serve and train this model.
@@ -171,7 +173,9 @@ class TrainableModel:
         self._require_registered()
         url = f"{str(self.base_url).removesuffix('/v1')}/arttrace/status"
         try:
-            answer = httpx.get(url, headers={"authorization": f"Bearer {api_key()}"}, timeout=30.0, trust_env=False)
+            answer = httpx.get(
+                url, headers={"authorization": f"Bearer {self.api_key or api_key()}"}, timeout=30.0, trust_env=False
+            )
             return int(answer.raise_for_status().json()["step"])
         except (httpx.HTTPError, ValueError, KeyError) as error:
             raise ServingError(f"the gateway of {self.name} does not say its step: {error}") from error
@@ -184,11 +188,13 @@ class TrainableModel:
 
 def _require_trainable(policy: str, groups: Sequence[TrajectoryGroup]) -> None:
     """Raise TrainingError where a step could teach nothing, with the reason."""
-    if not any(len(group.trajectories) > 1 for group in groups):
+    if not any(len(group.trajectories) + len(group.given) > 1 for group in groups):
         raise TrainingError(
             "no group has two runs: the reward of one run compares nothing",
             "Gather several rollouts of each scenario: TrajectoryGroup(rollout(model, s) for _ in range(8)).",
         )
+    if any(group.given for group in groups):
+        return  # the server that recorded them knows
     calls = [call.call for group in groups for run in group.trajectories for call in run.calls]
     answered = {str(call.policy_version).partition("@")[0] for call in calls if call.policy_version}
     if policy not in answered:

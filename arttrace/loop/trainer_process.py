@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -27,6 +27,13 @@ class TrainedStep(msgspec.Struct, frozen=True):
     metrics: dict[str, float] = {}
 
 
+class OrderedGroup(msgspec.Struct, frozen=True):
+    """The runs that are compared: exactly these, by their ids."""
+
+    key: str
+    ids: tuple[str, ...]
+
+
 class _OrderResult(msgspec.Struct, frozen=True):
     id: int
     steps: list[TrainedStep] = []
@@ -38,8 +45,16 @@ class _OrderResult(msgspec.Struct, frozen=True):
 class TrainerProcess:
     """Started by `begin` or the first order, and again by the next one after it died. One order at a time."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        say: Callable[[str], None] = lambda line: print(f"arttrace: {line}", file=sys.stderr, flush=True),
+    ) -> None:
         self._command = command
+        self._env = env
+        self._say = say
         self._child: Child | None = None
         self._orders = 0
         self._busy = asyncio.Lock()
@@ -47,21 +62,33 @@ class TrainerProcess:
     async def begin(self) -> None:
         """Start it before it is needed: it imports what takes seconds, and holds nothing until the first order."""
         async with self._busy:
-            self._child = self._child or await Child.start(*self._command)
+            self._child = self._child or await Child.start(*self._command, env=self._env)
 
     async def train(self, groups: Sequence[Group] | None, settings: Mapping[str, Any]) -> list[TrainedStep]:
         """Order a step on these groups, or steps on what waits. Raises TrainingError."""
+        ordered = None
+        if groups is not None:
+            ordered = [OrderedGroup(one.key, tuple(run.id for run in one.trajectories)) for one in groups]
+        return await self.order(ordered, settings)
+
+    async def order(self, groups: Sequence[OrderedGroup] | None, settings: Mapping[str, Any]) -> list[TrainedStep]:
+        """As `train`, for groups whose runs are named by their ids."""
         async with self._busy:
             self._orders += 1
             order: dict[str, Any] = {"id": self._orders, "settings": dict(settings)}
             if groups is not None:
-                order["groups"] = [{"key": one.key, "ids": [run.id for run in one.trajectories]} for one in groups]
-            child = self._child = self._child or await Child.start(*self._command)
+                order["groups"] = groups
+            child = self._child = self._child or await Child.start(*self._command, env=self._env)
             await child.send(msgspec.json.encode(order))
             answer = await self._answer(child)
         if answer.error:
             raise TrainingError(answer.error, answer.hint)
         return answer.steps
+
+    async def finish(self) -> None:
+        """Let it end by itself, after the running step, however long that takes."""
+        if self._child is not None:
+            await self._child.ended()
 
     async def stop(self) -> None:
         """End it after the running step."""
@@ -74,7 +101,7 @@ class TrainerProcess:
         while line := await child.line():
             answer = msgspec.json.decode(line, type=_OrderResult)
             if answer.said:
-                print(f"arttrace: {answer.said}", file=sys.stderr, flush=True)
+                self._say(answer.said)
             elif answer.id == self._orders:
                 return answer
         self._child = None

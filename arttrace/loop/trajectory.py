@@ -6,14 +6,19 @@ ids included. What it adds is what only the program knows: reward, metrics and m
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from arttrace.records.call import Call
 from arttrace.records.reward import Reward, reward_clock
+from arttrace.records.trajectory import Agent, AgentCall, MessageNode
+from arttrace.records.trajectory import Trajectory as RecordedTrajectory
 from arttrace.system.errors import ArttraceError
+from arttrace.wire.messages import parse_message
 
 
 @dataclass
@@ -96,6 +101,49 @@ class Trajectory(History):
                 "Give it a number, or leave it None and let a judge score the group.",
             )
         return Reward(f"{self.id}:trajectory", self.id, value, time_ns=reward_clock.now_ns())
+
+
+def conversation_record(one: Trajectory) -> RecordedTrajectory:
+    """What a trajectory says of itself as the record that judges read: each history is an agent's, and nothing of it is
+    known to have been sampled.
+
+    Args:
+        one: A trajectory whose calls were not captured here.
+
+    Returns:
+        The record.
+    """
+    id = record_id(one)
+    agents: list[Agent] = []
+    nodes: list[MessageNode] = []
+    calls: list[AgentCall] = []
+    for number, history in enumerate((one, *one.additional_histories)):
+        agent = Agent(f"{id}-{number}", f"history {number}" if number else "agent", agents[0].id if agents else None)
+        agents.append(agent)
+        last: str | None = None
+        for said in history.messages():
+            node = MessageNode(f"{agent.id}-{len(nodes)}", agent.id, last, parse_message(said))
+            nodes.append(node)
+            last = node.id
+        offered = tuple(dict(tool) for tool in history.tools or ())
+        calls.append(AgentCall(Call(f"{agent.id}-call", id, None, 0, 0, tools=offered), agent.id, last))
+    messages = [node.message for node in nodes if node.agent_id == agents[0].id]
+    return RecordedTrajectory(
+        id=id,
+        revision=hashlib.blake2b(repr(messages).encode(), digest_size=16).hexdigest(),
+        agents=tuple(agents),
+        calls=tuple(calls),
+        nodes=tuple(nodes),
+    )
+
+
+def record_id(one: Trajectory) -> str:
+    """What a trajectory is called among others: its id, or for one without any a name of this object.
+
+    Args:
+        one: The trajectory.
+    """
+    return one.id or f"unnamed-{id(one):x}"
 
 
 def _message(one: Any) -> dict[str, Any]:

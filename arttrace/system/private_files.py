@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from arttrace.system.files import replace_file
 
 _NAMES = (
     "spool",
@@ -22,6 +25,7 @@ _NAMES = (
     "serve.lock",
     "last_run",
     "viewer.key",
+    "server.key",
 )
 _BEGINNINGS = ("store.duckdb", ".owner")
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -51,6 +55,21 @@ def make_directory(path: Path) -> bool:
     except FileExistsError:  # another process was faster
         return False
     return True
+
+
+def kept_key(file: Path) -> str:
+    """The key in a file: made once, for this user alone, so that clients and browsers keep theirs."""
+    try:
+        if key := file.read_text().strip():
+            return key
+    except OSError:
+        pass
+    key = secrets.token_urlsafe(24)
+    with contextlib.suppress(OSError):  # where it cannot be kept it holds until this process ends
+        make_directory(file.parent)
+        replace_file(file, key.encode())
+        tighten(file)
+    return key
 
 
 def tighten(path: Path) -> None:

@@ -1,23 +1,99 @@
-"""Training loops written with arttrace.loop, ART's among them, on a real vLLM: each step is served when it returns."""
+"""Training loops written with arttrace.loop, ART's among them, on a real vLLM: each step is served when it returns.
+
+One server for all, started as its users start it. The tests go from the backend on its machine, which leaves its policy
+to the server at its end, to clients elsewhere.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import httpx
+import openai
 import pytest
 from tiny_model import make_base_model
 
 import arttrace
 import arttrace.loop as art
-from arttrace.loop import LocalBackend, TrainableModel, TrajectoryGroup, gather_trajectory_groups
+from arttrace.loop import (
+    ArtClient,
+    AsyncClient,
+    LocalBackend,
+    TrainableModel,
+    TrajectoryGroup,
+    gather_trajectory_groups,
+    ruler_score_group,
+)
+from arttrace.store import open_store
+from arttrace.system.paths import DataDir
 
 pytestmark = pytest.mark.e2e
+PROGRAM = Path(__file__).parent / "programs" / "remote_client.py"
 
 
-async def test_two_steps_on_gathered_runs_each_trained_and_served(tmp_path: Path) -> None:
-    model = TrainableModel("policy", make_base_model(tmp_path / "base"))
+@dataclass
+class Server:
+    """`python -m arttrace.server` in its directory."""
+
+    process: subprocess.Popen[str]
+    folder: Path
+    url: str
+    base_model: Path
+    log: Path
+
+    @property
+    def data(self) -> DataDir:
+        return DataDir(self.folder / "checkpoints")
+
+    def step(self) -> int:
+        return int(httpx.get(f"{self.url}/arttrace/status").json()["step"])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("server")
+    base_model = make_base_model(folder / "base")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "ARTTRACE_"))}
+    log = folder / "server.err"
+    with log.open("w") as err:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "arttrace.server", "--port", "0", "--json"],
+            cwd=folder,
+            env={**env, "MODEL": str(base_model)},
+            stdout=subprocess.PIPE,
+            stderr=err,
+            text=True,
+        )
+    try:
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        assert ready, log.read_text()
+        yield Server(process, folder, json.loads(ready)["url"], base_model, log)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        process.wait(300)
+
+
+@pytest.fixture
+def capturing(tmp_path: Path) -> Iterator[Path]:
+    arttrace.init(dir=tmp_path / "captured")
+    yield tmp_path / "captured"
+    arttrace.shutdown()
+
+
+async def test_two_steps_on_gathered_runs_each_trained_and_served(server: Server) -> None:
+    model = TrainableModel("policy", server.base_model)
     versions: list[str] = []
-    async with LocalBackend(dir=tmp_path / "data") as backend:
+    async with LocalBackend(dir=server.data.root) as backend:
         await backend.register(model)
         client = model.openai_client()
 
@@ -67,3 +143,98 @@ async def test_two_steps_on_gathered_runs_each_trained_and_served(tmp_path: Path
         [done] = await model.train(groups, config=art.TrainConfig(learning_rate=1e-5))
         assert (done.version, model.get_step()) == ("policy@3", 3)
         assert done.metrics["tokens_trained"] > 0
+
+
+async def test_the_seeds_protocol(server: Server, capturing: Path) -> None:
+    before = server.step()
+    scored: list[list[art.Trajectory]] = []
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="any")
+    for question in ("c", "d"):
+        scored.append([])
+        for number in range(4):
+            tid = f"run-{question}-{number}"
+            messages: list[Any] = [{"role": "user", "content": question}]
+            raw = client.chat.completions.with_raw_response.create(
+                model="lora:latest",
+                messages=messages,
+                max_tokens=8,
+                seed=number,
+                extra_body={"art": {"trajectory_id": tid}},
+            )
+            assert raw.headers["x-arttrace-trajectory-id"] == tid
+            trajectory = art.Trajectory([*messages, raw.parse().choices[0]], id=tid, metadata={"number": number})
+            trajectory.reward = float(number % 2)
+            scored[-1].append(trajectory)
+    client.close()
+    async with AsyncClient(base_url=f"{server.url}/v1") as submitter:
+        [done] = await submitter.submit_trajectories(scored, learning_rate=1e-4)
+    assert (done.version, server.step()) == (f"policy@{before + 1}", before + 1)
+    assert done.metrics["tokens_trained"] > 0
+    assert Path(done.adapter).is_relative_to(server.data.root)
+    with open_store(server.data) as store:
+        runs = {run.id: run for run in store.trajectories(ids=[one.id for group in scored for one in group])}
+    assert len(runs) == 8
+    assert {(run.incomplete, len(run.calls)) for run in runs.values()} == {("", 1)}
+    assert runs["run-c-3"].metadata == {"number": 3}
+    assert {call.call.policy_version for run in runs.values() for call in run.calls} == {f"policy@{before}"}
+
+
+async def test_a_client_whose_answers_carry_their_trajectory(server: Server, capturing: Path) -> None:
+    before = server.step()
+    client = AsyncClient(base_url=f"{server.url}/v1")
+
+    async def rollout(question: str, number: int) -> art.Trajectory:
+        messages = [{"role": "user", "content": question}]
+        resp = await client.chat.completions.create(model="lora:latest", messages=messages, max_tokens=8, seed=number)
+        resp.trajectory.reward = float(number % 2)
+        trajectory: art.Trajectory = resp.trajectory
+        return trajectory
+
+    outside = [await rollout("e", number) for number in range(4)]
+    [gathered] = await gather_trajectory_groups([TrajectoryGroup(rollout("f", number) for number in range(4))])
+    assert [len(one.trajectories) for one in (gathered,)] == [4]  # captured here, so not recorded there
+    [done] = await client.submit_trajectories([gathered, TrajectoryGroup(outside)], learning_rate=1e-4)
+    assert (done.version, done.metrics["trajectories"]) == (f"policy@{before + 1}", 8)
+    await client.close()
+    with open_store(server.data) as store:
+        ids = [one.id for one in (*outside, *gathered.trajectories)]
+        runs = store.trajectories(ids=ids)
+    assert [(run.incomplete, len(run.calls)) for run in runs] == [("", 1)] * 8
+
+
+async def test_run_judge_train(server: Server, judge_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_BASE", judge_server.url)
+    monkeypatch.setenv("OPENAI_API_KEY", "stand-in")
+
+    def favourite(request: dict[str, Any]) -> tuple[int, Any]:
+        scores = judge_server.scores(request)
+        return judge_server.says(json.dumps({"scores": [{**one, "score": i % 2} for i, one in enumerate(scores)]}))({})
+
+    judge_server.good = favourite
+    before = server.step()
+    client = ArtClient(server_url=server.url)
+    trajectory = client.run_agent(task="search_emails", prompt="Find unread emails from last week.")
+    judged_group = await ruler_score_group([trajectory], model="openai/o3")
+    assert judged_group is not None
+    assert trajectory.reward == 0.0
+    steps = client.train(iterations=2, group_size=4)
+    assert [one.version for one in steps] == [f"policy@{before + 1}", f"policy@{before + 2}"]
+
+
+def test_a_machine_without_torch_trains_and_ctrl_c_keeps_the_latest_version(server: Server, tmp_path: Path) -> None:
+    before = server.step()
+    done = subprocess.run(
+        [sys.executable, PROGRAM, server.url, server.base_model],
+        env={**os.environ, "ARTTRACE_DIR": str(tmp_path / "data")},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    again, version = done.stdout.splitlines()
+    assert again.startswith("8 of the 8 runs were trained on by grpo already.")
+    assert version == f"policy@{before + 1} True"
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(300) == 0
+    assert f"the latest checkpoint is policy@{before + 1}" in server.log.read_text()
+    assert (server.data.policies / "policy" / f"policy@{before + 1}" / "adapter_model.safetensors").is_file()

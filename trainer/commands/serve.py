@@ -7,13 +7,20 @@ from dataclasses import replace
 import click
 
 from arttrace.commands.shared.options import api_key_file_option, dir_option, json_option
+from arttrace.system.errors import ServingError
+from arttrace.system.loopback import is_loopback
 from arttrace.system.paths import DataDir
+from arttrace.system.private_files import kept_key
 from trainer.output.log import LogFormat, log_format_option, logging_to
+
+SERVER_KEY = "server.key"
+"""The key that a server which trains makes for itself where others can reach it and none was given."""
 
 
 @click.command()
 @click.option(
     "--base-model",
+    "--model",
     "base_model_given",
     required=True,
     metavar="DIR|NAME",
@@ -49,6 +56,14 @@ from trainer.output.log import LogFormat, log_format_option, logging_to
     show_default=True,
     help="With policy, what would change the policy's own sampling is left out of requests: all can be trained on.",
 )
+@click.option(
+    "--train",
+    "while_training",
+    type=click.Choice(["block", "overlap"]),
+    help="Take groups that clients submit and train on them; requests wait meanwhile (block), or are answered by the "
+    "version before (overlap).",
+)
+@click.option("--gpu", is_flag=True, help="Fail where there is no CUDA card, instead of serving on the CPU.")
 @click.option(
     "--sleep-while-training",
     is_flag=True,
@@ -92,6 +107,8 @@ def command(
     vllm_urls: tuple[str, ...],
     vllm_args: tuple[str, ...],
     sampling: str,
+    while_training: str | None,
+    gpu: bool,
     sleep_while_training: bool,
     engine_memory_share: float | None,
     max_requests: int,
@@ -111,6 +128,8 @@ def command(
     calls are then recorded here.
     """
     # Checked before the import that takes a second.
+    if gpu:
+        _require_card()
     from trainer.gateway.engines.vllm.model import read_model
     from trainer.serving.hub import find_base_model
 
@@ -123,6 +142,11 @@ def command(
     from trainer.gateway.policies import Policies
     from trainer.gateway.status import ServingFile
     from trainer.serving.server import ServeOptions, serve
+
+    if while_training is not None and api_key is None and not is_loopback(host):
+        file = data.root / SERVER_KEY
+        api_key = kept_key(file)
+        click.echo(f"Clients send this key, by ARTTRACE_API_KEY: {api_key} (it is kept in {file})", err=True)
 
     if not shape.has_chat_template:
         click.secho(
@@ -167,7 +191,20 @@ def command(
                 record_traceparent=record_traceparent,
                 version=version,
                 policy_sampling=sampling == "policy",
+                trains=while_training is not None,
+                overlaps=while_training == "overlap",
             ),
             say=say,
             ready=ready,
+        )
+
+
+def _require_card() -> None:
+    """Raise ServingError where vLLM would serve on the CPU."""
+    from trainer.gateway.engines.vllm.engine import serves_on_cpu
+
+    if serves_on_cpu():
+        raise ServingError(
+            "there is no CUDA card for vLLM here, or its CPU build is installed",
+            "Install requirements/cuda.txt on a machine with a card, or leave --gpu out to serve on the CPU.",
         )

@@ -44,7 +44,7 @@ Names = Mapping[str, str]
 
 Handler = Callable[[Names, Scope, Receive, Send], Awaitable[None]]
 _Answer = Callable[["AdminRequest"], Awaitable[Any]]
-_Table = dict[str, dict[str, Handler]]
+RouteTable = dict[str, dict[str, Handler]]
 
 
 class Gateway:
@@ -53,8 +53,9 @@ class Gateway:
     With an `api_key` everything asks for it. Without, only requests to a name of the loopback are answered, and of a
     web page's requests only those of a page from there: no other page that the user looks at can reach it. `recorder`
     records the calls that name their trajectory, where there is one; `joins_traceparents` makes a traceparent such a
-    name. With a `sleeper` its engines sleep on order. With `policy_sampling` requests lose the fields that change the
-    policy's own sampling.
+    name, `reads_run_names` the field {"art": {"trajectory_id": ...}} of a request. With a `sleeper` its engines sleep
+    on order. With `policy_sampling` requests lose the fields that change the policy's own sampling. `routes` are
+    further ones, by path and method.
     """
 
     def __init__(
@@ -67,8 +68,10 @@ class Gateway:
         gate: Gate | None = None,
         recorder: GatewayRecorder | None = None,
         joins_traceparents: bool = False,
+        reads_run_names: bool = False,
         sleeper: Sleeper | None = None,
         policy_sampling: bool = False,
+        routes: RouteTable | None = None,
     ) -> None:
         self.policies = policies
         self.publisher = publisher
@@ -76,31 +79,34 @@ class Gateway:
         self.gate = gate or Gate()
         self.recorder = recorder
         self.joins_traceparents = joins_traceparents
+        self.reads_run_names = reads_run_names
         self.sleeper = sleeper
         self.policy_sampling = policy_sampling
+        self.routes = routes or {}
         self._api_key = None if api_key is None else f"Bearer {api_key}".encode()
 
     def app(self) -> ASGIApp:
         """The ASGI application. Requests are dispatched by hand: a framework's way took longer than all the rest."""
-        everywhere: _Table = {path: {"POST": Generation(self, api, path)} for api, path in _GENERATING}
+        everywhere: RouteTable = {path: {"POST": Generation(self, api, path)} for api, path in _GENERATING}
         everywhere["/v1/messages"] = {
             "POST": Generation(self, "chat_completions", "/v1/chat/completions", MessagesTranslation)
         }
         everywhere["/v1/messages/count_tokens"] = {"POST": CountTokens(self)}
-        everywhere["/v1/models"] = {"GET": _as_handler(self._models)}
-        plain: _Table = {
-            "/arttrace/policies": {"POST": _as_handler(self._publish)},
-            "/arttrace/status": {"GET": _as_handler(self._status)},
-            "/admin/pause": {"POST": _as_handler(self._pause)},
-            "/admin/resume": {"POST": _as_handler(self._resume)},
-            "/admin/drain": {"POST": _as_handler(self._drain)},
+        everywhere["/v1/models"] = {"GET": as_handler(self._models)}
+        plain: RouteTable = {
+            "/arttrace/policies": {"POST": as_handler(self._publish)},
+            "/arttrace/status": {"GET": as_handler(self._status)},
+            "/admin/pause": {"POST": as_handler(self._pause)},
+            "/admin/resume": {"POST": as_handler(self._resume)},
+            "/admin/drain": {"POST": as_handler(self._drain)},
             "/admin/sleep": {"POST": self._sleep},
-            "/admin/wake": {"POST": _as_handler(self._wake)},
+            "/admin/wake": {"POST": as_handler(self._wake)},
             "/health": {"GET": self._health},
+            **self.routes,
         }
-        of_trajectories: _Table = {
-            "/end": {"POST": _as_handler(self._end)},
-            "/reward": {"POST": _as_handler(self._reward)},
+        of_trajectories: RouteTable = {
+            "/end": {"POST": as_handler(self._end)},
+            "/reward": {"POST": as_handler(self._reward)},
         }
         routes = Routes({**everywhere, **plain}, {**everywhere, **of_trajectories}, everywhere)
 
@@ -283,6 +289,10 @@ class AdminRequest:
         self._scope = scope
         self._receive = receive
 
+    async def body(self, limit: int = _MAX_ORDER_BYTES) -> bytes:
+        """The body as it came. Raises Refusal (413)."""
+        return await read_body(self._scope, self._receive, limit)
+
     async def read(self, kind: type[_T], *, empty: bool = True) -> _T:
         """The JSON in the body; `empty` says that there may be none. Raises Refusal (400, 413, 415)."""
         headers = self._scope["headers"]
@@ -290,7 +300,7 @@ class AdminRequest:
         # A web page in the user's browser can send any other type here without asking first.
         if content_type.partition(b";")[0].strip().lower() != _JSON:
             raise Refusal(415, "invalid_request_error", "send it with content-type application/json")
-        body = await read_body(self._scope, self._receive, _MAX_ORDER_BYTES)
+        body = await self.body()
         try:
             return msgspec.json.decode(body or b"{}", type=kind)
         except UNREADABLE as error:
@@ -300,7 +310,7 @@ class AdminRequest:
             ) from None
 
 
-def _as_handler(answer: _Answer) -> Handler:
+def as_handler(answer: _Answer) -> Handler:
     """A handler that sends what `answer` returns as JSON, or its refusal."""
 
     async def handle(names: Names, scope: Scope, receive: Receive, send: Send) -> None:

@@ -9,6 +9,14 @@ from pathlib import Path
 from arttrace.system.errors import ServingError
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_SHORT = {
+    r"qwen-?2\.5-([\d.]+b)": r"Qwen/Qwen2.5-{}-Instruct",
+    r"qwen-?3-([\d.]+b)": r"Qwen/Qwen3-{}",
+    r"llama-?3-8b": "meta-llama/Meta-Llama-3-8B-Instruct",
+    r"llama-?3\.1-8b": "meta-llama/Llama-3.1-8B-Instruct",
+    r"mistral-7b": "mistralai/Mistral-7B-Instruct-v0.3",
+}
+"""Names that ART's users write, and those on the hub."""
 _FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 
 
@@ -18,6 +26,8 @@ def find_base_model(given: str) -> tuple[Path, str]:
     huggingface_hub's own settings count: its cache, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE.
     """
     path = Path(given).absolute()
+    if not path.exists():
+        given = hub_name(given)
     if path.exists() or _NAME.fullmatch(given) is None or given.startswith("."):
         return path, path.resolve().name
     from huggingface_hub import snapshot_download
@@ -33,3 +43,11 @@ def find_base_model(given: str) -> tuple[Path, str]:
             "HF_TOKEN for a model behind a licence). Bring that directory here and name it with --base-model.",
         ) from error
     return found, given.rpartition("/")[2]
+
+
+def hub_name(given: str) -> str:
+    """The name on the hub for a short one ("qwen-2.5-7b"); any other as it is."""
+    for short, full in _SHORT.items():
+        if found := re.fullmatch(short, given, re.IGNORECASE):
+            return full.format(*(size.upper() for size in found.groups()))
+    return given

@@ -40,6 +40,7 @@ from trainer.output.log import Problem, same_level
 from trainer.policies.checkpoints import Checkpoints
 from trainer.serving.client import find_serving
 from trainer.serving.supervisor import Say, Supervisor
+from trainer.serving.training import TrainingDesk
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ class ServeOptions:
 
     `version` is the one to begin with (0: the base model), None the newest, or the one that was rolled back to.
     `vllm_urls` name engines that are already there instead of `replicas` new ones. Trajectories that are recorded here
-    end by themselves after `trajectory_idle_s` quiet seconds, or never when it is None.
+    end by themselves after `trajectory_idle_s` quiet seconds, or never when it is None. With `trains` it trains on what
+    clients submit, and records the runs that they name in their requests, which wait meanwhile unless it `overlaps`.
     """
 
     data: DataDir
@@ -64,6 +66,8 @@ class ServeOptions:
     record_traceparent: bool = False
     version: int | None = None
     policy_sampling: bool = False
+    trains: bool = False
+    overlaps: bool = False
 
 
 def serve(options: ServeOptions, *, say: Say, ready: Callable[[ServingFile, Policies], None]) -> None:
@@ -117,15 +121,21 @@ class _Server:
             for number, (replica, url) in enumerate(zip(pool.replicas, urls, strict=True))
         ]
         self._recorder = recorder_of(options.data.spool, say)
+        gate = Gate(max_requests=options.max_requests)
+        self._training: TrainingDesk | None = None
+        if options.trains:
+            self._training = TrainingDesk(self._recorder, gate, say, blocks=not options.overlaps)
         self._gateway = Gateway(
             self._policies,
             publisher,
             pool,
             api_key=options.api_key,
-            gate=Gate(max_requests=options.max_requests),
+            gate=gate,
             recorder=self._recorder,
             joins_traceparents=options.record_traceparent,
             policy_sampling=options.policy_sampling,
+            reads_run_names=self._training is not None,
+            routes=None if self._training is None else self._training.routes(),
         )
         if options.engine.sleep:
             self._gateway.sleeper = Sleeper(pool, publisher, self._gateway.gate, say=say)
@@ -143,12 +153,15 @@ class _Server:
             if work.done():
                 work.result()
             else:
+                await self._finish_training()
                 self._say("stopping")
                 work.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await work
         finally:
             stopped.cancel()
+            if self._training is not None:
+                await self._training.close()
             self._options.data.serving.unlink(missing_ok=True)
             if self._options.vllm_urls and self._gateway.sleeper is not None:
                 with contextlib.suppress(TimeoutError):  # engines that outlive us shall not be left asleep
@@ -156,6 +169,21 @@ class _Server:
                         await self._gateway.sleeper.wake()
             await asyncio.gather(*(supervisor.stop() for supervisor in self._supervisors))
             await asyncio.to_thread(self._recorder.close)
+
+    async def _finish_training(self) -> None:
+        """Let the step under way be made, saved and served, unless a second signal says that it is not to be."""
+        if self._training is None:
+            return
+        self._stop.clear()
+        if self._training.busy:
+            self._say("stopping when the running step is done and saved; once more drops the step")
+        finishing, again = asyncio.create_task(self._training.finish()), asyncio.create_task(self._stop.wait())
+        await asyncio.wait((finishing, again), return_when=asyncio.FIRST_COMPLETED)
+        for task in (finishing, again):
+            task.cancel()
+        newest = Checkpoints(self._options.data.policies, self._options.policy).latest()
+        if newest is not None:
+            self._say(f"the latest checkpoint is {self._policies.version_name(newest)}")
 
     def _take_up_version(self) -> None:
         checkpoints = Checkpoints(self._options.data.policies, self._options.policy)
@@ -188,6 +216,10 @@ class _Server:
                 await asyncio.sleep(0.01)
             record = self._record()
             replace_file(self._options.data.serving, msgspec.json.encode(record))
+            if self._training is not None:
+                await self._training.begin(
+                    self._options.data, self._options.policy, record.base_model, self._options.api_key
+                )
             self._ready(record, self._policies)
             await asyncio.wait((answering, *watching), return_when=asyncio.FIRST_COMPLETED)
             for task in watching:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import webbrowser
 
 import click
@@ -11,9 +10,9 @@ import click
 from arttrace.commands.shared.options import api_key_file_option, store_option
 from arttrace.store.server.owner import hold_store, http_server, listen, url_of
 from arttrace.system.errors import ArttraceError
-from arttrace.system.files import replace_file
 from arttrace.system.loopback import is_loopback
 from arttrace.system.paths import DataDir
+from arttrace.system.private_files import kept_key
 from arttrace.views.web.app import create_app
 from arttrace.views.web.guard import login_link
 
@@ -39,24 +38,10 @@ def command(port: int, host: str, opens: bool, api_key: str | None, data: DataDi
         )
     listener = listen(host, port)
     with contextlib.closing(listener), hold_store(data) as store:
-        key = api_key or _kept_key(data)
+        key = api_key or kept_key(data.root / VIEWER_KEY)
         link = login_link(url_of(listener), key)
         click.echo(f"viewer: {link if api_key is None else url_of(listener)}")
         if opens:
             webbrowser.open(link)
         with contextlib.suppress(KeyboardInterrupt):
             http_server(create_app(store, key, anywhere=api_key is not None)).run(sockets=[listener])
-
-
-def _kept_key(data: DataDir) -> str:
-    """The key of this data directory, so that a browser stays logged in: made once, for this user alone."""
-    file = data.root / VIEWER_KEY
-    try:
-        if key := file.read_text().strip():
-            return key
-    except OSError:
-        pass
-    key = secrets.token_urlsafe(24)
-    with contextlib.suppress(OSError):  # where it cannot be kept it holds until the viewer ends
-        replace_file(file, key.encode())
-    return key

@@ -249,6 +249,7 @@ class OrderedTrainer:
 
     def _train(self, settings: TrainSettings, groups: tuple[OrderedGroup, ...] | None) -> Iterator[PolicyStep | None]:
         gateway = self.gateway()
+        self._store.ingest_spool()
         if self._holds is None:
             finish_open_step(self._store, self._checkpoints, gateway)
         if settings.method != "grpo":

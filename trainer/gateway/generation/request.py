@@ -33,8 +33,9 @@ class GenerationRequest:
     def for_engine(self, version: Version, *, as_the_policy_samples: bool = False) -> bytes:
         """The JSON for the engine: the version's model, token ids and log-probabilities asked for, everything else
         byte for byte as it came, or without what would change the policy's own sampling."""
+        fields = {name: value for name, value in self.fields.items() if name != "art"}  # it names the run, for us
         patched = {
-            **(as_the_policy(self.fields) if as_the_policy_samples else self.fields),
+            **(as_the_policy(fields) if as_the_policy_samples else fields),
             "model": msgspec.Raw(msgspec.json.encode(version.engine_model)),
         }
         if self.api == "responses":

@@ -17,7 +17,7 @@ from trainer.gateway.gate import MAX_BODY_BYTES, AdmittedRequest, Gate
 from trainer.gateway.generation.request import read_request
 from trainer.gateway.http.body import disconnected, read_body
 from trainer.gateway.policies import Policies, Version
-from trainer.gateway.recording.identity import CallOwner, owner_of
+from trainer.gateway.recording.identity import TRAJECTORY_HEADER, CallOwner, owner_in_body, owner_of
 from trainer.gateway.recording.recorder import GatewayRecorder, RecordedCall
 
 _PASSED_HEADERS = frozenset({b"content-type", b"retry-after", b"x-request-id"})
@@ -32,6 +32,7 @@ class GenerationDependencies(Protocol):
     pool: Pool
     recorder: GatewayRecorder | None
     joins_traceparents: bool
+    reads_run_names: bool
     policy_sampling: bool
 
 
@@ -80,9 +81,11 @@ class Generation:
                 body = await read_body(scope, receive, MAX_BODY_BYTES, place.hold)
                 if translation is not None:
                     body = translation.request(body)
+                if owner is None and needs.reads_run_names:
+                    owner = owner_in_body(body, scope["headers"])
                 if owner is not None and needs.recorder is not None:
                     call = needs.recorder.begin(owner, self._path, scope["headers"], body)
-                    send = call.tap(send)
+                    send = call.tap(_tagged(send, owner) if needs.reads_run_names else send)
                 ending = await self._until_answered_or_left(body, owner, place, receive, send)
         except Refusal as refusal:
             await refusal.response()(scope, receive, send)
@@ -146,6 +149,18 @@ class Generation:
                 with answer:
                     sampling = b"policy" if needs.policy_sampling else b"processed" if replica.processed else None
                     return await _pass_on(answer, version, sampling, place, send)
+
+
+def _tagged(send: Send, owner: CallOwner) -> Send:
+    """`send`, with the name of the run in the answer's head."""
+    named = (owner.trajectory or owner.trace_id).encode()
+
+    async def tagged(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], (TRAJECTORY_HEADER.encode(), named)]}
+        await send(message)
+
+    return tagged
 
 
 async def _pass_on(

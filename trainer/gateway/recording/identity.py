@@ -15,6 +15,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
+from arttrace.records.values.nesting import UNREADABLE
 from trainer.gateway.errors import Refusal
 
 TRAJECTORY_HEADER = "x-arttrace-trajectory-id"
@@ -51,6 +54,26 @@ def owner_of(
 
 
 _HEADERS = frozenset({b"baggage", b"traceparent", TRAJECTORY_HEADER.encode()})
+
+
+def owner_in_body(body: bytes, headers: Iterable[tuple[bytes, bytes]]) -> CallOwner | None:
+    """The owner that a request's JSON names, as clients of ART do: {"art": {"trajectory_id": ...}}. None when it names
+    none, or its own process records it. Raises Refusal (400): no good name."""
+    if b'"art"' not in body or any(name == b"baggage" and _CAPTURED_BAGGAGE in value for name, value in headers):
+        return None
+    try:
+        named = msgspec.json.decode(body, type=_NamesItsRun).art.trajectory_id
+    except UNREADABLE:
+        return None  # another field of that name, or no JSON, which is refused elsewhere
+    return None if named is None else trajectory_owner(named)
+
+
+class _ArtField(msgspec.Struct, frozen=True):
+    trajectory_id: str | None = None
+
+
+class _NamesItsRun(msgspec.Struct, frozen=True):
+    art: _ArtField = _ArtField()
 
 
 def trajectory_owner(trajectory: str, agent: str | None = None) -> CallOwner:

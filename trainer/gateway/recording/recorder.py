@@ -111,6 +111,10 @@ class GatewayRecorder:
         await self._written([reward])
         return reward.id
 
+    async def take(self, records: Sequence[Record]) -> None:
+        """Keep what another process recorded; returns when it is on the disk. Raises Refusal (507)."""
+        await self._written(records)
+
     async def end_idle_ones(self, idle_s: float) -> None:
         """For ever end the trajectories that have been quiet for `idle_s` seconds."""
         while True:

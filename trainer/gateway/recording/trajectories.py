@@ -89,6 +89,10 @@ class Trajectories:
         """How many are open."""
         return len(self._open)
 
+    def knows(self, trajectory: str | None) -> bool:
+        """Whether calls of it were recorded here since the gateway's start."""
+        return trajectory in self._open or trajectory in self._ended
+
     def call_began(self, owner: CallOwner, start_ns: int) -> list[Record]:
         """A call of `owner` begins: its trajectory and its sub-agent are there, at the latest now."""
         if owner.trajectory is None or owner.trajectory in self._ended:

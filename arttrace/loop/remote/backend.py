@@ -1,0 +1,111 @@
+"""ServerBackend: a model is served, judged for and trained by a server elsewhere; nothing is started here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from arttrace.capture.api import init
+from arttrace.capture.export.lifecycle import recorder
+from arttrace.loop.gather import TrajectoryGroup
+from arttrace.loop.model import TrainableModel
+from arttrace.loop.remote.connection import ServerConnection, ServerStatus
+from arttrace.loop.remote.submission import submit
+from arttrace.loop.trainer_process import TrainedStep
+from arttrace.system.errors import ServingError
+
+
+class ServerBackend:
+    """Serves and trains on a server (`python -m arttrace.server`), on runs that are captured in this process.
+
+    This process needs no torch, no CUDA and no root. The runs are in its data directory and, once trained on, in the
+    server's.
+
+    Args:
+        url: The server's address, with or without "/v1".
+        api_key: Its key; $ARTTRACE_API_KEY where it is None.
+
+    Example:
+        ```python
+        model = art.TrainableModel("policy", "Qwen/Qwen2.5-7B-Instruct")
+        async with art.ServerBackend("http://gpu-box:8000") as backend:
+            await model.register(backend)
+            groups = await art.gather_trajectory_groups(
+                art.TrajectoryGroup(rollout(model, scenario) for _ in range(8)) for scenario in scenarios
+            )
+            await model.train(groups)
+        ```
+    """
+
+    def __init__(self, url: str, api_key: str | None = None) -> None:
+        self.data = recorder().settings.data
+        self._connection = ServerConnection(url, api_key)
+
+    async def __aenter__(self) -> ServerBackend:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def status(self) -> ServerStatus:
+        """The policy, its version and its base model, as the server says.
+
+        Raises:
+            ServingError: It does not answer, or asks for another key.
+        """
+        return await self._connection.status()
+
+    async def register(self, model: TrainableModel) -> None:
+        """Have the model's client and its training go to the server.
+
+        Args:
+            model: The model that the server serves, by its name and base model.
+
+        Raises:
+            ServingError: The server does not answer, asks for another key, or serves another policy or base model.
+        """
+        served = await self._connection.status()
+        if served.policy != model.name:
+            raise ServingError(
+                f"the server at {self._connection.url} serves the policy {served.policy}, not {model.name}",
+                f"Start it with --policy {model.name} (POLICY={model.name} in a container), or call the model "
+                f"{served.policy}.",
+            )
+        named = str(model.base_model).rstrip("/")
+        if served.base_model not in (named, named.rpartition("/")[2], Path(named).name):
+            raise ServingError(
+                f"the server at {self._connection.url} serves {served.base_model}, not {model.base_model}",
+                "Start it with --model, or name its model as base_model here.",
+            )
+        if model.project is not None:
+            init(project=model.project, dir=self.data.root)
+        model.base_url, model.api_key, model.backend = f"{self._connection.url}/v1", self._connection.api_key, self
+
+    async def train(
+        self, model: TrainableModel, groups: Sequence[TrajectoryGroup] | None = None, **settings: Any
+    ) -> list[TrainedStep]:
+        """One step on these gathered groups, made and served there; without any, on what waits there.
+
+        Args:
+            model: The model to train, registered.
+            groups: Gathered groups, with the rewards that their runs have by now.
+            settings: The options of `arttrace train` by their names.
+
+        Returns:
+            A TrainedStep per step, whose version is served when this returns; none when all rewards within each group
+            are equal.
+
+        Raises:
+            TrainingError: The step went wrong, or a run was trained on already.
+            ServingError: The server does not answer.
+        """
+        if groups is None:
+            return await self._connection.train(None, settings)
+        return await submit(self._connection, groups, settings)
+
+    async def close(self) -> None:
+        """Nothing was started here; the server goes on."""

@@ -1,0 +1,147 @@
+"""ServerConnection: the HTTP of a server that trains on order; trainer/serving/training.py is the other side."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import httpx
+import msgspec
+
+from arttrace.loop.model import api_key as key_of_environment
+from arttrace.loop.trainer_process import TrainedStep
+from arttrace.system.errors import ServingError, TrainingError
+
+_TIMEOUT_S = 120.0
+_PATIENCE_S = 120.0
+"""A server that does not answer is asked again for so long: it may be starting, and an order goes on meanwhile."""
+_PART_BYTES = 16 << 20
+
+
+class ServerStatus(msgspec.Struct, frozen=True):
+    """What a server says of itself."""
+
+    policy: str
+    current: str
+    step: int
+    base_model: str
+
+
+class _OrderStatus(msgspec.Struct, frozen=True):
+    state: str
+    said: list[str] = []
+    lines: int = 0
+    steps: list[TrainedStep] = []
+    error: str = ""
+    hint: str | None = None
+
+
+class ServerConnection:
+    """Asks a server. Every method raises ServingError where it does not answer, or refuses.
+
+    Args:
+        url: Its address, with or without "/v1".
+        api_key: Its key; $ARTTRACE_API_KEY where it is None.
+    """
+
+    def __init__(self, url: str, api_key: str | None = None) -> None:
+        self.url = url.rstrip("/").removesuffix("/v1").rstrip("/")
+        self.api_key = api_key or key_of_environment()
+
+    async def status(self) -> ServerStatus:
+        """Which policy and version it serves."""
+        return msgspec.json.decode(await self._ask("GET", "/arttrace/status"), type=ServerStatus)
+
+    async def upload(self, lines: Sequence[bytes]) -> None:
+        """Hand over records of runs, each as JSON.
+
+        Args:
+            lines: Spans and rewards, encoded.
+        """
+        part: list[bytes] = []
+        size = 0
+        for line in lines:
+            if part and size + len(line) > _PART_BYTES:
+                await self._send(part)
+                part, size = [], 0
+            part.append(line)
+            size += len(line) + 1
+        if part:
+            await self._send(part)
+
+    async def _send(self, lines: Sequence[bytes]) -> None:
+        await self._ask("POST", "/arttrace/records", content=b"\n".join(lines), kind="application/x-ndjson")
+
+    async def train(self, groups: Sequence[Mapping[str, Any]] | None, settings: Mapping[str, Any]) -> list[TrainedStep]:
+        """Have it train, and wait until the version is served. What it says meanwhile is printed to stderr.
+
+        Args:
+            groups: Groups of runs that it recorded or was given; None means all that wait.
+            settings: The options of `arttrace train` by their names.
+
+        Returns:
+            A TrainedStep per version.
+
+        Raises:
+            TrainingError: The step went wrong.
+        """
+        order = secrets.token_hex(16)
+        try:
+            body = json.dumps({"order": order, "groups": groups, "settings": dict(settings)}, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise TrainingError(
+                f"what is submitted is no JSON: {error}", "Use finite numbers, text, lists and dicts in metadata."
+            ) from error
+        status = await self._order("/arttrace/train", body)
+        while status.state == "running":
+            status = await self._order("/arttrace/train/wait", json.dumps({"order": order, "lines": status.lines}))
+            for line in status.said:
+                print(f"{self.url}: {line}", file=sys.stderr, flush=True)
+        if status.error:
+            raise TrainingError(status.error, status.hint)
+        return status.steps
+
+    async def _order(self, path: str, body: str) -> _OrderStatus:
+        return msgspec.json.decode(await self._ask("POST", path, content=body.encode()), type=_OrderStatus)
+
+    async def _ask(self, method: str, path: str, *, content: bytes = b"", kind: str = "application/json") -> bytes:
+        """Its answer. Everything that is asked may be asked again, so a broken connection is no failure yet."""
+        until = time.monotonic() + _PATIENCE_S
+        headers = {"authorization": f"Bearer {self.api_key}", "content-type": kind}
+        while True:
+            try:
+                async with httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False) as client:
+                    answer = await client.request(method, f"{self.url}{path}", headers=headers, content=content)
+                break
+            except httpx.TransportError as error:
+                if isinstance(error, httpx.ConnectError) or time.monotonic() > until:
+                    raise ServingError(
+                        f"the server at {self.url} does not answer: {error or type(error).__name__}",
+                        "Start it there: python -m arttrace.server --model MODEL",
+                    ) from error
+                await asyncio.sleep(1.0)
+        if answer.status_code == httpx.codes.OK:
+            return answer.content
+        raise _refused(self.url, path, answer)
+
+
+def _refused(url: str, path: str, answer: httpx.Response) -> ServingError | TrainingError:
+    if answer.status_code == httpx.codes.UNAUTHORIZED:
+        return ServingError(f"the server at {url} asks for a key", "Set ARTTRACE_API_KEY to the key that it printed.")
+    try:
+        reason = msgspec.json.decode(answer.content)["error"]
+        message, hint = str(reason["message"]), reason.get("hint")
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return ServingError(f"{url}{path} answered {answer.status_code}: is it arttrace's server?")
+    if path.startswith("/arttrace/train"):
+        if answer.status_code == httpx.codes.NOT_FOUND and "not served here" in message:
+            return TrainingError(
+                f"the server at {url} does not train", "Start it by `python -m arttrace.server`, or `serve --train`."
+            )
+        return TrainingError(message, hint)
+    return ServingError(message, hint)

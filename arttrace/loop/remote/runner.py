@@ -1,0 +1,115 @@
+"""ArtClient: for programs that only name tasks and prompts; agents run here, against the server's newest version."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from arttrace.loop.gather import TrajectoryGroup
+from arttrace.loop.remote.clients import AsyncClient, in_thread
+from arttrace.loop.trainer_process import TrainedStep
+from arttrace.loop.trajectory import Trajectory
+from arttrace.rewards import DEFAULT_RUBRIC, ruler_score_group
+from arttrace.rewards.judge import DEFAULT_JUDGE
+from arttrace.system.errors import TrainingError
+
+MODEL = "lora:latest"
+
+Agent = Callable[[AsyncClient, str], Awaitable[Trajectory]]
+"""Called with a client and a prompt; it makes its calls by the client and returns its trajectory."""
+
+
+class ArtClient:
+    """Runs agents on prompts, and trains the policy of a server on them, by a judge's scores.
+
+    Args:
+        server_url: The server's address.
+        api_key: Its key; $ARTTRACE_API_KEY where it is None.
+        agents: By task, the coroutine function that does it. A task without one is asked in one call, whose system
+            message is the task's name.
+    """
+
+    def __init__(self, server_url: str, api_key: str | None = None, agents: Mapping[str, Agent] | None = None) -> None:
+        self._url = server_url
+        self._api_key = api_key
+        self._agents = dict(agents or {})
+        self._prompts: dict[tuple[str, str], None] = {}
+
+    def run_agent(self, task: str, prompt: str) -> Trajectory:
+        """Run one agent.
+
+        Args:
+            task: The name of its task.
+            prompt: What it is asked.
+
+        Returns:
+            Its trajectory, which the server has recorded.
+
+        Raises:
+            openai.OpenAIError: The server does not answer, or refuses.
+        """
+        self._prompts[task, prompt] = None
+        [trajectory] = in_thread(self._run(task, prompt, 1))
+        return trajectory
+
+    def train(
+        self,
+        iterations: int = 1,
+        *,
+        group_size: int = 8,
+        judge_model: str = DEFAULT_JUDGE,
+        extra_litellm_params: dict[str, Any] | None = None,
+        rubric: str = DEFAULT_RUBRIC,
+        **settings: Any,
+    ) -> list[TrainedStep]:
+        """Train on the prompts that were run: each iteration runs every one anew, lets the judge score each prompt's
+        runs against each other, and makes a step.
+
+        Args:
+            iterations: How many steps at most.
+            group_size: Runs of each prompt per iteration.
+            judge_model: The judge, by the name that litellm has for it.
+            extra_litellm_params: Further arguments of litellm's `acompletion`, such as `api_base`.
+            rubric: What the judge is asked to reward, in words.
+            settings: The options of `arttrace train` by their names.
+
+        Returns:
+            A TrainedStep per version that was made; an iteration whose runs are all equally good makes none.
+
+        Raises:
+            TrainingError: No prompt was run, or a step went wrong.
+            JudgeError: The judge cannot be asked.
+        """
+        if not self._prompts:
+            raise TrainingError("there is no prompt to train on", "Call run_agent(task=..., prompt=...) first.")
+        if group_size < 2:
+            raise TrainingError(f"group_size is {group_size}: the reward of one run compares nothing")
+
+        async def iterate() -> list[TrainedStep]:
+            made: list[TrainedStep] = []
+            for _ in range(iterations):
+                groups = await asyncio.gather(*(self._group(*one, group_size) for one in self._prompts))
+                for group in groups:
+                    await ruler_score_group(group, judge_model, extra_litellm_params, rubric)
+                async with AsyncClient(self._url, self._api_key) as client:
+                    made += await client.submit_trajectories(groups, **settings)
+            return made
+
+        return in_thread(iterate())
+
+    async def _group(self, task: str, prompt: str, size: int) -> TrajectoryGroup:
+        return TrajectoryGroup(await self._run(task, prompt, size))
+
+    async def _run(self, task: str, prompt: str, times: int) -> Sequence[Trajectory]:
+        async with AsyncClient(self._url, self._api_key) as client:
+            agent = self._agents.get(task) or partial(_ask, task)
+            return await asyncio.gather(*(agent(client, prompt) for _ in range(times)))
+
+
+async def _ask(task: str, client: AsyncClient, prompt: str) -> Trajectory:
+    messages = [{"role": "system", "content": task}, {"role": "user", "content": prompt}]
+    answer = await client.chat.completions.create(model=MODEL, messages=messages)
+    trajectory: Trajectory = answer.trajectory
+    return trajectory

@@ -1,0 +1,227 @@
+"""SkyPilotBackend: the server on a cloud GPU for as long as a program runs, by SkyPilot's own commands.
+
+The server listens on its machine's loopback and is reached through ssh: no port is open, and no key travels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import arttrace
+from arttrace.capture.export.lifecycle import recorder
+from arttrace.loop.gather import TrajectoryGroup
+from arttrace.loop.model import TrainableModel
+from arttrace.loop.remote.backend import ServerBackend
+from arttrace.loop.trainer_process import TrainedStep
+from arttrace.system.errors import ServingError
+
+_PORT = 8000
+_TASK = Path("examples") / "skypilot" / "server.yaml"
+_LOOK_EVERY_S = 5.0
+_SHOWN = 2000
+
+
+class SkyPilotBackend:
+    """Serves and trains on a cloud machine that it launches, and tears down at the end.
+
+    `register` launches it, by `sky launch`, with the model's base model and name. `close`, and the end of an `async
+    with` block, copies runs and versions here and deletes the machine; where they cannot be copied the machine stays,
+    and the error says so. A program that is killed leaves the machine running: `sky down NAME` ends it.
+
+    Needs the commands of `skypilot` (with a cloud that `sky check` finds), ssh and rsync.
+
+    Args:
+        accelerators: GPUs as SkyPilot names them, such as "H100:1"; those of the task's file where it is None.
+        cluster: The machine's name. One that runs already is taken up again.
+        infra: Where, such as "aws/us-east-1"; the cheapest that SkyPilot finds where it is None.
+        checkpoints: The directory here that runs and versions are copied to.
+        workdir: A clone of arttrace, which is installed there; the one that this code is in where it is None.
+        ready_within_s: Seconds until the server must answer, once it is launched.
+
+    Example:
+        ```python
+        async with art.SkyPilotBackend("H100:1") as backend:
+            await model.register(backend)
+            ...
+        ```
+    """
+
+    def __init__(
+        self,
+        accelerators: str | None = None,
+        *,
+        cluster: str = "arttrace",
+        infra: str | None = None,
+        checkpoints: str | Path = "checkpoints",
+        workdir: str | Path | None = None,
+        ready_within_s: float = 3600.0,
+    ) -> None:
+        self.data = recorder().settings.data
+        self._accelerators = accelerators
+        self._cluster = cluster
+        self._infra = infra
+        self._checkpoints = Path(checkpoints).absolute()
+        self._workdir = Path(arttrace.__file__).parents[1] if workdir is None else Path(workdir).absolute()
+        self._ready_within_s = ready_within_s
+        self._server: ServerBackend | None = None
+        self._tunnel: asyncio.Task[None] | None = None
+        self._launched = False
+
+    async def __aenter__(self) -> SkyPilotBackend:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def register(self, model: TrainableModel) -> None:
+        """Launch the machine and its server, and have the model's client and its training go there.
+
+        Args:
+            model: The model to serve; its base model is a name on the Hugging Face hub.
+
+        Raises:
+            ServingError: A command is missing or fails, or the server does not answer in time.
+        """
+        if self._server is None:
+            self._server = await self._launch(model)
+        await self._server.register(model)
+
+    async def train(
+        self, model: TrainableModel, groups: Sequence[TrajectoryGroup] | None = None, **settings: Any
+    ) -> list[TrainedStep]:
+        """As `ServerBackend.train`.
+
+        Args:
+            model: The model to train, registered.
+            groups: Gathered groups.
+            settings: The options of `arttrace train` by their names.
+
+        Returns:
+            A TrainedStep per step.
+
+        Raises:
+            TrainingError: The step went wrong.
+            ServingError: The model is not registered, or the server does not answer.
+        """
+        if self._server is None:
+            raise ServingError("no machine is launched", "Call `await model.register(backend)` first.")
+        return await self._server.train(model, groups, **settings)
+
+    async def close(self) -> None:
+        """Copy runs and versions to `checkpoints` and delete the machine.
+
+        Raises:
+            ServingError: They could not be copied, so the machine still runs; or it could not be deleted.
+        """
+        if not self._launched:
+            return
+        served, self._server = self._server is not None, None
+        if self._tunnel is not None:
+            self._tunnel.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._tunnel
+        if served:
+            self._checkpoints.mkdir(parents=True, exist_ok=True)
+            try:
+                await _run("rsync", "-a", f"{self._cluster}:checkpoints/", f"{self._checkpoints}/")
+            except ServingError as error:
+                raise ServingError(
+                    f"versions could not be copied from {self._cluster}, which still runs and costs: {error.message}",
+                    f"Copy them: rsync -a {self._cluster}:checkpoints/ checkpoints/ - then: sky down {self._cluster}",
+                ) from error
+        await _run("sky", "down", "--yes", self._cluster)
+        self._launched = False
+
+    def _launch_command(self, model: TrainableModel) -> list[str]:
+        chosen = {"--gpus": self._accelerators, "--infra": self._infra}
+        options = [word for option, value in chosen.items() if value for word in (option, value)]
+        named = ["--env", f"MODEL={model.base_model}", "--env", f"POLICY={model.name}"]
+        place = ["--cluster", self._cluster, "--workdir", str(self._workdir)]
+        return ["sky", "launch", "--yes", "--detach-run", *place, *named, *options, str(self._workdir / _TASK)]
+
+    async def _launch(self, model: TrainableModel) -> ServerBackend:
+        for command, hint in (("sky", "pip install skypilot, in any environment"), ("ssh", ""), ("rsync", "")):
+            if shutil.which(command) is None:
+                raise ServingError(f"there is no command {command}", hint or f"Install {command}.")
+        if not (self._workdir / _TASK).is_file():
+            raise ServingError(
+                f"{self._workdir} is no clone of arttrace, which the machine installs it from",
+                "Pass workdir=, the directory of a clone.",
+            )
+        self._launched = True
+        try:
+            await _run(*self._launch_command(model))
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                port = free.getsockname()[1]
+            self._tunnel = asyncio.create_task(self._keep_tunnel(port))
+            return await self._answering(f"http://127.0.0.1:{port}", model)
+        except BaseException:
+            with contextlib.suppress(ServingError):
+                await self.close()  # nothing was trained yet
+            raise
+
+    async def _answering(self, url: str, model: TrainableModel) -> ServerBackend:
+        until = time.monotonic() + self._ready_within_s
+        while True:
+            backend = ServerBackend(url)
+            try:
+                await backend.status()
+            except ServingError as error:
+                if time.monotonic() > until:
+                    raise ServingError(
+                        f"the server for {model.base_model} on {self._cluster} did not answer in "
+                        f"{self._ready_within_s:.0f} s: {error.message}",
+                        f"See what it said: sky logs {self._cluster}",
+                    ) from error
+                await asyncio.sleep(_LOOK_EVERY_S)
+            else:
+                return backend
+
+    async def _keep_tunnel(self, port: int) -> None:
+        """An ssh that leads `port` to the server, started again where it ends."""
+        options = ("-o", "ServerAliveInterval=15", "-o", "ExitOnForwardFailure=yes")
+        while True:
+            process = await asyncio.create_subprocess_exec(
+                "ssh",
+                "-N",
+                *options,
+                "-L",
+                f"{port}:127.0.0.1:{_PORT}",
+                self._cluster,
+                stdin=asyncio.subprocess.DEVNULL,
+            )
+            try:
+                await process.wait()
+            finally:
+                if process.returncode is None:
+                    process.terminate()
+                    await process.wait()
+            await asyncio.sleep(1.0)
+
+
+async def _run(*command: str) -> None:
+    """Run a command to its end; its output is shown. Raises ServingError when it fails."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        _, said = await process.communicate()
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
+        raise
+    if process.returncode:
+        last = said.decode(errors="replace").strip()[-_SHOWN:]
+        raise ServingError(f"`{' '.join(command[:2])}` ended with {process.returncode}: {last or 'it said nothing'}")

@@ -1,0 +1,86 @@
+"""Groups as a server takes them: what was captured here is handed over, what it recorded itself is named."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from arttrace.capture.api import flush
+from arttrace.capture.export.lifecycle import recorder
+from arttrace.loop.gather import TrajectoryGroup
+from arttrace.loop.remote.connection import ServerConnection
+from arttrace.loop.trainer_process import TrainedStep
+from arttrace.loop.trajectory import Trajectory
+from arttrace.records.record import encode_record
+from arttrace.store import open_store
+from arttrace.system.errors import TrainingError
+
+
+async def submit(
+    connection: ServerConnection,
+    groups: Iterable[TrajectoryGroup | Iterable[Trajectory]],
+    settings: Mapping[str, Any],
+) -> list[TrainedStep]:
+    """Train on groups, at a server.
+
+    Args:
+        connection: The server.
+        groups: Groups that were gathered here, or trajectories whose calls the server recorded.
+        settings: The options of `arttrace train` by their names.
+
+    Returns:
+        A TrainedStep whose version is served; none when all rewards within each group are equal.
+
+    Raises:
+        TrainingError: There is nothing to compare, a trajectory holds no answer of the server, a reward is no number,
+            or the step went wrong.
+        ServingError: The server does not answer.
+    """
+    ordered = [one if isinstance(one, TrajectoryGroup) else TrajectoryGroup(one) for one in groups if one is not None]
+    for group in ordered:
+        group.record_rewards()
+    captured = [run.id for group in ordered for run in group.trajectories if not run.incomplete]
+    submitted = [_submitted(group) for group in ordered]
+    if captured:
+        await connection.upload(await asyncio.to_thread(_records_of, captured))
+    return await connection.train(submitted, settings)
+
+
+def _submitted(group: TrajectoryGroup) -> dict[str, Any]:
+    """Rewards and metadata of captured runs are among the records that are handed over."""
+    runs = [{"id": run.id} for run in group.trajectories if not run.incomplete]
+    return {"key": group.key, "trajectories": [*runs, *(_built(one) for one in group.given)]}
+
+
+def _built(one: Trajectory) -> dict[str, Any]:
+    if not one.choices():
+        raise TrainingError(
+            "a trajectory holds no choice: nothing of it was sampled",
+            "Return `response.trajectory`, or append `completion.choices[0]` of the client's answers.",
+        )
+    if not one.id:
+        raise TrainingError(
+            "a trajectory has no id, so the server cannot tell which of its answers belong to it",
+            "Make its calls by arttrace.loop.AsyncClient and return `response.trajectory`, or set "
+            'extra_body={"art": {"trajectory_id": trajectory.id}}.',
+        )
+    if one.reward is not None and not math.isfinite(one.reward):
+        raise TrainingError(
+            f"the reward of trajectory {one.id} is {one.reward}, no finite number",
+            "Give it a number, or leave it None and let a judge score the group.",
+        )
+    reward = None if one.reward is None else float(one.reward)
+    metrics = {name: float(number) for name, number in one.metrics.items()}
+    return {"id": one.id, "reward": reward, "metrics": metrics, "metadata": one.metadata}
+
+
+def _records_of(ids: Sequence[str]) -> list[bytes]:
+    flush()
+    lines: list[bytes] = []
+    with open_store(recorder().settings.data, create=True) as store:
+        for run in store.trajectories(ids=list(ids)):
+            lines += [encode_record(span) for span in store.spans(run.id)]
+            lines += [encode_record(reward) for reward in run.rewards]
+    return lines

@@ -1,0 +1,42 @@
+"""`python -m arttrace.server` and `art-server`: `arttrace serve --train` with the defaults of those who come from ART.
+
+The model may be named by $MODEL and the policy by $POLICY; runs, versions and key are kept in ./checkpoints, from which
+the next start goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+CHECKPOINTS = "checkpoints"
+
+
+def serve_arguments(given: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """The command line of `arttrace serve` for one of `art-server`: the defaults, then what is given, which counts.
+
+    Args:
+        given: Options of `arttrace serve`.
+        environment: MODEL, POLICY and ARTTRACE_DIR are read.
+
+    Returns:
+        The arguments of `arttrace`.
+    """
+    named = {"--model": environment.get("MODEL"), "--policy": environment.get("POLICY")}
+    defaults = [word for option, value in named.items() if value for word in (option, value)]
+    if not environment.get("ARTTRACE_DIR"):
+        defaults += ["--dir", CHECKPOINTS]
+    return ["serve", "--train", "block", *defaults, *given]
+
+
+def main() -> None:
+    """Serve until Ctrl-C, which saves the step under way first."""
+    from arttrace.commands import main as command_line
+
+    sys.argv[1:] = serve_arguments(sys.argv[1:], os.environ)
+    command_line()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,258 @@
+"""Training on order, over real HTTP with a stand-in engine and a stand-in trainer: what the desk accepts and refuses,
+what waits meanwhile, and what a client is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateway_site import Site, gateway_at
+
+import arttrace
+import arttrace.loop as art
+from arttrace.loop.remote.connection import ServerConnection
+from arttrace.loop.trainer_process import OrderedGroup, TrainedStep
+from arttrace.store import open_store
+from arttrace.system.errors import ServingError, TrainingError
+from arttrace.system.paths import DataDir
+from trainer.gateway.gate import Gate
+from trainer.gateway.recording.recorder import GatewayRecorder
+from trainer.serving.training import TrainingDesk
+
+MESSAGES = [{"role": "user", "content": "6 x 7?"}]
+
+
+class StandInTrainer:
+    """Keeps orders, and works on each until it is let go on."""
+
+    def __init__(self) -> None:
+        self.orders: list[tuple[Sequence[OrderedGroup] | None, dict[str, Any]]] = []
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+        self.began = asyncio.Event()
+        self.error: Exception | None = None
+        self.stopped = False
+
+    async def begin(self) -> None: ...
+
+    async def order(self, groups: Sequence[OrderedGroup] | None, settings: dict[str, Any]) -> list[TrainedStep]:
+        self.orders.append((groups, settings))
+        self.began.set()
+        await self.go_on.wait()
+        if self.error is not None:
+            raise self.error
+        return [TrainedStep(f"policy@{len(self.orders)}", "adapter", {"trajectories": 2.0})]
+
+    async def finish(self) -> None:
+        await asyncio.sleep(0)
+
+    async def stop(self) -> None:
+        self.stopped = True
+
+
+@dataclass
+class Desk:
+    site: Site
+    desk: TrainingDesk
+    trainer: StandInTrainer
+
+    @property
+    def url(self) -> str:
+        return str(self.site.http.base_url)
+
+    def answers(self, *texts: str) -> None:
+        for text in texts:
+            choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+            answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "policy@0", "choices": [choice]}
+            self.site.engine.scripted.append((200, "application/json", json.dumps(answer).encode()))
+
+
+@pytest.fixture
+async def desk(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
+    """Parametrised indirectly: whether requests wait while it trains; they do by default."""
+    trainer = StandInTrainer()
+    desks: list[TrainingDesk] = []
+
+    def make(recorder: GatewayRecorder, gate: Gate) -> TrainingDesk:
+        made = TrainingDesk(recorder, gate, print, blocks=getattr(request, "param", True))
+        made.trainer = trainer
+        desks.append(made)
+        return made
+
+    async with gateway_at(tmp_path / "server", desk=make) as site:
+        yield Desk(site, desks[0], trainer)
+
+
+def group(*rewards: float | None, name: str = "g") -> dict[str, Any]:
+    return {"key": name, "trajectories": [{"id": f"{name}-{i}", "reward": r} for i, r in enumerate(rewards)]}
+
+
+async def test_a_run_named_in_the_request_is_recorded_ended_and_ordered(desk: Desk) -> None:
+    desk.answers("42", "41", "7")
+    async with art.AsyncClient(base_url=f"{desk.url}/v1") as client:
+        one = await client.chat.completions.create(model="lora:latest", messages=MESSAGES)
+        further = {"art": {"trajectory_id": one.trajectory.id}}
+        other = await client.chat.completions.create(model="lora:latest", messages=MESSAGES, extra_body=further)
+        single = await client.chat.completions.create(model="lora:latest", messages=MESSAGES)
+        assert one.trajectory.id == other.trajectory.id != single.trajectory.id
+        assert [message["content"] for message in one.trajectory.messages()] == ["6 x 7?", "42"]
+        assert "trajectory" not in one.model_dump()
+        assert all("art" not in asked for asked in desk.site.engine.generations)
+        other.trajectory.reward, single.trajectory.reward = 1.0, 0.5
+        other.trajectory.metrics["turns"] = 2
+        [step] = await client.submit_trajectories([[other.trajectory, single.trajectory]], learning_rate=1e-5)
+    assert step == TrainedStep("policy@1", "adapter", {"trajectories": 2.0})
+    [(groups, settings)] = desk.trainer.orders
+    assert groups is not None
+    assert ([one.ids for one in groups], settings) == (
+        [(one.trajectory.id, single.trajectory.id)],
+        {"learning_rate": 1e-5},
+    )
+    desk.site.gateway.recorder.close()
+    with open_store(DataDir(desk.site.directory), create=True) as store:
+        runs = {run.id: run for run in store.trajectories()}
+    run = runs[one.trajectory.id]
+    assert (run.incomplete, len(run.calls), run.group, run.metadata) == (
+        "",
+        2,
+        groups[0].key,
+        {"metrics": {"turns": 2.0}},
+    )
+    assert [reward.value for reward in run.rewards] == [1.0]
+
+
+@pytest.mark.parametrize("desk", [True, False], indirect=True, ids=["block", "overlap"])
+async def test_requests_wait_or_go_on_while_it_trains(desk: Desk, request: pytest.FixtureRequest) -> None:
+    desk.trainer.go_on.clear()
+    training = asyncio.create_task(ServerConnection(desk.url).train([group(0.0, 1.0)], {}))
+    await desk.trainer.began.wait()
+    asking = asyncio.create_task(desk.site.chat())
+    if desk.desk._blocks:
+        while not desk.site.gateway.gate.waiting:
+            await asyncio.sleep(0.005)
+        assert not desk.site.engine.generations
+        desk.trainer.go_on.set()
+    assert (await asking).status_code == 200
+    assert training.done() or not desk.desk._blocks
+    desk.trainer.go_on.set()
+    assert [one.version for one in await training] == ["policy@1"]
+    assert not desk.site.gateway.gate.paused
+
+
+async def test_an_order_sent_again_is_the_same_order_and_says_what_it_does(
+    desk: Desk, capfd: pytest.CaptureFixture[str]
+) -> None:
+    desk.trainer.go_on.clear()
+    order = {"order": "x", "groups": [group(0.0, 1.0)]}
+    for _ in range(2):
+        answer = await desk.site.http.post("/arttrace/train", json=order)
+        assert answer.json()["state"] == "running"
+    await desk.trainer.began.wait()
+    desk.desk._said("3 of 9 tokens")
+    waiting = await desk.site.http.post("/arttrace/train/wait", json={"order": "x"})
+    assert (waiting.json()["said"], waiting.json()["lines"]) == (["3 of 9 tokens"], 1)
+    desk.trainer.go_on.set()
+    done = await desk.site.http.post("/arttrace/train/wait", json={"order": "x", "lines": 1})
+    while done.json()["state"] == "running":
+        done = await desk.site.http.post("/arttrace/train/wait", json={"order": "x", "lines": 1})
+    assert [step["version"] for step in done.json()["steps"]] == ["policy@1"]
+    assert len(desk.trainer.orders) == 1
+    gone = await desk.site.http.post("/arttrace/train/wait", json={"order": "y"})
+    assert gone.status_code == 404
+    assert "started again" in gone.json()["error"]["message"]
+
+
+async def test_what_cannot_be_trained_is_refused_with_the_reason(desk: Desk) -> None:
+    server = ServerConnection(desk.url)
+    with pytest.raises(TrainingError, match="no group has two runs"):
+        await server.train([group(1.0)], {})
+    with pytest.raises(TrainingError, match="no JSON"):
+        await server.train([group(float("nan"), 1.0)], {})
+    with pytest.raises(TrainingError, match="submitted twice"):
+        await server.train([group(0.0, 1.0), group(0.0, 1.0)], {})
+    body = b'{"order": "o", "groups": [{"key": "g", "trajectories": [{"id": "a", "reward": 1e999}, {"id": "b"}]}]}'
+    answer = await desk.site.http.post("/arttrace/train", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    assert not desk.trainer.orders
+    desk.trainer.error = TrainingError("there is no loss 'x'", "Use grpo.")
+    with pytest.raises(TrainingError, match="no loss 'x'") as refused:
+        await server.train([group(0.0, 1.0)], {"loss": "x"})
+    assert refused.value.hint == "Use grpo."
+    assert not desk.site.gateway.gate.paused
+    async with art.AsyncClient(base_url=f"{desk.url}/v1") as client:
+        with pytest.raises(TrainingError, match="holds no choice"):
+            await client.submit_trajectories([[art.Trajectory(MESSAGES, reward=1.0, id="a")] * 2])
+        desk.answers("42")
+        answer = await client.chat.completions.create(model="lora:latest", messages=MESSAGES)
+        nameless = [art.Trajectory([*MESSAGES, answer.choices[0]], reward=1.0) for _ in range(2)]
+        with pytest.raises(TrainingError, match="has no id"):
+            await client.submit_trajectories([nameless])
+        answer.trajectory.reward = float("inf")
+        with pytest.raises(TrainingError, match="no finite number"):
+            await client.submit_trajectories([[answer.trajectory, answer.trajectory]])
+
+
+async def test_a_model_is_registered_with_the_server_that_serves_it(desk: Desk, tmp_path: Path) -> None:
+    arttrace.init(dir=tmp_path / "client")
+    try:
+        async with art.ServerBackend(desk.url) as backend:
+            with pytest.raises(ServingError, match="serves the policy policy, not agent-001"):
+                await art.TrainableModel("agent-001", "base").register(backend)
+            with pytest.raises(ServingError, match=r"serves base, not Qwen/Qwen3-0\.6B"):
+                await art.TrainableModel("policy", "Qwen/Qwen3-0.6B").register(backend)
+            model = art.TrainableModel("policy", "somewhere/base")
+            with pytest.raises(ServingError, match="is not served"):
+                await model.train([])
+            await model.register(backend)
+            assert await asyncio.to_thread(model.get_step) == 0
+
+            async def rollout(reward: float) -> art.Trajectory:
+                async with model.openai_client() as client:
+                    answer = await client.chat.completions.create(model=model.name, messages=MESSAGES)
+                return art.Trajectory([*MESSAGES, answer.choices[0]], reward=reward)
+
+            desk.answers("42", "41")
+            groups = await art.gather_trajectory_groups([art.TrajectoryGroup(rollout(r) for r in (0.0, 1.0))])
+            [step] = await model.train(groups, config=art.TrainConfig(learning_rate=1e-5))
+            assert step.version == "policy@1"
+    finally:
+        arttrace.shutdown()
+    [(ordered, settings)] = desk.trainer.orders
+    assert ordered is not None
+    assert (set(ordered[0].ids), settings) == ({run.id for run in groups[0].trajectories}, {"learning_rate": 1e-5})
+    desk.site.gateway.recorder.close()
+    with open_store(DataDir(desk.site.directory), create=True) as store:
+        there = {run.id: run for run in store.trajectories(ids=ordered[0].ids)}
+    for run in groups[0].trajectories:
+        assert there[run.id].revision == run.revision
+        assert [reward.value for reward in there[run.id].rewards] == [reward.value for reward in run.rewards]
+
+
+async def test_runs_that_the_server_recorded_are_not_taken_twice(desk: Desk) -> None:
+    span = {"type": "span", "trace_id": "0" * 31 + "1", "span_id": "0" * 15 + "1", "parent_span_id": None}
+    span |= {"name": "chat", "start_ns": 1, "end_ns": 2, "attributes": {"arttrace.trajectory.id": "mine"}}
+    desk.answers("42")
+    await desk.site.chat(art={"trajectory_id": "mine"})
+    other = {**span, "attributes": {"arttrace.trajectory.id": "other"}}
+    body = b"\n".join(json.dumps(one).encode() for one in (span, other))
+    answer = await desk.site.http.post(
+        "/arttrace/records", content=body, headers={"content-type": "application/x-ndjson"}
+    )
+    assert answer.json() == {"taken": 1, "recorded_here": 1}
+    bad = await desk.site.http.post("/arttrace/records", content=b"{}", headers={"content-type": "application/json"})
+    assert bad.status_code == 400
+
+
+async def test_a_gateway_that_does_not_train_says_so(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path, api_key="the-key") as site:
+        with pytest.raises(ServingError, match="asks for a key"):
+            await ServerConnection(str(site.http.base_url)).status()
+        with pytest.raises(TrainingError, match="does not train"):
+            await ServerConnection(str(site.http.base_url), "the-key").train([group(0.0, 1.0)], {})
+    with pytest.raises(ServingError, match="does not answer"):
+        await ServerConnection("http://127.0.0.1:9").status()

@@ -1,0 +1,263 @@
+"""Training on order, for clients elsewhere: they submit groups by HTTP, the server trains on them and serves what it
+made.
+
+An order has a name that its client chose, so that sending it again after a broken connection is no second order. One is
+worked on at a time; what became of it is asked for until it is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from arttrace.formats.otlp.validate import checked
+from arttrace.loop.trainer_process import OrderedGroup, TrainedStep, TrainerProcess
+from arttrace.records.reward import Reward
+from arttrace.records.semconv import TRAJECTORY_ID
+from arttrace.records.span import SpanRow
+from arttrace.records.values.nesting import UNREADABLE
+from arttrace.system.errors import ArttraceError
+from arttrace.system.paths import DataDir
+from trainer.gateway.app import AdminRequest, RouteTable, as_handler
+from trainer.gateway.errors import Refusal
+from trainer.gateway.gate import MAX_BODY_BYTES, Gate
+from trainer.gateway.recording.identity import trajectory_owner
+from trainer.gateway.recording.recorder import GatewayRecorder
+from trainer.gateway.recording.trajectories import EndOrder, RewardOrder
+
+MAX_KEPT = 1000
+"""Orders whose result is remembered."""
+_WAIT_S = 20.0
+_MAX_LINES = 20
+_COMMAND = (sys.executable, "-c", "from arttrace.commands import main; main()", "train", "--orders")
+_uploaded: msgspec.json.Decoder[SpanRow | Reward] = msgspec.json.Decoder(SpanRow | Reward)
+
+
+class SubmittedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A run by its id, and what its client says of it."""
+
+    id: str
+    reward: float | None = None
+    metrics: dict[str, float] = {}
+    metadata: dict[str, Any] = {}
+
+
+class SubmittedGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Runs of one scenario, which are compared."""
+
+    key: str
+    trajectories: tuple[SubmittedRun, ...]
+
+
+class TrainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One step on these groups; without any, up to `settings["steps"]` steps on all that wait."""
+
+    order: str
+    groups: tuple[SubmittedGroup, ...] | None = None
+    settings: dict[str, Any] = {}
+
+
+class WaitRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What became of an order? `lines` is how many of its lines are known."""
+
+    order: str
+    lines: int = 0
+
+
+class OrderStatus(msgspec.Struct, frozen=True):
+    """An order: "running", "done" or "failed"; the lines that it said after those known, and how many in all."""
+
+    order: str
+    state: Literal["running", "done", "failed"]
+    said: list[str] = []
+    lines: int = 0
+    steps: list[TrainedStep] = []
+    error: str = ""
+    hint: str | None = None
+
+
+class Trainer(Protocol):
+    """What carries orders out."""
+
+    async def begin(self) -> None: ...
+    async def order(self, groups: Sequence[OrderedGroup] | None, settings: dict[str, Any]) -> list[TrainedStep]: ...
+    async def finish(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+class _Order:
+    def __init__(self, request: TrainRequest) -> None:
+        self.request = request
+        self.lines: list[str] = []
+        self.news = asyncio.Event()
+        self.task: asyncio.Task[list[TrainedStep]] | None = None
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+        self.news.set()
+
+    def status(self, known: int) -> OrderStatus:
+        said, count = self.lines[known:][-_MAX_LINES:], len(self.lines)
+        assert self.task is not None
+        if not self.task.done():
+            return OrderStatus(self.request.order, "running", said, count)
+        error = None if self.task.cancelled() else self.task.exception()
+        if isinstance(error, ArttraceError):
+            return OrderStatus(self.request.order, "failed", said, count, error=error.message, hint=error.hint)
+        if error is not None or self.task.cancelled():
+            what = "the server was stopped" if error is None else f"{type(error).__name__}: {error}"
+            return OrderStatus(self.request.order, "failed", said, count, error=what)
+        return OrderStatus(self.request.order, "done", said, count, steps=self.task.result())
+
+
+class TrainingDesk:
+    """Takes orders of clients, one at a time; requests wait meanwhile where it `blocks`. Used from one event loop."""
+
+    def __init__(self, recorder: GatewayRecorder, gate: Gate, say: Callable[[str], None], *, blocks: bool) -> None:
+        self.trainer: Trainer | None = None
+        self._recorder = recorder
+        self._gate = gate
+        self._say = say
+        self._blocks = blocks
+        self._orders: OrderedDict[str, _Order] = OrderedDict()
+        self._turn = asyncio.Lock()
+        self._current: _Order | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether an order is being carried out."""
+        return self._current is not None
+
+    def routes(self) -> RouteTable:
+        """Its part of the gateway's."""
+        return {
+            "/arttrace/train": {"POST": as_handler(self._train)},
+            "/arttrace/train/wait": {"POST": as_handler(self._wait)},
+            "/arttrace/records": {"POST": as_handler(self._take)},
+        }
+
+    async def begin(self, data: DataDir, policy: str, base_model: str, api_key: str | None) -> None:
+        """Start the trainer, which waits for its first order."""
+        command = (*_COMMAND, "--policy", policy, "--base-model", base_model, "--dir", str(data.root))
+        self.trainer = TrainerProcess(command, env={"ARTTRACE_API_KEY": api_key} if api_key else None, say=self._said)
+        await self.trainer.begin()
+
+    async def finish(self) -> None:
+        """Wait until the step under way is made and saved; no further order is begun."""
+        for order in self._orders.values():
+            if order is not self._current and order.task is not None:
+                order.task.cancel()
+        if self.trainer is not None:
+            await self.trainer.finish()
+
+    async def close(self) -> None:
+        """End the trainer; a step under way is dropped."""
+        for order in self._orders.values():
+            if order.task is not None:
+                order.task.cancel()
+        if self.trainer is not None:
+            await self.trainer.stop()
+
+    def _said(self, line: str) -> None:
+        self._say(line)
+        if self._current is not None:
+            self._current.say(line)
+
+    async def _train(self, request: AdminRequest) -> OrderStatus:
+        wanted = await request.read(TrainRequest, empty=False)
+        order = self._orders.get(wanted.order)
+        if order is None:
+            _require_sound(wanted)
+            order = self._orders[wanted.order] = _Order(wanted)
+            order.task = asyncio.create_task(self._carry_out(order))
+            if len(self._orders) > MAX_KEPT:
+                self._orders.popitem(last=False)
+        return order.status(0)
+
+    async def _wait(self, request: AdminRequest) -> OrderStatus:
+        asked = await request.read(WaitRequest, empty=False)
+        order = self._orders.get(asked.order)
+        if order is None or order.task is None:
+            raise Refusal(
+                404,
+                "not_found",
+                f"there is no order {asked.order!r}: the server was started again since",
+                hint="A step that was finished is served: ask the model for its step. Else submit the groups again.",
+            )
+        if not order.task.done() and len(order.lines) <= asked.lines:
+            order.news.clear()
+            news = asyncio.create_task(order.news.wait())
+            await asyncio.wait((order.task, news), timeout=_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+            news.cancel()
+        return order.status(asked.lines)
+
+    async def _take(self, request: AdminRequest) -> dict[str, int]:
+        """Spans and rewards of runs that were captured elsewhere, one JSON document per line."""
+        body = await request.body(MAX_BODY_BYTES)
+        try:
+            given = [checked(one) for one in _uploaded.decode_lines(body)]
+        except UNREADABLE as error:
+            raise Refusal(400, "invalid_request_error", f"a line is neither a span nor a reward: {error}") from None
+        known = self._recorder.trajectories.knows
+        new = [one for one in given if not (isinstance(one, SpanRow) and known(one.attributes.get(TRAJECTORY_ID)))]
+        await self._recorder.take(new)
+        return {"taken": len(new), "recorded_here": len(given) - len(new)}
+
+    async def _carry_out(self, order: _Order) -> list[TrainedStep]:
+        async with self._turn:
+            self._current = order
+            if self._blocks:
+                self._gate.pause(reason="training")
+            try:
+                assert self.trainer is not None
+                groups = await self._rewarded(order.request.groups)
+                steps = await self.trainer.order(groups, order.request.settings)
+            except ArttraceError as error:
+                self._say(f"an order failed: {error.message}")
+                raise
+            finally:
+                self._gate.resume(reason="training")
+                self._current = None
+            for step in steps:
+                self._say(f"{step.version} is served, its checkpoint is in {step.adapter}")
+            return steps
+
+    async def _rewarded(self, groups: tuple[SubmittedGroup, ...] | None) -> list[OrderedGroup] | None:
+        """The groups as the trainer takes them, their runs ended and their rewards stored."""
+        if groups is None:
+            return None
+        for group in groups:
+            for run in group.trajectories:
+                if self._recorder.trajectories.knows(run.id):
+                    metadata = {**run.metadata, **({"metrics": run.metrics} if run.metrics else {})}
+                    await self._recorder.end(run.id, EndOrder(group=group.key, metadata=metadata))
+                if run.reward is not None:
+                    await self._recorder.reward(run.id, RewardOrder(run.reward, id=f"{run.id}:trajectory"))
+        return [OrderedGroup(one.key, tuple(run.id for run in one.trajectories)) for one in groups]
+
+
+def _require_sound(request: TrainRequest) -> None:
+    """Raises Refusal (400) for groups on which no step can be made, with the reason."""
+    if request.groups is None:
+        return
+    runs = [run for group in request.groups for run in group.trajectories]
+    problem: tuple[str, str] | None = None
+    if not any(len(group.trajectories) > 1 for group in request.groups):
+        problem = (
+            "no group has two runs: the reward of one run compares nothing",
+            "Put several runs of each scenario into a group.",
+        )
+    elif len({run.id for run in runs}) < len(runs):
+        problem = "a run is submitted twice", "Each run belongs to one group, once."
+    for run in runs:
+        trajectory_owner(run.id)
+        if run.reward is not None and not math.isfinite(run.reward):
+            problem = f"the reward of trajectory {run.id} is no finite number", "Give it a number, or leave it out."
+    if problem is not None:
+        raise Refusal(400, "invalid_request_error", problem[0], hint=problem[1])
