@@ -176,6 +176,40 @@ class LocalBackend:
         ordered = None if groups is None else [one.group for one in groups]
         return await self._trainer(model).train(ordered, {"steps": steps, **settings})
 
+    async def fork(self, model: TrainableModel, from_version: str) -> None:
+        """Begin the model's policy from a version of another, with its weights and optimizer; register it afterwards.
+
+        Args:
+            model: The model whose policy begins, which has no version yet.
+            from_version: The version, NAME@N.
+
+        Raises:
+            TrainingError: There is no such version, it was pruned, or the model's policy has versions.
+        """
+        await self._policies("fork", from_version, model.name)
+
+    async def delete_checkpoints(self, model: TrainableModel, keep_best: int = 1, keep_latest: int = 1) -> None:
+        """Remove the weights of old versions; what they were trained on stays known.
+
+        Args:
+            model: The model.
+            keep_best: So many of the highest reward stay.
+            keep_latest: So many of the newest stay, at least two; and what is served, rolled back to, or forked from.
+
+        Raises:
+            TrainingError: They cannot be removed.
+        """
+        await self._policies("prune", model.name, "--keep-best", str(keep_best), "--keep-latest", str(keep_latest))
+
+    async def _policies(self, *arguments: str) -> None:
+        """Run `arttrace policies`, and show what it says."""
+        command = (*self._command, "policies", "--dir", str(self.data.root), *arguments)
+        async with await Child.start(*command) as child:
+            async for line in child.lines():
+                print(f"arttrace: {line.decode(errors='replace').rstrip()}", file=sys.stderr)
+            if await child.wait():
+                raise TrainingError(f"`arttrace policies {arguments[0]}`: {child.last_lines().removeprefix('error: ')}")
+
     async def close(self) -> None:
         """Stop the trainers, after a running step, and the gateway, if this backend started it."""
         while self._trainers:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,7 +13,9 @@ from typing import Any, Protocol
 import httpx
 
 from arttrace.loop.gather import TrajectoryGroup
+from arttrace.loop.numbers import append_line, mean_numbers
 from arttrace.loop.trainer_process import TrainedStep
+from arttrace.loop.trajectory import Trajectory
 from arttrace.system.errors import ServingError, TrainingError
 from arttrace.system.paths import DataDir
 
@@ -31,6 +35,8 @@ class Backend(Protocol):
     async def train(
         self, model: TrainableModel, groups: Sequence[TrajectoryGroup] | None = None, **settings: Any
     ) -> list[TrainedStep]: ...
+
+    async def delete_checkpoints(self, model: TrainableModel, keep_best: int = 1, keep_latest: int = 1) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -163,6 +169,46 @@ class TrainableModel:
             group.record_rewards()
         chosen = {} if config is None else config.settings()
         return await backend.train(self, groups, **(chosen | settings))
+
+    async def log(
+        self, groups: Iterable[TrajectoryGroup | Trajectory], split: str = "val", step: int | None = None
+    ) -> dict[str, float]:
+        """Keep the rewards and metrics of runs that nothing is trained on, such as those of a validation set.
+
+        Args:
+            groups: Gathered groups, or trajectories that rollouts returned.
+            split: What they are runs of; it stands before the names of the numbers.
+            step: The step that sampled them; the one served now where it is None.
+
+        Returns:
+            The means by name, "val/reward" among them, as they are appended to `logs/NAME.jsonl` in the data directory.
+
+        Raises:
+            ServingError: The model is not registered, or its step is not known.
+            ArttraceError: A reward is no finite number, or there is no run.
+        """
+        backend = self._require_registered()
+        members = list(groups)
+        for one in members:
+            if isinstance(one, TrajectoryGroup):
+                await asyncio.to_thread(one.record_rewards)
+        means = mean_numbers(members, split)
+        line = {"step": await asyncio.to_thread(self.get_step) if step is None else step, "time": time.time(), **means}
+        await asyncio.to_thread(append_line, backend.data.root / "logs" / f"{self.name}.jsonl", line)
+        return means
+
+    async def delete_checkpoints(self, keep_best: int = 1, keep_latest: int = 1) -> None:
+        """Remove the weights of old versions; what they were trained on stays known.
+
+        Args:
+            keep_best: So many of the highest reward stay.
+            keep_latest: So many of the newest stay, at least two; and what is served, rolled back to, or forked from.
+
+        Raises:
+            ServingError: The model is not registered, or its versions lie on a server.
+            TrainingError: They cannot be removed.
+        """
+        await self._require_registered().delete_checkpoints(self, keep_best, keep_latest)
 
     def get_step(self) -> int:
         """The step that made the version which is served now; 0 is the base model.

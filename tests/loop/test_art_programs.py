@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from scripted_server import Asked, Call, Reply, ScriptedServer, serve_script
 
 import arttrace
 import arttrace.loop as art
+from arttrace.loop import LocalBackend
 from arttrace.loop.model import Backend
 from arttrace.records import semconv
 from arttrace.rewards import ruler_score_group, trajectory_reward
@@ -33,6 +35,8 @@ class StandInBackend:
 
     async def register(self, model: art.TrainableModel) -> None:
         model.base_url, model.backend = self.url, self
+
+    async def delete_checkpoints(self, model: art.TrainableModel, keep_best: int = 1, keep_latest: int = 1) -> None: ...
 
     async def train(self, model: art.TrainableModel, groups: Any = None, **settings: Any) -> list[art.TrainedStep]:
         self.trained.append((list(groups), settings))
@@ -185,6 +189,61 @@ async def test_so_many_may_raise(
         [group] = await gathering
         assert [type(one).__name__ for one in group.exceptions] == ["LookupError"] * 2
         assert len(group.trajectories) == 2
+
+
+async def test_ready_made_trajectories_are_judged_and_kept_from_a_local_trainer(
+    model: art.TrainableModel, judge_server: Any, tmp_path: Path
+) -> None:
+    arttrace.init(dir=tmp_path)
+    said = [[{"role": "user", "content": "6?"}, {"role": "assistant", "content": text}] for text in ("6", "7")]
+    judge_server.script.append(
+        lambda request: judge_server.says(
+            json.dumps({"scores": [{**one, "score": i / 4} for i, one in enumerate(judge_server.scores(request), 1)]})
+        )(request)
+    )
+    trajectories = [art.Trajectory(messages) for messages in said]
+    judged = await art.ruler_score_group(
+        trajectories, model="openai/o3", extra_litellm_params={"api_base": judge_server.url}
+    )
+    assert judged is not None
+    assert sorted(one.reward or 0.0 for one in judged) == [0.25, 0.5]
+    assert {one.id for one in trajectories} == {""}  # the server that records a call names it, nobody else
+    with pytest.raises(TrainingError, match="put into a group ready-made were not captured"):
+        await LocalBackend(tmp_path).train(model, [judged])
+
+
+async def test_log_keeps_what_nothing_is_trained_on(
+    model: art.TrainableModel, backend: StandInBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ServingError, match="is not served"):
+        await model.log([])
+    await model.register(backend)
+    groups = await art.gather_trajectory_groups(
+        [art.TrajectoryGroup(rollout(model, "6 x 7?", reward) for reward in (0.0, 0.5))]
+    )
+    means = await model.log([*groups, art.Trajectory(reward=1.0)], split="test", step=3)
+    assert means == {"test/runs": 3.0, "test/reward": 0.5, "test/turns": 2.0}
+    [line] = (backend.data.root / "logs" / "agent-001.jsonl").read_text().splitlines()
+    assert {**json.loads(line), "time": 0} == {"step": 3, "time": 0, **means}
+    with pytest.raises(ArttraceError, match="no run to log"):
+        await model.log([], step=0)
+    with pytest.raises(ArttraceError, match="the reward of a run is nan, no finite number"):
+        await model.log([art.Trajectory(reward=float("nan"))], step=0)
+
+
+async def test_versions_are_forked_and_deleted_by_the_command(
+    tmp_path: Path, model: art.TrainableModel, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with LocalBackend(tmp_path) as backend:
+        with pytest.raises(TrainingError, match="agent-000@3"):
+            await backend.fork(model, from_version="agent-000@3")
+        model.base_url, model.backend = "http://127.0.0.1:9/v1", backend
+        await model.delete_checkpoints(keep_best=2)
+    assert "pruned: none" in capfd.readouterr().err
+    async with art.ServerBackend("http://127.0.0.1:9") as server:
+        with pytest.raises(ServingError, match="lie on the server") as there:
+            await server.delete_checkpoints(model, keep_latest=2)
+    assert "prune agent-001 --keep-best 1 --keep-latest 2" in str(there.value.hint)
 
 
 async def test_a_decorated_rollout_is_the_same_run(model: art.TrainableModel, backend: StandInBackend) -> None:

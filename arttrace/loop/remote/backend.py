@@ -107,5 +107,22 @@ class ServerBackend:
             return await self._connection.train(None, settings)
         return await submit(self._connection, groups, settings)
 
+    async def delete_checkpoints(self, model: TrainableModel, keep_best: int = 1, keep_latest: int = 1) -> None:
+        """Versions lie on the server, where `arttrace policies prune` removes them.
+
+        Args:
+            model: The model.
+            keep_best: So many of the highest reward stay.
+            keep_latest: So many of the newest stay.
+
+        Raises:
+            ServingError: Always, with the command.
+        """
+        raise ServingError(
+            f"the versions of {model.name} lie on the server at {self._connection.url}",
+            f"There: arttrace policies --dir checkpoints prune {model.name} --keep-best {keep_best} "
+            f"--keep-latest {keep_latest}",
+        )
+
     async def close(self) -> None:
         """Nothing was started here; the server goes on."""

@@ -117,6 +117,23 @@ class SkyPilotBackend:
             raise ServingError("no machine is launched", "Call `await model.register(backend)` first.")
         return await self._server.train(model, groups, **settings)
 
+    async def delete_checkpoints(self, model: TrainableModel, keep_best: int = 1, keep_latest: int = 1) -> None:
+        """As `ServerBackend.delete_checkpoints`.
+
+        Args:
+            model: The model.
+            keep_best: So many of the highest reward stay.
+            keep_latest: So many of the newest stay.
+
+        Raises:
+            ServingError: Always, with the command.
+        """
+        raise ServingError(
+            f"the versions of {model.name} lie on {self._cluster}",
+            f"There: ssh {self._cluster} arttrace-env/bin/arttrace policies --dir checkpoints prune {model.name} "
+            f"--keep-best {keep_best} --keep-latest {keep_latest}",
+        )
+
     async def close(self) -> None:
         """Copy runs and versions to `checkpoints` and delete the machine.
 

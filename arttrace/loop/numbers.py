@@ -1,0 +1,70 @@
+"""The numbers of runs that are not trained on: their means, and the file that they are kept in."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from arttrace.loop.gather import TrajectoryGroup
+from arttrace.loop.trajectory import Trajectory
+from arttrace.rewards import trajectory_reward
+from arttrace.system.errors import ArttraceError
+from arttrace.system.private_files import make_directory
+
+
+def mean_numbers(members: Iterable[TrajectoryGroup | Trajectory], split: str) -> dict[str, float]:
+    """The means of rewards and metrics over runs, and how many runs there are.
+
+    Args:
+        members: Gathered groups, or trajectories that rollouts returned.
+        split: What stands before each name.
+
+    Returns:
+        The means by name.
+
+    Raises:
+        ArttraceError: There is no run, or a number is not finite.
+    """
+    runs = 0
+    numbers: dict[str, list[float]] = {}
+    for one in members:
+        for said in _said(one):
+            runs += 1
+            for name, number in said.items():
+                if not math.isfinite(number):
+                    raise ArttraceError(f"the {name} of a run is {number}, no finite number")
+                numbers.setdefault(name, []).append(float(number))
+    if not runs:
+        raise ArttraceError("there is no run to log", "Gather rollouts, and pass the groups.")
+    return {f"{split}/runs": float(runs), **{f"{split}/{name}": statistics.fmean(of) for name, of in numbers.items()}}
+
+
+def _said(one: TrajectoryGroup | Trajectory) -> list[dict[str, float]]:
+    """The reward and the metrics of each run."""
+    if isinstance(one, Trajectory):
+        return [_of_built(one)]
+    built = {run.id: _of_built(run) for run in one.built}
+    captured = {run.id: trajectory_reward(run) for run in one.trajectories}
+    rewards = {id: {"reward": reward} for id, reward in captured.items() if reward is not None}
+    return [{**built.get(id, {}), **rewards.get(id, {})} for id in {**built, **captured}]
+
+
+def _of_built(one: Trajectory) -> dict[str, float]:
+    rewards = {} if one.reward is None else {"reward": one.reward}
+    return {**rewards, **{name: float(number) for name, number in one.metrics.items()}}
+
+
+def append_line(file: Path, line: Mapping[str, Any]) -> None:
+    """Append an object to a file of JSON lines.
+
+    Args:
+        file: The file, made with its directory where it is not there.
+        line: The object.
+    """
+    make_directory(file.parent)
+    with file.open("a") as lines:
+        lines.write(json.dumps(line) + "\n")

@@ -1,0 +1,97 @@
+"""A server on a cloud machine, with stand-ins for the commands of SkyPilot, ssh and rsync: their order, what is torn
+down, and what stays when nothing could be copied."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import arttrace
+import arttrace.loop as art
+from arttrace.loop.remote import skypilot
+from arttrace.system.errors import ServingError
+
+COMMANDS = """#!{python}
+import json, os, sys
+from pathlib import Path
+name = Path(sys.argv[0]).name
+with open({log!r}, "a") as log:
+    log.write(json.dumps([name, *sys.argv[1:]]) + "\\n")
+if Path({log!r}).with_name(name + ".fails").exists():
+    sys.exit(name + " says no")
+if name == "ssh":
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = json.dumps(dict(policy="policy", current="policy@0", step=0, base_model="Qwen3-0.6B")).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+        def log_message(self, *_):
+            pass
+    port = sys.argv[sys.argv.index("-L") + 1].split(":")[0]
+    HTTPServer(("127.0.0.1", int(port)), Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    log = folder / "log"
+    for name in ("sky", "ssh", "rsync"):
+        (folder / name).write_text(COMMANDS.format(python=sys.executable, log=str(log)))
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+    monkeypatch.setattr(skypilot, "_LOOK_EVERY_S", 0.1)
+    arttrace.init(dir=tmp_path / "data")
+    return log
+
+
+def said(log: Path) -> list[str]:
+    return [line.split('"')[1] + " " + line.split('"')[3] for line in log.read_text().splitlines()]
+
+
+async def test_it_is_launched_reached_copied_and_torn_down(log: Path, tmp_path: Path) -> None:
+    model = art.TrainableModel("policy", "Qwen/Qwen3-0.6B")
+    async with art.SkyPilotBackend("H100:1", checkpoints=tmp_path / "kept") as backend:
+        await model.register(backend)
+        assert model.get_step() == 0
+        assert str(model.base_url).startswith("http://127.0.0.1:")
+    assert said(log) == ["sky launch", "ssh -N", "rsync -a", "sky down"]
+    launch = log.read_text().splitlines()[0]
+    for word in ("MODEL=Qwen/Qwen3-0.6B", "POLICY=policy", "H100:1", "examples/skypilot/server.yaml"):
+        assert word in launch
+    assert (tmp_path / "kept").is_dir()
+
+
+async def test_a_machine_whose_versions_cannot_be_copied_stays(log: Path, tmp_path: Path) -> None:
+    model = art.TrainableModel("policy", "Qwen/Qwen3-0.6B")
+    backend = art.SkyPilotBackend(checkpoints=tmp_path / "kept")
+    await model.register(backend)
+    (log.parent / "rsync.fails").touch()
+    with pytest.raises(ServingError, match=r"which still runs and costs: .*rsync says no"):
+        await backend.close()
+    assert "sky down" not in said(log)
+
+
+async def test_a_launch_that_fails_leaves_nothing(log: Path) -> None:
+    (log.parent / "sky.fails").touch()
+    backend = art.SkyPilotBackend()
+    with pytest.raises(ServingError, match=r"`sky launch` ended with 1: sky says no"):
+        await backend.register(art.TrainableModel("policy", "Qwen/Qwen3-0.6B"))
+    assert said(log) == ["sky launch", "sky down"]
+
+
+async def test_what_is_missing_is_named(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = art.TrainableModel("policy", "Qwen/Qwen3-0.6B")
+    with pytest.raises(ServingError, match="no clone of arttrace"):
+        await art.SkyPilotBackend(workdir=tmp_path).register(model)
+    with pytest.raises(ServingError, match="no machine is launched"):
+        await art.SkyPilotBackend().train(model, [])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ServingError, match="no command sky"):
+        await art.SkyPilotBackend().register(model)
