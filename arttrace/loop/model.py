@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import httpx
 
+from arttrace.loop.evaluation.numbers import append_line, mean_numbers
 from arttrace.loop.gather import TrajectoryGroup
-from arttrace.loop.numbers import append_line, mean_numbers
 from arttrace.loop.trainer_process import TrainedStep
 from arttrace.loop.trajectory import Trajectory
 from arttrace.system.errors import ServingError, TrainingError

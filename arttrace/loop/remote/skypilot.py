@@ -15,7 +15,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import arttrace
 from arttrace.capture.export.lifecycle import recorder
 from arttrace.loop.gather import TrajectoryGroup
 from arttrace.loop.model import TrainableModel
@@ -69,7 +68,7 @@ class SkyPilotBackend:
         self._cluster = cluster
         self._infra = infra
         self._checkpoints = Path(checkpoints).absolute()
-        self._workdir = Path(arttrace.__file__).parents[1] if workdir is None else Path(workdir).absolute()
+        self._workdir = Path(__file__).parents[3] if workdir is None else Path(workdir).absolute()
         self._ready_within_s = ready_within_s
         self._server: ServerBackend | None = None
         self._tunnel: asyncio.Task[None] | None = None

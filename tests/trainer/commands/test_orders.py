@@ -19,8 +19,10 @@ from tiny_model import make_base_model
 
 from arttrace.loop.trainer_process import TrainerProcess
 from arttrace.records.group import Group
+from arttrace.records.record import encode_record
 from arttrace.store import Store, open_store
 from arttrace.system.errors import ServingError, TrainingError
+from arttrace.system.journal import JournalWriter
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.groups import group_trajectories
 from trainer.commands.train import orders
@@ -238,3 +240,19 @@ def test_runs_of_a_version_that_could_not_be_published_are_not_trained_on_again(
 def test_settings_of_the_learner_in_a_mapping_of_their_own_are_refused() -> None:
     with pytest.raises(TrainingError, match="no setting 'learner'"):
         parse_settings({"learner": {"learning_rate": 1e-3}})
+
+
+def test_runs_that_came_since_the_last_order_are_found(
+    data: DataDir, base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server's gateway writes them to the spool while the trainer holds the store."""
+    stepped: list[list[Group]] = []
+    monkeypatch.setattr(OrderedTrainer, "_step", lambda _self, _settings, groups, _gateway: stepped.append(groups))
+    with open_store(data) as store:
+        trainer = OrderedTrainer(data, store, Checkpoints(data.policies, "policy"), base_model)
+        with JournalWriter(data.spool) as spool:
+            for record in recorded_group("late", (0.0, 1.0)):
+                spool.append(encode_record(record))
+        answer = trainer.fill(TrainOrder(1, {}, (OrderedGroup("late", ("late-0", "late-1")),)))
+    assert (answer.error, answer.skipped) == ("", 1)
+    assert [run.id for run in stepped[0][0].trajectories] == ["late-0", "late-1"]
