@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import signal
 import subprocess
@@ -250,7 +251,7 @@ def test_runs_that_came_since_the_last_order_are_found(
     monkeypatch.setattr(OrderedTrainer, "_step", lambda _self, _settings, groups, _gateway: stepped.append(groups))
     with open_store(data) as store:
         trainer = OrderedTrainer(data, store, Checkpoints(data.policies, "policy"), base_model)
-        with JournalWriter(data.spool) as spool:
+        with contextlib.closing(JournalWriter(data.spool)) as spool:
             for record in recorded_group("late", (0.0, 1.0)):
                 spool.append(encode_record(record))
         answer = trainer.fill(TrainOrder(1, {}, (OrderedGroup("late", ("late-0", "late-1")),)))
