@@ -115,9 +115,3 @@ def test_the_page_of_a_large_run_says_at_once_that_it_is_being_read(
         assert "This run is being read" in client.get(f"/runs/{id}{tab}").text
     assert client.get(f"/runs/{id}/ready").headers["hx-refresh"] == "true"
     assert "Plan a day in Oslo" in client.get(f"/runs/{id}").text
-
-
-def test_what_a_run_cost_or_that_nobody_knows_it(page: Page, viewer: Viewer) -> None:
-    [run] = [run for run in viewer.store.summaries() if run.group == "porto"]
-    page.goto(f"{viewer.url}/runs/{run.id}")
-    expect(page.locator(".facts")).to_contain_text("no price known of 2 calls")
