@@ -239,9 +239,10 @@ class StoreQueries(AnyStore):
             ids = [part for id in joined for part in (id, *before_colons(id))]
             conditions.append(
                 (
-                    "list_contains(?, CASE WHEN list_contains(?, trajectory_id) THEN ?"
-                    " ELSE coalesce(any_value(group_key), trajectory_id) END)",
-                    [keys, ids, keys[0]],
+                    # A run recorded as it begins gets its group at its end: its root is there twice, and either counts.
+                    "list_contains(?, trajectory_id) OR list_has_any(?,"
+                    " coalesce(list(group_key) FILTER (group_key IS NOT NULL), [trajectory_id]))",
+                    [ids, keys],
                 )
             )
         if entry is not None:
@@ -250,7 +251,7 @@ class StoreQueries(AnyStore):
             conditions.append(("max(start_ns) >= ?", [since_ns]))
         query += " GROUP BY trajectory_id"
         if conditions:
-            query += " HAVING " + " AND ".join(condition for condition, _ in conditions)
+            query += " HAVING " + " AND ".join(f"({condition})" for condition, _ in conditions)
             values.extend(value for _, several in conditions for value in several)
         query += " ORDER BY min(start_ns) DESC, trajectory_id DESC"
         if limit is not None:

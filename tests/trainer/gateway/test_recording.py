@@ -62,6 +62,9 @@ async def test_a_trajectory_is_named_by_its_url_and_whole_when_it_is_ended(site:
     assert {span.name for span in chats} == {"chat policy:latest"}
     assert {span.attributes.get("gen_ai.request.seed") for span in chats} == {3, None}
     assert all(span.start_ns <= span.end_ns for span in chats)
+    with open_store(DataDir(site.directory)) as store:  # its group was said at its end, after its root was recorded
+        assert [run.id for run in store.trajectories(groups=["g"])] == ["run-7"]
+        assert [run.id for run in store.summaries(group="g")] == ["run-7"]
 
 
 async def test_sub_agents_are_named_in_the_url(site: Site) -> None:
