@@ -18,8 +18,13 @@ _SHORT = 400
 def one_line(value: str, limit: int = _SHORT) -> str:
     """Text in one line, without control characters (a captured text must not steer the terminal), cut at `limit`."""
     line = " ".join(value[: 4 * limit].split())
-    line = "".join(c if c.isprintable() else "·" for c in line)
+    line = printable(line)
     return line if len(line) <= limit and len(value) <= 4 * limit else line[: limit - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """Text without control characters, spaces and all else as it is."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "·" for c in text)
 
 
 def age(time_ns: int, now_ns: int | None = None) -> str:
@@ -32,11 +37,11 @@ def age(time_ns: int, now_ns: int | None = None) -> str:
 
 
 def short_ids(ids: Sequence[str], least: int = 8) -> dict[str, str]:
-    """The shortest prefixes of one length, at least `least`, that tell these ids apart."""
+    """The shortest prefixes of one length, at least `least`, that tell these ids apart, as they can be printed."""
     length = least
     while length < max(map(len, ids), default=0) and len({id[:length] for id in ids}) < len(set(ids)):
         length += 1
-    return {id: id[:length] for id in ids}
+    return {id: printable(id[:length]) for id in ids}
 
 
 def entry_name(entry: str) -> str:

@@ -17,7 +17,7 @@ from arttrace.records.sequence import TokenReport, TokenSequence
 from arttrace.records.trajectory import Trajectory
 from arttrace.trajectories.identity.membership import ADVICE_ON_COLLISIONS, has_collisions
 from arttrace.views.agent_tree import agent_tree, cropped
-from arttrace.views.labels import cell_text, json_text, one_line
+from arttrace.views.labels import cell_text, json_text, one_line, printable
 
 _PIPE_WIDTH = 100
 
@@ -76,7 +76,7 @@ def trajectory_view(
 
 def came_late(versions: Sequence[str]) -> str:
     """Of a run whose spans are others now than when these versions were trained on it."""
-    return f"spans came after {', '.join(versions)} was trained on it; they are not trained on"
+    return f"spans came after {printable(', '.join(versions))} was trained on it; they are not trained on"
 
 
 def _facts(
@@ -87,7 +87,7 @@ def _facts(
     table.add_column(overflow="fold")
 
     def fact(name: str, value: str | Text) -> None:
-        table.add_row(name, Text(value) if isinstance(value, str) else value)
+        table.add_row(name, Text(printable(value)) if isinstance(value, str) else value)
 
     fact("trajectory", f"{trajectory.id}  (revision {trajectory.revision})")
     source = trajectory.entry or trajectory.agents[0].name
@@ -125,7 +125,7 @@ def _facts(
     for line in unread_lines(trajectory.unread):
         fact("unread", Text(line, style="yellow"))
     if trajectory.incomplete:
-        fact("status", Text(f"incomplete: {trajectory.incomplete}", style="yellow"))
+        fact("status", Text(printable(f"incomplete: {trajectory.incomplete}"), style="yellow"))
         if has_collisions(trajectory.incomplete):
             fact("", ADVICE_ON_COLLISIONS)
     else:
@@ -159,9 +159,9 @@ def _reasons(report: TokenReport) -> str:
 
 def _reward(reward: Reward, trajectory: Trajectory) -> Text:
     agent = next((agent.name for agent in trajectory.agents if agent.id == reward.agent_id), reward.agent_id)
-    text = Text.assemble((f"{reward.value:.3f}", "magenta"), f" {reward.name} ({reward.source})")
+    text = Text.assemble((f"{reward.value:.3f}", "magenta"), f" {one_line(reward.name)} ({one_line(reward.source)})")
     if agent:
-        text.append(f" for {agent}")
+        text.append(f" for {one_line(agent)}")
     if reward.explanation:
         text.append(f": {one_line(reward.explanation, 2000)}", style="dim")
     return text

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from arttrace.records.trajectory import Trajectory
 from arttrace.rewards.combine import trajectory_reward
-from arttrace.views.labels import entry_name, one_line
+from arttrace.views.labels import entry_name, one_line, printable
 from arttrace.views.web.models.transcript import TranscriptEntry, alike, transcript
 
 LEAST_WIDTH = 80
@@ -161,7 +161,7 @@ def side_by_side(found: Comparison, page: Console, names: Sequence[str]) -> Rend
 
 def _head(name: str, side: Side) -> Text:
     reward = "no reward" if side.reward is None else f"reward {side.reward:.3f}"
-    text = Text.assemble((name, "bold"), f"  {one_line(entry_name(side.entry))}, {reward}")
+    text = Text.assemble((printable(name), "bold"), f"  {one_line(entry_name(side.entry))}, {reward}")
     for trouble in filter(None, (side.error, side.incomplete and f"incomplete: {side.incomplete}")):
         text.append(f", {one_line(trouble, 200)}", style="red")
     return text
