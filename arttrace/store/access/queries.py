@@ -53,7 +53,7 @@ _judgement = msgspec.json.Decoder(Judgement)
 _policy_step = msgspec.json.Decoder(PolicyStep)
 _summary: msgspec.json.Decoder[TrajectorySummary | None] = msgspec.json.Decoder(TrajectorySummary | None)
 
-_OF_RUNS = f"operation IS DISTINCT FROM '{EVALUATE}' AND NOT ({IS_MARK}) AND trajectory_id NOT IN ({LEFT_OUT})"
+OF_RUNS = f"operation IS DISTINCT FROM '{EVALUATE}' AND NOT ({IS_MARK}) AND trajectory_id NOT IN ({LEFT_OUT})"
 _of_tools = re.compile(r"\btool_calls\b", re.IGNORECASE).search
 _of_messages = re.compile(r"\b(messages|calls)\b", re.IGNORECASE).search
 _TO_READ = f"operation IN {semconv.CALL_OPERATIONS} AND prompt IS NULL"
@@ -80,7 +80,7 @@ class StoreQueries(AnyStore):
         """As AnyStore.recorded_ids."""
         earlier = "" if before is None else "HAVING (min(start_ns), trajectory_id) < (?, ?)"
         query = f"""SELECT min(start_ns), trajectory_id FROM span_records
-            WHERE trajectory_id IS NOT NULL AND {_OF_RUNS} GROUP BY trajectory_id {earlier}
+            WHERE trajectory_id IS NOT NULL AND {OF_RUNS} GROUP BY trajectory_id {earlier}
             ORDER BY 1 DESC, 2 DESC LIMIT ?"""  # noqa: S608
         with self._file.reading() as connection:
             rows = connection.execute(query, [*(before or ()), limit]).fetchall()
@@ -124,7 +124,7 @@ class StoreQueries(AnyStore):
 
     def trajectory(self, id_or_prefix: str) -> Trajectory:
         """As AnyStore.trajectory."""
-        query = f"SELECT DISTINCT trajectory_id FROM span_records WHERE {{}} AND {_OF_RUNS} ORDER BY 1"  # noqa: S608
+        query = f"SELECT DISTINCT trajectory_id FROM span_records WHERE {{}} AND {OF_RUNS} ORDER BY 1"  # noqa: S608
         given = self._column(query.format("starts_with(trajectory_id, ?)"), [id_or_prefix])
         if id_or_prefix in given:
             given = [id_or_prefix]
@@ -224,7 +224,7 @@ class StoreQueries(AnyStore):
     ) -> list[str]:
         """The ids that spans were given under (`span_records.trajectory_id`) which may hold what was asked for, the
         newest last: trajectories, but for traces that hold several of them, or are a part of another one."""
-        query = f"SELECT trajectory_id FROM span_records WHERE trajectory_id IS NOT NULL AND {_OF_RUNS}"  # noqa: S608
+        query = f"SELECT trajectory_id FROM span_records WHERE trajectory_id IS NOT NULL AND {OF_RUNS}"  # noqa: S608
         values: list[Any] = []
         conditions: list[tuple[str, list[Any]]] = []
         if ids is not None:

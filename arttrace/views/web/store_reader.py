@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import AnyStore, TrajectorySummary
+from arttrace.store.access.queries import OF_RUNS
 from arttrace.store.rows.summary import SUMMARY_VERSION
 from arttrace.system.errors import StoreError
 from arttrace.views.run_filter import runs_with
@@ -42,7 +43,7 @@ _BEGAN = """WITH fresh AS (SELECT trace_id, trajectory_id FROM span_records WHER
         OR trace_id IN (SELECT linked_trace_id FROM links WHERE trace_id IN (SELECT trace_id FROM fresh)))"""
 
 
-_UNREAD = f"""SELECT count(DISTINCT trajectory_id) FROM span_records WHERE trajectory_id NOT IN
+_UNREAD = f"""SELECT count(DISTINCT trajectory_id) FROM span_records WHERE {OF_RUNS} AND trajectory_id NOT IN
     (SELECT trajectory_id FROM summaries WHERE version = '{SUMMARY_VERSION}')"""  # noqa: S608
 
 
@@ -67,6 +68,7 @@ class StoreReader:
         self._searches: OrderedDict[tuple[str, _Mark], set[str]] = OrderedDict()
         self._reading: threading.Thread | None = None
         self._unread = 0
+        self._begun = False
 
     @property
     def state(self) -> str:
@@ -77,9 +79,10 @@ class StoreReader:
         """The newest runs at once, where most have never been read; these are then read in the background, and the
         next call has more of them. Raises StoreError."""
         with self._lock:
-            if self._reading is None and self._mark == _Mark():
+            if not self._begun and self._mark == _Mark():
                 self.store.ingest_spool()
                 [(unread,)] = self.sql(_UNREAD)
+                self._begun = True
                 if unread > FIRST:
                     self._unread = unread
                     self._newest_first = _sorted(self.store.summaries(limit=FIRST))
@@ -189,8 +192,9 @@ class StoreReader:
                     self._newest_first = newest
                     self._unread = unread if len(newest) == limit else 0
         except StoreError:
-            self._unread = 0
+            pass
         finally:
+            self._unread = 0
             self._reading = None
 
     def _look(self) -> None:

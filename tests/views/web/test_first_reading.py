@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 from simulated_agent import research_run
 
+from arttrace.records import semconv
+from arttrace.records.span import SpanRow
 from arttrace.store import Store
 from arttrace.system.errors import StoreError
 from arttrace.system.paths import DataDir
@@ -76,3 +79,18 @@ def test_few_runs_are_read_at_once(slow: Slow, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(store_reader, "FIRST", 100)
     slow.go.set()
     assert StoreReader(slow).so_far().unread == 0  # type: ignore[arg-type]
+
+
+def test_what_is_no_run_is_not_waited_for(slow: Slow) -> None:
+    slow.go.set()
+    given = {semconv.OPERATION_NAME: semconv.OPERATION_LEFT_OUT}
+    slow.append(
+        SpanRow(f"{n:032x}", f"{n:016x}", "left out", 1, 2, attributes={**given, semconv.TRAJECTORY_ID: f"left-{n}"})
+        for n in range(1, 5)
+    )
+    reader = StoreReader(slow)  # type: ignore[arg-type]
+    assert reader.so_far().unread == 7, "as many as there are runs"
+    while reader._reading is not None:
+        time.sleep(0.01)
+    assert len(reader.so_far().runs) == 7
+    assert reader.so_far().unread == 0
