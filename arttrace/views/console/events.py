@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any, Final
@@ -16,7 +17,7 @@ from arttrace.store.rows.summary import TrajectorySummary, summarise
 from arttrace.store.rows.view_definition import of_document
 from arttrace.system.errors import StoreError
 from arttrace.trajectories.decoding.attribute_values import from_json
-from arttrace.views.labels import entry_name, json_text, one_line
+from arttrace.views.labels import entry_name, json_text, one_line, printable
 from arttrace.views.run_filter import RunFilter
 
 _REMEMBERED = 100_000
@@ -80,6 +81,7 @@ class Events:
         self._since = self._spans_since = self._rewards_since = since_ns
         self._run = run
         self._wanted = wanted or RunFilter()
+        self._last: set[tuple[str, ...]] = set()  # what came in at `_spans_since`, which is asked for again
         self._seen: OrderedDict[tuple[str, ...], None] = OrderedDict()
         self._fits: OrderedDict[str, bool] = OrderedDict()
         self._waiting: list[RunEvent] = []
@@ -119,15 +121,22 @@ class Events:
         _, rows = self._store.sql(_SPANS.format(since=self._spans_since))
         for row in rows:
             one = dict(zip(_COLUMNS.split(", "), row, strict=True))
-            self._spans_since = max(self._spans_since, one["arrived_ns"])
-            if one["run"] is not None and self._is_new((one["trace_id"], one["span_id"], str(one["end_ns"] > 0))):
-                yield _event(one)
+            key = (one["trace_id"], one["span_id"], str(one["end_ns"] > 0))
+            if one["arrived_ns"] > self._spans_since:
+                self._spans_since, self._last = one["arrived_ns"], set()
+            elif key in self._last:
+                continue
+            if one["run"] is not None:
+                self._last.add(key)
+                if self._is_new(key):
+                    yield _event(one)
 
     def _of_rewards(self) -> Iterator[RunEvent]:
         since = max(self._since, self._rewards_since - _DELIVERED_WITHIN_NS)  # they come in later than they are given
+        now_ns = time.time_ns()  # a clock that is ahead of this one hides nothing
         _, rows = self._store.sql(_REWARDS.format(since=since))
         for id, run, name, source, value, explanation, time_ns in rows:
-            self._rewards_since = max(self._rewards_since, time_ns)
+            self._rewards_since = max(self._rewards_since, min(time_ns, now_ns))
             if self._is_new((id, str(time_ns))):
                 text = f"{source}: {explanation}" if explanation else source
                 yield RunEvent(time_ns, run, "reward", name, text=text[:_MOST_TEXT], value=value)
@@ -198,7 +207,7 @@ def _answers(text: str | None) -> str:
 
 def line(event: RunEvent, run: str, clock: str) -> Text:
     """An event in one line; `run` is what its run is called, `clock` the time of day."""
-    text = Text.assemble((f"{clock} {run} ", "dim"), (f"{event.kind:6} ", _STYLES.get(event.kind, "")))
+    text = Text.assemble((f"{clock} {printable(run)} ", "dim"), (f"{event.kind:6} ", _STYLES.get(event.kind, "")))
     text.append(one_line(entry_name(event.name) if event.kind == "run" else event.name, 80))
     if not event.ended:
         text.append(" begins", style="yellow")

@@ -1,0 +1,38 @@
+"""What a follower of a store is told: each event once, whatever the clocks of those who sent it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from simulated_agent import research_run
+
+from arttrace.records.reward import Reward
+from arttrace.store import Store
+from arttrace.system.paths import DataDir
+from arttrace.views.console import events as told
+from arttrace.views.console.events import Events
+
+HOUR_NS = 3_600_000_000_000
+
+
+def test_a_reward_of_a_clock_that_is_ahead_hides_no_later_one(tmp_path: Path) -> None:
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(research_run("run"))
+        now = time.time_ns()
+        events = Events(store, now - HOUR_NS)
+        store.append([Reward("ahead", "run", 1.0, time_ns=now + HOUR_NS)])
+        first = [one.value for one in events.new() if one.kind == "reward"]
+        store.append([Reward("later", "run", 2.0, time_ns=time.time_ns())])
+        second = [one.value for one in events.new() if one.kind == "reward"]
+    assert (first, second) == ([1.0], [2.0])
+
+
+def test_what_came_in_at_one_moment_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(told, "_REMEMBERED", 2)
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(research_run("run"))
+        events = Events(store, 0)
+        assert len(events.new()) > 2
+        assert events.new() == []
