@@ -10,6 +10,7 @@ from simulated_agent import research_run
 
 from arttrace.records.reward import Reward
 from arttrace.store import Store
+from arttrace.store.ingest import writer
 from arttrace.system.paths import DataDir
 from arttrace.views.console import events as told
 from arttrace.views.console.events import Events
@@ -36,3 +37,15 @@ def test_what_came_in_at_one_moment_is_told_once(tmp_path: Path, monkeypatch: py
         events = Events(store, 0)
         assert len(events.new()) > 2
         assert events.new() == []
+
+
+def test_what_comes_from_now_on_is_told_where_the_store_s_clock_is_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "_now_ns", lambda: time.time_ns() - HOUR_NS)
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(research_run("before"))
+        events = Events(store, None)
+        assert events.new() == []
+        store.append(research_run("after"))
+        assert {one.run for one in events.new()} == {"after"}

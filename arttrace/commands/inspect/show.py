@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import click
@@ -57,10 +56,8 @@ def command(
             _show(store, id, agent, tokens, wide, raw, as_json)
         return
     with watched_store(data) as store:
-        since_ns = time.time_ns()
-        run = _show(store, id, agent, False, False, False, False)
-        if has_not_ended(run):
-            events = Events(store, since_ns, run=run.id)
+        events = Events(store, None, run=store.trajectory(id).id)  # before it is shown: what comes meanwhile is told
+        if has_not_ended(_show(store, id, agent, False, False, False, False)):
             print_events(events, False, names=lambda run: run[:8], ends=lambda one: one.kind == "run" and one.ended)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import click
 
 from arttrace.commands.shared.following import print_events, watched_store
@@ -27,7 +25,7 @@ def command(entry: str | None, group: str | None, since: str | None, as_json: bo
     With a filter, what a run does is printed once its entry is known: when it ends, or lasts over a second. Other
     commands go on working meanwhile. Ctrl-C ends it.
     """
-    since_ns = time.time_ns() if since is None else moment(since)
+    since_ns = None if since is None else moment(since)
     with watched_store(data) as store:
         events = Events(store, since_ns, wanted=RunFilter(entry=entry, group=group))
         print_events(events, as_json, names=lambda run: run[:8])

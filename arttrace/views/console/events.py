@@ -73,12 +73,13 @@ class Events:
     """What is new in a store since it was last asked; each event once."""
 
     def __init__(
-        self, store: AnyStore, since_ns: int, *, run: str | None = None, wanted: RunFilter | None = None
+        self, store: AnyStore, since_ns: int | None, *, run: str | None = None, wanted: RunFilter | None = None
     ) -> None:
-        """`run` is the one run whose events are wanted, `wanted` what runs must be. An event of a run of which too
-        little is known yet waits until it is."""
+        """`since_ns` None: from now on, whatever the time is where the store is. `run` is the one run whose events are
+        wanted, `wanted` what runs must be. An event of a run of which too little is known yet waits until it is."""
         self._store = store
-        self._since = self._spans_since = self._rewards_since = since_ns
+        self._spans_since = _after_the_last(store) if since_ns is None else since_ns
+        self._since = self._rewards_since = time.time_ns() if since_ns is None else since_ns
         self._run = run
         self._wanted = wanted or RunFilter()
         self._last: set[tuple[str, ...]] = set()  # what came in at `_spans_since`, which is asked for again
@@ -147,6 +148,11 @@ class Events:
         self._seen[key] = None
         _forget(self._seen)
         return True
+
+
+def _after_the_last(store: AnyStore) -> int:
+    [(last_ns,)] = store.sql("SELECT max(arrived_ns) FROM span_records")[1]
+    return 0 if last_ns is None else int(last_ns) + 1
 
 
 def _forget(kept: OrderedDict[Any, Any]) -> None:
