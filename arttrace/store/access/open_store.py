@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 from arttrace.store.access.any_store import AnyStore
 from arttrace.store.access.client import OwnerClient, OwnerGone
@@ -19,7 +20,9 @@ PATIENCE_S = 10.0
 _PAUSE_S = 0.05
 
 
-def open_store(data: DataDir, *, create: bool = False) -> AnyStore:
+def open_store(
+    data: DataDir, *, create: bool = False, on_taken_over: Callable[[Store], object] | None = None
+) -> AnyStore:
     """The store of a data directory: its file when it is free, else its owner, which is asked over HTTP.
 
     What captured processes left in the spool is taken in. With ARTTRACE_ENDPOINT set, spans of this process's own data
@@ -29,6 +32,7 @@ def open_store(data: DataDir, *, create: bool = False) -> AnyStore:
     Args:
         data: The data directory: `DataDir.resolve()` finds the one of the environment.
         create: Make the store where there is none.
+        on_taken_over: Called with the store when its owner has ended and this process opens the file in its stead.
 
     Raises:
         StoreError: As Store.open does.
@@ -43,7 +47,14 @@ def open_store(data: DataDir, *, create: bool = False) -> AnyStore:
     found = _find(data, create)
     if isinstance(found, Store):
         return found
-    store = RemoteStore(data, found, lambda: _find(data, True))
+
+    def next_owner() -> OwnerClient | Store:
+        found = _find(data, True)
+        if isinstance(found, Store) and on_taken_over is not None:
+            on_taken_over(found)
+        return found
+
+    store = RemoteStore(data, found, next_owner)
     store.ingest_spool()
     return store
 

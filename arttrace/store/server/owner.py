@@ -34,12 +34,16 @@ def hold_store(
 ) -> Iterator[AnyStore]:
     """As open_store, for a process that keeps the store for long: while it owns the file, it answers for it, so that
     no other command fails. `metrics` gives what it says at /metrics, in Prometheus' text format."""
-    with open_store(data, create=create) as store:
-        if not isinstance(store, Store):
-            yield store
-            return
-        with answering(store, metrics=metrics):
-            yield store
+    with contextlib.ExitStack() as answers:
+
+        def answer(own: Store) -> None:
+            answers.enter_context(answering(own, metrics=metrics))
+
+        store = open_store(data, create=create, on_taken_over=answer)
+        answers.callback(store.close)  # when it answers nobody any more
+        if isinstance(store, Store):
+            answer(store)
+        yield store
 
 
 @contextlib.contextmanager
