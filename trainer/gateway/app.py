@@ -289,9 +289,9 @@ class AdminRequest:
         self._scope = scope
         self._receive = receive
 
-    async def body(self, limit: int = _MAX_ORDER_BYTES) -> bytes:
-        """The body as it came. Raises Refusal (413)."""
-        return await read_body(self._scope, self._receive, limit)
+    async def body(self, limit: int = _MAX_ORDER_BYTES, hold: Callable[[int], None] = lambda size: None) -> bytes:
+        """The body as it came, each part of which `hold` may refuse. Raises Refusal (413)."""
+        return await read_body(self._scope, self._receive, limit, hold)
 
     async def read(self, kind: type[_T], *, empty: bool = True) -> _T:
         """The JSON in the body; `empty` says that there may be none. Raises Refusal (400, 413, 415)."""

@@ -206,6 +206,11 @@ class _Server:
 
     async def _serve(self) -> None:
         await self._bring_up_engines()
+        record = self._record()
+        if self._training is not None:  # before the first request can order anything
+            await self._training.begin(
+                self._options.data, self._options.policy, record.base_model, self._options.api_key
+            )
         server = gateway_server(self._gateway.app())
         answering = asyncio.create_task(server.serve(sockets=[self._listener]))
         watching = [asyncio.create_task(self._keep_engines_alive())]
@@ -214,12 +219,7 @@ class _Server:
         try:
             while not server.started and not answering.done():  # noqa: ASYNC110 - uvicorn has no event for it
                 await asyncio.sleep(0.01)
-            record = self._record()
             replace_file(self._options.data.serving, msgspec.json.encode(record))
-            if self._training is not None:
-                await self._training.begin(
-                    self._options.data, self._options.policy, record.base_model, self._options.api_key
-                )
             self._ready(record, self._policies)
             await asyncio.wait((answering, *watching), return_when=asyncio.FIRST_COMPLETED)
             for task in watching:

@@ -12,7 +12,7 @@ import math
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 
@@ -33,6 +33,8 @@ from trainer.gateway.recording.trajectories import EndOrder, RewardOrder
 
 MAX_KEPT = 1000
 """Orders whose result is remembered."""
+MAX_WAITING = 64
+"""Orders that are carried out or wait for their turn; further ones are refused."""
 _WAIT_S = 20.0
 _MAX_LINES = 20
 _COMMAND = (sys.executable, "-c", "from arttrace.commands import main; main()", "train", "--orders")
@@ -58,7 +60,7 @@ class SubmittedGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TrainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One step on these groups; without any, up to `settings["steps"]` steps on all that wait."""
 
-    order: str
+    order: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
     groups: tuple[SubmittedGroup, ...] | None = None
     settings: dict[str, Any] = {}
 
@@ -92,8 +94,8 @@ class Trainer(Protocol):
 
 
 class _Order:
-    def __init__(self, request: TrainRequest) -> None:
-        self.request = request
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.lines: list[str] = []
         self.news = asyncio.Event()
         self.task: asyncio.Task[list[TrainedStep]] | None = None
@@ -106,14 +108,14 @@ class _Order:
         said, count = self.lines[known:][-_MAX_LINES:], len(self.lines)
         assert self.task is not None
         if not self.task.done():
-            return OrderStatus(self.request.order, "running", said, count)
+            return OrderStatus(self.name, "running", said, count)
         error = None if self.task.cancelled() else self.task.exception()
         if isinstance(error, ArttraceError):
-            return OrderStatus(self.request.order, "failed", said, count, error=error.message, hint=error.hint)
+            return OrderStatus(self.name, "failed", said, count, error=error.message, hint=error.hint)
         if error is not None or self.task.cancelled():
             what = "the server was stopped" if error is None else f"{type(error).__name__}: {error}"
-            return OrderStatus(self.request.order, "failed", said, count, error=what)
-        return OrderStatus(self.request.order, "done", said, count, steps=self.task.result())
+            return OrderStatus(self.name, "failed", said, count, error=what)
+        return OrderStatus(self.name, "done", said, count, steps=self.task.result())
 
 
 class TrainingDesk:
@@ -128,6 +130,7 @@ class TrainingDesk:
         self._orders: OrderedDict[str, _Order] = OrderedDict()
         self._turn = asyncio.Lock()
         self._current: _Order | None = None
+        self._stopping = False
 
     @property
     def busy(self) -> bool:
@@ -150,6 +153,7 @@ class TrainingDesk:
 
     async def finish(self) -> None:
         """Wait until the step under way is made and saved; no further order is begun."""
+        self._stopping = True
         for order in self._orders.values():
             if order is not self._current and order.task is not None:
                 order.task.cancel()
@@ -174,11 +178,20 @@ class TrainingDesk:
         order = self._orders.get(wanted.order)
         if order is None:
             _require_sound(wanted)
-            order = self._orders[wanted.order] = _Order(wanted)
-            order.task = asyncio.create_task(self._carry_out(order))
-            if len(self._orders) > MAX_KEPT:
-                self._orders.popitem(last=False)
+            self._require_room()
+            order = self._orders[wanted.order] = _Order(wanted.order)
+            order.task = asyncio.create_task(self._carry_out(order, wanted))
         return order.status(0)
+
+    def _require_room(self) -> None:
+        """Raises Refusal (503) when no further order is taken; of those that are over, the oldest are forgotten."""
+        if self._stopping:
+            raise Refusal(503, "stopping", "the server is being stopped", hint="Submit again once it was started.")
+        over = [name for name, order in self._orders.items() if order.task is None or order.task.done()]
+        if len(self._orders) - len(over) >= MAX_WAITING:
+            raise Refusal(503, "overloaded", f"{MAX_WAITING} orders wait already", hint="Wait for those first.")
+        for name in over[: max(0, len(self._orders) + 1 - MAX_KEPT)]:
+            del self._orders[name]
 
     async def _wait(self, request: AdminRequest) -> OrderStatus:
         asked = await request.read(WaitRequest, empty=False)
@@ -199,27 +212,34 @@ class TrainingDesk:
 
     async def _take(self, request: AdminRequest) -> dict[str, int]:
         """Spans and rewards of runs that were captured elsewhere, one JSON document per line."""
-        body = await request.body(MAX_BODY_BYTES)
-        try:
-            given = [checked(one) for one in _uploaded.decode_lines(body)]
-        except UNREADABLE as error:
-            raise Refusal(400, "invalid_request_error", f"a line is neither a span nor a reward: {error}") from None
-        known = self._recorder.trajectories.knows
-        new = [one for one in given if not (isinstance(one, SpanRow) and known(one.attributes.get(TRAJECTORY_ID)))]
-        await self._recorder.take(new)
+        with self._gate.entered() as place:
+            body = await request.body(MAX_BODY_BYTES, place.hold)
+            try:
+                given = await asyncio.to_thread(_read, body)  # megabytes, for which no call shall wait
+            except UNREADABLE as error:
+                raise Refusal(400, "invalid_request_error", f"a line is neither a span nor a reward: {error}") from None
+            new = [one for one in given if not (isinstance(one, SpanRow) and self._recorded_here(one))]
+            await self._recorder.take(new)
         return {"taken": len(new), "recorded_here": len(given) - len(new)}
 
-    async def _carry_out(self, order: _Order) -> list[TrainedStep]:
+    def _recorded_here(self, span: SpanRow) -> bool:
+        id = span.attributes.get(TRAJECTORY_ID)
+        return isinstance(id, str) and self._recorder.trajectories.knows(id)
+
+    async def _carry_out(self, order: _Order, wanted: TrainRequest) -> list[TrainedStep]:
         async with self._turn:
             self._current = order
             if self._blocks:
                 self._gate.pause(reason="training")
             try:
                 assert self.trainer is not None
-                groups = await self._rewarded(order.request.groups)
-                steps = await self.trainer.order(groups, order.request.settings)
+                groups = await self._rewarded(wanted.groups)
+                steps = await self.trainer.order(groups, wanted.settings)
             except ArttraceError as error:
                 self._say(f"an order failed: {error.message}")
+                raise
+            except Exception as error:
+                self._say(f"an order failed: {type(error).__name__}: {error}")
                 raise
             finally:
                 self._gate.resume(reason="training")
@@ -240,6 +260,14 @@ class TrainingDesk:
                 if run.reward is not None:
                     await self._recorder.reward(run.id, RewardOrder(run.reward, id=f"{run.id}:trajectory"))
         return [OrderedGroup(one.key, tuple(run.id for run in one.trajectories)) for one in groups]
+
+
+def _read(body: bytes) -> list[SpanRow | Reward]:
+    """The records of an upload. Raises ValueError or RecursionError for what is none."""
+    given = _uploaded.decode_lines(body)
+    for one in given:
+        checked(one)
+    return given
 
 
 def _require_sound(request: TrainRequest) -> None:

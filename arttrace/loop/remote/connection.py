@@ -19,7 +19,8 @@ from arttrace.system.errors import ServingError, TrainingError
 
 _TIMEOUT_S = 120.0
 _PATIENCE_S = 120.0
-"""A server that does not answer is asked again for so long: it may be starting, and an order goes on meanwhile."""
+"""A server that answered before is asked again for so long when it does not: a tunnel may be built again, the server
+may be starting, and an order goes on meanwhile."""
 _PART_BYTES = 16 << 20
 
 
@@ -52,6 +53,7 @@ class ServerConnection:
     def __init__(self, url: str, api_key: str | None = None) -> None:
         self.url = url.rstrip("/").removesuffix("/v1").rstrip("/")
         self.api_key = api_key or key_of_environment()
+        self._answered = False
 
     async def status(self) -> ServerStatus:
         """Which policy and version it serves."""
@@ -111,15 +113,18 @@ class ServerConnection:
 
     async def _ask(self, method: str, path: str, *, content: bytes = b"", kind: str = "application/json") -> bytes:
         """Its answer. Everything that is asked may be asked again, so a broken connection is no failure yet."""
-        until = time.monotonic() + _PATIENCE_S
+        until: float | None = None
         headers = {"authorization": f"Bearer {self.api_key}", "content-type": kind}
         while True:
             try:
                 async with httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False) as client:
                     answer = await client.request(method, f"{self.url}{path}", headers=headers, content=content)
+                self._answered = True
                 break
             except httpx.TransportError as error:
-                if isinstance(error, httpx.ConnectError) or time.monotonic() > until:
+                until = until or time.monotonic() + _PATIENCE_S  # from the first failure on
+                unmet = isinstance(error, httpx.ConnectError) and not self._answered
+                if unmet or time.monotonic() > until:
                     raise ServingError(
                         f"the server at {self.url} does not answer: {error or type(error).__name__}",
                         "Start it there: python -m arttrace.server --model MODEL",
@@ -138,7 +143,7 @@ def _refused(url: str, path: str, answer: httpx.Response) -> ServingError | Trai
         message, hint = str(reason["message"]), reason.get("hint")
     except (msgspec.DecodeError, KeyError, TypeError):
         return ServingError(f"{url}{path} answered {answer.status_code}: is it arttrace's server?")
-    if path.startswith("/arttrace/train"):
+    if path.startswith(("/arttrace/train", "/arttrace/records")):
         if answer.status_code == httpx.codes.NOT_FOUND and "not served here" in message:
             return TrainingError(
                 f"the server at {url} does not train", "Start it by `python -m arttrace.server`, or `serve --train`."

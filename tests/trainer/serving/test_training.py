@@ -244,6 +244,9 @@ async def test_runs_that_the_server_recorded_are_not_taken_twice(desk: Desk) -> 
         "/arttrace/records", content=body, headers={"content-type": "application/x-ndjson"}
     )
     assert answer.json() == {"taken": 1, "recorded_here": 1}
+    listed = json.dumps({**span, "attributes": {"arttrace.trajectory.id": ["mine"]}}).encode()
+    odd = await desk.site.http.post("/arttrace/records", content=listed)
+    assert odd.status_code == 200, "an id that is no text is nobody's here"
     bad = await desk.site.http.post("/arttrace/records", content=b"{}", headers={"content-type": "application/json"})
     assert bad.status_code == 400
 
@@ -256,3 +259,72 @@ async def test_a_gateway_that_does_not_train_says_so(tmp_path: Path) -> None:
             await ServerConnection(str(site.http.base_url), "the-key").train([group(0.0, 1.0)], {})
     with pytest.raises(ServingError, match="does not answer"):
         await ServerConnection("http://127.0.0.1:9").status()
+
+
+async def test_uploads_count_among_the_bytes_that_are_held(desk: Desk) -> None:
+    desk.site.gateway.gate.max_held_bytes = 100
+    body = b"{" + b" " * 200
+    answer = await desk.site.http.post("/arttrace/records", content=body)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (503, "overloaded")
+    assert desk.site.gateway.gate.held_bytes == 0
+
+
+async def test_orders_are_bounded_and_those_that_wait_are_not_forgotten(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.serving.training.MAX_KEPT", 2)
+    monkeypatch.setattr("trainer.serving.training.MAX_WAITING", 3)
+    desk.trainer.go_on.clear()
+
+    async def order(name: str) -> Any:
+        return await desk.site.http.post("/arttrace/train", json={"order": name, "groups": [group(0.0, 1.0)]})
+
+    for name in "abc":
+        assert (await order(name)).status_code == 200
+    refused = await order("d")
+    assert (refused.status_code, refused.json()["error"]["message"]) == (503, "3 orders wait already")
+    assert (await order("a")).json()["state"] == "running", "it is known, and no further one"
+    desk.trainer.go_on.set()
+    for name in "abc":
+        while (await order(name)).json()["state"] == "running":
+            await asyncio.sleep(0.005)
+    assert len(desk.trainer.orders) == 3
+    assert (await order("d")).status_code == 200
+    forgotten = await desk.site.http.post("/arttrace/train/wait", json={"order": "a"})
+    assert forgotten.status_code == 404
+
+
+async def test_no_order_is_begun_while_the_server_is_stopped(desk: Desk) -> None:
+    await desk.desk.finish()
+    with pytest.raises(TrainingError, match="is being stopped"):
+        await ServerConnection(desk.url).train([group(0.0, 1.0)], {})
+    assert not desk.trainer.orders
+
+
+async def test_what_ends_an_order_unforeseen_is_said_on_the_server(
+    desk: Desk, capfd: pytest.CaptureFixture[str]
+) -> None:
+    desk.trainer.error = OSError("no process can be started")
+    with pytest.raises(TrainingError, match="OSError: no process can be started"):
+        await ServerConnection(desk.url).train([group(0.0, 1.0)], {})
+    assert "an order failed: OSError: no process can be started" in capfd.readouterr().out
+
+
+async def test_a_server_that_answered_is_asked_again_when_its_tunnel_breaks() -> None:
+    status = b'{"policy": "policy", "current": "policy@0", "step": 0, "base_model": "base"}'
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(status) + status)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as first:
+        port = first.sockets[0].getsockname()[1]
+        server = ServerConnection(f"http://127.0.0.1:{port}")
+        await server.status()
+    asked = asyncio.create_task(server.status())
+    done, _ = await asyncio.wait((asked,), timeout=0.5)
+    assert not done
+    async with await asyncio.start_server(answer, "127.0.0.1", port, reuse_address=True):
+        assert (await asked).policy == "policy"
