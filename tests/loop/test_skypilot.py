@@ -21,6 +21,8 @@ with open({log!r}, "a") as log:
     log.write(json.dumps([name, *sys.argv[1:]]) + "\\n")
 if Path({log!r}).with_name(name + ".fails").exists():
     sys.exit(name + " says no")
+if name == "ssh" and "-L" not in sys.argv:
+    sys.exit(not Path({log!r}).with_name("has-versions").exists())
 if name == "ssh":
     from http.server import BaseHTTPRequestHandler, HTTPServer
     class Handler(BaseHTTPRequestHandler):
@@ -76,6 +78,23 @@ async def test_a_machine_whose_versions_cannot_be_copied_stays(log: Path, tmp_pa
     with pytest.raises(ServingError, match=r"which still runs and costs: .*rsync says no"):
         await backend.close()
     assert "sky down" not in said(log)
+    with pytest.raises(ServingError, match="which still runs"):
+        await backend.close()  # as an `async with` around it does
+    assert "sky down" not in said(log)
+    (log.parent / "rsync.fails").unlink()
+    await backend.close()
+    assert said(log)[-2:] == ["rsync -a", "sky down"]
+
+
+async def test_versions_of_a_program_that_was_killed_are_copied_when_its_machine_cannot_be_taken_up(
+    log: Path, tmp_path: Path
+) -> None:
+    (log.parent / "sky.fails").touch()
+    (log.parent / "has-versions").touch()
+    backend = art.SkyPilotBackend(checkpoints=tmp_path / "kept")
+    with pytest.raises(ServingError, match="`sky launch` ended with 1"):
+        await backend.register(art.TrainableModel("policy", "Qwen/Qwen3-0.6B"))
+    assert said(log) == ["sky launch", "ssh -o", "rsync -a", "sky down"]
 
 
 async def test_a_launch_that_fails_leaves_nothing(log: Path) -> None:
@@ -83,7 +102,7 @@ async def test_a_launch_that_fails_leaves_nothing(log: Path) -> None:
     backend = art.SkyPilotBackend()
     with pytest.raises(ServingError, match=r"`sky launch` ended with 1: sky says no"):
         await backend.register(art.TrainableModel("policy", "Qwen/Qwen3-0.6B"))
-    assert said(log) == ["sky launch", "sky down"]
+    assert said(log) == ["sky launch", "ssh -o", "sky down"]
 
 
 async def test_what_is_missing_is_named(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import shutil
 import socket
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -141,12 +142,11 @@ class SkyPilotBackend:
         """
         if not self._launched:
             return
-        served, self._server = self._server is not None, None
         if self._tunnel is not None:
             self._tunnel.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._tunnel
-        if served:
+            await asyncio.wait((self._tunnel,))
+            self._tunnel = None
+        if self._server is not None or await self._holds_versions():
             self._checkpoints.mkdir(parents=True, exist_ok=True)
             try:
                 await _run("rsync", "-a", f"{self._cluster}:checkpoints/", f"{self._checkpoints}/")
@@ -155,8 +155,19 @@ class SkyPilotBackend:
                     f"versions could not be copied from {self._cluster}, which still runs and costs: {error.message}",
                     f"Copy them: rsync -a {self._cluster}:checkpoints/ checkpoints/ - then: sky down {self._cluster}",
                 ) from error
+            self._server = None  # only now: a second `close` copies too, before anything is deleted
         await _run("sky", "down", "--yes", self._cluster)
         self._launched = False
+
+    async def _holds_versions(self) -> bool:
+        """Whether the machine has versions, of a program before that was killed."""
+        try:
+            await _run(
+                "ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", self._cluster, "ls checkpoints/policies"
+            )
+        except ServingError:
+            return False
+        return True
 
     def _launch_command(self, model: TrainableModel) -> list[str]:
         chosen = {"--gpus": self._accelerators, "--infra": self._infra}
@@ -183,8 +194,10 @@ class SkyPilotBackend:
             self._tunnel = asyncio.create_task(self._keep_tunnel(port))
             return await self._answering(f"http://127.0.0.1:{port}", model)
         except BaseException:
-            with contextlib.suppress(ServingError):
-                await self.close()  # nothing was trained yet
+            try:
+                await self.close()
+            except ServingError as left:
+                print(f"arttrace: {left.message} {left.hint or ''}".rstrip(), file=sys.stderr)
             raise
 
     async def _answering(self, url: str, model: TrainableModel) -> ServerBackend:
