@@ -130,8 +130,13 @@ def _client(server: Server) -> Client:
 
 
 def _shown(server: Server) -> str:
-    if isinstance(server, str) and server:
-        return server.partition("?")[0]
+    """A server's address, or its command without arguments, which may hold keys."""
+    if isinstance(server, str) and server.startswith(("http://", "https://")):
+        scheme, _, rest = server.partition("?")[0].partition("://")
+        authority, slash, path = rest.partition("/")
+        return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"
+    if isinstance(server, str):
+        server = server.split()
     if isinstance(server, Sequence):
         return server[0] if server else "with an empty command line"
     return server.command if isinstance(server, StdioServerParameters) else repr(server)
