@@ -211,12 +211,22 @@ class LocalBackend:
                 raise TrainingError(f"`arttrace policies {arguments[0]}`: {child.last_lines().removeprefix('error: ')}")
 
     async def close(self) -> None:
-        """Stop the trainers, after a running step, and the gateway, if this backend started it."""
-        while self._trainers:
-            await self._trainers.popitem()[1].stop()
-        if self._server is not None:
-            await self._server.stop()
-            self._server = None
+        """Stop the trainers, after a running step, and the gateway, if this backend started it.
+
+        Cancelled meanwhile, it drops the step, and still stops them.
+        """
+        try:
+            while self._trainers:
+                trainer = self._trainers.popitem()[1]
+                try:
+                    if trainer.works:
+                        await trainer.finish()
+                finally:
+                    await trainer.stop()
+        finally:
+            server, self._server = self._server, None
+            if server is not None:
+                await server.stop()
 
     def _trainer(self, model: TrainableModel) -> TrainerProcess:
         trainer = self._trainers.get(model.name)
@@ -236,7 +246,9 @@ class LocalBackend:
             served = msgspec.json.decode(self.data.serving.read_bytes(), type=_Served)
         except (FileNotFoundError, msgspec.DecodeError):
             return None
-        async with httpx.AsyncClient(timeout=5.0, headers={"authorization": f"Bearer {api_key()}"}) as client:
+        async with httpx.AsyncClient(
+            timeout=5.0, headers={"authorization": f"Bearer {api_key()}"}, trust_env=False
+        ) as client:
             try:
                 answer = await client.get(f"{served.url}/arttrace/status")
             except httpx.HTTPError:

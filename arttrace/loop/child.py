@@ -90,17 +90,20 @@ class Child:
         await self._process.wait()
 
     async def stop(self) -> None:
-        """End the process: asked first, killed after half a minute."""
+        """End the process: asked first, killed after half a minute, or when whoever waits for it is cancelled."""
         if self._process.stdin is not None:
             self._process.stdin.close()
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.terminate()
-            try:
-                await asyncio.wait_for(self._process.wait(), _STOP_S)
-            except TimeoutError:
-                self._process.kill()
-                await self._process.wait()
-        for task in (self._listening, self._draining):
-            if task is not None:
-                task.cancel()
+        try:
+            if self._process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    self._process.terminate()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._process.wait(), _STOP_S)
+        finally:
+            if self._process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    self._process.kill()
+            for task in (self._listening, self._draining):
+                if task is not None:
+                    task.cancel()
+        await self._process.wait()

@@ -57,7 +57,13 @@ class TrainerProcess:
         self._say = say
         self._child: Child | None = None
         self._orders = 0
+        self._works = False
         self._busy = asyncio.Lock()
+
+    @property
+    def works(self) -> bool:
+        """Whether an order was not answered yet, though its caller may be gone."""
+        return self._works
 
     async def begin(self) -> None:
         """Start it before it is needed: it imports what takes seconds, and holds nothing until the first order."""
@@ -79,8 +85,10 @@ class TrainerProcess:
             if groups is not None:
                 order["groups"] = groups
             child = self._child = self._child or await Child.start(*self._command, env=self._env)
+            self._works = True  # also when this is cancelled: the step goes on
             await child.send(msgspec.json.encode(order))
             answer = await self._answer(child)
+            self._works = False
         if answer.error:
             raise TrainingError(answer.error, answer.hint)
         return answer.steps
@@ -91,7 +99,7 @@ class TrainerProcess:
             await self._child.ended()
 
     async def stop(self) -> None:
-        """End it after the running step."""
+        """End it: it may finish its step within half a minute, then it is killed and the step is dropped."""
         child, self._child = self._child, None
         if child is not None:
             await child.stop()
@@ -104,7 +112,7 @@ class TrainerProcess:
                 self._say(answer.said)
             elif answer.id == self._orders:
                 return answer
-        self._child = None
+        self._child, self._works = None, False
         code = await child.wait()
         output = child.last_lines()
         await child.stop()

@@ -19,7 +19,7 @@ from arttrace.store import Store
 from arttrace.system.errors import JudgeError, ServingError, TrainingError
 
 COMMANDS = """
-import argparse, json, os, signal, sys, threading
+import argparse, json, os, signal, sys, threading, time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -64,6 +64,13 @@ def train():
         print(json.dumps({"id": order["id"], **answer(order)}), flush=True)
 
 def answer(order):
+    if order["settings"].get("loss") == "slow":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        Path(given.dir, "began").touch()
+        while not Path(given.dir, "go-on").exists():
+            time.sleep(0.01)
+        Path(given.dir, "made").touch()
+        return {}
     from arttrace.system.paths import DataDir
     from arttrace.store import Store
     with Store.open(DataDir(Path(given.dir))) as store:
@@ -197,3 +204,41 @@ def test_what_was_judged_before_the_judge_gave_out_is_kept(backend: LocalBackend
 def test_a_model_that_is_not_served_cannot_be_called(model: TrainableModel) -> None:
     with pytest.raises(ServingError, match="not served"):
         model.openai_client()
+
+
+def test_closing_waits_for_the_running_step_and_drops_it_when_it_is_cancelled(
+    backend: LocalBackend, model: TrainableModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arttrace.loop.child._STOP_S", 0.2)
+
+    async def train() -> None:
+        await backend.register(model)
+        training = asyncio.create_task(backend.train(model, loss="slow"))
+        while not (backend.data.root / "began").exists() and not training.done():
+            await asyncio.sleep(0.01)
+        assert training.cancel()
+        await asyncio.wait((training,))
+
+    async def loop() -> None:
+        await train()
+        closing = asyncio.create_task(backend.close())
+        done, _ = await asyncio.wait((closing,), timeout=1.0)
+        assert not done, "longer than a trainer without a step is waited for"
+        (backend.data.root / "go-on").touch()
+        await closing
+        assert (backend.data.root / "made").exists()
+        for name in ("began", "go-on", "made"):
+            (backend.data.root / name).unlink()
+        await train()
+        child, server = backend._trainers[model.name]._child, backend._server
+        assert child is not None
+        assert server is not None
+        closing = asyncio.create_task(backend.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait((closing,))
+        assert child._process.returncode is not None
+        assert not (backend.data.root / "made").exists()
+        assert server._process.returncode is not None, "the gateway is stopped too"
+
+    asyncio.run(loop())
