@@ -25,7 +25,7 @@ from arttrace.capture.base.langfuse_project import Connection
 from arttrace.records.reward import Reward
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
-from arttrace.views.langfuse.client import Client
+from arttrace.views.langfuse.client import LangfuseClient
 from arttrace.views.langfuse.pull import TraceQuery, pull
 from arttrace.views.langfuse.push import push
 from arttrace.views.langfuse.state import PullCursor, SentRuns
@@ -47,14 +47,14 @@ def main() -> None:
                 store.load()
             store.summaries()
         connection = Connection.resolve(server.environ())
-        with Store.open(data) as store, Client(connection) as client:
+        with Store.open(data) as store, LangfuseClient(connection) as client:
             _measure("push", spans, lambda: push(
                 store, client, connection, SentRuns(data, connection)
             ))  # fmt: skip
             _measure("push again", spans, lambda: push(
                 store, client, connection, SentRuns(data, connection)
             ))  # fmt: skip
-        with Store.open(other, create=True) as store, Client(connection) as client:
+        with Store.open(other, create=True) as store, LangfuseClient(connection) as client:
             _measure(
                 "pull", spans, lambda: pull(store, client, TraceQuery(), PullCursor(other, connection, TraceQuery().id))
             )

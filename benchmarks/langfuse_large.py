@@ -30,7 +30,7 @@ from arttrace.formats.otlp.encode_protobuf import encode_protobuf
 from arttrace.formats.sdks.langfuse_live import formed
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
-from arttrace.views.langfuse.client import Client
+from arttrace.views.langfuse.client import LangfuseClient
 from arttrace.views.langfuse.pull import Pulled, TraceQuery, pull
 from arttrace.views.langfuse.push import push
 from arttrace.views.langfuse.state import PullCursor, SentRuns
@@ -84,7 +84,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, _served(given.observations) as environ:
         data = DataDir(Path(folder, "one"))
         connection = Connection.resolve(environ)
-        with Store.open(data, create=True) as store, Client(connection) as client:
+        with Store.open(data, create=True) as store, LangfuseClient(connection) as client:
             tell = _Tell("pull", given.observations)
             done = pull(
                 store,

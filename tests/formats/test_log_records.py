@@ -23,7 +23,7 @@ from arttrace.records.message import Message, TextPart, ToolCallPart, ToolResult
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
-from arttrace.views.langfuse.client import Client
+from arttrace.views.langfuse.client import LangfuseClient
 from arttrace.views.langfuse.push import push
 from arttrace.views.langfuse.state import SentRuns
 from arttrace.views.run_filter import runs_with
@@ -235,7 +235,7 @@ def test_a_push_to_langfuse_has_the_messages_of_log_records(tmp_path: Path) -> N
         store.append(read_file(recorded("schema 2", "logs"), "x").records)
         store.append(read_file(recorded("schema 2", "traces"), "x").records)
         connection = Connection.resolve(server.environ())
-        with Client(connection, sleep=lambda _: None) as client:
+        with LangfuseClient(connection, sleep=lambda _: None) as client:
             push(store, client, connection, SentRuns(DataDir(tmp_path), connection))
         calls = [one for one in server.observations.values() if one["type"] == "GENERATION"]
         assert len(calls) == 4

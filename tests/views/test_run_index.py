@@ -22,7 +22,7 @@ from arttrace.views import run_index
 from arttrace.views.datasets import selection
 from arttrace.views.datasets.selection import DatasetSelection, Written, selected_rows
 from arttrace.views.langfuse import push as pushing
-from arttrace.views.langfuse.client import Client
+from arttrace.views.langfuse.client import LangfuseClient
 from arttrace.views.langfuse.push import push
 from arttrace.views.langfuse.state import SentRuns
 from arttrace.views.run_filter import RunFilter
@@ -79,7 +79,7 @@ def test_a_push_holds_few_runs(store: Store) -> None:
 
     with langfuse_server() as server:
         connection = Connection.resolve(server.environ())
-        with Client(connection) as client:
+        with LangfuseClient(connection) as client:
             pushed = push(store, client, connection, SentRuns(store.data, connection), progress=progress)
     assert pushed.runs == GROUPS * MEMBERS
     assert 0 < most <= PAGE

@@ -16,7 +16,7 @@ from arttrace.commands.shared.run_filters import checked, run_filters
 from arttrace.store import open_store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
-from arttrace.views.langfuse.client import Client
+from arttrace.views.langfuse.client import LangfuseClient
 from arttrace.views.langfuse.pull import Pulled, TraceQuery, pull
 from arttrace.views.langfuse.push import Pushed, push
 from arttrace.views.langfuse.state import Project, PullCursor, SentRuns, links
@@ -52,7 +52,7 @@ def push_command(
     goes on where it stopped; what is sent again replaces what is there.
     """
     connection = Connection.resolve()
-    with open_store(data) as store, Client(connection, requests_per_minute=rate, say=_say) as client:
+    with open_store(data) as store, LangfuseClient(connection, requests_per_minute=rate, say=_say) as client:
         bar: Progress | None = None
 
         def progress(done: int, total: int) -> None:
@@ -135,7 +135,10 @@ def pull_command(
     )
     query = msgspec.structs.replace(asked, since=_iso(since), until=_iso(until))
     kept = PullCursor(data, connection, asked.id)
-    with open_store(data, create=True) as store, Client(connection, requests_per_minute=rate, say=_say) as client:
+    with (
+        open_store(data, create=True) as store,
+        LangfuseClient(connection, requests_per_minute=rate, say=_say) as client,
+    ):
         pulled = pull(store, client, query, kept, with_scores=scores, progress=_every_now_and_then())
     if as_json:
         click.echo(msgspec.json.encode(pulled))

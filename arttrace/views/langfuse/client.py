@@ -40,7 +40,7 @@ class Refused(LangfuseError):
     """Langfuse refused what was sent (400 or 413): another request may pass."""
 
 
-class Client:
+class LangfuseClient:
     """One project of one server. Not for several threads at once."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Client:
         self._next = 0.0
         self._lists = True
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> LangfuseClient:
         return self
 
     def __exit__(

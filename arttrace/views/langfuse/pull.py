@@ -15,7 +15,7 @@ import msgspec
 from arttrace.formats.sdks.langfuse.api import EXPANDED, FIELDS, NotNumeric, observation, reward
 from arttrace.records.record import Record
 from arttrace.store import AnyStore
-from arttrace.views.langfuse.client import OBSERVATIONS, SCORES, Client
+from arttrace.views.langfuse.client import OBSERVATIONS, SCORES, LangfuseClient
 from arttrace.views.langfuse.state import Cursor, PullCursor
 
 _OBSERVATIONS_OF_PAGE = 500
@@ -86,7 +86,7 @@ class Pulled(msgspec.Struct):
 
 def pull(
     store: AnyStore,
-    client: Client,
+    client: LangfuseClient,
     query: TraceQuery,
     kept: PullCursor,
     *,
@@ -117,7 +117,9 @@ def pull(
     return done
 
 
-def _observations(client: Client, query: TraceQuery, at: Cursor) -> Iterator[tuple[list[dict[str, Any]], Cursor]]:
+def _observations(
+    client: LangfuseClient, query: TraceQuery, at: Cursor
+) -> Iterator[tuple[list[dict[str, Any]], Cursor]]:
     """Pages of observations, each with the cursor at which the next one begins."""
     asked = {"fields": FIELDS, "expandMetadata": EXPANDED, "limit": str(_OBSERVATIONS_OF_PAGE)}
     wanted = {"filter": query.filter(at.to)}
@@ -142,7 +144,7 @@ def _observations(client: Client, query: TraceQuery, at: Cursor) -> Iterator[tup
 
 
 def _pages(
-    client: Client, path: str, query: dict[str, str], cursor: str | None
+    client: LangfuseClient, path: str, query: dict[str, str], cursor: str | None
 ) -> Iterator[tuple[list[dict[str, Any]], str | None]]:
     """Pages, each with the cursor of the next. Raises LangfuseError through `client`."""
     while True:
@@ -159,7 +161,7 @@ def _scores_query(query: TraceQuery, until: str) -> dict[str, str]:
     return {**asked, "fromTimestamp": query.since} if query.since is not None else asked
 
 
-def _scores_of(store: AnyStore, client: Client, traces: Iterable[str], done: Pulled) -> None:
+def _scores_of(store: AnyStore, client: LangfuseClient, traces: Iterable[str], done: Pulled) -> None:
     ids = sorted(traces)
     for start in range(0, len(ids), _TRACES_AT_ONCE):
         asked = {

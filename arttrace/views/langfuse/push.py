@@ -19,7 +19,7 @@ from arttrace.records.span import SpanRow
 from arttrace.store import AnyStore, TrajectorySummary
 from arttrace.store.access.run_spans import is_whole_trace, root_of, spans_of_runs
 from arttrace.trajectories.decoding.attribute_values import text
-from arttrace.views.langfuse.client import Client, Refused
+from arttrace.views.langfuse.client import LangfuseClient, Refused
 from arttrace.views.langfuse.state import Sent, SentRuns
 from arttrace.views.run_filter import RunFilter
 from arttrace.views.run_index import Place, RunIndex, batched
@@ -52,7 +52,7 @@ class Pushed(msgspec.Struct):
 
 def push(
     store: AnyStore,
-    client: Client,
+    client: LangfuseClient,
     connection: Connection,
     known: SentRuns,
     wanted: RunFilter | None = None,
@@ -94,7 +94,7 @@ def _is_new(
 
 def _push(
     store: AnyStore,
-    client: Client,
+    client: LangfuseClient,
     connection: Connection,
     runs: Sequence[TrajectorySummary],
     known: SentRuns,
@@ -135,7 +135,7 @@ def _push(
     known.add(sent)
 
 
-def _send(client: Client, spans: Sequence[SpanRow], pushed: Pushed) -> None:
+def _send(client: LangfuseClient, spans: Sequence[SpanRow], pushed: Pushed) -> None:
     """Sends spans; where Langfuse refuses them as a whole, the halves, until the one that it refuses is alone."""
     try:
         rejected, reason = client.send_spans(encode_protobuf(spans))

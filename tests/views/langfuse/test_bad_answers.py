@@ -17,7 +17,7 @@ from arttrace.records.reward import Reward
 from arttrace.store import Store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
-from arttrace.views.langfuse.client import Client, LangfuseAway, LangfuseError
+from arttrace.views.langfuse.client import LangfuseAway, LangfuseClient, LangfuseError
 
 
 def _always(status: int, body: bytes = b"{}", **headers: str) -> Script:
@@ -25,9 +25,9 @@ def _always(status: int, body: bytes = b"{}", **headers: str) -> Script:
     return lambda _path, _body: (status, {"content-type": "application/json", **named}, body)
 
 
-def _client(server: LangfuseServer, waits: list[float] | None = None) -> Client:
+def _client(server: LangfuseServer, waits: list[float] | None = None) -> LangfuseClient:
     kept: list[float] = [] if waits is None else waits
-    return Client(Connection.resolve(server.environ()), sleep=kept.append)
+    return LangfuseClient(Connection.resolve(server.environ()), sleep=kept.append)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_who_never_answers_is_given_up_with_what_to_do() -> None:
 def test_nobody_there() -> None:
     connection = Connection.resolve({**LangfuseServer("http://127.0.0.1:1").environ()})
     with pytest.raises(LangfuseAway, match="does not answer"):
-        Client(connection, sleep=lambda _: None).page("/api/public/v2/observations", {})
+        LangfuseClient(connection, sleep=lambda _: None).page("/api/public/v2/observations", {})
 
 
 @pytest.mark.parametrize("missing", ["LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY"])

@@ -15,7 +15,7 @@ from langfuse_server import PUBLIC, SECRET, LangfuseServer, langfuse_server
 from arttrace.capture.base.langfuse_project import Connection
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
-from arttrace.views.langfuse.client import Client
+from arttrace.views.langfuse.client import LangfuseClient
 from arttrace.views.langfuse.pull import TraceQuery, pull
 from arttrace.views.langfuse.push import push
 from arttrace.views.langfuse.state import PullCursor, SentRuns
@@ -62,7 +62,7 @@ def test_spans_are_there_as_a_person_wants_to_see_them_and_stored_here_too(tmp_p
         seen = {one["name"]: one for one in server.observations.values()}
         headers = [headers for _, path, headers in server.requests if path.endswith("/v1/traces")]
         connection, copy = Connection.resolve(server.environ()), DataDir(tmp_path / "copy")
-        with Store.open(copy, create=True) as store, Client(connection) as client:
+        with Store.open(copy, create=True) as store, LangfuseClient(connection) as client:
             pull(store, client, TraceQuery(), PullCursor(copy, connection, "q"))
     assert [one["type"] for _, one in sorted(seen.items())] == ["GENERATION", "TOOL", "AGENT"]
     assert json.loads(seen["chat gpt-4o"]["input"]) == [{"role": "user", "content": "hello"}]
@@ -177,7 +177,7 @@ def test_an_outcome_told_after_the_run_is_the_score_that_a_push_sends(tmp_path: 
         assert [one["name"] for one in live.values() if one.get("observationId")] == ["of a part"]
         connection = Connection.resolve({**server.environ(), "LANGFUSE_TRACING_ENVIRONMENT": "staging"})
         data = DataDir(tmp_path / ".arttrace")
-        with Store.open(data) as store, Client(connection) as client:
+        with Store.open(data) as store, LangfuseClient(connection) as client:
             push(store, client, connection, SentRuns(data, connection))
         pushed = {key: one for key, one in server.scores.items() if one["name"] != "advantage"}
         assert pushed == live

@@ -19,7 +19,7 @@ from arttrace.loop import TrajectoryGroup, gather_trajectory_groups
 from arttrace.rewards import ruler_score_group
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
-from arttrace.views.langfuse.client import Client
+from arttrace.views.langfuse.client import LangfuseClient
 from arttrace.views.langfuse.push import push
 from arttrace.views.langfuse.state import SentRuns
 
@@ -54,7 +54,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 def pushed(data: DataDir, server: LangfuseServer) -> None:
     connection = Connection.resolve(server.environ())
-    with Store.open(data) as store, Client(connection) as client:
+    with Store.open(data) as store, LangfuseClient(connection) as client:
         push(store, client, connection, SentRuns(data, connection))
 
 

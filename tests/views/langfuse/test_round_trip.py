@@ -28,7 +28,7 @@ from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
-from arttrace.views.langfuse.client import Client
+from arttrace.views.langfuse.client import LangfuseClient
 from arttrace.views.langfuse.pull import TraceQuery, pull
 from arttrace.views.langfuse.push import Pushed, push
 from arttrace.views.langfuse.state import PullCursor, SentRuns
@@ -44,13 +44,13 @@ def _stored(path: Path, records: list[Record]) -> DataDir:
 
 def _push(data: DataDir, server: LangfuseServer, **given: bool) -> Pushed:
     connection = Connection.resolve(server.environ())
-    with Store.open(data) as store, Client(connection, sleep=lambda _: None) as client:
+    with Store.open(data) as store, LangfuseClient(connection, sleep=lambda _: None) as client:
         return push(store, client, connection, SentRuns(data, connection), **given)
 
 
 def _pull(path: Path, server: LangfuseServer, query: TraceQuery | None = None) -> DataDir:
     data, connection, asked = DataDir(path), Connection.resolve(server.environ()), query or TraceQuery()
-    with Store.open(data, create=True) as store, Client(connection, sleep=lambda _: None) as client:
+    with Store.open(data, create=True) as store, LangfuseClient(connection, sleep=lambda _: None) as client:
         pull(store, client, asked, PullCursor(data, connection, asked.id))
     return data
 
