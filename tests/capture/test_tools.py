@@ -351,7 +351,7 @@ async def test_langgraph_commands_and_interrupts_are_no_errors(spans: Spans) -> 
     "broken",
     [
         [(runs, "open_scope"), (openai_agents, "open_agent")],
-        [(runs, "Step")],
+        [(runs, "ScopeStep")],
         [(runs, "close")],
         [(mcp, "_called"), (langchain, "_called"), (openai_agents, "_called"), (langgraph, "_name")],
         [(mcp, "_shown"), (langchain, "_shown"), (openai_agents, "_shown")],

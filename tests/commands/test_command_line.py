@@ -72,7 +72,7 @@ def test_the_light_install_captures_lists_all_commands_and_names_the_extra(tmp_p
     assert "pip install 'arttrace[WORD]'" in shown.stdout
     missing = _light("ls", cwd=tmp_path)
     assert missing.returncode == 1
-    assert missing.stderr == "Error: `arttrace ls` needs the package duckdb: pip install 'arttrace[store]'\n"
+    assert missing.stderr == "Error: `arttrace ls` needs the package rich: pip install 'arttrace[store]'\n"
     looked = _light("doctor", cwd=tmp_path)
     assert looked.returncode == 0, looked.stdout + looked.stderr
     (tmp_path / "agent.py").write_text(

@@ -28,8 +28,10 @@ def viewer(site: Path) -> Iterator[Viewer]:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """One for each file: while it is open, Playwright keeps an event loop running in this thread, and no other one can
+    run in the tests that follow."""
     if CHROMIUM is None:
         pytest.skip("chromium is not installed (Debian: chromium)")
     with sync_playwright() as playwright:
