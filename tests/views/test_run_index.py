@@ -49,13 +49,21 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pushing, "_RUNS_AT_ONCE", PAGE)
 
 
+@pytest.fixture(autouse=True)
+def few_objects() -> Iterator[None]:
+    """What earlier tests of the process left is not looked through each time."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 def alive(kind: type) -> int:
     return sum(1 for one in gc.get_objects() if type(one) is kind)
 
 
 @pytest.mark.parametrize("form", [Form.TRL_SFT, Form.TRL_PREFERENCE])
 def test_writing_rows_holds_few_runs(store: Store, form: Form) -> None:
-    gc.collect()
     before = alive(Trajectory), alive(TrajectorySummary)
     rows, most = 0, [0, 0]
     for _ in selected_rows(store, DatasetSelection(form=form), Written()):
@@ -70,7 +78,6 @@ def test_writing_rows_holds_few_runs(store: Store, form: Form) -> None:
 
 
 def test_a_push_holds_few_runs(store: Store) -> None:
-    gc.collect()
     before, most = alive(TrajectorySummary), 0
 
     def progress(done: int, total: int) -> None:
