@@ -63,11 +63,14 @@ _MESSAGES_CHOICES = ("auto", "none", "any", "tool")
 def as_the_policy(fields: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
     """A request's fields without those that change what is sampled, the others as they came.
 
-    A tool choice that forces a call becomes "auto"; of a Responses `text` only the format goes.
+    A tool choice that forces a call becomes "auto"; no tool is strict; of a Responses `text` only the format goes.
     """
     kept: dict[str, msgspec.Raw] = {}
     for name, raw in fields.items():
         neutral = _NUMBERS.get(name, FURTHER.get(name))
+        if name == "tools":
+            kept[name] = without_strict(raw)
+            continue
         if neutral is None:
             kept[name] = raw
             continue
@@ -84,6 +87,23 @@ def as_the_policy(fields: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
         elif name in _FORMATS and isinstance(value, dict) and set(value) - {"format"}:
             kept[name] = msgspec.Raw(msgspec.json.encode({key: value[key] for key in value if key != "format"}))
     return kept
+
+
+def without_strict(tools: msgspec.Raw) -> msgspec.Raw:
+    """A request's tools, of which none is `strict`: where one is, vLLM lets a grammar choose among the tokens of each
+    call, also where the model may call what it likes."""
+    if b'"strict"' not in bytes(tools):
+        return tools
+    try:
+        found = msgspec.json.decode(tools)
+    except UNREADABLE:
+        return tools
+    listed = [tool for tool in found if isinstance(tool, dict)] if isinstance(found, list) else []
+    places = [place for tool in listed for place in (tool, tool.get("function")) if isinstance(place, dict)]
+    strict = [place for place in places if place.get("strict") is True]
+    for place in strict:
+        del place["strict"]
+    return msgspec.Raw(msgspec.json.encode(found)) if strict else tools
 
 
 def body_as_the_policy(body: bytes) -> bytes:

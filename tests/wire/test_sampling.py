@@ -21,6 +21,10 @@ from arttrace.wire.sampling_fields import body_as_the_policy, changed
         ({"text": {"format": {"type": "json_object"}, "verbosity": "low"}}, {"text": {"verbosity": "low"}}),
         ({"text": {"format": {"type": "json_object"}}}, {}),
         ({"structured_outputs": {"regex": "a+"}, "guided_json": "{}", "min_tokens": 4, "bad_words": ["x"]}, {}),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "strict": True}}, {"name": "g", "strict": True}]},
+            {"tools": [{"type": "function", "function": {"name": "f"}}, {"name": "g"}]},
+        ),
         ({"best_of": 4, "use_beam_search": True, "allowed_token_ids": [1]}, {}),
     ],
     ids=str,
@@ -35,6 +39,7 @@ def test_what_changes_the_sampling_goes(asked: dict[str, Any], left: dict[str, A
 def test_what_changes_nothing_stays_byte_for_byte() -> None:
     body = (
         b'{ "model":"m",  "temperature":1.0, "top_p": 1,"top_k":-1, "tool_choice":"none", "seed": 5, "stop":["x"],'
-        b'"response_format":{"type":"text"}, "penalty":null, "presence_penalty":0.0, "x": 1.50}'
+        b'"response_format":{"type":"text"}, "tools": [ {"strict":false, "x":{"strict":true}}],'
+        b'"penalty":null, "presence_penalty":0.0, "x": 1.50}'
     )
     assert body_as_the_policy(body) is body

@@ -26,7 +26,14 @@ Json = st.recursive(
 )
 
 
-REFUSED = ("echo", "prompt_logprobs", "n", "best_of", "top_k")  # Hypothesis tries the words that stand in the code, too
+REFUSED = (
+    "echo",
+    "prompt_logprobs",
+    "n",
+    "best_of",
+    "top_k",
+    "tools",
+)  # Hypothesis tries the words that stand in the code, too
 Names = st.text().filter(lambda name: name not in REFUSED)
 
 
@@ -44,6 +51,15 @@ def test_everything_but_our_fields_is_forwarded_as_it_came(fields: dict[str, obj
     assert forwarded == {
         name: v for name, v in request.items() if name not in ("model", "return_token_ids", "logprobs")
     }
+
+
+def test_no_tool_is_strict_for_the_engine() -> None:
+    """vLLM lets a grammar choose among the tokens of a strict tool's call: they would be no choice of the policy."""
+    function = {"name": "f", "parameters": {"type": "object", "properties": {"strict": {"const": True}}}}
+    tools = [{"type": "function", "function": {**function, "strict": True}}]
+    read = read_request(json.dumps({"model": "policy", "tools": tools}).encode(), "chat_completions")
+    forwarded = json.loads(read.for_engine(Policies("policy", "base").base))
+    assert forwarded["tools"] == [{"type": "function", "function": function}]
 
 
 def test_numbers_are_forwarded_byte_for_byte() -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.wire import Api
-from arttrace.wire.sampling_fields import as_the_policy
+from arttrace.wire.sampling_fields import as_the_policy, without_strict
 from trainer.gateway.errors import Refusal
 from trainer.gateway.policies import Version
 
@@ -31,9 +31,11 @@ class GenerationRequest:
     fields: dict[str, msgspec.Raw]
 
     def for_engine(self, version: Version, *, as_the_policy_samples: bool = False) -> bytes:
-        """The JSON for the engine: the version's model, token ids and log-probabilities asked for, everything else
-        byte for byte as it came, or without what would change the policy's own sampling."""
+        """The JSON for the engine: the version's model, token ids and log-probabilities asked for, no tool strict,
+        everything else byte for byte as it came, or without what would change the policy's own sampling."""
         fields = {name: value for name, value in self.fields.items() if name != "art"}  # it names the run, for us
+        if (tools := fields.get("tools")) is not None:
+            fields["tools"] = without_strict(tools)
         patched = {
             **(as_the_policy(fields) if as_the_policy_samples else fields),
             "model": msgspec.Raw(msgspec.json.encode(version.engine_model)),
