@@ -30,10 +30,8 @@ TINY = {
     "advantages": "std",
     "lora_rank": 8,
     "lora_alpha": 16,
-    "max_logprob_difference": 0.05,
 }
-"""What a step is made with where the model is tiny. The last is a wider bound than the default of 0.01: between vLLM
-and the learner up to 0.013 nats were seen with a model that was trained for 200 steps, for a reason not known yet."""
+"""What a step is made with where the model is tiny."""
 
 
 def load(example: str) -> ModuleType:

@@ -1,4 +1,7 @@
-"""The notebook of 2048, run cell by cell: a tiny model made on the spot, a real vLLM, and a step of training."""
+"""The notebook of 2048 by itself: a tiny model made on the spot, a server of its own, and a step of training.
+
+test_examples.py runs it by default, beside the other examples.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from pathlib import Path
 import pytest
 from notebook import execute
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 FOLDER = Path(__file__).parents[2] / "examples" / "2048"
 
