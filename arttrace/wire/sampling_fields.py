@@ -31,6 +31,7 @@ FURTHER: dict[str, tuple[Any, ...]] = {
     "output_config": ({}, {"format": None}),
     "output_format": (),
     "tool_choice": ("auto", "none"),
+    "parallel_tool_calls": (True,),
     "structured_outputs": ({},),
     "guided_json": (),
     "guided_regex": (),

@@ -56,7 +56,10 @@ def test_a_decorated_tool_enters_few_functions(records: Callable[[], list[Record
 
 def test_a_decorated_trajectory_enters_few_functions(records: Callable[[], list[Record]]) -> None:
     nothing("quartz")
-    assert calls_in(lambda: nothing("quartz")) <= 165
+    least = min(
+        calls_in(lambda: nothing("quartz")) for _ in range(10)
+    )  # waking the worker, where it sleeps, is four more
+    assert least <= 165
 
 
 def functions() -> Iterator[Callable[..., Any]]:

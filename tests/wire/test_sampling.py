@@ -25,6 +25,7 @@ from arttrace.wire.sampling_fields import body_as_the_policy, changed
             {"tools": [{"type": "function", "function": {"name": "f", "strict": True}}, {"name": "g", "strict": True}]},
             {"tools": [{"type": "function", "function": {"name": "f"}}, {"name": "g"}]},
         ),
+        ({"parallel_tool_calls": False}, {}),
         ({"best_of": 4, "use_beam_search": True, "allowed_token_ids": [1]}, {}),
     ],
     ids=str,
