@@ -30,6 +30,12 @@ def pytest_configure() -> None:
     hypothesis.settings.load_profile("arttrace")
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes are named by their place, not by their content: packed ones hold the second at which they were packed, and
+    two workers that collect in different seconds would not have the same tests."""
+    return argname if isinstance(val, bytes) else None
+
+
 LONGEST_FIRST = (
     "tests/e2e/test_demo.py",
     "tests/e2e/test_serving.py",
