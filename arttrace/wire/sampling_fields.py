@@ -51,9 +51,17 @@ def changed(request: dict[str, Any]) -> list[str]:
 def _changes(field: str, value: Any) -> bool:
     if field in _FORMATS and isinstance(value, dict):  # of which the format alone does
         value = {key: value[key] for key in value if key == "format"}
-    if field == "tool_choice" and isinstance(value, dict) and value.get("type") in ("auto", "none"):
+    if field == "tool_choice" and isinstance(value, dict) and _is_free(value):
         return False
     return value is not None and value not in FURTHER[field]
+
+
+def _is_free(choice: dict[str, Any]) -> bool:
+    """Whether a tool choice in Anthropic's form leaves it to the model which tools it calls, and how many: one call at
+    most is a grammar's work."""
+    return choice.get("type") == "none" or (
+        choice.get("type") == "auto" and not choice.get("disable_parallel_tool_use")
+    )
 
 
 _FORMATS = ("text", "output_config")
@@ -64,7 +72,8 @@ _MESSAGES_CHOICES = ("auto", "none", "any", "tool")
 def as_the_policy(fields: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
     """A request's fields without those that change what is sampled, the others as they came.
 
-    A tool choice that forces a call becomes "auto"; no tool is strict; of a Responses `text` only the format goes.
+    A tool choice that forces or limits calls becomes "auto"; no tool is strict; of a Responses `text` only the format
+    goes.
     """
     kept: dict[str, msgspec.Raw] = {}
     for name, raw in fields.items():
@@ -82,7 +91,7 @@ def as_the_policy(fields: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
         if value is None or value in neutral:
             kept[name] = raw
         elif name == "tool_choice" and isinstance(value, dict) and value.get("type") in _MESSAGES_CHOICES:
-            kept[name] = raw if value["type"] in ("auto", "none") else msgspec.Raw(b'{"type":"auto"}')
+            kept[name] = raw if _is_free(value) else msgspec.Raw(b'{"type":"auto"}')
         elif name == "tool_choice":
             kept[name] = msgspec.Raw(b'"auto"')
         elif name in _FORMATS and isinstance(value, dict) and set(value) - {"format"}:

@@ -26,6 +26,11 @@ from arttrace.wire.sampling_fields import body_as_the_policy, changed
             {"tools": [{"type": "function", "function": {"name": "f"}}, {"name": "g"}]},
         ),
         ({"parallel_tool_calls": False}, {}),
+        (
+            {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
+            {"tool_choice": {"type": "auto"}},
+        ),
+        ({"tool_choice": {"type": "none"}}, {"tool_choice": {"type": "none"}}),
         ({"best_of": 4, "use_beam_search": True, "allowed_token_ids": [1]}, {}),
     ],
     ids=str,
@@ -44,3 +49,16 @@ def test_what_changes_nothing_stays_byte_for_byte() -> None:
         b'"penalty":null, "presence_penalty":0.0, "x": 1.50}'
     )
     assert body_as_the_policy(body) is body
+
+
+def test_a_limit_of_one_tool_call_changes_the_sampling_in_either_api() -> None:
+    limited: list[dict[str, Any]] = [
+        {"parallel_tool_calls": False},
+        {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
+    ]
+    free: list[dict[str, Any]] = [
+        {"parallel_tool_calls": True},
+        {"tool_choice": {"type": "auto", "disable_parallel_tool_use": False}},
+    ]
+    assert [changed(request) for request in limited] == [["parallel_tool_calls"], ["tool_choice"]]
+    assert [changed(request) for request in free] == [[], []]
