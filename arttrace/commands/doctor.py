@@ -40,7 +40,7 @@ def command(program: tuple[str, ...], as_json: bool, data: DataDir) -> None:
     engine, and the servers that the environment names. Exit code 1 when something does not work.
 
     With `-- PROGRAM`, such as `arttrace doctor -- python agent.py`, the program is run once, with whatever its calls
-    cost, and what was captured of it is told: its calls, whether runs are complete, whether token ids come. It is
+    cost, and says what was captured of it: its calls, whether runs are complete, whether token ids come. It is
     recorded into a directory that goes afterwards; no store and no receiver gets anything.
     """
     checks = [check for look in _LOOKS for check in look(data)]

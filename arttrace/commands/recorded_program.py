@@ -1,4 +1,4 @@
-"""A program in any language as one run of the gateway: its clients are led there, its end is told there.
+"""A program in any language as one run of the gateway: its clients are directed there, its end is reported there.
 
 The program is a child: its terminal and the signals that a terminal sends are its own, others are passed on to it.
 """

@@ -181,23 +181,23 @@ def _lines(begun: bytes, file: BinaryIO) -> Iterator[Item]:
 
 def _line_by_line(begun: bytes, file: BinaryIO) -> Iterator[bytes]:
     """Lines with their ends, each cut at the bound."""
-    held = begun
-    while held:
+    unread = begun
+    while unread:
         start = 0
-        while (end := held.find(b"\n", start)) >= 0:
-            yield held[start : end + 1]
+        while (end := unread.find(b"\n", start)) >= 0:
+            yield unread[start : end + 1]
             start = end + 1
-        held = held[start:]
+        unread = unread[start:]
         piece = file.read(_PIECE)
         if not piece:
-            if held:
-                yield held
+            if unread:
+                yield unread
             return
-        if len(held) < MAX_ITEM_BYTES:
-            held += piece
+        if len(unread) < MAX_ITEM_BYTES:
+            unread += piece
         elif (end := piece.find(b"\n")) >= 0:
-            yield held[:MAX_ITEM_BYTES]
-            held = piece[end + 1 :]
+            yield unread[:MAX_ITEM_BYTES]
+            unread = piece[end + 1 :]
 
 
 def _array(begun: bytes, file: BinaryIO) -> Iterator[Item]:
@@ -205,7 +205,7 @@ def _array(begun: bytes, file: BinaryIO) -> Iterator[Item]:
     decoder = json.JSONDecoder()
     text = _FileText(begun, file)
     number = 0
-    text.at = text.held.index("[") + 1
+    text.at = text.unread.index("[") + 1
     while True:
         mark = text.skip()
         if mark == "]":
@@ -222,13 +222,13 @@ def _array(begun: bytes, file: BinaryIO) -> Iterator[Item]:
         number += 1
         while True:
             try:
-                value, end = decoder.raw_decode(text.held, text.at)
-                if end < len(text.held) or isinstance(value, dict):
+                value, end = decoder.raw_decode(text.unread, text.at)
+                if end < len(text.unread) or isinstance(value, dict):
                     break
                 error: Exception = ValueError("it ends within the array")
             except UNREADABLE as failed:
                 error = failed
-            if len(text.held) - text.at >= MAX_ITEM_BYTES or not text.more(max(_PIECE, len(text.held) - text.at)):
+            if len(text.unread) - text.at >= MAX_ITEM_BYTES or not text.more(max(_PIECE, len(text.unread) - text.at)):
                 yield f"item {number}", ValueError(f"{error}; nothing behind it was read")
                 return
         text.at = end
@@ -242,27 +242,27 @@ class _FileText:
     def __init__(self, begun: bytes, file: BinaryIO) -> None:
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._file = file
-        self.held = self._utf8.decode(begun)
+        self.unread = self._utf8.decode(begun)
         self.at = 0
 
     def more(self, size: int) -> bool:
         """Reads on; whether there was something."""
         piece = self._file.read(size)
-        self.held += self._utf8.decode(piece, final=not piece)
+        self.unread += self._utf8.decode(piece, final=not piece)
         return bool(piece)
 
     def drop(self) -> None:
         """Forgets what is behind, now and then."""
         if self.at > _PIECE:
-            self.held, self.at = self.held[self.at :], 0
+            self.unread, self.at = self.unread[self.at :], 0
 
     def skip(self) -> str:
         """The next character that is no space, "" at the end of the file."""
         while True:
-            while self.at < len(self.held) and self.held[self.at].isspace():
+            while self.at < len(self.unread) and self.unread[self.at].isspace():
                 self.at += 1
-            if self.at < len(self.held):
-                return self.held[self.at]
+            if self.at < len(self.unread):
+                return self.unread[self.at]
             if not self.more(_PIECE):
                 return ""
 

@@ -89,7 +89,7 @@ async def ask(
     *,
     shorter: Callable[[], Messages] | None = None,
 ) -> T:
-    """What `read` makes of the model's answer. It is asked again after a failure that may pass, and told what is wrong
+    """What `read` makes of the model's answer. It is asked again after a failure that may pass, with what is wrong
     with an answer of which `read` raises ValueError.
 
     Args:

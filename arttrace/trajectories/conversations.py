@@ -79,9 +79,9 @@ def branches(trajectory: Trajectory) -> list[Branch]:
                 targets.append(position)
         if targets:
             offered = next((tools[branch[at].id] for at in reversed(targets) if branch[at].id in tools), ())
-            told = branch[: targets[-1] + 1]
+            shown = branch[: targets[-1] + 1]
             wanted = set(targets)
-            found.append(Branch(leaf.agent_id, tuple(told), tuple(at in wanted for at in range(len(told))), offered))
+            found.append(Branch(leaf.agent_id, tuple(shown), tuple(at in wanted for at in range(len(shown))), offered))
     return found
 
 

@@ -259,7 +259,7 @@ def test_a_stream_that_outlives_its_run_goes_with_it(kept: bool, data: Path, cli
 def test_beyond_the_bound_the_run_held_longest_is_kept_whole(
     data: Path, client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampling, "MAX_HELD_BYTES", 100_000)
+    monkeypatch.setattr(sampling, "MAX_BUFFERED_BYTES", 100_000)
     arttrace.init(dir=data, sample=0)
 
     def short() -> None:

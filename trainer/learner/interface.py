@@ -78,7 +78,7 @@ class StepMetrics:
 
 
 Progress = Callable[[int], Callable[[int], None]]
-"""Asked at a step's beginning, with the number of tokens that it will compute; then told how many are done."""
+"""Asked at a step's beginning, with the number of tokens that it will compute; then called with how many are done."""
 
 
 class Learner(Protocol):

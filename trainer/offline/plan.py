@@ -19,7 +19,7 @@ from trainer.offline.render import TrainingExample, Unprovable, render, shared_c
 Method = Literal["sft", "dpo"]
 
 Rendered = Callable[[int], None]
-"""Told how many runs are rendered."""
+"""Called with the number of runs rendered so far."""
 
 Tell = Callable[[int, str], None]
 """Called with how many optimizer steps are done, with a note on the last."""

@@ -291,7 +291,7 @@ class Checkpoints:
             if folder == self.directory or not folder.is_dir() or not _NAME.fullmatch(folder.name):
                 continue
             other = Checkpoints(folder.parent, folder.name)
-            with contextlib.suppress(TrainingError):  # damaged, or pruned just now: who uses that policy is told
+            with contextlib.suppress(TrainingError):  # damaged, or pruned just now: who uses that policy gets the error
                 for first in other.all_steps()[:1]:
                     name, _, number = other.manifest(first).forked_from.rpartition("@")
                     if name == self.policy and number.isdecimal():

@@ -1,7 +1,7 @@
 """An execution: one flow of control, an asyncio task or a thread, as seen by the calls it made.
 
 It inherits the context of the flow that started it; the first call of another task or thread makes an execution of its
-own, with the inherited one as parent. So two undecorated sub-agents that run in parallel are told apart by fact.
+own, with the inherited one as parent. So two undecorated sub-agents that run in parallel are kept apart by fact.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _owner() -> Any:
 
 
 class Execution(msgspec.Struct, frozen=True, eq=False):
-    """One flow of control. The owner is held weakly: an id() would be reused."""
+    """One flow of control. The reference to its owner is weak: an id() would be reused."""
 
     id: str
     parent_id: str | None

@@ -363,7 +363,7 @@ def recorded_answer(
     It returns what `again` makes of the recorded result (by default, what the decorated function is annotated to
     return, from JSON values), raises what the tool raised (built-in exceptions alone are in a record), or raises
     ToolNotRecorded; a run that met one of these is no evidence about its agent, and marked so. Not `comparable` is a
-    call that no record answers, as its result cannot be told apart.
+    call that no record answers, as its result cannot be identified.
     """
     if scope is None or scope.kind != "tool" or scope.run.tools is None:
         return None

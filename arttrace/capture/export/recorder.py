@@ -22,7 +22,7 @@ from arttrace.capture.base.settings import MAX_SPOOL_BYTES, MAX_WAITING_BYTES, S
 from arttrace.capture.export import summary
 from arttrace.capture.export.destinations import Destinations
 from arttrace.capture.export.open_span import Opened
-from arttrace.capture.export.sampling import Holder
+from arttrace.capture.export.sampling import RunBuffer
 from arttrace.capture.export.span_rows import span_row
 from arttrace.capture.export.spool import SpoolWriter
 from arttrace.capture.export.turns import GATHER_S, PAUSE_S, Turns
@@ -72,7 +72,7 @@ class Recorder:
         self.destinations = Destinations(settings)
         self._resource: dict[str, Any] = {**resource_attributes(os.environ), semconv.SERVICE_NAME: settings.project}
         self._start_worker_state()
-        self._holder = Holder(self.submit, lambda payload: self._turn.append(payload))
+        self._buffer = RunBuffer(self.submit, lambda payload: self._turn.append(payload))
 
     @property
     def recorded(self) -> int:
@@ -99,7 +99,7 @@ class Recorder:
         finally:
             if getattr(what, "is_root", False):
                 run_id = attributes.get(semconv.TRAJECTORY_ID, "")
-                self._holder.root_ended(run_id, failed=failure is not None or not is_whole)
+                self._buffer.root_ended(run_id, failed=failure is not None or not is_whole)
 
     def submit(self, job: Job, weight: int = 0) -> None:
         """Run a job in the background, after those submitted before.
@@ -142,7 +142,7 @@ class Recorder:
         counted."""
         try:
             payload = encode_record(record)
-            if not self._holder.takes(record, payload):
+            if not self._buffer.takes(record, payload):
                 self._turn.append(payload)
         except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
             self._spool.refuse(error)
@@ -164,7 +164,7 @@ class Recorder:
             refused=self.refused,
             delivered=self.destinations.delivered,
             rejected=self.destinations.rejected,
-            left_out=self._holder.left_out,
+            left_out=self._buffer.left_out,
         )
 
     def hand_over(self, timeout_s: float | None = None) -> bool:
@@ -372,7 +372,7 @@ class Recorder:
         self._start_worker_state()
         self._not_queued = 0
         self._spool.after_fork_in_child()
-        self._holder.forget()
+        self._buffer.forget()
         self.destinations.after_fork_in_child()
 
 

@@ -1,13 +1,13 @@
 """Sampling: which runs are stored, by a rate or a rule of the user's, always with those that failed or were rewarded.
 
 The decision is made when a run begins, by its id alone where the rate is a number: processes that know the same id
-decide alike. What a run that is not sampled records is held in memory until its root ends, and then dropped as a whole,
-unless it is kept before, for an error or a reward. Who decides first has decided; every recorder settles its own part
-in its own thread.
+decide alike. What a run that is not sampled records is buffered in memory until its root ends, and then dropped as a
+whole, unless it is kept before, for an error or a reward. Who decides first has decided; every recorder settles its own
+part in its own thread.
 
-A run that another process records a part of cannot be held: that part is written there before anybody knows how the run
-ends. All of it is written at once then, and when its root ends well a span says that it was left out: the store shows
-nothing of such a run, unless some process has rewarded it (store/rows/left_out.py).
+A run that another process records a part of cannot be buffered: that part is written there before anybody knows how the
+run ends. All of it is written at once then, and when its root ends well a span says that it was left out: the store
+shows nothing of such a run, unless some process has rewarded it (store/rows/left_out.py).
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from arttrace.records.record import Record, encode_record
 from arttrace.records.span import SpanRow
 from arttrace.system.paths import DataDir
 
-MAX_HELD_BYTES = 64 << 20
-"""Runs that are not sampled hold no more than this; beyond it those that have been held longest are kept."""
+MAX_BUFFERED_BYTES = 64 << 20
+"""What runs that are not sampled may buffer in all; beyond it those that have been buffered longest are stored."""
 _REMEMBERED = 100_000
 
 _deciding = Guard("deciding whether a run is sampled")
 _warned = False
 
 
-class _HeldRun:
+class _BufferedRun:
     """A run that is not sampled and not decided on, as long as it has no verdict."""
 
     __slots__ = ("id", "parts", "verdicts")
 
     def __init__(self, trajectory_id: str) -> None:
         self.id = trajectory_id
-        self.parts: dict[Holder, list[tuple[bytes, bool]]] = {}
+        self.parts: dict[RunBuffer, list[tuple[bytes, bool]]] = {}
         self.verdicts: list[bool] = []  # whether it is kept: the first counts, and appending is atomic
 
 
 # No locks: a finalizer may give a reward, or end a run, on a thread that is in here.
-_held: dict[str, _HeldRun] = {}
+_buffered: dict[str, _BufferedRun] = {}
 _left_out: dict[str, None] = {}
 _joined: dict[str, int] = {}
 """Runs that are not sampled and yet written, as other processes record parts of them; and the model calls of this one
@@ -62,11 +62,11 @@ _set: set[str] = set()
 def begin(
     trajectory_id: str, name: str, sample: Sample, *, tags: Sequence[str], metadata: Mapping[str, msgspec.Raw]
 ) -> None:
-    """A trajectory begins; what it records is held if it is not sampled. One that cannot be decided on is stored.
+    """A trajectory begins; what it records is buffered if it is not sampled. One that cannot be decided on is stored.
 
     Both are stored where another root of its id has not ended: whichever ended first would decide for the other.
     """
-    if sample == 1 and not (_held or _joined or _left_out):
+    if sample == 1 and not (_buffered or _joined or _left_out):
         return
     sampled = True
     with _deciding:
@@ -76,40 +76,40 @@ def begin(
             rate = sample(BeginningRun(trajectory_id, name, tuple(tags), decoded))
         sampled = is_sampled(trajectory_id, as_rate(rate))
     with _deciding:
-        if trajectory_id in _held or trajectory_id in _joined:
+        if trajectory_id in _buffered or trajectory_id in _joined:
             sampled = True
             keep(trajectory_id)
         _left_out.pop(trajectory_id, None)  # an earlier one of this id
         if not sampled:
-            _held[trajectory_id] = _HeldRun(trajectory_id)
+            _buffered[trajectory_id] = _BufferedRun(trajectory_id)
 
 
 def before_fork(current: Callable[[], str | None]) -> None:
     """This process forks: the child may go on with the run that `current` returns the id of, and would store its
     part."""
     with _deciding:
-        trajectory_id = current() if _held else None
+        trajectory_id = current() if _buffered else None
         if trajectory_id is not None:
             join(trajectory_id)
 
 
 def keep(trajectory_id: str) -> None:
-    """Store the run, if it is held, and all that it records from now on."""
+    """Store the run, if it is buffered, and all that it records from now on."""
     _joined.pop(trajectory_id, None)
     _decide(trajectory_id, True)
 
 
 def join(trajectory_id: str) -> None:
-    """Another process records a part of the run: if it is held, write it now, and say at its end that it was left
+    """Another process records a part of the run: if it is buffered, write it now, and say at its end that it was left
     out."""
-    if trajectory_id in _held:
+    if trajectory_id in _buffered:
         _joined[trajectory_id] = 0
         _decide(trajectory_id, True)
 
 
 def mark_for(trajectory_id: str, data: DataDir) -> str | None:
     """The file that a child process is to make before it records its part of the run; None where the run is stored."""
-    if trajectory_id not in _held:
+    if trajectory_id not in _buffered:
         return None
     directory = data.root.absolute() / "joined"
     try:
@@ -121,7 +121,7 @@ def mark_for(trajectory_id: str, data: DataDir) -> str | None:
 
 
 def set_mark(path: str) -> None:
-    """This process records a part of the run that another one holds: it is to be written.
+    """This process records a part of the run that another one buffers: it is to be written.
 
     Where that cannot be said, or the run has ended, the part is stored without its root: incomplete.
     """
@@ -161,28 +161,28 @@ def warn_left_out(trajectory_id: str) -> None:
         )
 
 
-def _decide(trajectory_id: str, kept: bool, here: Holder | None = None) -> bool:
-    """Decide on a held run, for who is first; whether that was the one who asks."""
-    held = _held.get(trajectory_id)
-    if held is None:
+def _decide(trajectory_id: str, kept: bool, here: RunBuffer | None = None) -> bool:
+    """Decide on a buffered run, for who is first; whether that was the one who asks."""
+    run = _buffered.get(trajectory_id)
+    if run is None:
         return False
-    held.verdicts.append(kept)
-    kept = held.verdicts[0]
+    run.verdicts.append(kept)
+    kept = run.verdicts[0]
     if not kept:
         _left_out[trajectory_id] = None
         if len(_left_out) > _REMEMBERED:
             _left_out.pop(next(iter(_left_out)), None)
-    first = _held.pop(trajectory_id, None) is not None
-    for holder in list(held.parts):
-        if holder is here:
-            holder.settle(held)
+    first = _buffered.pop(trajectory_id, None) is not None
+    for buffer in list(run.parts):
+        if buffer is here:
+            buffer.settle(run)
         else:
-            holder.settle_later(held)
+            buffer.settle_later(run)
     return first and not kept
 
 
-class Holder:
-    """One recorder's part of the runs that are held. Its methods are for that recorder's background thread."""
+class RunBuffer:
+    """One recorder's part of the runs that are buffered. Its methods are for that recorder's background thread."""
 
     def __init__(self, submit: Callable[[Callable[[], None]], None], write: Callable[[bytes], None]) -> None:
         self._submit = submit
@@ -192,8 +192,8 @@ class Holder:
         """Runs that were dropped."""
 
     def takes(self, record: Record, payload: bytes) -> bool:
-        """Whether the record is not to be written now: its run is held, or was left out."""
-        if not (_held or _left_out or _joined):
+        """Whether the record is not to be written now: its run is buffered, or was left out."""
+        if not (_buffered or _left_out or _joined):
             return False
         if isinstance(record, SpanRow):
             trajectory_id = record.attributes.get(semconv.TRAJECTORY_ID)
@@ -201,24 +201,24 @@ class Holder:
             trajectory_id = getattr(record, "trajectory_id", None)
         if not isinstance(trajectory_id, str):
             return False
-        held = _held.get(trajectory_id)
-        if held is None:
+        run = _buffered.get(trajectory_id)
+        if run is None:
             if trajectory_id in _joined:
                 _joined[trajectory_id] += summary.is_call(record)
             if trajectory_id not in _left_out:
                 return False
             summary.dropped(calls=summary.is_call(record))
             return True
-        held.parts.setdefault(self, []).append((payload, summary.is_call(record)))
+        run.parts.setdefault(self, []).append((payload, summary.is_call(record)))
         self._bytes += len(payload)
-        if held.verdicts:  # decided meanwhile, perhaps before this part was there to be settled
-            self.settle(held)
-        if self._bytes > MAX_HELD_BYTES:
+        if run.verdicts:  # decided meanwhile, perhaps before this part was there to be settled
+            self.settle(run)
+        if self._bytes > MAX_BUFFERED_BYTES:
             self._make_room()
         return True
 
     def root_ended(self, trajectory_id: str, *, failed: bool) -> None:
-        """The root of a run has been recorded: one that is still held is decided on."""
+        """The root of a run has been recorded: one that is still buffered is decided on."""
         if _was_marked(trajectory_id):
             join(trajectory_id)
         left_out = _decide(trajectory_id, failed, self)
@@ -231,31 +231,31 @@ class Holder:
             self.left_out += 1
             summary.dropped(runs=1)
 
-    def settle(self, held: _HeldRun) -> None:
+    def settle(self, run: _BufferedRun) -> None:
         """Write or drop this part of a run that was decided on."""
-        part = held.parts.pop(self, [])
+        part = run.parts.pop(self, [])
         self._bytes -= sum(len(payload) for payload, _ in part)
-        if held.verdicts[0]:
+        if run.verdicts[0]:
             for payload, is_call in part:
                 self._write(payload)
-                if is_call and held.id in _joined:
-                    _joined[held.id] += 1
+                if is_call and run.id in _joined:
+                    _joined[run.id] += 1
         else:
             summary.dropped(calls=sum(is_call for _, is_call in part))
 
-    def settle_later(self, held: _HeldRun) -> None:
+    def settle_later(self, run: _BufferedRun) -> None:
         """The same from any thread."""
-        self._submit(lambda: self.settle(held))
+        self._submit(lambda: self.settle(run))
 
     def forget(self) -> None:
-        """In a forked child: what is held is the parent's."""
+        """In a forked child: what is buffered is the parent's."""
         self._bytes = self.left_out = 0
 
     def _make_room(self) -> None:
-        for trajectory_id, held in list(_held.items()):
-            if self._bytes <= MAX_HELD_BYTES:
+        for trajectory_id, run in list(_buffered.items()):
+            if self._bytes <= MAX_BUFFERED_BYTES:
                 return
-            if self in held.parts:
+            if self in run.parts:
                 _decide(trajectory_id, True, self)
 
 
@@ -273,7 +273,7 @@ def left_out_span(trajectory_id: str) -> SpanRow:
 
 
 def _after_fork_in_child() -> None:
-    _held.clear()
+    _buffered.clear()
     _joined.clear()
     _marks.clear()
 

@@ -1,4 +1,5 @@
-"""When the recorder's worker gathers, writes and gives up the interpreter. Decides by times that it is told: no clock.
+"""When the recorder's worker gathers, writes and gives up the interpreter. A function of the times it is
+called with: no clock.
 
 Two threads that take turns at the interpreter cost each other more than decoding does. So what ends within a tenth of a
 second (half of what a call may need to survive a kill) is worked off together, in turns too short to be felt. In a

@@ -56,7 +56,7 @@ def command(
             _show(store, id, agent, tokens, wide, raw, as_json)
         return
     with watched_store(data) as store:
-        events = Events(store, None, run=store.trajectory(id).id)  # before it is shown: what comes meanwhile is told
+        events = Events(store, None, run=store.trajectory(id).id)  # before it is shown: later events count
         if has_not_ended(_show(store, id, agent, False, False, False, False)):
             print_events(events, False, names=lambda run: run[:8], ends=lambda one: one.kind == "run" and one.ended)
 

@@ -10,7 +10,7 @@ EVERY_S = 5.0
 
 class Progress:
     """Tells `say` of `unit`s done out of `total`: at most once in `every_s` seconds, and of the last one; without
-    `tells_short`, of the last one only where something was told before."""
+    `tells_short`, of the last one only where something was printed before."""
 
     def __init__(
         self,

@@ -155,18 +155,18 @@ def _replies(output: dict[str, Any]) -> Iterator[Any]:
     generations = output.get("generations")
     if isinstance(generations, list):
         for one in generations[0] if generations and isinstance(generations[0], list) else generations:
-            held = _object(one)
-            if isinstance(held.get("message"), dict):
-                reason = _object(held.get("generation_info")).get("finish_reason")
-                for message in _messages([held["message"]]):
+            answer = _object(one)
+            if isinstance(answer.get("message"), dict):
+                reason = _object(answer.get("generation_info")).get("finish_reason")
+                for message in _messages([answer["message"]]):
                     yield {"finish_reason": reason, **message}
-            elif isinstance(held.get("text"), str):
-                yield {"content": held["text"]}
+            elif isinstance(answer.get("text"), str):
+                yield {"content": answer["text"]}
     elif isinstance(output.get("choices"), list):
         for choice in output["choices"]:
-            held = _object(choice)
-            if isinstance(held.get("message"), dict):
-                yield {**held["message"], "finish_reason": held.get("finish_reason")}
+            answer = _object(choice)
+            if isinstance(answer.get("message"), dict):
+                yield {**answer["message"], "finish_reason": answer.get("finish_reason")}
     elif isinstance(output.get("messages"), list):
         yield from _messages(output["messages"][-1:])
     elif isinstance(output.get("message"), dict):
@@ -192,27 +192,27 @@ def _messages(messages: Sequence[Any]) -> Iterator[dict[str, Any]]:
             kind = str(given["id"][-1]).lower().removesuffix("chunk").removesuffix("message") or kind
         role = message.get("role") or _ROLES.get(kind, kind)
         rest = _object(message.get("additional_kwargs"))
-        told: dict[str, Any] = {"role": role, "content": message.get("content")}
-        if isinstance(told["content"], list):
-            spread = list(chat_messages(str(role), told["content"]))
+        chat: dict[str, Any] = {"role": role, "content": message.get("content")}
+        if isinstance(chat["content"], list):
+            spread = list(chat_messages(str(role), chat["content"]))
             if len(spread) > 1 or (spread and "tool_calls" in spread[0] and not message.get("tool_calls")):
                 yield from spread
                 continue
             if spread:
-                told.update({name: value for name, value in spread[0].items() if name != "tool_calls"})
+                chat.update({name: value for name, value in spread[0].items() if name != "tool_calls"})
         for name in ("tool_call_id", "name"):
             if message.get(name):
-                told[name] = message[name]
+                chat[name] = message[name]
         reasoning = message.get("reasoning_content") or rest.get("reasoning_content")
         if reasoning:
-            told["reasoning_content"] = reasoning
+            chat["reasoning_content"] = reasoning
         calls = rest.get("tool_calls") or message.get("tool_calls")
         if isinstance(calls, list) and calls:
-            told["tool_calls"] = [_tool_call(call) for call in calls]
+            chat["tool_calls"] = [_tool_call(call) for call in calls]
         reason = _object(message.get("response_metadata")).get("finish_reason")
         if reason:
-            told["finish_reason"] = reason
-        yield told
+            chat["finish_reason"] = reason
+        yield chat
 
 
 def _tool_call(call: Any) -> Any:

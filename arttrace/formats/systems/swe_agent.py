@@ -33,15 +33,15 @@ def recognises(item: dict[str, Any]) -> bool:
 
 def records(item: dict[str, Any], source: str) -> Iterator[Record]:
     """One run."""
-    told = item["messages"] if "history" not in item else item["history"]
+    history = item["messages"] if "history" not in item else item["history"]
     info = item["info"] if isinstance(item.get("info"), dict) else {}
     task = item.get("instance_id") or item.get("environment")
-    run = ImportedRun(source, [task, told], name="swe-agent")
+    run = ImportedRun(source, [task, history], name="swe-agent")
     config = info.get("config")
     model = config.get("model") if isinstance(config, dict) else None
     name = (model.get("model_name") if isinstance(model, dict) else None) or info.get("model_name")
     messages: list[dict[str, Any]] = []
-    for at, one in enumerate(told):
+    for at, one in enumerate(history):
         if not isinstance(one, dict) or not isinstance(one.get("role"), str):
             raise ValueError(f"entry {at + 1} of the history is no message")
         if one["role"] == "exit":  # mini-swe-agent's word to itself

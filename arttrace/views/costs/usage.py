@@ -39,9 +39,9 @@ _USAGES = f"""SELECT {{name}}, coalesce(c.model, ''), c.policy_version,
         coalesce({of_document(semconv.SERVER_ADDRESS, of="c.")}, ''), {_TIER}, count(*),
         coalesce(sum(c.input_tokens), 0)::BIGINT, coalesce(sum(TRY_CAST({_first(_CACHED)} AS BIGINT)), 0)::BIGINT,
         coalesce(sum(TRY_CAST({_first(_WRITTEN)} AS BIGINT)), 0)::BIGINT, coalesce(sum(c.output_tokens), 0)::BIGINT,
-        coalesce(c.input_tokens, c.output_tokens) IS NOT NULL AS told
+        coalesce(c.input_tokens, c.output_tokens) IS NOT NULL AS reported
     FROM (SELECT *, coalesce(input_tokens, output_tokens) AS used FROM {{source}}) c {{join}}
-    WHERE {_IS_CALL} AND {{which}} GROUP BY 1, 2, 3, 4, 5, 6, told"""  # noqa: S608
+    WHERE {_IS_CALL} AND {{which}} GROUP BY 1, 2, 3, 4, 5, 6, reported"""  # noqa: S608
 _BY: Final = {
     "entry": ("t.entry", "JOIN trajectories t ON t.id = c.trajectory_id", "t.started >= {since}"),
     "agent": (
@@ -60,7 +60,7 @@ _OF_A_RUN: Final = f"""(SELECT * FROM span_records s WHERE (trajectory_id = {{id
 
 class Cost(msgspec.Struct, frozen=True):
     """What calls cost in US dollars: `usd` of those whose price is known, None where of none is. `unpriced_calls` are
-    the others; `unpriced_models` names their models, with "" for calls whose tokens nobody told."""
+    the others; `unpriced_models` names their models, with "" for calls whose tokens nobody reported."""
 
     usd: float | None = None
     unpriced_calls: int = 0
@@ -104,11 +104,11 @@ def _quoted(text: str) -> str:
 def _cost(rows: Iterable[tuple[Any, ...]], prices: Prices) -> Cost:
     known: list[float] = []
     unpriced: dict[str, int] = {}
-    for _, *fields, told in rows:
+    for _, *fields, reported in rows:
         usage = Usage(*fields)
-        cost = prices.cost(usage) if told else None
+        cost = prices.cost(usage) if reported else None
         if cost is None:
-            name = (usage.policy_version or usage.model) if told else ""
+            name = (usage.policy_version or usage.model) if reported else ""
             unpriced[name] = unpriced.get(name, 0) + usage.calls
         else:
             known.append(cost)

@@ -16,7 +16,7 @@ def scenario(number: int) -> str:
 
 
 async def rollout(model: art.TrainableModel, item: str) -> art.Trajectory:
-    """One question. LangChain's own client is captured as it is; here it is only told where the policy is."""
+    """One question. LangChain's own client is captured as it is; here only its address is the policy's."""
     where = model.openai_client()
     graph = clerk(model=model.inference_name, base_url=str(where.base_url), api_key=where.api_key, max_tokens=48)
     said = await answer(graph, f"How many of {item} are there?")
@@ -29,12 +29,12 @@ _DRAWS = random.Random("langgraph stand-in")
 
 
 def stand_in(request: dict) -> dict:
-    """A model that asks one place, or both, and adds up what it was told."""
+    """A model that asks one place, or both, and adds up the answers."""
     messages = request["messages"]
     item = re.search(r"of (\w+) are", next(one["content"] for one in messages if one["role"] == "user"))
-    told = [int(re.findall(r"\d+", one["content"])[0]) for one in messages if one["role"] == "tool"]
-    if told:
-        return {"role": "assistant", "content": str(sum(told))}
+    answers = [int(re.findall(r"\d+", one["content"])[0]) for one in messages if one["role"] == "tool"]
+    if answers:
+        return {"role": "assistant", "content": str(sum(answers))}
     places = ["north", "south"] if _DRAWS.random() < 0.5 else [_DRAWS.choice(["north", "south"])]
     arguments = json.dumps({"item": item[1] if item else ""})
     calls = [

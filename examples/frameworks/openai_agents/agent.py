@@ -48,7 +48,7 @@ def front_desk(client: AsyncOpenAI, model: str) -> Agent:
 
 
 async def answer(desk: Agent, request: str) -> tuple[str, str]:
-    """What the customer is told, and by which agent; "" where they came to no end, or called what is not there."""
+    """The answer and the agent that made it; "" where they came to no end, or called what is not there."""
     try:
         result = await Runner.run(desk, request, max_turns=6)
     except (MaxTurnsExceeded, ModelBehaviorError):

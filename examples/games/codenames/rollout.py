@@ -16,7 +16,7 @@ def scenario(number: int) -> Table:
 
 
 async def rollout(model: art.TrainableModel, table: Table) -> art.Trajectory:
-    """One game of the team. The agents are told apart by name; their one reward is the team's."""
+    """One game of the team. The agents differ by name; their one reward is the team's."""
     give_clue, guess_words = team(model.openai_client(), model.inference_name)
     giver, guesser = arttrace.agent(name="giver")(give_clue), arttrace.agent(name="guesser")(guess_words)
     end = await play_game(table, giver, guesser)

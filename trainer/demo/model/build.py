@@ -69,7 +69,7 @@ def build_base_model(
 ) -> BuiltModel:
     """Train the model and save it, with its tokenizer, as the Hugging Face directory `path`.
 
-    `steps` says how long, for demonstrations in which what is certain and what is chance cannot be told apart, as
+    `steps` says how long, for demonstrations in which what is certain and what is chance cannot be distinguished, as
     hardly any context comes up twice. The same demonstrations, in any order, and the same seed give the same model on
     the same machine. `path` appears as a whole or not at all. Raises TrainingError when there are no demonstrations or
     their form is not learned.

@@ -80,7 +80,7 @@ def _encoded(request: dict[str, Any]) -> bytes:
 
 
 def _conversation(request: dict[str, Any]) -> dict[str, Any]:
-    """What both have: messages, tools, and what the chat template is told."""
+    """What both have: messages, tools, and the arguments of the chat template."""
     messages = request.get("messages")
     chat = chat_messages(request.get("system"), _served(messages))
     if not chat or not messages:

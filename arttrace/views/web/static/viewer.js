@@ -14,8 +14,8 @@
 
   // --- requests that failed: what the page that came back says ------------------------------------------------------
   function reason(status, text) {
-    const told = new DOMParser().parseFromString(text, "text/html").querySelectorAll(".notice-page p:not(:last-child)");
-    const words = [...told].map((one) => one.textContent.trim()).filter(Boolean).join(" ");
+    const notice = new DOMParser().parseFromString(text, "text/html").querySelectorAll(".notice-page p:not(:last-child)");
+    const words = [...notice].map((one) => one.textContent.trim()).filter(Boolean).join(" ");
     if (status === 401) return "log in again.";
     return words || `the viewer answered with status ${status}.`;
   }

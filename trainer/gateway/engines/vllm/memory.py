@@ -13,7 +13,7 @@ from trainer.learner.machine.needs import LearnerNeeds
 
 _GIB = 1 << 30
 _MOST = 0.9
-"""What vLLM takes when it is not told."""
+"""What vLLM takes by default."""
 _LEAST_TOKENS, _MOST_TOKENS = 8192, 65_536
 """Tokens of the micro-batch that the learner must have room for, and for which it can use more."""
 _LEARNER_CONTEXT = 3 * _GIB // 2
