@@ -36,11 +36,11 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(rewards, "_warned", False)
     monkeypatch.setattr(sampling, "_warned", False)
     sampling._left_out.clear()
-    sampling._held.clear()  # of programs that other tests made fail at their end
+    sampling._buffered.clear()  # of programs that other tests made fail at their end
     yield tmp_path / "data"
     arttrace.flush()
     lifecycle.configure(Settings(DataDir(tmp_path / "after")), renew=True)
-    assert not sampling._held
+    assert not sampling._buffered
 
 
 @pytest.fixture
