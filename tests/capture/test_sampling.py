@@ -278,7 +278,7 @@ def test_beyond_the_bound_the_run_held_longest_is_kept_whole(
         for _ in range(6):
             ask(client, "x" * 20_000)
         arttrace.flush()
-        assert lifecycle.recorder()._holder._bytes == 0
+        assert lifecycle.recorder()._buffer._bytes == 0
         assert finished_spans(data)
         ask(client)
     runs = stored(data)
