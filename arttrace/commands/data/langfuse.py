@@ -87,6 +87,9 @@ def _show_pushed(pushed: Pushed, connection: Connection) -> None:
         f"{_count(pushed.runs, 'run')} ({_count(pushed.spans, 'span')}) and {_count(pushed.scores, 'score')} sent to "
         f"{connection.url}" + (f"; {pushed.known} of the runs were there" if pushed.known else "")
     )
+    if pushed.unreadable:
+        lines = _count(pushed.unreadable, "line")
+        click.secho(f"  {lines} of what was sent before cannot be read: its runs are sent again", fg="yellow", err=True)
     if pushed.url:
         click.echo(pushed.url)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from arttrace.formats.files.known_ids import KnownIds
 from arttrace.formats.sdks.langfuse.api import EXPANDED, FIELDS, NotNumeric, observation, reward
 from arttrace.records.record import Record
 from arttrace.store import AnyStore
@@ -127,13 +128,14 @@ def _observations(
         for items, cursor in _pages(client, OBSERVATIONS, {**asked, **wanted}, at.cursor):
             yield items, msgspec.structs.replace(at, cursor=cursor)
         return
-    seen: set[str] = set()
+    seen = KnownIds()
     narrow = {"fields": "core", "limit": str(_TRACES_OF_PAGE), **wanted}
     before = at.cursor
     for found, cursor in _pages(client, OBSERVATIONS, narrow, at.cursor):
         traces = list(dict.fromkeys(id for item in found if isinstance(id := item.get("traceId"), str)))
-        new = [id for id in traces if id not in seen]
-        seen.update(new)
+        new = [id for id in traces if seen.get(id.encode()) is None]
+        for id in new:
+            seen.keep(id.encode(), 1)
         for start in range(0, len(new), _TRACES_AT_ONCE):
             one = _condition("stringOptions", "traceId", "any of", new[start : start + _TRACES_AT_ONCE])
             whole = {**asked, "filter": msgspec.json.encode([one]).decode()}

@@ -32,7 +32,8 @@ _KEPT_REASONS = 5
 
 class Pushed(msgspec.Struct):
     """What a push did: runs and spans sent, scores sent, runs that Langfuse had, spans and scores that it refused;
-    `run` is the only one that was asked for; `url` is where a person sees them."""
+    `unreadable` lines of what was known to be sent, whose runs were sent again; `run` is the only one that was asked
+    for; `url` is where a person sees them."""
 
     runs: int = 0
     spans: int = 0
@@ -41,6 +42,7 @@ class Pushed(msgspec.Struct):
     refused_spans: int = 0
     refused_scores: int = 0
     reasons: list[str] = []
+    unreadable: int = 0
     run: str = ""
     url: str = ""
 
@@ -63,7 +65,7 @@ def push(
     """Send the runs that are `wanted` (None: all), and with them their rewards as scores. `progress` is called with how
     many of how many runs are done. Raises LangfuseError when Langfuse refuses everything or is away for long; what was
     sent by then is known, and not sent again by the next push."""
-    pushed = Pushed()
+    pushed = Pushed(unreadable=known.unreadable)
     with RunIndex(store, wanted or RunFilter()) as runs:
         runs.number_groups()
         done = 0

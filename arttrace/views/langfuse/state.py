@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -31,16 +31,18 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class SentRuns:
-    """The runs that one project has, by id. Lines are appended; the last one of a run counts. They are looked up in a
-    temporary table on disk, so that memory does not grow with their number."""
+    """The runs that one project has, by id. Lines are appended; the last one of a run counts, and `unreadable` counts
+    those that are damaged or were cut off: their runs are not known. They are looked up in a temporary table on disk,
+    so that memory does not grow with their number."""
 
     def __init__(self, data: DataDir, connection: Connection) -> None:
         self._path = _file(data, f"sent-{connection.id}.jsonl")
         self._table = sqlite3.connect("")  # a temporary file, which goes with the connection
         self._table.execute("PRAGMA journal_mode = OFF")
         self._table.execute("CREATE TABLE sent (id TEXT PRIMARY KEY, spans TEXT, scores TEXT, page TEXT) WITHOUT ROWID")
+        self.unreadable = 0
         with contextlib.suppress(FileNotFoundError), self._path.open("rb") as lines:
-            self._keep(_decoded(lines))
+            self._keep(_decoded(lines, self._not_read))
 
     def get(self, id: str) -> Sent | None:
         """What is known of a run."""
@@ -60,16 +62,25 @@ class SentRuns:
             os.fsync(file.fileno())
         self._keep(runs)
 
+    def _not_read(self) -> None:
+        self.unreadable += 1
+
     def _keep(self, runs: Iterable[Sent]) -> None:
         rows = ((one.id, one.spans, one.scores, one.page) for one in runs)
         self._table.executemany("INSERT OR REPLACE INTO sent VALUES (?, ?, ?, ?)", rows)
 
 
-def _decoded(lines: Iterable[bytes]) -> Iterator[Sent]:
+def _decoded(lines: Iterable[bytes], not_read: Callable[[], None] = lambda: None) -> Iterator[Sent]:
+    """What lines say; `not_read` is called for each that says nothing, as the last one of a process that was killed."""
     decode = msgspec.json.Decoder(Sent).decode
     for line in lines:
-        with contextlib.suppress(msgspec.DecodeError):  # the last line of a process that was killed
-            yield decode(line)
+        try:
+            one = decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            if line.strip():
+                not_read()
+        else:
+            yield one
 
 
 class Project(msgspec.Struct, frozen=True):
@@ -95,20 +106,15 @@ class Project(msgspec.Struct, frozen=True):
 def links(data: DataDir, run: str) -> list[str]:
     """The pages on which Langfuse shows a run, one for each project that it was pushed to."""
     found = []
-    decode = msgspec.json.Decoder(Sent).decode
     for path in sorted((data.root / _DIRECTORY).glob("project-*.json")):
         try:
             project = msgspec.json.decode(path.read_bytes(), type=Project)
             with path.with_name(path.name.replace("project-", "sent-") + "l").open("rb") as lines:
-                last = None
-                for line in lines:
-                    if run.encode() in line:
-                        one = decode(line)
-                        last = one if one.id == run else last
+                told = [one for one in _decoded(line for line in lines if run.encode() in line) if one.id == run]
         except (OSError, msgspec.DecodeError):
             continue
-        if last is not None and last.page:
-            found.append(f"{project.traces}/{last.page}")
+        if told and told[-1].page:
+            found.append(f"{project.traces}/{told[-1].page}")
     return found
 
 

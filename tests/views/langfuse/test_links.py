@@ -39,6 +39,24 @@ def test_a_push_prints_the_page_and_show_has_it(tmp_path: Path) -> None:
         assert again["url"] == pages
 
 
+def test_a_damaged_line_costs_its_own_run_alone_and_is_counted(tmp_path: Path) -> None:
+    data = DataDir(tmp_path / "data")
+    with Store.open(data, create=True) as store:
+        store.append([*research_run("one", "s"), *research_run("two", "t")])
+    with langfuse_server() as server:
+        arttrace(server, data, "langfuse", "push")
+        pages = [links(data, run) for run in ("one", "two")]
+        assert all(len(page) == 1 for page in pages)
+        [file] = (data.root / "langfuse").glob("sent-*.jsonl")
+        kept = file.read_bytes()
+        file.write_bytes(b'{"id":"one","spans":7}\n{"id":"one","spa\n\xff{"id":"one"}\n' + kept + b'{"id":"one"')
+        assert [links(data, run) for run in ("one", "two")] == pages
+        said = arttrace(server, data, "langfuse", "push")
+        assert "4 lines of what was sent before cannot be read" in said.stderr
+        assert json.loads(arttrace(server, data, "langfuse", "push", "--json").stdout)["unreadable"] == 4
+        assert [links(data, run) for run in ("one", "two")] == pages
+
+
 def test_a_run_in_somebody_elses_trace_is_its_observation(tmp_path: Path) -> None:
     data = DataDir(tmp_path / "data")
     *below, root = research_run("one", "s")
