@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from arttrace.formats.known_ids import KnownIds
+from arttrace.formats.files.known_ids import KnownIds
 from arttrace.formats.sdks.openai_messages import answers, inputs, settings, text_of, tools
 from arttrace.records import semconv
 from arttrace.records.message import canonical_json

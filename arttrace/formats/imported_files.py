@@ -16,8 +16,9 @@ from typing import Any, BinaryIO
 import msgspec
 
 from arttrace.formats.conversations import Exchanges, conversation, messages_of
-from arttrace.formats.items import Item, ItemFile, Unreadable
-from arttrace.formats.known_ids import KnownIds
+from arttrace.formats.files.items import Item, ItemFile
+from arttrace.formats.files.known_ids import KnownIds
+from arttrace.formats.files.unpacked import Unreadable
 from arttrace.formats.otlp.check_protobuf import check_protobuf, check_protobuf_logs, one_by_one
 from arttrace.formats.otlp.decode_json import json_logs, json_spans
 from arttrace.formats.otlp.decode_protobuf import protobuf_spans

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
@@ -66,6 +66,37 @@ class _Brotli:
         return data
 
 
+class Unpacking:
+    """The gzip members, zstd frames or such streams of a body, one after the other, as their bytes come.
+
+    `new` makes a decompressor of one of them. Where there cannot be `several`, what follows the first is left out.
+    """
+
+    def __init__(self, new: Callable[[], Any], *, several: bool = True) -> None:
+        self._new, self._several = new, several
+        self._unpack: Any = None
+        self.members = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the last one came to its end."""
+        return self.members > 0 and self._unpack is None
+
+    def pieces(self, packed: bytes) -> Iterator[bytes]:
+        """What the next bytes hold. Raises what the decompressor raises."""
+        while packed and (self._several or not self.is_whole):
+            if self._unpack is None:
+                packed = packed.lstrip(b"\0") if self.members else packed  # padding, as gzip itself lets pass
+                if not packed:
+                    return
+                self._unpack = self._new()
+                self.members += 1
+            yield self._unpack.decompress(packed)
+            packed = b""
+            if self._unpack.eof:
+                packed, self._unpack = self._unpack.unused_data, None
+
+
 def undo_members(new: Callable[[], Any], body: bytes, bound: int, *, several: bool = True) -> tuple[bytes, bool]:
     """What the gzip members or zstd frames of a body hold, one after the other, and whether the last one is whole;
     where there cannot be `several`, what follows the first is left out.
@@ -74,28 +105,17 @@ def undo_members(new: Callable[[], Any], body: bytes, bound: int, *, several: bo
     the decompressor raises, and ValueError for more than MAX_MEMBERS.
     """
     out: list[bytes] = []
-    size = members = 0
-    unpack: Any = None
+    size = 0
+    unpacking = Unpacking(new, several=several)
     for start in range(0, len(body), _PIECE_BYTES):
-        piece = body[start : start + _PIECE_BYTES]
-        while piece:
-            if unpack is None:
-                piece = piece.lstrip(b"\0") if members else piece  # padding, as gzip itself lets pass
-                if not piece:
-                    break
-                unpack, members = new(), members + 1
-                if members > MAX_MEMBERS:
-                    raise ValueError(f"it has more than {MAX_MEMBERS} members")
-            out.append(unpack.decompress(piece))
-            size += len(out[-1])
+        for piece in unpacking.pieces(body[start : start + _PIECE_BYTES]):
+            out.append(piece)
+            size += len(piece)
             if size > bound:
                 return b"".join(out), False
-            piece = b""
-            if unpack.eof:
-                if not several:
-                    return b"".join(out), True
-                piece, unpack = unpack.unused_data, None
-    return b"".join(out), members > 0 and unpack is None
+            if unpacking.members > MAX_MEMBERS:
+                raise ValueError(f"it has more than {MAX_MEMBERS} members")
+    return b"".join(out), unpacking.is_whole
 
 
 def _decompressor(*modules: str) -> Any:

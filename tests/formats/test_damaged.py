@@ -8,14 +8,17 @@ import gzip
 import json
 import lzma
 import re
+import sys
 import zipfile
 from io import BytesIO
 from typing import Any
 
 import pytest
+import zstandard
 
+from arttrace.formats.files.items import ItemFile
+from arttrace.formats.files.unpacked import Unreadable, without_ending
 from arttrace.formats.imported_files import read_file
-from arttrace.formats.items import Unreadable
 
 BOM = b"\xef\xbb\xbf"
 
@@ -26,6 +29,7 @@ def row(number: int) -> bytes:
 
 
 ONE, TWO = row(1), row(2)
+FRAME = zstandard.compress(ONE + b"\n")
 PACKED = gzip.compress(ONE + b"\n" + TWO)
 COMPLETION: dict[str, Any] = {
     "id": "chatcmpl-1",
@@ -48,6 +52,12 @@ COMPLETION: dict[str, Any] = {
         gzip.compress(BOM + ONE + b"\r\n" + TWO),
         gzip.compress(ONE + b"\n") + gzip.compress(TWO),
         PACKED + bytes(512),
+        zstandard.compress(ONE + b"\n" + TWO),
+        zstandard.compress(ONE + b"\n") + zstandard.compress(TWO),
+        bz2.compress(ONE + b"\n" + TWO),
+        bz2.compress(ONE + b"\n") + bz2.compress(TWO),
+        lzma.compress(ONE + b"\n" + TWO),
+        lzma.compress(ONE + b"\n") + bytes(8) + lzma.compress(TWO),
     ],
 )
 def test_marks_and_ends_of_lines_and_packing_change_nothing(data: bytes) -> None:
@@ -64,6 +74,14 @@ def test_marks_and_ends_of_lines_and_packing_change_nothing(data: bytes) -> None
         (b"[" + ONE + b"]\n" + TWO, 1, "what stands behind item 1: .*was not read"),
         (gzip.compress(ONE + b"\n" + TWO)[:-6], 2, "the end of the file: it is no whole gzip file"),
         (PACKED + b"garbage", 2, "the end of the file: it is no whole gzip file"),
+        (
+            zstandard.compress(ONE + b"\n") + zstandard.compress(TWO)[:-3],
+            1,
+            "the end of the file: it is no whole zstd file",
+        ),
+        (zstandard.compress(ONE) + b"garbage", 1, "the end of the file: it is no whole zstd file"),
+        (bz2.compress(ONE) + b"garbage", 1, "the end of the file: it is no whole bzip2 file"),
+        (lzma.compress(ONE) + b"garbage", 1, "the end of the file: it is no whole xz file"),
         (ONE + b"\n" + bytes(40), 1, "line 2"),
         (ONE + b"\n\xff\xfe", 1, "line 2"),
         (b'{"object":"list","has_more":true,"data":[' + ONE + b"]}", 1, "one page of an answer that has more"),
@@ -94,9 +112,15 @@ def zipped() -> bytes:
         (gzip.compress(b""), "it is empty"),
         (b"[]", "it is empty"),
         (gzip.compress(ONE)[:12], "no whole gzip file"),
-        (bytes.fromhex("28b52ffd") + bytes(20), "zstd: unpack it first"),
-        (bz2.compress(ONE), "bzip2: unpack it first"),
-        (lzma.compress(ONE), "xz: unpack it first"),
+        (bytes.fromhex("28b52ffd") + bytes(20), "no whole zstd file"),
+        (zstandard.compress(gzip.compress(ONE)), "packed with gzip again"),
+        (zstandard.compress(b""), "it is empty"),
+        (zstandard.compress(ONE)[:10], "no whole zstd file"),
+        (bz2.compress(ONE)[:10], "no whole bzip2 file"),
+        (lzma.compress(ONE)[:20], "no whole xz file"),
+        (zstandard.compress(b"{}" + b" " * (65 << 20)), "over 1000 times its size.*use zstd -d first"),
+        (bz2.compress(b"{}" + b" " * (65 << 20)), "over 1000 times its size.*use bzip2 -d first"),
+        (lzma.compress(b"{}" + b" " * (65 << 20), preset=0), "over 1000 times its size.*use xz -d first"),
         (zipped(), "zip archive: unpack it first"),
         (ONE.decode().encode("utf-16"), "UTF-16"),
         (b"<!DOCTYPE html><title>Log in</title>", "a web page"),
@@ -108,6 +132,25 @@ def zipped() -> bytes:
 def test_a_file_of_which_nothing_can_be_read_is_refused_with_the_cause(data: bytes, said: str) -> None:
     with pytest.raises(Unreadable, match=said):
         read_file(data, "x")
+
+
+def test_a_packed_file_of_many_mebibytes_is_read_piece_by_piece_to_its_end() -> None:
+    rows = b"".join(row(number) + b"\n" for number in range(40_000))
+    mixed = [zstandard.compress(rows[: len(rows) // 2]), zstandard.compress(rows[len(rows) // 2 :])]
+    for packed in (b"".join(mixed), bz2.compress(rows, 1)):
+        items = ItemFile(BytesIO(packed), len(packed))
+        assert [item["task_id"] for _, item in items] == list(range(40_000))
+
+
+def test_without_zstandard_the_file_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(Unreadable, match=r"packed with zstd, and zstandard is not installed.*`zstd -d`"):
+        read_file(b"\x28\xb5\x2f\xfd" + bytes(20), "x")
+
+
+def test_conversations_of_a_packed_file_are_named_without_its_ending() -> None:
+    names = ["runs.jsonl", "runs.jsonl.gz", "runs.jsonl.zst", "runs.jsonl.bz2", "runs.jsonl.xz"]
+    assert {without_ending(name) for name in names} == {"runs.jsonl"}
 
 
 def test_stored_completions_without_what_was_asked_are_counted_beside_the_others() -> None:

@@ -10,8 +10,8 @@ import msgspec
 
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.progress import Progress
+from arttrace.formats.files.unpacked import Unreadable, without_ending
 from arttrace.formats.imported_files import Imported, read_records
-from arttrace.formats.items import Unreadable
 from arttrace.store import AnyStore, open_store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
@@ -24,7 +24,7 @@ from arttrace.views.terminal import unread_lines
 @json_option
 @store_option
 def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: DataDir) -> None:
-    """Take in FILES (JSON, JSON lines, Parquet; gzip is understood), each of any of these forms:
+    """Take in FILES (JSON, JSON lines, Parquet; packed with gzip, zstd, bzip2 or xz), each of any of these forms:
 
     \b
       OTLP traces: JSON, JSON lines or protobuf, of any OpenTelemetry SDK
@@ -52,7 +52,7 @@ def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: Data
 
 def _import(file: Path, name: str | None, store: AnyStore) -> Imported:
     found = Imported()
-    source = name or file.name.removesuffix(".gz").rpartition(".")[0] or file.name
+    source = name or without_ending(file.name).rpartition(".")[0] or file.name
     try:
         with file.open("rb") as opened:
             size = file.stat().st_size

@@ -1,18 +1,17 @@
-"""The items of a file: objects of JSON lines, of a JSON array or document, or rows of Parquet, gzip or not, each with
+"""The items of a file: objects of JSON lines, of a JSON array or document, or rows of Parquet, packed or not, each with
 its place. A file is read piece by piece: what is in memory is an item, or a document that is one.
 """
 
 from __future__ import annotations
 
 import codecs
-import gzip
 import io
 import itertools
 import json
-import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
+from arttrace.formats.files.unpacked import Unpacked, Unreadable, packing_of
 from arttrace.records.values.lenient_json import read_json, well_formed
 from arttrace.records.values.nesting import UNREADABLE
 
@@ -24,13 +23,9 @@ _TOO_LONG = f"it has over {MAX_ITEM_BYTES >> 20} MiB"
 _AT_ONCE = 16 << 20
 """Files up to this size are read whole."""
 _PIECE = 1 << 20
-_UNPACKED_BYTES, _UNPACKED_TIMES = 64 << 20, 200
 _ROWS_AT_ONCE = 64
 _UTF8_MARK = b"\xef\xbb\xbf"
 _NOT_READ = {
-    b"\x28\xb5\x2f\xfd": "it is packed with zstd: unpack it first (`zstd -d`)",
-    b"\xfd7zX": "it is packed with xz: unpack it first (`xz -d`)",
-    b"BZh": "it is packed with bzip2: unpack it first (`bzip2 -d`)",
     b"PK\x03\x04": "it is a zip archive: unpack it first (`unzip`)",
     b"\xff\xfe": "it is text in UTF-16: write it as UTF-8 first",
     b"\xfe\xff": "it is text in UTF-16: write it as UTF-8 first",
@@ -38,27 +33,24 @@ _NOT_READ = {
 """What files begin with that are not read as they are."""
 
 
-class Unreadable(ValueError):
-    """The file is of no form that is understood."""
-
-
 class ItemFile:
     """An open file of `size` bytes. `is_binary` tells that it holds neither JSON nor Parquet; `rest` has it whole.
-    Raises Unreadable for one that is empty, or packed in another way than with gzip."""
+    Raises Unreadable for one that is empty, or packed in a way that is not understood."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file
-        self._unpacked: _Unpacked | None = None
+        self._unpacked: Unpacked | None = None
         head = file.read(4)
         file.seek(0)
         self._is_parquet = head == b"PAR1"
-        if head[:2] == b"\x1f\x8b":
-            bound = max(_UNPACKED_BYTES, _UNPACKED_TIMES * size)
-            self._unpacked = _Unpacked(file, bound)
+        if packing := packing_of(head):
+            self._unpacked = Unpacked(file, packing, size)
             self._file = cast("BinaryIO", io.BufferedReader(self._unpacked, _PIECE))
         self._begun = b"" if self._is_parquet else self._file.read(_AT_ONCE).removeprefix(_UTF8_MARK)
         if not self._is_parquet and not self._begun.strip():
             raise Unreadable(self.cut or "it is empty")
+        if again := packing_of(self._begun):
+            raise Unreadable(f"what it unpacks to is packed with {again.name} again: unpack it first")
         for mark, said in _NOT_READ.items():
             if self._begun.startswith(mark):
                 raise Unreadable(said)
@@ -92,33 +84,6 @@ class ItemFile:
             yield from _array(self._begun, self._file)
         else:
             yield from _lines(self._begun, self._file)
-
-
-class _Unpacked(io.RawIOBase):
-    """What a gzip file holds, as far as it can be unpacked; `cut` says why it ends there where that is not its end.
-    Raises Unreadable where it unpacks to more than `bound`."""
-
-    def __init__(self, file: BinaryIO, bound: int) -> None:
-        self._file = gzip.GzipFile(fileobj=file)
-        self._left = bound
-        self.cut = ""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        try:
-            piece = b"" if self.cut else self._file.read1(len(buffer))
-        except (OSError, EOFError, zlib.error) as error:
-            self.cut, piece = f"it is no whole gzip file: {error}", b""
-        self._left -= len(piece)
-        if self._left < 0:
-            raise Unreadable(
-                f"it unpacks to over {_UNPACKED_TIMES} times its size, as no traces do; if it is meant so, use gunzip "
-                "first"
-            )
-        buffer[: len(piece)] = piece
-        return len(piece)
 
 
 def _document(data: bytes) -> Iterator[Item]:
