@@ -123,6 +123,7 @@ class ScopeDecorator:
                 entry=entry,
                 scenario=self._scenario,
                 group=self._group if self._group_rule is None else self._group_by(self._group_rule, call),
+                group_is_computed=self._group_rule is not None,
                 tags=self._tags,
                 metadata=self._metadata,
                 trajectory_id=self._trajectory_id,

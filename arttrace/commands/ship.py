@@ -62,56 +62,93 @@ def command(endpoint: str | None, data: DataDir) -> None:
         )
 
 
-def _deliver_all(outboxes: Sequence[tuple[Path, Receiver]]) -> list[Delivered]:
-    """To one after the other; one that is misconfigured does not keep the others from theirs."""
-    found: dict[str, list[Delivered]] = {}
-    wrong: ArttraceError | None = None
-    for directory, receiver in outboxes:
-        try:
-            client = OtlpClient(receiver)
-            size = sizes(directory)
-            found.setdefault(client.name, []).extend([_deliver(directory, client, size)] if size else [])
-        except ArttraceError as error:
-            if wrong is not None:
-                click.echo(f"error: {wrong.message}", err=True)
-            wrong = error
-        else:
-            client.close()
-    for name, counts in found.items():
-        click.echo(f"{sum(each.delivered for each in counts)} spans delivered to {name}")
-    if wrong is not None:
-        raise wrong
-    return [each for counts in found.values() for each in counts]
+class _Outbox:
+    """One outbox on its way to one receiver: the segments that are `wanted`, up to their sizes."""
 
+    def __init__(self, directory: Path, receiver: Receiver) -> None:
+        self.client = OtlpClient(receiver)
+        self.due = 0.0
+        self._directory = directory
+        self._wanted = sizes(directory)
+        self._delivery: Delivery | None = None
+        self._lock: ShippingLock | None = None
+        self._failures, self._shown = 0, ""
 
-def _deliver(directory: Path, client: OtlpClient, wanted: dict[str, int]) -> Delivered:
-    """Returns when the wanted segments are delivered up to their sizes, by this process or by another one."""
-    delivery: Delivery | None = None
-    failures, shown = 0, ""
-    lock = None
-    try:
-        while undelivered(directory, wanted):
-            lock = lock or ShippingLock.take(directory)
-            if lock is None:
-                shown = _show(shown, "another process ships this directory; waiting for it")
-                time.sleep(_FIRST_WAIT_S)
-                continue
-            delivery = delivery or Delivery(directory, client)
+    @property
+    def counts(self) -> Delivered:
+        """What was delivered so far."""
+        return self._delivery.counts if self._delivery is not None else Delivered()
+
+    def deliver(self) -> bool:
+        """Try once; whether all of it is delivered, by this process or by another one. Raises ArttraceError where
+        waiting does not help."""
+        self._lock = self._lock or (ShippingLock.take(self._directory) if self._wanted else None)
+        if self._lock is not None:
+            self._delivery = self._delivery or Delivery(self._directory, self.client)
             try:
-                delivery.run(only=set(wanted))
+                self._delivery.run(only=set(self._wanted))
             except NotNow as refusal:
                 if refusal.misconfigured:
                     raise ArttraceError(
                         refusal.reason,
                         "Check the endpoint, and ARTTRACE_API_KEY or its headers. Nothing is lost: all is on the disk.",
                     ) from refusal
-                shown = _show(shown, f"{refusal.reason}; trying again")
-                failures += 1
-                time.sleep(max(refusal.retry_after_s, min(_FIRST_WAIT_S * 2.0 ** min(failures, 10), _LONGEST_WAIT_S)))
+                self._shown = _show(self._shown, f"{refusal.reason}; trying again")
+                self._failures += 1
+                wait_s = min(_FIRST_WAIT_S * 2.0 ** min(self._failures, 10), _LONGEST_WAIT_S)
+                self.due = time.monotonic() + max(refusal.retry_after_s, wait_s)
+                return False
+        if not undelivered(self._directory, self._wanted):
+            return True
+        if self._lock is None:
+            self._shown = _show(self._shown, "another process ships this directory; waiting for it")
+        self.due = time.monotonic() + _FIRST_WAIT_S
+        return False
+
+    def close(self) -> None:
+        """Let another process deliver what is left."""
+        if self._lock is not None:
+            self._lock.release()
+        self.client.close()
+
+
+def _deliver_all(outboxes: Sequence[tuple[Path, Receiver]]) -> list[Delivered]:
+    """Of several receivers none waits for one that is away, nor for one that is misconfigured."""
+    wrong: dict[str, ArttraceError] = {}
+    all_of_them: list[_Outbox] = []
+
+    def give_up(name: str, error: ArttraceError) -> None:
+        if len(outboxes) > 1:
+            click.echo(f"error: {error.message}", err=True)
+        wrong[name] = error
+
+    for directory, receiver in outboxes:
+        try:
+            all_of_them.append(_Outbox(directory, receiver))
+        except ArttraceError as error:
+            give_up(receiver.called, error)
+    left = list(all_of_them)
+    try:
+        while left:
+            each = min(left, key=lambda outbox: outbox.due)
+            time.sleep(max(0.0, each.due - time.monotonic()))
+            try:
+                if each.deliver():
+                    left.remove(each)
+            except ArttraceError as error:
+                give_up(each.client.name, error)
+                left.remove(each)
     finally:
-        if lock is not None:
-            lock.release()
-    return delivery.counts if delivery is not None else Delivered()
+        delivered: dict[str, int] = {}
+        for each in all_of_them:
+            each.close()
+            delivered[each.client.name] = delivered.get(each.client.name, 0) + each.counts.delivered
+        for name, count in delivered.items():
+            click.echo(f"{count} spans delivered to {name}")
+    if wrong:
+        last = next(reversed(wrong.values()))
+        raise last if len(outboxes) == 1 else ArttraceError(f"not delivered to {', '.join(wrong)}", last.hint)
+    return [each.counts for each in all_of_them]
 
 
 def _show(shown: str, news: str) -> str:

@@ -127,6 +127,58 @@ def test_off_keeps_names_counts_and_metadata_only(server: ChatServer, spans: Spa
     assert root[semconv.METADATA] == '{"team":"red"}'
 
 
+def group_of(spans: Spans, question: str, **options: Any) -> str:
+    @arttrace.trajectory(group=lambda question: f"asks {question}", **options)
+    def agent(question: str) -> None: ...
+
+    agent(question)
+    return str(spans()[-1].attributes[semconv.GROUP])
+
+
+@pytest.mark.parametrize("mode", ["redacted", "off"])
+def test_the_key_that_a_callable_made_of_content_is_a_hash_without_content(
+    mode: str, spans: Spans, tmp_path: Path
+) -> None:
+    init(tmp_path, capture_content=mode)
+    keys = [group_of(spans, question) for question in (PRIVATE, PRIVATE, "another")]
+    assert keys[0] == keys[1] != keys[2]
+    assert PRIVATE.encode() not in spool_bytes(tmp_path)
+
+    @arttrace.trajectory(group="refunds")  # a name in the code is none of the content
+    def named() -> None: ...
+
+    named()
+    assert spans()[-1].attributes[semconv.GROUP] == "refunds"
+
+
+def test_the_key_that_a_callable_made_goes_through_the_mask_and_stays_distinct(
+    spans: Spans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ARTTRACE_RAISE")
+
+    def mask(value: Any, *, kind: str) -> Any:
+        if kind == "arguments":
+            return {}
+        if kind == "group":
+            if "another" in value:
+                raise ValueError(value)
+            return value.replace(PRIVATE, "***").replace("more", "***")
+        return value
+
+    init(tmp_path, mask=mask)
+    keys = [group_of(spans, question) for question in (PRIVATE, "more", "public", "another")]
+    assert (keys[0].partition("#")[0], keys[1].partition("#")[0]) == ("asks *** ", "asks *** ")
+    assert keys[2] == "asks public"
+    assert keys[3].startswith("#")
+    assert len(set(keys)) == 4
+    assert PRIVATE.encode() not in spool_bytes(tmp_path)
+
+
+def test_a_key_that_a_callable_made_holds_no_secret(spans: Spans, tmp_path: Path) -> None:
+    init(tmp_path)
+    assert KEY not in group_of(spans, f"use api_key={KEY}")
+
+
 def test_code_narrows_what_the_settings_allow_and_never_widens_it(
     server: ChatServer, spans: Spans, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import logging
+import signal
 import ssl
 import subprocess
 import sys
@@ -426,3 +427,48 @@ def test_what_a_program_could_not_send_is_shipped_later_by_the_command(
     shipped = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert (shipped.returncode, shipped.stdout) == (0, f"1 spans delivered to {two[0].url}\n"), shipped.stderr
     assert len(two[0].spans) == 1
+
+
+def test_the_command_ships_to_each_receiver_however_many_before_it_are_away(
+    tmp_path: Path, two: tuple[Receiver, Receiver], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR)
+    for receiver in two:
+        receiver.always = lambda _spans: (503, {"retry-after": "1"}, b"")
+    environ = {"ARTTRACE_ENDPOINT": f"local,{two[0].url},{two[1].url}", "ARTTRACE_DIR": str(tmp_path), "PATH": ""}
+    run(tmp_path, **environ)
+    two[1].always = lambda _spans: OK
+    command = [sys.executable, "-c", "from arttrace.commands import main; main()", "ship"]
+    with subprocess.Popen(
+        command, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as shipping:
+        try:
+            until(lambda: two[1].spans, "the second receiver has it while the first is away")
+        finally:
+            shipping.send_signal(signal.SIGINT)
+        said, complaints = shipping.communicate(timeout=60)
+    assert f"0 spans delivered to {two[0].url}\n1 spans delivered to {two[1].url}\n" == said
+    assert f"{two[0].url} answers 503" in complaints
+    assert len(two[1].spans) == 1
+
+
+def test_a_program_that_ends_asks_no_receiver_more_often_because_another_hangs(
+    tmp_path: Path, two: tuple[Receiver, Receiver]
+) -> None:
+    asked_of_the_other = threading.Event()
+    released = threading.Event()
+
+    def hangs(_spans: list[SpanRow]) -> Reply:
+        released.wait(60)
+        return OK
+
+    def is_away(_spans: list[SpanRow]) -> Reply:
+        asked_of_the_other.set()
+        return 401, {}, b""
+
+    two[0].always, two[1].always = hangs, is_away
+    done = run(tmp_path, ARTTRACE_ENDPOINT=f"local,{two[0].url},{two[1].url}")
+    released.set()
+    assert asked_of_the_other.is_set()
+    assert "answers 401" in done.stderr
+    assert len(two[1].requests) < 10  # five a second before

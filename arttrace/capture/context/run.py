@@ -15,7 +15,7 @@ from arttrace.capture.base.values import json_object, json_text, safe_text
 from arttrace.capture.context.recorded_tools import RecordedTools
 from arttrace.records import semconv
 from arttrace.records.semconv import SESSION_KEYS, USER_KEYS
-from arttrace.wire.content import MAX_CONTENT_BYTES, Hidden
+from arttrace.wire.content import MAX_CONTENT_BYTES, ContentMode, ContentRules, Hidden
 
 _recording = Guard("recording what a run was given")
 _decode = msgspec.json.decode
@@ -34,6 +34,8 @@ class RunState(msgspec.Struct, eq=False):
     project: str
     scenario: str | None = None
     group: str | None = None
+    group_is_computed: bool = False
+    """By the user's code, from what the run was given."""
     tags: list[str] = []
     metadata: dict[str, msgspec.Raw] = {}
     metadata_was_cut: bool = False
@@ -77,6 +79,13 @@ class RunState(msgspec.Struct, eq=False):
         return RunState(
             self.id, self.project, hidden=self.hidden, tools=self.tools, is_rollout=self.is_rollout, name=self.name
         )
+
+    def with_writable_group(self, attributes: dict[str, Any], rules: ContentRules, mode: ContentMode) -> dict[str, Any]:
+        """Attributes of a span with what may be written of a group's key that was made of content. It calls the user's
+        mask: for the recorder's thread."""
+        if self.group_is_computed and semconv.GROUP in attributes:
+            attributes[semconv.GROUP] = rules.computed_group(attributes[semconv.GROUP], mode, self.hidden)
+        return attributes
 
     def update(self, metadata: Mapping[str, Any] | None, tags: Sequence[str]) -> None:
         """Add metadata and tags, as they are now."""
@@ -130,7 +139,8 @@ class RunOverrides:
         trajectory_id, scenario, group, metadata = self._values
         run.id = trajectory_id or run.id
         run.scenario = scenario if scenario is not None else run.scenario
-        run.group = group if group is not None else run.group
+        if group is not None:
+            run.group, run.group_is_computed = group, False
         run.update(metadata, ())
         run.is_rollout = True
         run.tools = self._tools

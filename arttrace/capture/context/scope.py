@@ -254,13 +254,16 @@ class Scope(Position):
         if self.is_root and self.run.interrupted is not None:
             attributes[semconv.INTERRUPTED] = self.run.interrupted
         self.run.ended_spans += 1
-        self.recorder.submit(lambda: self.recorder.ended(self, attributes, end_ns, failure))
+        self.recorder.submit(lambda: self.recorder.ended(self, self._writable(attributes), end_ns, failure))
 
     def so_far(self) -> dict[str, Any]:
         """What is known of a run that has not ended; how many spans it makes is not."""
         attributes = {**self._attributes, **self.run.attributes, **self._root_attributes()}
         del attributes[semconv.TRAJECTORY_SPAN_COUNT]
-        return attributes
+        return self._writable(attributes)
+
+    def _writable(self, attributes: dict[str, Any]) -> dict[str, Any]:
+        return self.run.with_writable_group(attributes, self.recorder.rules, self.capture_content)
 
     def _root_attributes(self) -> dict[str, Any]:
         run = self.run
@@ -312,6 +315,7 @@ def open_scope(
     entry: EntryPoint | None = None,
     scenario: str | None = None,
     group: str | None = None,
+    group_is_computed: bool = False,
     tags: Sequence[str] = (),
     metadata: Mapping[str, Any] | None = None,
     trajectory_id: str | None = None,
@@ -348,6 +352,7 @@ def open_scope(
         project=settings.project,
         scenario=scenario,
         group=group,
+        group_is_computed=group_is_computed,
     )
     run.update(metadata, tags)
     if flow.overrides is not None:

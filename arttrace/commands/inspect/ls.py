@@ -67,8 +67,9 @@ def command(
         return
     if waiting:
         named = ", ".join(map(labels.one_line, waiting[:_NAMED])) + (", ..." if len(waiting) > _NAMED else "")
-        count = f"{len(waiting)} run{'' if len(waiting) == 1 else 's'}" if len(waiting) < _COUNTED else "many runs"
-        click.secho(f"rewards wait for {count} that are not here: {named}", fg="yellow", err=True)
+        count = f"{len(waiting)} runs that are" if len(waiting) < _COUNTED else "many runs that are"
+        count = "a run that is" if len(waiting) == 1 else count
+        click.secho(f"rewards wait for {count} not here: {named}", fg="yellow", err=True)
     if not summaries:
         only_group = wanted.group is not None and wanted == RunFilter(group=wanted.group) and not search
         click.echo(

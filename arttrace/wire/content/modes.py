@@ -15,8 +15,8 @@ class Mask(Protocol):
     """The user's mask, called in a thread of ours: gets a list of structured messages or another value, and returns it.
 
     `kind` is one of input_messages, output_messages, system_instructions, tool_definitions, arguments, result,
-    metadata, request (fields beside these), url (of a tool's HTTP request), error. Where it raises, that value is
-    dropped and the span stays.
+    metadata, request (fields beside these), url (of a tool's HTTP request), group (the key that
+    a callable made), error. Where it raises, that value is dropped and the span stays.
     """
 
     def __call__(self, value: Any, /, *, kind: str) -> Any: ...

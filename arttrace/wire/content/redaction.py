@@ -82,4 +82,5 @@ _REDACTIONS: dict[str, Callable[[Any], Any]] = {
     "arguments": _arguments,
     "result": _leaf,
     "request": _arguments,
+    "group": _leaf,
 }

@@ -9,6 +9,7 @@ whole.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,6 +115,16 @@ class ContentRules:
         allowed = self._allowed(_encoded(text), "metadata", "full", Hidden(), False)
         noted = "" if allowed is None else msgspec.json.decode(allowed)
         return noted if isinstance(noted, str) else _encoded(noted)
+
+    def computed_group(self, key: str, mode: ContentMode, hidden: Hidden) -> str:
+        """The key of a group as it may be written, where the user's code made it of what the run was given: what stays
+        of it is content of the kind "group", and a hash keeps apart what is not shown apart any more."""
+        allowed = self._allowed(_encoded(key), "group", mode, hidden, False)
+        shown = "" if allowed is None else msgspec.json.decode(allowed)
+        if shown == key:
+            return key
+        digest = hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
+        return f"{shown if isinstance(shown, str) else _encoded(shown)} #{digest}".strip()
 
     def url(self, url: str, mode: ContentMode, hidden: Hidden) -> str | None:
         """The URL of a request as it may be written: in the mode "full" alone, masked, without secrets."""

@@ -208,7 +208,7 @@ def _answer(status: int, headers: http.client.HTTPMessage, body: bytes) -> Answe
                 rejected = fields.get(1, 0)
             reason = fields.get(2, b"").decode()
     except (ValueError, TypeError, AttributeError, IndexError):
-        reason = "" if taken else "its answer is not one of OTLP"
+        reason = "" if taken else "in a form that is not that of OTLP"
     return Answer(
         status=status,
         taken=taken and not is_page,

@@ -31,21 +31,25 @@ _shipping = Guard("shipping to the collector", background=True)
 def drain(shippers: Sequence[Shipper], timeout_s: float | None, *, patient: bool = True) -> bool:
     """Return when each of them has delivered what is sealed, or cannot, as `Shipper.drain` says of one."""
     end = None if timeout_s is None else time.monotonic() + timeout_s
-    begun: list[Shipper] = []
+    left: dict[Shipper, Callable[[bool], bool | None]] = {}
+    delivered = True
     try:
-        outcomes = []
         for shipper in shippers:
-            outcomes.append(shipper.begin_drain())
-            begun.append(shipper)
+            left[shipper] = shipper.begin_drain()
         while True:
-            said = [outcome(patient) for outcome in outcomes]
-            if None not in said:
-                return all(said)
+            for shipper, outcome in list(left.items()):
+                said = outcome(patient)
+                if said is not None:
+                    delivered = delivered and said
+                    del left[shipper]
+                    shipper.end_drain()  # one that is waited for asks its receiver without a pause
+            if not left:
+                return delivered
             if end is not None and time.monotonic() >= end:
                 return False
             native_threads.pause(0.02)
     finally:
-        for shipper in begun:
+        for shipper in left:
             shipper.end_drain()
 
 
