@@ -14,7 +14,7 @@ from system_files import (
 )
 
 from arttrace.commands import cli
-from arttrace.formats import items
+from arttrace.formats.files import items
 from arttrace.formats.imported_files import read_file
 
 
