@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +20,7 @@ import msgspec
 from arttrace.capture.api import init
 from arttrace.capture.export.lifecycle import recorder
 from arttrace.loop.child import Child
+from arttrace.loop.evaluation.left_out import require_whole, with_left_out
 from arttrace.loop.gather import TrajectoryGroup
 from arttrace.loop.model import TrainableModel, api_key
 from arttrace.loop.scores import append_scores
@@ -162,10 +164,11 @@ class LocalBackend:
 
         Returns:
             A TrainedStep per step, whose version is served when this returns; none when all rewards within each group
-            are equal.
+            are equal. Its `left_out` counts the runs that are not whole, which are left out with a warning.
 
         Raises:
-            TrainingError: The step went wrong, a run was trained on already, or the trainer died.
+            TrainingError: No run is whole, the step went wrong, a run was trained on already, or the
+                trainer died.
         """
         if groups is not None and any(one.given for one in groups):
             raise TrainingError(
@@ -174,7 +177,10 @@ class LocalBackend:
                 "gather it; ready-made ones are for a server that recorded them (AsyncClient.submit_trajectories).",
             )
         ordered = None if groups is None else [one.group for one in groups]
-        return await self._trainer(model).train(ordered, {"steps": steps, **settings})
+        left_out = Counter(f"incomplete: {why}" for one in groups or () for why in one.incomplete.values())
+        require_whole(left_out, [len(one.trajectories) for one in ordered or ()])
+        made = await self._trainer(model).train(ordered, {"steps": steps, **settings})
+        return with_left_out(made, left_out)
 
     async def fork(self, model: TrainableModel, from_version: str) -> None:
         """Begin the model's policy from a version of another, with its weights and optimizer; register it afterwards.

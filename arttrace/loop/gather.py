@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import secrets
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -30,6 +32,8 @@ from arttrace.rewards import to_store
 from arttrace.store import open_store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
+
+_log = logging.getLogger("arttrace.loop")
 
 
 class TrajectoryGroup:
@@ -85,6 +89,11 @@ class TrajectoryGroup:
     def built(self) -> list[BuiltTrajectory]:
         """What rollouts returned of themselves, and trajectories that were there already."""
         return [*(result for result in self.results if isinstance(result, BuiltTrajectory)), *self.given]
+
+    @property
+    def incomplete(self) -> dict[str, str]:
+        """Of `trajectories` those that are not whole, by id, with why: they are neither judged nor trained on."""
+        return {one.id: one.incomplete for one in self.trajectories if one.incomplete}
 
     @property
     def group(self) -> Group:
@@ -219,6 +228,7 @@ async def gather_trajectory_groups(
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from failures.exceptions[0].__cause__
     _be_loud_when_empty(groups)
+    _warn_of_what_is_missing(groups)
     return [group for task in running if (group := task.result()) is not None]
 
 
@@ -292,6 +302,16 @@ def _read_back(group: TrajectoryGroup, ids: Sequence[str], data: DataDir) -> Non
     ]
     group.trajectories = tuple(sorted(captured, key=lambda one: (one.start_ns, one.id)))
     group.uncaptured = len(ids) - len(captured)
+
+
+def _warn_of_what_is_missing(groups: Sequence[TrajectoryGroup]) -> None:
+    missing = Counter(f"incomplete ({why})" for group in groups for why in group.incomplete.values())
+    if uncaptured := sum(group.uncaptured for group in groups):
+        missing["not captured"] = uncaptured
+    if missing:
+        reasons = ", ".join(f"{count} {why}" for why, count in missing.items())
+        rollouts = sum(len(group) for group in groups)
+        _log.warning("%d of %d rollouts are neither judged nor trained on: %s", missing.total(), rollouts, reasons)
 
 
 def _be_loud_when_empty(groups: Sequence[TrajectoryGroup]) -> None:

@@ -20,11 +20,13 @@ from arttrace.system.exit_status import how_ended
 
 
 class TrainedStep(msgspec.Struct, frozen=True):
-    """One optimisation step: the version it made, its adapter's directory, and its numbers (seconds end in `_s`)."""
+    """One optimisation step: the version it made, its adapter's directory, its numbers (seconds end in `_s`), and of
+    the runs in its groups how many it was not trained on, by reason."""
 
     version: str
     adapter: str
     metrics: dict[str, float] = {}
+    left_out: dict[str, int] = {}
 
 
 class OrderedGroup(msgspec.Struct, frozen=True):

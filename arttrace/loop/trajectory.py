@@ -51,7 +51,8 @@ class Trajectory(History):
         additional_histories: Further conversations of the same run.
         logs: Lines of text, by `log`.
 
-    `id` is the captured run's, once gathered.
+    `id` is the captured run's, once gathered. `captured`: set where its calls were captured in this process, in a run
+    that was not gathered.
 
     Example:
         ```python
@@ -72,6 +73,7 @@ class Trajectory(History):
     additional_histories: list[History] = field(default_factory=list)
     logs: list[str] = field(default_factory=list)
     id: str = ""
+    captured: bool = field(default=False, repr=False, compare=False)
 
     def log(self, message: str) -> None:
         """Keep a line of text, with the time.

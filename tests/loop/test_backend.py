@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lost_span import WHY, lose_a_call
 
 import arttrace
 from arttrace.loop import LocalBackend, TrainableModel, gather_trajectories
@@ -107,6 +108,11 @@ async def rollout(answer: str) -> str:
     return answer
 
 
+@arttrace.trajectory
+async def rewarded() -> None:
+    arttrace.reward(1.0)
+
+
 def test_the_loop_as_a_program_writes_it(
     backend: LocalBackend, model: TrainableModel, judge_server: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,6 +142,28 @@ def test_the_loop_as_a_program_writes_it(
         assert not backend.data.serving.exists(), "the gateway that the backend started is stopped"
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+    asyncio.run(loop())
+
+
+def test_runs_that_are_not_whole_are_left_out_and_said(
+    backend: LocalBackend, model: TrainableModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    @arttrace.trajectory
+    async def loses_a_call() -> None:
+        lose_a_call()
+
+    async def loop() -> None:
+        async with backend:
+            group = await gather_trajectories([rewarded(), rewarded(), loses_a_call()])
+            lost = await gather_trajectories([loses_a_call()])
+            caplog.clear()
+            [step] = await backend.train(model, [group])
+            assert step.left_out == {f"incomplete: {WHY}": 1}
+            said = [record.getMessage() for record in caplog.records if record.name == "arttrace.loop"]
+            assert said == [f"1 of 3 runs are not trained on: 1 incomplete: {WHY}"]
+            with pytest.raises(TrainingError, match="no run is whole: 1 of 1 runs"):
+                await backend.train(model, [lost])
 
     asyncio.run(loop())
 

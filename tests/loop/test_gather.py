@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lost_span import WHY, lose_a_call
 
 import arttrace
 from arttrace.loop import Trajectory, TrajectoryGroup, gather_trajectories, gather_trajectory_groups
@@ -78,6 +79,19 @@ def test_no_more_run_at_a_time_than_asked() -> None:
 def test_rollouts_that_are_not_captured_are_counted() -> None:
     group = asyncio.run(gather_trajectories([rollout(1), plain(2)]))
     assert (group.results, group.uncaptured) == ([1, 2], 1)
+
+
+async def test_runs_that_are_not_whole_are_said_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    @arttrace.trajectory
+    async def loses_a_call() -> None:
+        lose_a_call()
+
+    group = await gather_trajectories([rollout(1), rollout(2), plain(3), loses_a_call()])
+    [(id, why)] = group.incomplete.items()
+    assert why == WHY
+    assert id not in {one.id for one in group.group.trajectories}
+    [said] = [record.getMessage() for record in caplog.records if record.name == "arttrace.loop"]
+    assert said == f"2 of 4 rollouts are neither judged nor trained on: 1 incomplete ({why}), 1 not captured"
 
 
 @pytest.mark.parametrize(

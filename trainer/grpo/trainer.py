@@ -77,16 +77,18 @@ class PolicyTrainer:
         """
         clock = clock or Clock()
         clock(Phase.BATCH)
-        step = self.checkpoints.latest() or 0
-        batch = make_batch(
+        return self.train_on(self.batch(groups), clock, beside=beside, judgements=judgements)
+
+    def batch(self, groups: Sequence[Group]) -> TrainingBatch:
+        """What a step on scored groups after the newest version trains on, and what it leaves out."""
+        return make_batch(
             groups,
             policy=self.policy,
             scale=self.scale,
             std_floor=self.std_floor,
-            step=step,
+            step=self.checkpoints.latest() or 0,
             max_staleness=self.max_staleness,
         )
-        return self.train_on(batch, clock, beside=beside, judgements=judgements)
 
     def train_on(
         self,

@@ -12,10 +12,12 @@ from collections.abc import Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from arttrace.capture.api import current_trajectory
+from arttrace.capture.context.flow import calling_flow
+from arttrace.capture.handle import handle_of
 from arttrace.loop.gather import TrajectoryGroup
 from arttrace.loop.model import TrainConfig
 from arttrace.loop.remote.connection import ServerConnection
+from arttrace.loop.remote.streams import collecting
 from arttrace.loop.remote.submission import submit
 from arttrace.loop.trainer_process import TrainedStep
 from arttrace.loop.trajectory import Trajectory
@@ -27,6 +29,7 @@ Groups = Iterable["TrajectoryGroup | Iterable[Trajectory]"]
 
 class AsyncClient:
     """An `openai.AsyncOpenAI` of a server: what `chat.completions.create` answers has a `trajectory`, whose id tags it.
+    A stream has one too, which holds the answer once the stream was read to its end.
 
     The next call of the same run names it: `extra_body={"art": {"trajectory_id": answer.trajectory.id}}`. Inside a
     gathered or decorated rollout it is that run's by itself. Use it as an async context manager, or `close` it.
@@ -153,8 +156,8 @@ class _Completions:
         return getattr(self._completions, name)
 
     async def create(self, **asked: Any) -> Any:
-        id, request = _tagged(asked)
-        return _with_trajectory(await self._completions.create(**request), id, asked)
+        trajectory, request = _tagged(asked)
+        return _with_trajectory(await self._completions.create(**request), trajectory)
 
 
 class _SyncCompletions:
@@ -165,25 +168,30 @@ class _SyncCompletions:
         return getattr(self._completions, name)
 
     def create(self, **asked: Any) -> Any:
-        id, request = _tagged(asked)
-        return _with_trajectory(self._completions.create(**request), id, asked)
+        trajectory, request = _tagged(asked)
+        return _with_trajectory(self._completions.create(**request), trajectory)
 
 
-def _tagged(asked: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The id of the call's trajectory, and the request that names it."""
+def _tagged(asked: Mapping[str, Any]) -> tuple[Trajectory, dict[str, Any]]:
+    """The call's trajectory, still without the answer, and the request that names it."""
+    made = Trajectory(list(asked.get("messages", ())), tools=asked.get("tools") or None)
     body = dict(asked.get("extra_body") or {})
     art = dict(body.get("art") or {})
     if (named := art.get("trajectory_id")) is not None:
-        return str(named), dict(asked)
-    if (run := current_trajectory()) is not None:
-        return run.id, dict(asked)  # captured here, and so not to be recorded there
-    id = secrets.token_hex(16)
-    return id, {**asked, "extra_body": {**body, "art": {**art, "trajectory_id": id}}}
+        made.id = str(named)
+        return made, dict(asked)
+    scope = calling_flow().scope  # not the program's own run, which is over only with the program
+    if scope is not None and (run := handle_of(scope.root)).id:
+        made.id, made.captured = run.id, True
+        return made, dict(asked)  # not to be recorded there
+    made.id = secrets.token_hex(16)
+    return made, {**asked, "extra_body": {**body, "art": {**art, "trajectory_id": made.id}}}
 
 
-def _with_trajectory(answer: Any, id: str, asked: Mapping[str, Any]) -> Any:
-    """The answer, with its trajectory. A stream's has no choice: put together what it gave."""
-    choices = getattr(answer, "choices", None) or []
-    trajectory = Trajectory([*asked.get("messages", ()), *choices[:1]], tools=asked.get("tools") or None, id=id)
+def _with_trajectory(answer: Any, trajectory: Trajectory) -> Any:
+    """The answer, with its trajectory. That of a stream has its choice once the stream was read to its end."""
     object.__setattr__(answer, "trajectory", trajectory)  # beside the fields of the client's object
+    if hasattr(answer, "__next__") or hasattr(answer, "__anext__"):
+        return collecting(answer, trajectory.messages_and_choices.append)
+    trajectory.messages_and_choices += (getattr(answer, "choices", None) or [])[:1]
     return answer

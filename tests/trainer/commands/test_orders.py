@@ -75,7 +75,9 @@ def until(condition: Any, seconds: float = 120.0) -> None:
         time.sleep(0.05)
 
 
-def test_steps_on_exactly_the_groups_that_are_given_by_one_process(data: DataDir, base_model: Path) -> None:
+def test_steps_on_exactly_the_groups_that_are_given_by_one_process(
+    data: DataDir, base_model: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     checkpoints = Checkpoints(data.policies, "policy")
     with Store.open(data) as store:
         groups = {group.key: group for group in group_trajectories(store.trajectories())}
@@ -83,7 +85,10 @@ def test_steps_on_exactly_the_groups_that_are_given_by_one_process(data: DataDir
 
     async def loop() -> int:
         trainer = TrainerProcess(command(data, base_model))
-        [first] = await trainer.train([groups["a"], part], LOOSE)
+        alone = Group("d", groups["d"].trajectories[:1])
+        [first] = await trainer.train([groups["a"], part, alone], LOOSE)
+        assert first.left_out == {"alone in its group": 1}
+        assert "arttrace: runs that the step leaves out: 1 alone in its group" in capfd.readouterr().err
         pid = checkpoints.writer()
         assert pid is not None
         assert first.version == "policy@1"

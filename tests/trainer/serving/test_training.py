@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from gateway_site import Site, gateway_at
+from lost_span import WHY, lose_a_call
 
 import arttrace
 import arttrace.loop as art
@@ -231,6 +232,121 @@ async def test_a_model_is_registered_with_the_server_that_serves_it(desk: Desk, 
     for run in groups[0].trajectories:
         assert there[run.id].revision == run.revision
         assert [reward.value for reward in there[run.id].rewards] == [reward.value for reward in run.rewards]
+
+
+async def test_runs_that_are_not_whole_are_counted_in_the_answer_and_said(
+    desk: Desk, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    arttrace.init(dir=tmp_path / "client")
+
+    async def rollout(client: art.AsyncClient, *, loses: bool) -> art.Trajectory:
+        answer = await client.chat.completions.create(model="lora:latest", messages=MESSAGES)
+        if loses:
+            lose_a_call()
+        return art.Trajectory([*MESSAGES, answer.choices[0]], reward=1.0)
+
+    try:
+        async with art.AsyncClient(base_url=f"{desk.url}/v1") as client:
+            desk.answers(*"abcde")
+            group, lost = await art.gather_trajectory_groups(
+                art.TrajectoryGroup(rollout(client, loses=loses) for loses in of)
+                for of in ([False, False, True], [True, True])
+            )
+            caplog.clear()
+            [step] = await client.submit_trajectories([group])
+            assert step.left_out == {f"incomplete: {WHY}": 1}
+            [said] = [record.getMessage() for record in caplog.records if record.name == "arttrace.loop"]
+            assert said == f"1 of 3 runs are not trained on: 1 incomplete: {WHY}"
+            with pytest.raises(TrainingError, match="no run is whole: 2 of 2 runs are not trained on: 2 incomplete"):
+                await client.submit_trajectories([lost])
+    finally:
+        arttrace.shutdown()
+    [(ordered, _)] = desk.trainer.orders
+    assert ordered is not None
+    assert [set(one.ids) for one in ordered] == [{run.id for run in group.group.trajectories}]
+
+
+async def test_a_decorated_run_that_was_not_gathered_is_handed_over(desk: Desk, tmp_path: Path) -> None:
+    """Its calls are captured in this process, so the server knows nothing of them."""
+    arttrace.init(dir=tmp_path / "client")
+
+    @arttrace.trajectory
+    async def agent(client: art.AsyncClient) -> art.Trajectory:
+        answer = await client.chat.completions.create(model="lora:latest", messages=MESSAGES)
+        with arttrace.agent(name="sub-agent"):
+            await client.chat.completions.create(model="lora:latest", messages=MESSAGES)
+        trajectory: art.Trajectory = answer.trajectory
+        return trajectory
+
+    try:
+        async with art.AsyncClient(base_url=f"{desk.url}/v1") as client:
+            desk.answers("42", "ok", "41", "ok", "7")
+            runs = [await agent(client) for _ in range(2)]
+            outside = (await client.chat.completions.create(model="lora:latest", messages=MESSAGES)).trajectory
+            for reward, run in enumerate((*runs, outside)):
+                run.reward = float(reward)
+            await client.submit_trajectories([[*runs, outside]])
+            going = art.Trajectory([*MESSAGES, runs[0].choices()[0]], reward=0.0, id="x", captured=True)
+            with pytest.raises(TrainingError, match=r"no run is whole: .*were not kept by the process that made them"):
+                await client.submit_trajectories([[going]])
+    finally:
+        arttrace.shutdown()
+    desk.site.gateway.recorder.close()
+    with open_store(DataDir(desk.site.directory), create=True) as store:
+        there = {run.id: run for run in store.trajectories()}
+    assert set(there) == {one.id for one in (*runs, outside)}
+    assert {(run.incomplete, len(run.calls)) for run in there.values()} == {("", 2), ("", 1)}
+    assert [[reward.value for reward in there[one.id].rewards] for one in (*runs, outside)] == [[0.0], [1.0], [2.0]]
+    assert [agent.name for agent in there[runs[0].id].agents] == ["agent", "sub-agent"]
+
+
+def chunks(*deltas: dict[str, Any], finish_reason: str | None = "stop") -> bytes:
+    """An answer as a stream."""
+    frame = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "policy@0"}
+    choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+    choices.append({"index": 0, "delta": {}, "finish_reason": finish_reason})
+    lines = [json.dumps({**frame, "choices": [choice]}).encode() for choice in choices]
+    return b"".join(b"data: %s\n\n" % line for line in (*lines, b"[DONE]"))
+
+
+async def test_a_stream_has_its_trajectory_once_it_was_read(desk: Desk) -> None:
+    call = {"index": 0, "id": "c1", "type": "function", "function": {"name": "look", "arguments": ""}}
+    more = {"index": 0, "function": {"arguments": '{"q": 1}'}}
+    streams = [
+        chunks({"role": "assistant", "content": "4"}, {"content": "2"}),
+        chunks({"role": "assistant", "content": "", "tool_calls": [call]}, {"tool_calls": [more]}),
+        chunks({"role": "assistant", "content": "4"}, finish_reason=None),
+        chunks({"role": "assistant", "content": "4"}, {"content": "1"}),
+    ]
+    desk.site.engine.scripted += [(200, "text/event-stream", body) for body in streams]
+    async with art.AsyncClient(base_url=f"{desk.url}/v1") as client:
+        first = await client.chat.completions.create(model="lora:latest", messages=MESSAGES, stream=True)
+        assert first.trajectory.choices() == []
+        assert [chunk.choices[0].delta.content async for chunk in first] == ["4", "2", None]
+        assert [message["content"] for message in first.trajectory.messages()] == ["6 x 7?", "42"]
+        second = await client.chat.completions.create(model="lora:latest", messages=MESSAGES, stream=True)
+        async with second as chunks_of_second:
+            async for _ in chunks_of_second:
+                pass
+        [asked] = second.trajectory.choices()[0].message.tool_calls
+        assert (asked.id, asked.function.name, asked.function.arguments) == ("c1", "look", '{"q": 1}')
+        cut = await client.chat.completions.create(model="lora:latest", messages=MESSAGES, stream=True)
+        assert [chunk async for chunk in cut]
+        with pytest.raises(TrainingError, match="holds no choice") as refused:
+            await client.submit_trajectories([[first.trajectory, cut.trajectory]])
+        assert "of a stream: once it was read to its end" in str(refused.value.hint)
+        for reward, one in enumerate((first, second)):
+            one.trajectory.reward = float(reward)
+        [step] = await client.submit_trajectories([[first.trajectory, second.trajectory]])
+    assert (step.version, step.left_out) == ("policy@1", {})
+
+    def synchronous() -> tuple[list[str | None], str]:
+        with art.Client(base_url=f"{desk.url}/v1") as client:
+            stream = client.chat.completions.create(model="lora:latest", messages=MESSAGES, stream=True)
+            texts = [chunk.choices[0].delta.content for chunk in stream]
+            return texts, stream.trajectory.messages()[-1]["content"]
+
+    assert await asyncio.to_thread(synchronous) == (["4", "1", None], "41")
 
 
 async def test_runs_that_the_server_recorded_are_not_taken_twice(desk: Desk) -> None:

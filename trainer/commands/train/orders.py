@@ -45,6 +45,7 @@ from trainer.offline.step import train_offline
 from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.retention import KEPT_STATES
 from trainer.serving import GatewayClient, find_serving
+from trainer.step.phases import Clock, Phase
 from trainer.step.reporters import Reporters, open_reporters
 from trainer.step.signals import stop_on_signals
 from trainer.step.version import finish_open_step
@@ -165,6 +166,10 @@ def take_orders(data: DataDir, policy: str, base_model: Path) -> None:
                 return
 
 
+_Step = tuple[PolicyStep | None, dict[NotTrained, int]]
+"""A version, or None where there was nothing to learn, and the runs that it was not trained on."""
+
+
 class OrderedTrainer:
     """One policy's learner, kept between orders."""
 
@@ -222,12 +227,15 @@ class OrderedTrainer:
         self._order = order.id
         try:
             settings = parse_settings(order.settings)
-            for done in self._train(settings, order.groups):
+            for done, left_out in self._train(settings, order.groups):
+                if left_out:
+                    self._say(f"runs that the step leaves out: {_counts(left_out)}")
                 if done is None:
                     skipped += 1
                     continue
                 self._consumed.get(settings.method, set()).update(one.trajectory_id for one in done.consumed)
-                made.append({"version": done.version, "adapter": done.adapter, "metrics": done.metrics})
+                step = {"version": done.version, "adapter": done.adapter, "metrics": done.metrics}
+                made.append({**step, "left_out": left_out})
                 self._report(settings, done)
         except ArttraceError as error:
             self._read_anew()
@@ -247,7 +255,7 @@ class OrderedTrainer:
         for reporters in self._reporters.values():
             reporters.close()
 
-    def _train(self, settings: TrainSettings, groups: tuple[OrderedGroup, ...] | None) -> Iterator[PolicyStep | None]:
+    def _train(self, settings: TrainSettings, groups: tuple[OrderedGroup, ...] | None) -> Iterator[_Step]:
         gateway = self.gateway()
         self._store.ingest_spool()
         if self._holds is None:
@@ -269,7 +277,7 @@ class OrderedTrainer:
         for share in shares:
             yield self._step(settings, build(self._store, share), gateway)
 
-    def _step(self, settings: TrainSettings, groups: list[Group], gateway: GatewayClient | None) -> PolicyStep | None:
+    def _step(self, settings: TrainSettings, groups: list[Group], gateway: GatewayClient | None) -> _Step:
         learner = self.prepare(settings.learner)
         loop = PolicyTrainer(
             policy=self._checkpoints.policy,
@@ -283,13 +291,16 @@ class OrderedTrainer:
             keep_states=settings.keep_states,
             max_staleness=settings.max_staleness,
         )
-        done = loop.train(groups)
+        clock = Clock()
+        clock(Phase.BATCH)
+        batch = loop.batch(groups)
+        done = loop.train_on(batch, clock)
         self._holds = done.step if done else self._holds
-        return done
+        return done, batch.left_out
 
     def _train_offline(
         self, settings: TrainSettings, groups: tuple[OrderedGroup, ...] | None, gateway: GatewayClient | None
-    ) -> PolicyStep:
+    ) -> _Step:
         terms = OfflineTerms(
             method="dpo" if settings.method == "dpo" else "sft",
             min_reward=settings.min_reward,
@@ -301,7 +312,7 @@ class OrderedTrainer:
         plan = plan_offline(self._store, self._checkpoints, self._base_model, terms, exactly, say=self._say)
         require_examples(plan)
         self._say(f"loading {self._base_model}")
-        return train_offline(
+        done = train_offline(
             self._store,
             self._checkpoints,
             gateway,
@@ -311,6 +322,7 @@ class OrderedTrainer:
             progress=lambda total: Progress(total, "optimizer steps", self._say, tells_short=False),
             keep_states=settings.keep_states,
         )
+        return done, plan.trajectories_left_out
 
     def _exactly(self, groups: tuple[OrderedGroup, ...], method: str, *, again: bool = False) -> list[Group]:
         """Exactly these runs, grouped as ordered. Raises TrainingError when one is not there, or was trained on."""
@@ -350,8 +362,11 @@ def _fits(loaded: LearnerConfig, wanted: LearnerConfig) -> bool:
 
 
 def _reasons(left_out: Mapping[NotTrained, int]) -> str:
-    counts = ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items()))
-    return f"Trajectories left out: {counts}." if counts else "Gather and reward runs first."
+    return f"Trajectories left out: {_counts(left_out)}." if left_out else "Gather and reward runs first."
+
+
+def _counts(left_out: Mapping[NotTrained, int]) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items()))
 
 
 def _say(line: str) -> None:

@@ -1,0 +1,49 @@
+"""Runs that are not whole: no step compares them, which is said, with how many and why."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from arttrace.loop.trainer_process import TrainedStep
+from arttrace.system.errors import TrainingError
+
+_log = logging.getLogger("arttrace.loop")
+
+
+def require_whole(left_out: Mapping[str, int], sizes: Sequence[int]) -> None:
+    """Warn of runs that a step does without.
+
+    Args:
+        left_out: How many runs are not whole, by reason.
+        sizes: Of each group, how many runs are.
+
+    Raises:
+        TrainingError: None is.
+    """
+    if not left_out:
+        return
+    count = sum(left_out.values())
+    reasons = ", ".join(f"{number} {why}" for why, number in left_out.items())
+    said = f"{count} of {count + sum(sizes)} runs are not trained on: {reasons}"
+    if not any(sizes):
+        raise TrainingError(
+            f"no run is whole: {said}",
+            "End a run after all that it started: await its tasks, and submit it when it is over.",
+        )
+    _log.warning("%s", said)
+
+
+def with_left_out(steps: Sequence[TrainedStep], left_out: Mapping[str, int]) -> list[TrainedStep]:
+    """The steps, of which the first also names what was left out before it was ordered.
+
+    Args:
+        steps: What was made.
+        left_out: How many runs, by reason.
+
+    Returns:
+        The steps.
+    """
+    return [replace(one, left_out={**one.left_out, **left_out}) if at == 0 else one for at, one in enumerate(steps)]
