@@ -24,7 +24,7 @@ from arttrace.loop.evaluation.left_out import require_whole, with_left_out
 from arttrace.loop.gather import TrajectoryGroup
 from arttrace.loop.model import TrainableModel, api_key
 from arttrace.loop.scores import append_scores
-from arttrace.loop.trainer_process import TrainedStep, TrainerProcess
+from arttrace.loop.trainer_process import LoggedNumbers, TrainedStep, TrainerProcess
 from arttrace.records.reward import Judgement
 from arttrace.rewards import DEFAULT_RUBRIC, score_groups, to_store
 from arttrace.rewards.judge import DEFAULT_JUDGE
@@ -181,6 +181,19 @@ class LocalBackend:
         require_whole(left_out, [len(one.trajectories) for one in ordered or ()])
         made = await self._trainer(model).train(ordered, {"steps": steps, **settings})
         return with_left_out(made, left_out)
+
+    async def log(self, model: TrainableModel, numbers: LoggedNumbers, report_to: Sequence[str]) -> None:
+        """Have trackers told numbers of a step, as `TrainableModel.log` does.
+
+        Args:
+            model: The model whose run in the tracker it is.
+            numbers: The step, and the numbers by name.
+            report_to: The trackers' names.
+
+        Raises:
+            TrainingError: There is no such tracker, or its package is missing.
+        """
+        await self._trainer(model).log(numbers, {"report_to": list(report_to)})
 
     async def fork(self, model: TrainableModel, from_version: str) -> None:
         """Begin the model's policy from a version of another, with its weights and optimizer; register it afterwards.

@@ -14,7 +14,7 @@ import httpx
 
 from arttrace.loop.evaluation.numbers import append_line, mean_numbers
 from arttrace.loop.gather import TrajectoryGroup
-from arttrace.loop.trainer_process import TrainedStep
+from arttrace.loop.trainer_process import LoggedNumbers, TrainedStep
 from arttrace.loop.trajectory import Trajectory
 from arttrace.system.errors import ServingError, TrainingError
 from arttrace.system.paths import DataDir
@@ -35,6 +35,8 @@ class Backend(Protocol):
     async def train(
         self, model: TrainableModel, groups: Sequence[TrajectoryGroup] | None = None, **settings: Any
     ) -> list[TrainedStep]: ...
+
+    async def log(self, model: TrainableModel, numbers: LoggedNumbers, report_to: Sequence[str]) -> None: ...
 
     async def delete_checkpoints(self, model: TrainableModel, keep_best: int = 1, keep_latest: int = 1) -> None: ...
 
@@ -171,7 +173,12 @@ class TrainableModel:
         return await backend.train(self, groups, **(chosen | settings))
 
     async def log(
-        self, groups: Iterable[TrajectoryGroup | Trajectory], split: str = "val", step: int | None = None
+        self,
+        groups: Iterable[TrajectoryGroup | Trajectory],
+        split: str = "val",
+        step: int | None = None,
+        *,
+        report_to: str | Sequence[str] = (),
     ) -> dict[str, float]:
         """Keep the rewards and metrics of runs that nothing is trained on, such as those of a validation set.
 
@@ -179,12 +186,15 @@ class TrainableModel:
             groups: Gathered groups, or trajectories that rollouts returned.
             split: What they are runs of; it stands before the names of the numbers.
             step: The step that sampled them; the one served now where it is None.
+            report_to: Trackers that are told as well, by the names that `train` has for them ("wandb,tensorboard"), in
+                the run to which the trainer reports the steps.
 
         Returns:
             The means by name, "val/reward" among them, as they are appended to `logs/NAME.jsonl` in the data directory.
 
         Raises:
             ServingError: The model is not registered, or its step is not known.
+            TrainingError: There is no such tracker, or its package is missing.
             ArttraceError: A reward is no finite number, or there is no run.
         """
         backend = self._require_registered()
@@ -193,8 +203,12 @@ class TrainableModel:
             if isinstance(one, TrajectoryGroup):
                 await asyncio.to_thread(one.record_rewards)
         means = mean_numbers(members, split)
-        line = {"step": await asyncio.to_thread(self.get_step) if step is None else step, "time": time.time(), **means}
+        step = await asyncio.to_thread(self.get_step) if step is None else step
+        line = {"step": step, "time": time.time(), **means}
         await asyncio.to_thread(append_line, backend.data.root / "logs" / f"{self.name}.jsonl", line)
+        trackers = report_to.split(",") if isinstance(report_to, str) else report_to
+        if trackers:
+            await backend.log(self, LoggedNumbers(step, means), [one.strip() for one in trackers])
         return means
 
     async def delete_checkpoints(self, keep_best: int = 1, keep_latest: int = 1) -> None:

@@ -36,6 +36,13 @@ class OrderedGroup(msgspec.Struct, frozen=True):
     ids: tuple[str, ...]
 
 
+class LoggedNumbers(msgspec.Struct, frozen=True):
+    """Numbers of a step that nothing is trained for, by name."""
+
+    step: int
+    numbers: dict[str, float]
+
+
 class _OrderResult(msgspec.Struct, frozen=True):
     id: int
     steps: list[TrainedStep] = []
@@ -81,11 +88,16 @@ class TrainerProcess:
 
     async def order(self, groups: Sequence[OrderedGroup] | None, settings: Mapping[str, Any]) -> list[TrainedStep]:
         """As `train`, for groups whose runs are named by their ids."""
+        return (await self._carried_out({"settings": settings, **({} if groups is None else {"groups": groups})})).steps
+
+    async def log(self, numbers: LoggedNumbers, settings: Mapping[str, Any]) -> None:
+        """Have the trackers of the settings told these numbers. Raises TrainingError."""
+        await self._carried_out({"settings": settings, "log": numbers})
+
+    async def _carried_out(self, wanted: Mapping[str, Any]) -> _OrderResult:
         async with self._busy:
             self._orders += 1
-            order: dict[str, Any] = {"id": self._orders, "settings": dict(settings)}
-            if groups is not None:
-                order["groups"] = groups
+            order = {"id": self._orders, **wanted}
             child = self._child = self._child or await Child.start(*self._command, env=self._env)
             self._works = True  # also when this is cancelled: the step goes on
             await child.send(msgspec.json.encode(order))
@@ -93,7 +105,7 @@ class TrainerProcess:
             self._works = False
         if answer.error:
             raise TrainingError(answer.error, answer.hint)
-        return answer.steps
+        return answer
 
     async def finish(self) -> None:
         """Let it end by itself, after the running step, however long that takes."""

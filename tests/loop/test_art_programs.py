@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import arttrace
 import arttrace.loop as art
 from arttrace.loop import LocalBackend
 from arttrace.loop.model import Backend
+from arttrace.loop.trainer_process import LoggedNumbers
 from arttrace.records import semconv
 from arttrace.rewards import ruler_score_group, trajectory_reward
 from arttrace.store import Store
@@ -32,9 +33,13 @@ class StandInBackend:
         self.data = data
         self.url = url
         self.trained: list[tuple[Any, dict[str, Any]]] = []
+        self.logged: list[tuple[LoggedNumbers, list[str]]] = []
 
     async def register(self, model: art.TrainableModel) -> None:
         model.base_url, model.backend = self.url, self
+
+    async def log(self, model: art.TrainableModel, numbers: LoggedNumbers, report_to: Sequence[str]) -> None:
+        self.logged.append((numbers, list(report_to)))
 
     async def delete_checkpoints(self, model: art.TrainableModel, keep_best: int = 1, keep_latest: int = 1) -> None: ...
 
@@ -225,6 +230,10 @@ async def test_log_keeps_what_nothing_is_trained_on(
     assert means == {"test/runs": 3.0, "test/reward": 0.5, "test/turns": 2.0}
     [line] = (backend.data.root / "logs" / "agent-001.jsonl").read_text().splitlines()
     assert {**json.loads(line), "time": 0} == {"step": 3, "time": 0, **means}
+    assert backend.logged == []
+    await model.log(groups, step=4, report_to="wandb, tensorboard")
+    numbers = {"val/runs": 2.0, "val/reward": 0.25, "val/turns": 2.0}
+    assert backend.logged == [(LoggedNumbers(4, numbers), ["wandb", "tensorboard"])]
     with pytest.raises(ArttraceError, match="no run to log"):
         await model.log([], step=0)
     with pytest.raises(ArttraceError, match="the reward of a run is nan, no finite number"):

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Protocol
 import msgspec
 
 from arttrace.formats.otlp.validate import checked
-from arttrace.loop.trainer_process import OrderedGroup, TrainedStep, TrainerProcess
+from arttrace.loop.trainer_process import LoggedNumbers, OrderedGroup, TrainedStep, TrainerProcess
 from arttrace.records.reward import Reward
 from arttrace.records.semconv import TRAJECTORY_ID
 from arttrace.records.span import SpanRow
@@ -58,11 +58,13 @@ class SubmittedGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TrainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One step on these groups; without any, up to `settings["steps"]` steps on all that wait."""
+    """One step on these groups; without any, up to `settings["steps"]` steps on all that wait. With `log` only the
+    trackers of the settings are told these numbers."""
 
     order: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
     groups: tuple[SubmittedGroup, ...] | None = None
     settings: dict[str, Any] = {}
+    log: LoggedNumbers | None = None
 
 
 class WaitRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,6 +91,7 @@ class Trainer(Protocol):
 
     async def begin(self) -> None: ...
     async def order(self, groups: Sequence[OrderedGroup] | None, settings: dict[str, Any]) -> list[TrainedStep]: ...
+    async def log(self, numbers: LoggedNumbers, settings: dict[str, Any]) -> None: ...
     async def finish(self) -> None: ...
     async def stop(self) -> None: ...
 
@@ -229,10 +232,13 @@ class TrainingDesk:
     async def _carry_out(self, order: _Order, wanted: TrainRequest) -> list[TrainedStep]:
         async with self._turn:
             self._current = order
-            if self._blocks:
+            if self._blocks and wanted.log is None:
                 self._gate.pause(reason="training")
             try:
                 assert self.trainer is not None
+                if wanted.log is not None:
+                    await self.trainer.log(wanted.log, wanted.settings)
+                    return []
                 groups = await self._rewarded(wanted.groups)
                 steps = await self.trainer.order(groups, wanted.settings)
             except ArttraceError as error:

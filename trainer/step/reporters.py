@@ -15,7 +15,7 @@ from arttrace.store import AnyStore
 from arttrace.system.errors import TrainingError
 from trainer.policies.checkpoints import Checkpoints
 from trainer.step.example import ExampleTable, example_of
-from trainer.step.trackers import MLflow, TensorBoard, Tracker, Trackio, WandB
+from trainer.step.trackers import MLflow, StepIsOver, TensorBoard, Tracker, Trackio, WandB
 
 
 class Reporters:
@@ -55,6 +55,11 @@ class Reporters:
                 reported_to[name] = done.step
         return reported_to
 
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        """Tell each further numbers of a step."""
+        for name in list(self._reporters):
+            self._safely(name, "log", numbers, step)
+
     def close(self) -> None:
         """Let each write what it still holds."""
         for name in list(self._reporters):
@@ -74,6 +79,9 @@ class Reporters:
     def _safely(self, name: str, method: str, *arguments: Any) -> bool:
         try:
             getattr(self._reporters[name], method)(*arguments)
+        except StepIsOver as error:
+            self._say(f"{name} is not told these numbers: {error}")
+            return False
         except Exception as error:  # noqa: BLE001 - other people's services; training goes on
             self._say(f"{name} is not reported to any more: {type(error).__name__}: {_first_line(error)}")
             del self._reporters[name]

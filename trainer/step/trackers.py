@@ -11,6 +11,7 @@ import contextlib
 import os
 import secrets
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from importlib import import_module
@@ -38,11 +39,19 @@ def run_id(folder: Path, policy: str) -> str:
     return path.read_text().strip() or policy
 
 
+class StepIsOver(Exception):
+    """A tracker takes numbers in the order of their steps, and has later ones."""
+
+
 class Tracker(Protocol):
     """One place that numbers go to."""
 
     def step(self, done: PolicyStep, adapter: Path | None, example: ExampleTable | None) -> None:
         """The numbers of one version; `adapter` is its directory while it has weights."""
+        ...
+
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        """Further numbers at a step. Raises StepIsOver where the tracker takes none at that step any more."""
         ...
 
     def close(self) -> None: ...
@@ -65,13 +74,20 @@ class TensorBoard:
             self._writer.add_text("example", example.markdown(), done.step, walltime=at)
         self._writer.flush()
 
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        """One scalar per number."""
+        for name, value in numbers.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
     def close(self) -> None:
         """Closes the event file."""
         self._writer.close()
 
 
 class WandB:
-    """A run per policy; each version's adapter is a version of the artifact that has the run's id as its name."""
+    """A run per policy, in the project WANDB_PROJECT or else `arttrace`; each version's adapter is a version of the
+    artifact that has the run's id as its name."""
 
     def __init__(self, folder: Path, policy: str, config: Mapping[str, Any]) -> None:
         wandb: Any = import_module("wandb")
@@ -79,7 +95,12 @@ class WandB:
         self._wandb = wandb
         self._artifact = run_id(folder, policy)
         self._run = wandb.init(
-            project=_PROJECT, name=policy, id=self._artifact, resume="allow", dir=str(folder), config=dict(config)
+            project=os.environ.get("WANDB_PROJECT") or _PROJECT,
+            name=policy,
+            id=self._artifact,
+            resume="allow",
+            dir=str(folder),
+            config=dict(config),
         )
 
     def step(self, done: PolicyStep, adapter: Path | None, example: ExampleTable | None) -> None:
@@ -91,6 +112,12 @@ class WandB:
             for name in _FILES:
                 artifact.add_file(str(adapter / name))
             self._run.log_artifact(artifact, aliases=["latest", f"step-{done.step}"])
+
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        """The numbers beside those of the step. Raises StepIsOver: W&B drops what comes for an earlier step."""
+        if step < self._run.step:
+            raise StepIsOver(f"W&B is at step {self._run.step}, and takes no more numbers of step {step}")
+        self._run.log(dict(numbers), step=step)
 
     def close(self) -> None:
         """Ends the run."""
@@ -117,6 +144,11 @@ class Trackio:
                 for name in _FILES:
                     artifact.add_file(str(adapter / name))
                 self._trackio.log_artifact(artifact, aliases=[f"step-{done.step}"])
+
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        """The numbers at their step."""
+        with redirect_stdout(sys.stderr):
+            self._trackio.log(dict(numbers), step=step)
 
     def close(self) -> None:
         """Ends the run."""
@@ -170,6 +202,13 @@ class MLflow:
             self._client.log_table(self._run, columns, f"examples/step-{done.step}.json")
         for name in _FILES if adapter is not None else ():
             self._client.log_artifact(self._run, str(adapter / name), f"adapters/{done.version}")  # type: ignore[operator]
+
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        """The numbers at their step."""
+        at = time.time_ns() // 1_000_000
+        metrics = [self._entities.Metric(name, value, at, step) for name, value in numbers.items()]
+        for start in range(0, len(metrics), 1000):
+            self._client.log_batch(self._run, metrics=metrics[start : start + 1000])
 
     def close(self) -> None:
         """Marks the run as finished; the next start goes on with it."""

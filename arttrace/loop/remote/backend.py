@@ -13,7 +13,7 @@ from arttrace.loop.gather import TrajectoryGroup
 from arttrace.loop.model import TrainableModel
 from arttrace.loop.remote.connection import ServerConnection, ServerStatus
 from arttrace.loop.remote.submission import submit
-from arttrace.loop.trainer_process import TrainedStep
+from arttrace.loop.trainer_process import LoggedNumbers, TrainedStep
 from arttrace.system.errors import ServingError
 
 
@@ -106,6 +106,20 @@ class ServerBackend:
         if groups is None:
             return await self._connection.train(None, settings)
         return await submit(self._connection, groups, settings)
+
+    async def log(self, model: TrainableModel, numbers: LoggedNumbers, report_to: Sequence[str]) -> None:
+        """Have trackers told numbers of a step, by the server.
+
+        Args:
+            model: The model whose run in the tracker it is.
+            numbers: The step, and the numbers by name.
+            report_to: The trackers' names.
+
+        Raises:
+            TrainingError: There is no such tracker, or the server has not its package.
+            ServingError: The server does not answer.
+        """
+        await self._connection.log(numbers, {"report_to": list(report_to)})
 
     async def delete_checkpoints(self, model: TrainableModel, keep_best: int = 1, keep_latest: int = 1) -> None:
         """Versions lie on the server, where `arttrace policies prune` removes them.

@@ -14,7 +14,7 @@ import httpx
 import msgspec
 
 from arttrace.loop.model import api_key as key_of_environment
-from arttrace.loop.trainer_process import TrainedStep
+from arttrace.loop.trainer_process import LoggedNumbers, TrainedStep
 from arttrace.system.errors import ServingError, TrainingError
 
 _TIMEOUT_S = 120.0
@@ -92,9 +92,25 @@ class ServerConnection:
         Raises:
             TrainingError: The step went wrong.
         """
+        return await self._carried_out({"groups": groups, "settings": dict(settings)})
+
+    async def log(self, numbers: LoggedNumbers, settings: Mapping[str, Any]) -> None:
+        """Have it tell its trackers numbers of a step, and wait until it did.
+
+        Args:
+            numbers: The step, and the numbers by name.
+            settings: The trackers, as `report_to`.
+
+        Raises:
+            TrainingError: There is no such tracker.
+        """
+        log = {"step": numbers.step, "numbers": numbers.numbers}
+        await self._carried_out({"log": log, "settings": dict(settings)})
+
+    async def _carried_out(self, wanted: Mapping[str, Any]) -> list[TrainedStep]:
         order = secrets.token_hex(16)
         try:
-            body = json.dumps({"order": order, "groups": groups, "settings": dict(settings)}, allow_nan=False)
+            body = json.dumps({"order": order, **wanted}, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise TrainingError(
                 f"what is submitted is no JSON: {error}", "Use finite numbers, text, lists and dicts in metadata."

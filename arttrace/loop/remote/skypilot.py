@@ -20,7 +20,7 @@ from arttrace.capture.export.lifecycle import recorder
 from arttrace.loop.gather import TrajectoryGroup
 from arttrace.loop.model import TrainableModel
 from arttrace.loop.remote.backend import ServerBackend
-from arttrace.loop.trainer_process import TrainedStep
+from arttrace.loop.trainer_process import LoggedNumbers, TrainedStep
 from arttrace.system.errors import ServingError
 
 _PORT = 8000
@@ -116,6 +116,22 @@ class SkyPilotBackend:
         if self._server is None:
             raise ServingError("no machine is launched", "Call `await model.register(backend)` first.")
         return await self._server.train(model, groups, **settings)
+
+    async def log(self, model: TrainableModel, numbers: LoggedNumbers, report_to: Sequence[str]) -> None:
+        """As `ServerBackend.log`.
+
+        Args:
+            model: The model whose run in the tracker it is.
+            numbers: The step, and the numbers by name.
+            report_to: The trackers' names.
+
+        Raises:
+            TrainingError: There is no such tracker, or the server has not its package.
+            ServingError: The model is not registered, or the server does not answer.
+        """
+        if self._server is None:
+            raise ServingError("no machine is launched", "Call `await model.register(backend)` first.")
+        await self._server.log(model, numbers, report_to)
 
     async def delete_checkpoints(self, model: TrainableModel, keep_best: int = 1, keep_latest: int = 1) -> None:
         """As `ServerBackend.delete_checkpoints`.

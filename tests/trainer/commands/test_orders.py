@@ -243,6 +243,22 @@ def test_runs_of_a_version_that_could_not_be_published_are_not_trained_on_again(
     assert checkpoints.all_steps() == [1, 2]
 
 
+def test_numbers_go_to_the_trackers_and_nothing_is_trained(data: DataDir, base_model: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    checkpoints = Checkpoints(data.policies, "policy")
+    with Store.open(data) as store:
+        trainer = OrderedTrainer(data, store, checkpoints, base_model)
+        log = orders.LoggedNumbers(4, {"val/reward": 0.75})
+        assert trainer.fill(TrainOrder(1, {"report_to": ["tensorboard"]}, log=log)) == orders.OrderResult(1)
+        assert "sent to 'nothing'" in trainer.fill(TrainOrder(2, {"report_to": ["nothing"]}, log=log)).error
+        trainer.close()
+    events = EventAccumulator(str(checkpoints.directory / "tensorboard" / "policy"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("val/reward")] == [(4, 0.75)]
+    assert checkpoints.latest() is None
+
+
 def test_settings_of_the_learner_in_a_mapping_of_their_own_are_refused() -> None:
     with pytest.raises(TrainingError, match="no setting 'learner'"):
         parse_settings({"learner": {"learning_rate": 1e-3}})

@@ -17,7 +17,7 @@ from lost_span import WHY, lose_a_call
 import arttrace
 import arttrace.loop as art
 from arttrace.loop.remote.connection import ServerConnection
-from arttrace.loop.trainer_process import OrderedGroup, TrainedStep
+from arttrace.loop.trainer_process import LoggedNumbers, OrderedGroup, TrainedStep
 from arttrace.store import open_store
 from arttrace.system.errors import ServingError, TrainingError
 from arttrace.system.paths import DataDir
@@ -33,6 +33,7 @@ class StandInTrainer:
 
     def __init__(self) -> None:
         self.orders: list[tuple[Sequence[OrderedGroup] | None, dict[str, Any]]] = []
+        self.logged: list[tuple[LoggedNumbers, dict[str, Any]]] = []
         self.go_on = asyncio.Event()
         self.go_on.set()
         self.began = asyncio.Event()
@@ -48,6 +49,9 @@ class StandInTrainer:
         if self.error is not None:
             raise self.error
         return [TrainedStep(f"policy@{len(self.orders)}", "adapter", {"trajectories": 2.0})]
+
+    async def log(self, numbers: LoggedNumbers, settings: dict[str, Any]) -> None:
+        self.logged.append((numbers, settings))
 
     async def finish(self) -> None:
         await asyncio.sleep(0)
@@ -221,8 +225,10 @@ async def test_a_model_is_registered_with_the_server_that_serves_it(desk: Desk, 
             groups = await art.gather_trajectory_groups([art.TrajectoryGroup(rollout(r) for r in (0.0, 1.0))])
             [step] = await model.train(groups, config=art.TrainConfig(learning_rate=1e-5))
             assert step.version == "policy@1"
+            assert (await model.log(groups, report_to="wandb"))["val/reward"] == 0.5
     finally:
         arttrace.shutdown()
+    assert desk.trainer.logged == [(LoggedNumbers(0, {"val/reward": 0.5, "val/runs": 2.0}), {"report_to": ["wandb"]})]
     [(ordered, settings)] = desk.trainer.orders
     assert ordered is not None
     assert (set(ordered[0].ids), settings) == ({run.id for run in groups[0].trajectories}, {"learning_rate": 1e-5})

@@ -109,10 +109,12 @@ def test_tensorboard_holds_every_number_at_its_step(tmp_path: Path, checkpoints:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     reporters = open_reporters(["tensorboard"], tmp_path / "out", "policy", {}, print)
+    reporters.log({"val/reward": 0.75}, 1)
     assert told(reporters, checkpoints, {"tensorboard": 1}, store) == {"tensorboard": 3}
     events = EventAccumulator(str(tmp_path / "out" / "tensorboard" / "policy"))
     events.Reload()
     assert [(event.step, event.value) for event in events.Scalars("reward_mean")] == [(2, 2.0), (3, 3.0)]
+    assert [(event.step, event.value) for event in events.Scalars("val/reward")] == [(1, 0.75)]
     shown = events.Tensors("example/text_summary")
     assert [event.step for event in shown] == [2, 3]
     assert b"answer 1 of g-1" in shown[1].tensor_proto.string_val[0]
@@ -128,8 +130,12 @@ def test_wandb_holds_the_numbers_and_each_adapter_as_a_version(
         monkeypatch.setenv(name, str(tmp_path / "home"))
     said: list[str] = []
     reporters = open_reporters(["wandb"], tmp_path / "out", "policy", {"min_groups": 2}, said.append)
-    assert told(reporters, checkpoints, store=store) == {"wandb": 3}
+    assert reporters.catch_up(made(3), {}, checkpoints, store) == {"wandb": 3}
+    reporters.log({"val/reward": 0.75}, 3)
     assert said == []
+    reporters.log({"val/reward": 0.5}, 1)
+    assert said == ["wandb is not told these numbers: W&B is at step 3, and takes no more numbers of step 1"]
+    reporters.close()
     [written] = (tmp_path / "out").glob("wandb/offline-run-*/*.wandb")
     for _ in range(600):  # W&B writes in a process of its own
         steps, artifacts = read(written.read_bytes())
@@ -137,6 +143,7 @@ def test_wandb_holds_the_numbers_and_each_adapter_as_a_version(
             break
         time.sleep(0.05)
     assert steps == [1, 2, 3]
+    assert logged(written.read_bytes(), "val/reward") == {3: "0.75"}
     id = (tmp_path / "out" / "tracker_run_id").read_text()
     assert sorted(artifacts)[:3] == [id] * 3
     assert written.stem == f"run-{id}"
@@ -161,6 +168,20 @@ def read(log: bytes) -> tuple[list[int], list[str]]:
         elif record.HasField("artifact"):
             artifacts.append(record.artifact.name)
     return steps, artifacts
+
+
+def logged(log: bytes, name: str) -> dict[int, str]:
+    """A number of a .wandb file, by step."""
+    from wandb.proto import wandb_internal_pb2
+
+    found: dict[int, str] = {}
+    for data in records(log):
+        record: Any = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        numbers = {"/".join(item.nested_key) or item.key: item.value_json for item in record.history.item}
+        if name in numbers:
+            found[int(numbers["_step"])] = numbers[name]
+    return found
 
 
 def records(log: bytes) -> Iterator[bytes]:

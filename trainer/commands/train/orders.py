@@ -86,12 +86,21 @@ class TrainSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     learner: LearnerConfig = LearnerConfig()
 
 
+class LoggedNumbers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Numbers of a step that nothing is trained for."""
+
+    step: int
+    numbers: dict[str, float]
+
+
 class TrainOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Train on these groups; without any, on all that wait, in `steps` steps at most."""
+    """Train on these groups; without any, on all that wait, in `steps` steps at most. With `log` only tell the trackers
+    of the settings these numbers."""
 
     id: int
     settings: dict[str, Any] = {}
     groups: tuple[OrderedGroup, ...] | None = None
+    log: LoggedNumbers | None = None
 
 
 class OrderResult(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -227,6 +236,9 @@ class OrderedTrainer:
         self._order = order.id
         try:
             settings = parse_settings(order.settings)
+            if order.log is not None:
+                self._reporters_of(settings).log(order.log.numbers, order.log.step)
+                return OrderResult(order.id)
             for done, left_out in self._train(settings, order.groups):
                 if left_out:
                     self._say(f"runs that the step leaves out: {_counts(left_out)}")
@@ -340,8 +352,10 @@ class OrderedTrainer:
         return [Group(group.key, tuple(found[id] for id in group.ids)) for group in groups]
 
     def _report(self, settings: TrainSettings, done: PolicyStep) -> None:
-        if not settings.report_to:
-            return
+        if settings.report_to:
+            self._reporters_of(settings).catch_up([done], {}, self._checkpoints, self._store)
+
+    def _reporters_of(self, settings: TrainSettings) -> Reporters:
         reporters = self._reporters.get(settings.report_to)
         if reporters is None:
             config = {"method": settings.method, **msgspec.to_builtins(settings.learner)}
@@ -349,7 +363,7 @@ class OrderedTrainer:
                 settings.report_to, self._checkpoints.directory, self._checkpoints.policy, config, self._say
             )
             self._reporters[settings.report_to] = reporters
-        reporters.catch_up([done], {}, self._checkpoints, self._store)
+        return reporters
 
     def _say(self, line: str) -> None:
         self._answer(OrderProgress(self._order, line))
