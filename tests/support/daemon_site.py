@@ -46,6 +46,7 @@ class StandInLearner:
             self.full -= 1
             (directory / "half").write_text("x")
             raise OSError(errno.ENOSPC, "No space left on device")
+        (directory / "adapter_config.json").write_text("{}")
         (directory / "adapter_model.safetensors").write_text(str(len(self.trained)))
 
     def save_rest(self, directory: Path) -> None: ...

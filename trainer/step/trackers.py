@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from arttrace.records.policy import PolicyStep
+from arttrace.system.files import replace_file
 from trainer.step.example import COLUMNS, ExampleTable
 
 _PROJECT = "arttrace"
@@ -31,12 +32,14 @@ def run_id(folder: Path, policy: str) -> str:
     """The id of the policy's run, made once. A policy that had versions before it had an id was reported under its
     name, and stays so."""
     path = folder / _RUN_ID
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        is_known = any(folder.glob("*@[1-9]*"))
-        with contextlib.suppress(FileExistsError), path.open("x") as file:
-            file.write(policy if is_known else f"{policy[:_LONGEST_NAME]}-{secrets.token_hex(4)}")
-    return path.read_text().strip() or policy
+    with contextlib.suppress(FileNotFoundError):
+        if known := path.read_text().strip():  # an earlier version could be killed before it was written
+            return known
+    folder.mkdir(parents=True, exist_ok=True)
+    is_known = any(folder.glob("*@[1-9]*"))
+    made = policy if is_known else f"{policy[:_LONGEST_NAME]}-{secrets.token_hex(4)}"
+    replace_file(path, made.encode())
+    return made
 
 
 class StepIsOver(Exception):
@@ -90,6 +93,8 @@ class WandB:
     artifact that has the run's id as its name."""
 
     def __init__(self, folder: Path, policy: str, config: Mapping[str, Any]) -> None:
+        # The service of a program that started this process outlives it, and would keep the run of one that was killed.
+        os.environ.pop("WANDB_SERVICE", None)
         wandb: Any = import_module("wandb")
         folder.mkdir(parents=True, exist_ok=True)
         self._wandb = wandb
@@ -181,9 +186,10 @@ class MLflow:
             experiment = self._client.create_experiment(_PROJECT, artifact_location=at)
         else:
             experiment = known.experiment_id
-            for run in self._client.search_runs([experiment], max_results=1000):
-                if run.data.tags.get("arttrace.run", run.data.tags.get("arttrace.policy")) == id:
-                    return str(run.info.run_id)
+            for tag in ("arttrace.run", "arttrace.policy"):
+                for run in self._client.search_runs([experiment], f"tags.`{tag}` = '{id}'", max_results=1000):
+                    if run.data.tags.get("arttrace.run", id) == id:
+                        return str(run.info.run_id)
         made = self._client.create_run(
             experiment, run_name=policy, tags={"arttrace.policy": policy, "arttrace.run": id}
         )

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from safetensors.torch import load_file
 from simulated_agent import Run, hexid, message
 from tiny_model import make_base_model
+from wandb_file import when_written
 
 from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.record import Record
@@ -65,14 +66,22 @@ def made(result: Result) -> str:
     return str(json.loads(result.stdout.splitlines()[-1])["version"])
 
 
-def test_the_same_runs_train_a_policy_by_sft_then_dpo_then_grpo(data: DataDir, base_model: Path) -> None:
+def test_the_same_runs_train_a_policy_by_sft_then_dpo_then_grpo(
+    data: DataDir, base_model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("WANDB_CONFIG_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     first = train(data, base_model, "--method", "sft", "--json")
     assert made(first) == "policy@1"
     assert "1 of 1 optimizer steps" in first.stderr
-    preferred = train(data, base_model, "--method", "dpo", "--json", "--report-to", "tensorboard")
+    preferred = train(data, base_model, "--method", "dpo", "--json", "--report-to", "tensorboard,wandb")
     assert made(preferred) == "policy@2"
+    [written] = (data.policies / "policy").glob("wandb/offline-run-*/*.wandb")
+    assert when_written(written, 1, 2)[0] == [2], "W&B too"
     events = EventAccumulator(str(data.policies / "policy" / "tensorboard" / "policy"))
     events.Reload()
     assert [event.step for event in events.Scalars("accuracy")] == [2], "a tracker has the numbers of DPO"

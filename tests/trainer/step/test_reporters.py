@@ -7,11 +7,10 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import sqlite3
-import struct
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ import msgspec
 import pytest
 from recorded_runs import recorded_group
 from simulated_agent import Run, message
+from wandb_file import logged, when_written
 
 from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.span import SpanRow
@@ -137,11 +137,7 @@ def test_wandb_holds_the_numbers_and_each_adapter_as_a_version(
     assert said == ["wandb is not told these numbers: W&B is at step 3, and takes no more numbers of step 1"]
     reporters.close()
     [written] = (tmp_path / "out").glob("wandb/offline-run-*/*.wandb")
-    for _ in range(600):  # W&B writes in a process of its own
-        steps, artifacts = read(written.read_bytes())
-        if len(steps) == 3 and len(artifacts) == 6:
-            break
-        time.sleep(0.05)
+    steps, artifacts = when_written(written, 3, 6)
     assert steps == [1, 2, 3]
     assert logged(written.read_bytes(), "val/reward") == {3: "0.75"}
     id = (tmp_path / "out" / "tracker_run_id").read_text()
@@ -153,55 +149,8 @@ def test_wandb_holds_the_numbers_and_each_adapter_as_a_version(
     assert any("answer 1 of g-1" in row for table in tables for row in table["data"])
 
 
-def read(log: bytes) -> tuple[list[int], list[str]]:
-    """The steps that have numbers, and the names of the artifacts, of a .wandb file."""
-    from wandb.proto import wandb_internal_pb2
-
-    steps: list[int] = []
-    artifacts: list[str] = []
-    for data in records(log):
-        record: Any = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
-        if record.HasField("history"):
-            [step] = [item.value_json for item in record.history.item if item.nested_key == ["_step"]]
-            steps.append(int(step))
-        elif record.HasField("artifact"):
-            artifacts.append(record.artifact.name)
-    return steps, artifacts
-
-
-def logged(log: bytes, name: str) -> dict[int, str]:
-    """A number of a .wandb file, by step."""
-    from wandb.proto import wandb_internal_pb2
-
-    found: dict[int, str] = {}
-    for data in records(log):
-        record: Any = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
-        numbers = {"/".join(item.nested_key) or item.key: item.value_json for item in record.history.item}
-        if name in numbers:
-            found[int(numbers["_step"])] = numbers[name]
-    return found
-
-
-def records(log: bytes) -> Iterator[bytes]:
-    """Of a .wandb file: after 7 bytes, blocks of 32 KiB with chunks of (checksum, length, kind) and payload, where kind
-    tells a whole record (1) or its first, middle and last part (2, 3, 4)."""
-    at, part = 7, b""
-    while at + 7 <= len(log):
-        if 32768 - at % 32768 < 7:
-            at += 32768 - at % 32768
-            continue
-        length, kind = struct.unpack_from("<HB", log, at + 4)
-        part += log[at + 7 : at + 7 + length]
-        at += 7 + length
-        if kind in (1, 4):
-            yield part
-            part = b""
-
-
 PROGRAM = """
-import sys
+import os, signal, sys
 from pathlib import Path
 import msgspec
 from arttrace.records.policy import Consumed, PolicyStep
@@ -215,22 +164,48 @@ name, folder, steps = sys.argv[1], Path(sys.argv[2]), msgspec.json.decode(sys.ar
 reporters = open_reporters([name], folder, "policy", {"learner": {"loss": "cispo"}}, print)
 with Store.open(DataDir(folder / "data")) as store:
     told = reporters.catch_up(steps, {}, Checkpoints(folder, "policy"), store)
+if sys.argv[4:]:
+    os.kill(os.getpid(), signal.SIGKILL)
 reporters.close()
 assert told == {name: steps[-1].step}, told
 """
-"""Reports steps to one tracker, in a process of its own."""
+"""Reports steps to one tracker, in a process of its own; one that is to be killed does not close it."""
 
 
-def report(name: str, folder: Path, steps: list[PolicyStep], python: str = sys.executable, **variables: str) -> None:
+def report(
+    name: str,
+    folder: Path,
+    steps: list[PolicyStep],
+    python: str = sys.executable,
+    *,
+    killed: bool = False,
+    **variables: str,
+) -> None:
+    ends = ["killed"] if killed else []
     done = subprocess.run(
-        [python, "-c", PROGRAM, name, str(folder), msgspec.json.encode(steps).decode()],
+        [python, "-c", PROGRAM, name, str(folder), msgspec.json.encode(steps).decode(), *ends],
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
         timeout=600,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == (-signal.SIGKILL if killed else 0), done.stderr
     assert done.stdout == "", "what it says is no line of ours"
+
+
+def test_wandb_goes_on_with_its_run_after_a_kill(tmp_path: Path, checkpoints: Checkpoints, store: Store) -> None:
+    """Also where the program that starts the training uses W&B itself, whose service goes on."""
+    wandb: Any = pytest.importorskip("wandb")
+    wandb.setup()
+    assert os.environ["WANDB_SERVICE"]
+    store.close()
+    home = {f"WANDB_{name}_DIR": str(tmp_path / "home") for name in ("CONFIG", "CACHE", "DATA")}
+    offline = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", **home}
+    report("wandb", tmp_path, made(2), killed=True, **offline)
+    report("wandb", tmp_path, made(3)[2:], **offline)
+    before, after = sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"))
+    assert before.name == after.name == f"run-{(tmp_path / 'tracker_run_id').read_text()}.wandb"
+    assert when_written(after, 1, 2)[0] == [3]
 
 
 def test_trackio_holds_the_numbers_of_one_run_over_a_restart(
@@ -284,6 +259,33 @@ def test_the_id_of_a_run_stays_and_a_policy_that_was_reported_before_keeps_its_n
     assert len(long) <= 64, "as W&B takes"
 
 
+def test_an_id_that_a_kill_left_empty_is_made_once(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "tracker_run_id").touch()
+    one, two = run_id(tmp_path / "one", "policy"), run_id(tmp_path / "two", "policy")
+    assert one != two, "nothing was reported under a name that both have"
+    (tmp_path / "one" / "policy@1").mkdir()
+    assert run_id(tmp_path / "one", "policy") == one
+    (tmp_path / "old" / "policy@1").mkdir(parents=True)
+    (tmp_path / "old" / "tracker_run_id").touch()
+    assert run_id(tmp_path / "old", "policy") == "policy"
+
+
+def test_an_id_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed, as it were, at the moment at which it would be durable."""
+
+    def killed(fd: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_id(tmp_path, "policy")
+    assert not (tmp_path / "tracker_run_id").exists()
+    assert run_id(tmp_path, "policy") == run_id(tmp_path, "policy")
+
+
 @pytest.mark.full
 def test_mlflow_holds_the_numbers_the_examples_and_the_adapters(
     tmp_path: Path, checkpoints: Checkpoints, store: Store
@@ -298,8 +300,8 @@ def test_mlflow_holds_the_numbers_the_examples_and_the_adapters(
     [packages] = environment.glob("lib/python*/site-packages")
     own = next(path for path in sys.path if path.endswith("site-packages"))
     (packages / "beside.pth").write_text(f"{own}\n{ROOT}\n")
-    for steps in (made(2), made(3)[2:]):
-        report("mlflow", tmp_path, steps, python=str(python))
+    report("mlflow", tmp_path, made(2), python=str(python), killed=True)
+    report("mlflow", tmp_path, made(3)[2:], python=str(python))
     read_back = subprocess.run([str(python), "-c", _READ_MLFLOW, str(tmp_path)], capture_output=True, text=True)
     assert read_back.returncode == 0, read_back.stderr
     found = json.loads(read_back.stdout)
