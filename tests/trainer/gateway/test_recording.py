@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import shutil
 from pathlib import Path
 
 import httpx
 import pytest
-from gateway_site import Site
+from gateway_site import Site, gateway_at
 from stand_in_engine import write_adapter
 
 from arttrace.records.span import SpanRow
@@ -17,6 +18,7 @@ from arttrace.records.trajectory import Trajectory
 from arttrace.store import open_store
 from arttrace.system.paths import DataDir
 from arttrace.wire.content import ContentRules
+from trainer.gateway.recording.open_runs import OpenRun, OpenRuns
 from trainer.gateway.recording.recorder import GatewayRecorder
 from trainer.gateway.recording.trajectories import IDLE_TAG
 
@@ -65,6 +67,81 @@ async def test_a_trajectory_is_named_by_its_url_and_whole_when_it_is_ended(site:
     with open_store(DataDir(site.directory)) as store:  # its group was said at its end, after its root was recorded
         assert [run.id for run in store.trajectories(groups=["g"])] == ["run-7"]
         assert [run.id for run in store.summaries(group="g")] == ["run-7"]
+
+
+async def test_open_runs_are_ended_by_a_gateway_that_was_started_again(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as first:
+        for path in ("/r/run-7", "/r/run-7/search", "/r/over"):
+            assert (await call(first, f"{path}/v1/chat/completions")).status_code == 200
+        assert (await first.http.post("/r/over/end")).status_code == 200
+    async with gateway_at(tmp_path) as again:
+        assert (await call(again, "/r/run-7/v1/chat/completions")).status_code == 200
+        ended = await again.http.post("/r/run-7/end", json={"reward": 0.5})
+        assert ended.json() == {"trajectory": "run-7", "calls": 3, "already_ended": False}
+        assert (await again.http.post("/r/over/end")).status_code == 404
+        found, _ = taken_in(again)
+    assert {id: (run.incomplete, len(run.calls)) for id, run in found.items()} == {"run-7": ("", 3), "over": ("", 1)}
+    assert [agent.name for agent in found["run-7"].agents] == ["agent", "search"]
+    assert [reward.value for reward in found["run-7"].rewards] == [0.5]
+    async with gateway_at(tmp_path) as third:
+        assert (await third.http.post("/r/run-7/end")).status_code == 404
+
+
+@pytest.mark.parametrize("machine", ["the same start", "another start"])
+async def test_a_run_that_lost_a_call_with_its_gateway_is_not_whole(
+    machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gateway_at(tmp_path / "killed") as killed:
+        assert (await call(killed, "/r/lost/v1/chat/completions")).status_code == 200
+        assert (await call(killed, "/r/kept/v1/chat/completions")).status_code == 200
+        await killed.gateway.recorder.take([])  # what came before is on the disk
+        lost = asyncio.create_task(call(killed, "/r/lost/v1/chat/completions", stream=True))
+        while len(killed.engine.generations) < 3:
+            await asyncio.sleep(0.005)
+        shutil.copytree(tmp_path / "killed", tmp_path / "left")  # as SIGKILL would leave it
+        killed.engine.release.set()
+        await lost
+    if machine == "another start":
+        monkeypatch.setattr("trainer.gateway.recording.open_runs._boot", lambda: "another")
+    async with gateway_at(tmp_path / "left") as again:
+        statuses = [(await again.http.post(f"/r/{run}/end")).status_code for run in ("lost", "kept")]
+        found, _ = taken_in(again)
+    if machine == "another start":
+        assert statuses == [404, 404]
+        assert {run.incomplete for run in found.values()} == {"run in progress"}
+    else:
+        assert statuses == [200, 200]
+        assert {id: run.incomplete for id, run in found.items()} == {"lost": "1 of 3 spans missing", "kept": ""}
+
+
+async def test_open_runs_that_cannot_be_noted_are_not_taken_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Half of the notes would tell of fewer calls than there were."""
+    async with gateway_at(tmp_path) as site:
+        assert (await call(site, "/r/run-7/v1/chat/completions")).status_code == 200
+
+        def full(*_: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as disk:
+            disk.setattr("trainer.gateway.recording.open_runs.os.write", full)
+            assert (await call(site, "/r/run-7/v1/chat/completions")).status_code == 200
+        assert (await call(site, "/r/run-7/v1/chat/completions")).status_code == 200
+    assert capfd.readouterr().out.count("none can be ended after a restart") == 1
+    async with gateway_at(tmp_path) as again:
+        assert (await again.http.post("/r/run-7/end")).status_code == 404
+
+
+def test_notes_are_written_anew_before_they_are_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.gateway.recording.open_runs._MAX_BYTES", 1000)
+    notes = OpenRuns(tmp_path / "open_runs", print)
+    for number in range(200):
+        notes.call_began("long", 5 + number, "search" if number % 2 else None)
+        notes.call_began(f"short {number}", number)
+        notes.ended(f"short {number}")
+        assert (tmp_path / "open_runs").stat().st_size < 2000
+    assert OpenRuns(tmp_path / "open_runs", print).runs == {"long": OpenRun(5, 200, {"search": 6})}
 
 
 async def test_sub_agents_are_named_in_the_url(site: Site) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -18,6 +19,7 @@ import pytest
 from stand_in_engine import StandInEngine, engine_in_a_thread, write_adapter
 
 from arttrace.records.policy import PolicyStep
+from arttrace.store import open_store
 from arttrace.system.errors import ServingError
 from arttrace.system.paths import DataDir
 from trainer.policies.checkpoints import Checkpoints
@@ -131,6 +133,47 @@ def test_an_older_version_is_served_again_at_once_and_after_a_restart(
     make(4)  # a newer version takes its place
     with start_serving(data, base_model, options=options) as serving:
         assert serving.client().status().current == "policy@4"
+
+
+def test_the_training_server_goes_on_in_its_checkpoints_and_says_which(
+    tmp_path: Path, base_model: Path, engine: StandInEngine
+) -> None:
+    """`python -m arttrace.server` twice in one folder, killed and by Ctrl-C: version and open run are taken up."""
+    write_adapter(tmp_path / "checkpoints" / "policies" / "policy" / "policy@3", b"w3")
+    (tmp_path / "checkpoints" / "policies" / "policy" / "policy@3" / "manifest.json").write_text("{}")
+    options = ["--model", str(base_model), "--vllm-url", engine.url, "--port", "0", "--json"]
+    chat = {"model": "lora:latest", "messages": [], "art": {"trajectory_id": "run-7"}}
+    for number in (signal.SIGKILL, signal.SIGINT):
+        server = subprocess.Popen(
+            [sys.executable, "-m", "arttrace.server", *options],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={name: value for name, value in os.environ.items() if not name.startswith("ARTTRACE_")},
+        )
+        try:
+            assert server.stdout is not None
+            assert server.stderr is not None
+            url = json.loads(server.stdout.readline())["url"]
+            assert httpx.get(f"{url}/arttrace/status").json()["current"] == "policy@3"
+            assert httpx.post(f"{url}/v1/chat/completions", json=chat).json()["model"] == "policy@3"
+            if number == signal.SIGKILL:
+                assert httpx.post(f"{url}/arttrace/records").status_code == 200  # what came before is on the disk
+            else:
+                done = httpx.post(f"{url}/r/run-7/end")
+                assert done.json() == {"trajectory": "run-7", "calls": 2, "already_ended": False}
+            server.send_signal(number)
+            said = server.communicate(timeout=120)[1]
+        finally:
+            if server.poll() is None:
+                server.kill()
+                server.wait()
+        assert ("the latest checkpoint is policy@3" in said) == (number == signal.SIGINT), said
+        assert "newest version: policy@3" in said
+    with open_store(DataDir(tmp_path / "checkpoints"), create=True) as store:
+        [run] = store.trajectories()
+    assert (run.id, run.incomplete, len(run.calls)) == ("run-7", "", 2)
 
 
 def test_ctrl_c_ends_it_cleanly(served: Serving, tmp_path: Path) -> None:

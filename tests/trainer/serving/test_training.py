@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from lost_span import WHY, lose_a_call
 import arttrace
 import arttrace.loop as art
 from arttrace.loop.remote.connection import ServerConnection
-from arttrace.loop.trainer_process import LoggedNumbers, OrderedGroup, TrainedStep
+from arttrace.loop.trainer_process import LoggedNumbers, OrderedGroup, TrainedStep, TrainerProcess
 from arttrace.store import open_store
 from arttrace.system.errors import ServingError, TrainingError
 from arttrace.system.paths import DataDir
@@ -421,6 +422,68 @@ async def test_no_order_is_begun_while_the_server_is_stopped(desk: Desk) -> None
     with pytest.raises(TrainingError, match="is being stopped"):
         await ServerConnection(desk.url).train([group(0.0, 1.0)], {})
     assert not desk.trainer.orders
+
+
+async def test_runs_of_before_a_restart_are_ended_and_ordered(tmp_path: Path) -> None:
+    trainer = StandInTrainer()
+
+    def make(recorder: GatewayRecorder, gate: Gate) -> TrainingDesk:
+        made = TrainingDesk(recorder, gate, print, blocks=True)
+        made.trainer = trainer
+        return made
+
+    built: list[art.Trajectory] = []
+    for start in range(2):
+        async with gateway_at(tmp_path / "server", desk=make) as site:
+            desk = Desk(site, TrainingDesk(site.gateway.recorder, Gate(), print, blocks=True), trainer)
+            desk.answers("42")
+            async with art.AsyncClient(base_url=f"{desk.url}/v1") as client:
+                answer = await client.chat.completions.create(model="lora:latest", messages=MESSAGES)
+                answer.trajectory.reward = float(start)
+                built.append(answer.trajectory)
+                if start:
+                    [step] = await client.submit_trajectories([built])
+                    assert step.left_out == {}
+            site.gateway.recorder.close()
+    with open_store(DataDir(tmp_path / "server"), create=True) as store:
+        runs = {run.id: run for run in store.trajectories()}
+    assert [runs[one.id].incomplete for one in built] == ["", ""]
+    assert [reward.value for one in built for reward in runs[one.id].rewards] == [0.0, 1.0]
+
+
+TRAINER = """
+import json, pathlib, sys, time
+folder = pathlib.Path(sys.argv[1])
+for line in sys.stdin:
+    (folder / "began").touch()
+    while not (folder / "go-on").exists():
+        time.sleep(0.01)
+    step = {"version": "policy@1", "adapter": "adapter", "metrics": {}}
+    print(json.dumps({"id": json.loads(line)["id"], "steps": [step]}), flush=True)
+(folder / "ended").touch()
+"""
+
+
+async def test_stopping_waits_for_the_step_under_way_and_its_client_is_told(desk: Desk, tmp_path: Path) -> None:
+    """With a trainer that is a process, as it is served; of its protocol only."""
+    (tmp_path / "trainer.py").write_text(TRAINER)
+    desk.desk.trainer = TrainerProcess((sys.executable, str(tmp_path / "trainer.py"), str(tmp_path)))
+    server = ServerConnection(desk.url)
+    under_way = asyncio.create_task(server.train([group(0.0, 1.0)], {}))
+    while not (tmp_path / "began").exists():
+        await asyncio.sleep(0.01)
+    waiting = asyncio.create_task(server.train([group(0.0, 1.0, name="h")], {}))
+    while len(desk.desk._orders) < 2:
+        await asyncio.sleep(0.01)
+    finishing = asyncio.create_task(desk.desk.finish())
+    with pytest.raises(TrainingError, match="the server was stopped"):
+        await waiting
+    assert not finishing.done()
+    (tmp_path / "go-on").touch()
+    assert [one.version for one in await under_way] == ["policy@1"]
+    await finishing
+    assert (tmp_path / "ended").exists()
+    await desk.desk.close()
 
 
 async def test_what_ends_an_order_unforeseen_is_said_on_the_server(

@@ -30,6 +30,7 @@ from arttrace.wire.content import MAX_CONTENT_BYTES, ContentMode, ContentRules, 
 from arttrace.wire.exchange import KEPT_RESPONSE_HEADERS
 from trainer.gateway.errors import Refusal
 from trainer.gateway.recording.identity import CallOwner
+from trainer.gateway.recording.open_runs import OpenRuns
 from trainer.gateway.recording.reward_times import RewardTimes
 from trainer.gateway.recording.trajectories import SCOPE_NAME, EndOrder, EndReport, RewardOrder, Trajectories
 from trainer.output.log import Problem
@@ -60,7 +61,8 @@ class GatewayRecorder:
     def __init__(
         self, spool: Path, *, project: str = "default", rules: ContentRules | None = None, say: Say = print
     ) -> None:
-        self.trajectories = Trajectories(project)
+        self._open_runs = OpenRuns(spool.parent / "open_runs", say)
+        self.trajectories = Trajectories(project, self._open_runs)
         self.recorded = 0
         self.refused = 0
         self._project = project
@@ -103,6 +105,7 @@ class GatewayRecorder:
         except Refusal:
             self._untaken[trajectory] = records
             raise
+        self.trajectories.forget(trajectory)
         return report
 
     async def reward(self, trajectory: str, order: RewardOrder) -> str:
@@ -119,7 +122,9 @@ class GatewayRecorder:
         """For ever end the trajectories that have been quiet for `idle_s` seconds."""
         while True:
             await asyncio.sleep(min(1.0, idle_s / 4))
-            self._write(self.trajectories.end_idle(idle_s))
+            self._write(records := self.trajectories.end_idle(idle_s))
+            for id in {one.attributes.get(semconv.TRAJECTORY_ID) for one in records if isinstance(one, SpanRow)}:
+                self.trajectories.forget(str(id))
 
     def close(self) -> None:
         """Write what waits, and seal the segment. Nothing may be recorded afterwards."""
@@ -132,6 +137,7 @@ class GatewayRecorder:
             self._journal.close()
         except OSError as error:
             self._refuse(error, records=0)
+        self._open_runs.close()
 
     async def _written(self, records: Sequence[Record]) -> None:
         done: Future[None] = Future()

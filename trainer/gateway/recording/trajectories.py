@@ -19,6 +19,7 @@ from arttrace.records.reward import Reward, reward_clock
 from arttrace.records.span import SpanRow
 from trainer.gateway.errors import Refusal
 from trainer.gateway.recording.identity import CallOwner, derived_id, root_span_id, trajectory_owner
+from trainer.gateway.recording.open_runs import OpenRun, OpenRuns
 
 MAX_KEPT = 50_000
 """Open trajectories, and ended ones, that are remembered; of more, the quietest are forgotten and stay as they are."""
@@ -76,12 +77,24 @@ class _Open:
     touched: float = 0.0
 
 
+def _restored(name: str, run: OpenRun) -> _Open:
+    """What an earlier gateway knew of an open one."""
+    root = _Span(trajectory_owner(name), root_span_id(name), None, "agent", run.start_ns)
+    kept = _Open(root, calls=run.calls, touched=time.monotonic())
+    for agent, start_ns in run.agents.items():
+        owner = trajectory_owner(name, agent)
+        kept.agents[agent] = _Span(owner, owner.parent_span_id, root.span_id, agent, start_ns)
+    return kept
+
+
 class Trajectories:
     """The open ones. Used from one event loop; every method returns the records to write."""
 
-    def __init__(self, project: str) -> None:
+    def __init__(self, project: str, notes: OpenRuns | None = None) -> None:
         self._project = project
-        self._open: OrderedDict[str, _Open] = OrderedDict()
+        self._notes = notes
+        found = notes.runs if notes is not None else {}
+        self._open: OrderedDict[str, _Open] = OrderedDict((name, _restored(name, run)) for name, run in found.items())
         self._ended: OrderedDict[str, EndReport] = OrderedDict()
 
     @property
@@ -90,7 +103,7 @@ class Trajectories:
         return len(self._open)
 
     def knows(self, trajectory: str | None) -> bool:
-        """Whether calls of it were recorded here since the gateway's start."""
+        """Whether it is open, or was ended since the gateway's start."""
         return trajectory in self._open or trajectory in self._ended
 
     def call_began(self, owner: CallOwner, start_ns: int) -> list[Record]:
@@ -104,7 +117,7 @@ class Trajectories:
             kept = self._open[owner.trajectory] = _Open(root)
             begun.append(self._row(root, self._root_attributes()))
             if len(self._open) > MAX_KEPT:
-                self._open.popitem(last=False)
+                self.forget(self._open.popitem(last=False)[0])
         if owner.agent is not None and owner.agent not in kept.agents:
             agent = _Span(owner, owner.parent_span_id, kept.root.span_id, owner.agent, start_ns)
             kept.agents[owner.agent] = agent
@@ -112,7 +125,14 @@ class Trajectories:
         kept.calls += 1
         kept.under_way += 1
         self._touch(owner.trajectory, kept)
+        if self._notes is not None:
+            self._notes.call_began(owner.trajectory, start_ns, owner.agent)
         return begun
+
+    def forget(self, trajectory: str) -> None:
+        """A gateway that is started again need not know it: its end is on the disk, or nobody waits for it."""
+        if self._notes is not None:
+            self._notes.ended(trajectory)
 
     def call_ended(self, owner: CallOwner, end_ns: int) -> None:
         """A call of `owner` is over."""
@@ -134,7 +154,7 @@ class Trajectories:
         kept = self._open.pop(trajectory, None)
         if kept is None:
             trajectory_owner(trajectory)
-            raise Refusal(404, "not_found", f"no call of trajectory {trajectory!r} came here since the gateway started")
+            raise Refusal(404, "not_found", f"no call of trajectory {trajectory!r} that was not ended came here")
         now = time.time_ns()
         report = EndReport(trajectory, kept.calls)
         self._ended[trajectory] = report
