@@ -42,11 +42,12 @@ FOLDER = "card-bundles"
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """What is in one: pinned packages, patterns of files that are left out, and modules that it has to make importable.
-    `needs` are other bundles."""
+    """What is in one: pinned packages, patterns of files that are left out, patterns of the only ones that are kept,
+    and modules that it has to make importable. `needs` are other bundles."""
 
     packages: tuple[str, ...]
     without: tuple[str, ...] = ()
+    only: tuple[str, ...] = ("*",)
     imports: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
 
@@ -78,6 +79,11 @@ BUNDLES = {
         ("trl==1.15.0", *_DATASETS),
         without=("trl/skills/*", "trl/templates/*"),
         imports=("trl", "trl.trainer.grpo_trainer"),
+    ),
+    "trl-tree": Bundle(
+        ("trl==1.16.0",),
+        only=("trl/experimental/async_grpo/packing.py",),
+        imports=("benchmarks.card.trl_tree as tree; tree.load()",),
     ),
     "unsloth": Bundle(
         (
@@ -138,7 +144,7 @@ def make(name: str, folder: Path, wheels: Path, architecture: int) -> Path:
         site = Path(scratch) / "site"
         for package in bundle.packages:
             _unzip(_wheel(package, wheels), site)
-        thin(site, bundle.without, architecture)
+        thin(site, bundle.without, architecture, bundle.only)
         if name == "client":
             _as_installed(site)
         half = Path(scratch) / packed.name
@@ -160,14 +166,16 @@ def fetch(bundle: Bundle, wheels: Path) -> None:
         subprocess.run([*command, *missing], check=True)
 
 
-def thin(site: Path, without: tuple[str, ...], architecture: int) -> None:
+def thin(site: Path, without: tuple[str, ...], architecture: int, only: tuple[str, ...] = ("*",)) -> None:
     """Remove what is not run there."""
     for path in sorted(site.rglob("*"), reverse=True):
         name = path.relative_to(site).as_posix()
         if path.is_dir():
             if not any(path.iterdir()):
                 path.rmdir()
-        elif any(fnmatch.fnmatch(name, pattern) for pattern in (*_NEVER_RUN, *without)):
+        elif any(fnmatch.fnmatch(name, pattern) for pattern in (*_NEVER_RUN, *without)) or not any(
+            fnmatch.fnmatch(name, pattern) for pattern in only
+        ):
             path.unlink()
         elif path.suffix == ".so":
             keep_architecture(path, architecture)

@@ -27,7 +27,7 @@ from benchmarks.learner_cases import Call, samples_of, synthetic, tau_bench
 SEED = 7
 KERNELS: dict[str, Any] = {"tree, varlen": "varlen", "tree, block by block": "blockwise"}
 """Layouts that differ in the kernel of attention alone."""
-NEEDS = {"stock TRL": ("trl", "datasets"), "TRL's tree": ("trl",), "Unsloth": ("unsloth", "trl", "datasets")}
+NEEDS = {"stock TRL": ("trl", "datasets"), "Unsloth": ("unsloth", "trl", "datasets")}
 BUNDLE_OF = {"trl": "trl", "datasets": "trl", "unsloth": "unsloth"}
 LAYOUTS = {
     "tree": "packed engine as it is: the prefix tree; on CUDA by FlexAttention",
@@ -36,7 +36,7 @@ LAYOUTS = {
     "packed": "packed engine, merged sequences end to end, nothing shared",
     "row per call": "every call a padded row of its own, PyTorch's attention, log-probabilities at targets only",
     "stock TRL": "TRL's GRPOTrainer as it is: merged sequences, padded, log-probabilities at every position",
-    "TRL's tree": "TRL's own packed tree row",
+    "TRL's tree": "TRL 1.16's own packed tree row, PyTorch's attention in place of its kernel from a hub",
     "Unsloth": "TRL engine, merged sequences, padded, on a model that Unsloth loaded, with its kernels",
 }
 
@@ -160,6 +160,8 @@ def _draw_lora(model: Any) -> None:
 def _step_of(row: Row, learner: Any, samples: list[Any]) -> Callable[[], dict[str, float]]:
     if row.layout == "row per call":
         return lambda: _padded_step(learner, samples)
+    if row.layout == "TRL's tree":
+        return lambda: _tree_step(learner, samples)
 
     def step() -> dict[str, float]:
         metrics = learner.step(samples)
@@ -196,6 +198,16 @@ def _padded_step(learner: Any, samples: list[Any]) -> dict[str, float]:
     return {"loss": loss, "trained": plan.trained_tokens}
 
 
+def _tree_step(learner: Any, samples: list[Any]) -> dict[str, float]:
+    """TRL's packing is made anew at each step, as it is in its collator."""
+    from benchmarks.card.trl_tree import TreeRows
+    from trainer.learner.samples import plan_step
+
+    plan = plan_step(samples, learner.config)
+    loss = TreeRows(plan.rows, learner.config.micro_batch_tokens).step(learner, plan.normaliser)
+    return {"loss": loss, "trained": plan.trained_tokens}
+
+
 def _padded(rows: Any, learner: Any) -> Iterator[Any]:
     import torch
 
@@ -220,6 +232,10 @@ def _work(row: Row, samples: list[Any]) -> dict[str, int]:
         targets = sum(sum(one.targets) for one in rows)
         pairs = sum(count * length * (length + 1) // 2 for count, length in shapes)
         return {"tokens": tokens, "pairs": pairs, "predictions": tokens if row.layout == "stock TRL" else targets}
+    if row.layout == "TRL's tree":
+        from benchmarks.card.trl_tree import TreeRows
+
+        return TreeRows(rows, row.budget).work()
     forests = [
         plant(run, current_version=None, device="cpu", dtype=torch.float32) for run in split_forests(rows, row.budget)
     ]
@@ -254,14 +270,22 @@ def _peak(device: str) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def _absent(layout: str) -> list[str]:
+    """The bundles that a layout lacks."""
+    if layout == "TRL's tree":
+        from benchmarks.card import trl_tree
+
+        return [] if trl_tree.file() else ["trl-tree"]
+    found = [(name, importlib.util.find_spec(name)) for name in NEEDS.get(layout, ())]
+    return [BUNDLE_OF[name] for name, spec in found if spec is None or spec.origin is None]
+
+
 def main() -> None:
     """Measures the row that the argument describes."""
     given = json.loads(sys.argv[1])
     row = Row(**{**given, "case": tuple(given["case"])})
-    if absent := [name for name in NEEDS.get(row.layout, ()) if importlib.util.find_spec(name) is None]:
-        print(json.dumps({"missing": "; ".join(dict.fromkeys(remedy(BUNDLE_OF[name]) for name in absent))}))
-    elif row.layout == "TRL's tree":
-        print(json.dumps({"missing": "not measured: a part of TRL 1.16's asynchronous trainer, not driven here"}))
+    if absent := _absent(row.layout):
+        print(json.dumps({"missing": "; ".join(dict.fromkeys(map(remedy, absent)))}))
     else:
         print(json.dumps(measure(row)))
 

@@ -170,11 +170,11 @@ class BaseLearner(ABC):
 
     def save_adapter(self, directory: Path) -> None:
         """Write the adapter, as vLLM and PEFT load it."""
-        save_adapter(directory, self.model)
+        save_adapter(directory, self.model, self.config)
 
     def save_rest(self, directory: Path) -> None:
         """Write what is needed beside it to go on exactly."""
-        save_rest(directory, self.optimizer, self.steps, self.config)
+        save_rest(directory, self.model, self.optimizer, self.steps, self.config)
 
     def load(self, directory: Path) -> None:
         """Go on from what `save` wrote. Raises TrainingError when it is missing, damaged or of another shape."""

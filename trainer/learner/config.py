@@ -64,11 +64,15 @@ class LearnerConfig:
       other) go through the model at once; one longer row goes alone. None: as many as the memory has room for. Where
       a micro-batch turns out to need more, the packed engine halves it and goes on. `gradient_checkpointing` computes
       each layer again in the backward pass instead of keeping what it computed; None: on CUDA.
+    - `torch_compile`: norms, rotary positions and feed-forward parts of the layers are compiled by PyTorch, each kind
+      once for all layers, in the first step. `use_liger_kernel`: they are Liger's kernels (`pip install liger-kernel`,
+      CUDA only). The numbers are the same within the precision.
     - `lora_targets`: names of linear modules, or "all-linear" for all but the output head; None: all-linear, and the
       attention alone in a mixture of experts, whose experts and router stay as they are.
     - `load_in_4bit`: the base model's weights in 4 bits (bitsandbytes, CUDA only).
     - `dtype`: of the base model; None: bfloat16 on CUDA, as vLLM serves it, float32 on a CPU. The LoRA's weights and
-      their optimizer are float32 either way; beside a base model in bfloat16 they are multiplied in bfloat16.
+      their optimizer are float32 either way; beside a base model in bfloat16 they are multiplied, and handed over to
+      the engine, in bfloat16.
     - `max_logprob_difference`: a token sampled by the current version whose captured log-probability differs by more
       (nats) is left out and counted (the trl engine counts it); the step is refused when that is more than one in a
       thousand (and more than one), when the mean difference is above a tenth of it, or when what was captured is nearer
@@ -107,6 +111,8 @@ class LearnerConfig:
     weight_decay: float = 0.0
     micro_batch_tokens: int | None = None
     gradient_checkpointing: bool | None = None
+    torch_compile: bool = False
+    use_liger_kernel: bool = False
     load_in_4bit: bool = False
     max_logprob_difference: float | None = None
     seed: int = 0
@@ -176,6 +182,18 @@ class LearnerConfig:
                     "cispo bounds every ratio." if self.loss == "cispo" else f"it must be above {self.clip_range[1]:g}."
                 ),
                 "It bounds the ratio of a negative advantage, beyond 1 + epsilon_high; 3 is usual.",
+            )
+        if self.use_liger_kernel and (self.device != "cuda" or self.torch_compile):
+            raise TrainingError(
+                "Liger's kernels need a CUDA device."
+                if self.device != "cuda"
+                else "torch_compile and use_liger_kernel replace the same parts of the model.",
+                "Use --torch-compile alone, or neither.",
+            )
+        if self.loader == "unsloth" and (self.use_liger_kernel or self.torch_compile):
+            raise TrainingError(
+                "Unsloth puts kernels of its own into the model: torch_compile and use_liger_kernel have no effect.",
+                "Use --loader transformers, or neither.",
             )
         if self.load_in_4bit and self.device != "cuda":
             raise TrainingError("A base model in 4 bits needs a CUDA device.", "Use --device cuda, or 16 or 32 bits.")

@@ -16,6 +16,7 @@ from arttrace.system.errors import TrainingError
 from trainer.learner.config import LearnerConfig
 from trainer.learner.machine.families import refuse_family
 from trainer.learner.machine.fitting import fitted, refuse_experts
+from trainer.learner.machine.fused import fuse_layers
 from trainer.learner.machine.memory import is_out_of_memory
 from trainer.learner.machine.needs import free_beside, read_shape
 
@@ -53,6 +54,7 @@ def load_policy(directory: Path, config: LearnerConfig, attention: str | None = 
             ) from error
     if attention is not None:
         model.get_base_model().set_attn_implementation(attention)
+    fuse_layers(model.get_base_model(), config)
     if config.kl_weight and config.kl_reference is not None:
         try:
             model.load_adapter(config.kl_reference, adapter_name=_REFERENCE, is_trainable=False)

@@ -20,29 +20,37 @@ from trainer.policies.tensor_file import write_tensors
 _ADAPTER = "adapter_model.safetensors"
 
 
-def save_adapter(directory: Path, model: Any) -> None:
+def save_adapter(directory: Path, model: Any, config: LearnerConfig) -> None:
     """Write `adapter_config.json` and `adapter_model.safetensors` into an existing directory, as PEFT names them: what
-    an engine loads. Whoever waits for a new version waits for this."""
+    an engine loads, in the base model's 16 bits where it has 16. Whoever waits for a new version waits for this."""
     from peft import get_peft_model_state_dict
 
-    config = model.peft_config["default"]
-    training, config.inference_mode = config.inference_mode, True
+    lora = model.peft_config["default"]
+    training, lora.inference_mode = lora.inference_mode, True
     try:
-        config.save_pretrained(str(directory))
+        lora.save_pretrained(str(directory))
     finally:
-        config.inference_mode = training
+        lora.inference_mode = training
     weights = get_peft_model_state_dict(model, adapter_name="default", save_embedding_layers=False)
-    write_tensors(directory / _ADAPTER, weights)
+    write_tensors(directory / _ADAPTER, weights, _rounded_to(config))
 
 
-def save_rest(directory: Path, optimizer: torch.optim.Optimizer, steps: int, config: LearnerConfig) -> None:
-    """Write beside the adapter what is needed to go on exactly."""
+def _rounded_to(config: LearnerConfig) -> torch.dtype | None:
+    """A LoRA in float32 beside a base model in bfloat16 is multiplied in bfloat16, by the learner as by the engine:
+    what is written is what both multiply by. None: as it is."""
+    return torch.bfloat16 if config.computes_in == "bfloat16" else None
+
+
+def save_rest(directory: Path, model: Any, optimizer: torch.optim.Optimizer, steps: int, config: LearnerConfig) -> None:
+    """Write beside the adapter what is needed to go on exactly: its weights too, where it has them rounded."""
     state = {
         "optimizer": optimizer.state_dict(),
         "steps": steps,
         "config": json.dumps(dataclasses.asdict(config)),
         "rng": torch.get_rng_state(),
     }
+    if _rounded_to(config) is not None:
+        state["weights"] = {_saved_as(name): p.detach() for name, p in trainable(model).items()}
     if config.device == "cuda":
         state["cuda_rng"] = torch.cuda.get_rng_state()
     torch.save(state, directory / STATE)
@@ -69,7 +77,8 @@ def load_state(directory: Path, model: Any, optimizer: torch.optim.Optimizer, co
         raise TrainingError(
             f"The trainer's state in {directory} cannot be read: {error}", "Continue from the version before it."
         ) from error
-    weights = {name.replace(".default.", "."): p for name, p in trainable(model).items()}
+    saved |= state.get("weights", {})
+    weights = {_saved_as(name): p for name, p in trainable(model).items()}
     if {name: p.shape for name, p in weights.items()} != {name: tensor.shape for name, tensor in saved.items()}:
         raise TrainingError(
             f"The adapter in {directory} does not fit: it was trained with another rank, other targets or another "
@@ -96,6 +105,11 @@ def _fresh(directory: Path) -> dict[str, Any]:
     return {"steps": int(json.loads((directory / "manifest.json").read_bytes())["step"])}
 
 
+def _saved_as(name: str) -> str:
+    """A parameter's name in an adapter's file."""
+    return name.replace(".default.", ".")
+
+
 class Weights:
     """The LoRA's weights as they are now."""
 
@@ -109,11 +123,10 @@ class Weights:
         from safetensors.torch import load_file
 
         found = cls(model)
-        names = {name: name.replace(".default.", ".") for name in found._weights}
         try:
             saved = load_file(str(directory / _ADAPTER))
             found._weights = {
-                name: saved[names[name]].to(tensor).reshape(tensor.shape) for name, tensor in found._weights.items()
+                name: saved[_saved_as(name)].to(tensor).reshape(tensor.shape) for name, tensor in found._weights.items()
             }
         except (OSError, KeyError, RuntimeError, SafetensorError):
             return None

@@ -17,7 +17,7 @@ import torch
 from arttrace.system.errors import TrainingError
 from trainer.learner.config import LearnerConfig
 from trainer.learner.machine.memory import is_out_of_memory
-from trainer.learner.policy_model import fitted_to_machine, load_policy, make_optimizer, trainable
+from trainer.learner.policy_model import fitted_to_machine, in_its_precision, load_policy, make_optimizer, trainable
 from trainer.learner.state import load_state, save_adapter, save_rest
 from trainer.offline.plan import OfflinePlan, Tell
 from trainer.offline.render import TrainingExample, shared_context
@@ -90,6 +90,7 @@ class OfflineLearner:
             arguments = _arguments(self.config, Path(scratch), batch_size, len(plan.sft) or len(plan.dpo))
             make = self._sft if plan.method == "sft" else self._dpo
             trainer = make(plan, tokenizer, arguments, beta)
+            trainer.compute_loss_context_manager = lambda: in_its_precision(self.config)
             trainer.remove_callback(PrinterCallback)
             trainer.add_callback(keeper)
             try:
@@ -130,11 +131,11 @@ class OfflineLearner:
 
     def save_adapter(self, directory: Path) -> None:
         """Write the adapter, as vLLM and PEFT load it."""
-        save_adapter(directory, self.model)
+        save_adapter(directory, self.model, self.config)
 
     def save_rest(self, directory: Path) -> None:
         """Write what is needed beside it to go on exactly."""
-        save_rest(directory, self.optimizer, self.steps, self.config)
+        save_rest(directory, self.model, self.optimizer, self.steps, self.config)
 
     def load(self, directory: Path) -> None:
         """Go on from what a learner saved. Raises TrainingError when it is missing, damaged or of another shape."""

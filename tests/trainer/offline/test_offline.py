@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from arttrace.system.errors import TrainingError
 from arttrace.trajectories.conversations import conversations
 from trainer.learner.config import LearnerConfig
 from trainer.learner.packed.head import Head, log_probabilities
+from trainer.learner.policy_model import trainable
 from trainer.offline.plan import Method, OfflinePlan, plan_dpo, plan_sft, require_examples
 from trainer.offline.render import TrainingExample, Unprovable, render
 
@@ -203,6 +205,23 @@ def test_sft_learns_the_good_answers_from_the_true_loss(base: Path, tokenizer: A
     again.load(tmp_path)
     assert again.steps == 1
     assert again.train(plan, tokenizer).first_loss == learner.train(plan, tokenizer).first_loss
+
+
+@pytest.mark.parametrize("plan_of", [plan_sft, plan_dpo])
+def test_beside_a_base_model_in_bfloat16_the_lora_is_multiplied_in_bfloat16(
+    base: Path, tokenizer: Any, plan_of: Callable[..., OfflinePlan]
+) -> None:
+    from trainer.offline.train import OfflineLearner
+
+    learner = OfflineLearner(base, LearnerConfig(lora_rank=8, learning_rate=1e-2, epochs=3, dtype="bfloat16"))
+    given: set[torch.dtype] = set()
+    for name, module in learner.model.named_modules():
+        if name.endswith("lora_A.default"):
+            module.register_forward_hook(lambda _module, _inputs, out: given.add(out.dtype))
+    metrics = learner.train(plan_of([group(0.0, 1.0)], tokenizer), tokenizer)
+    assert given == {torch.bfloat16}
+    assert metrics.last_loss < metrics.first_loss
+    assert {parameter.dtype for parameter in trainable(learner.model).values()} == {torch.float32}
 
 
 def test_dpo_comes_to_prefer_the_better_run_and_reads_no_tool_result_as_an_answer(base: Path, tokenizer: Any) -> None:

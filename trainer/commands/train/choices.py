@@ -26,7 +26,9 @@ def machine_choices(config: DaemonConfig, base_model: Path | None) -> list[Fitte
     found = choices(learner, shape, free)
     states = f"the newest {config.keep.states} versions can be trained on exactly" if config.keep.states else "all can"
     if shape and config.keep.states:
-        states += f", about {lora_bytes(learner, shape) / 2 / (1 << 20):.1f} MiB each; older ones keep their weights"
+        share = 3 / 4 if learner.computes_in == "bfloat16" else 1 / 2  # both moments, and what the adapter has rounded
+        size = share * lora_bytes(learner, shape) / (1 << 20)
+        states += f", about {size:.1f} MiB each; older ones keep their weights"
     found.append(FittedOption("keep.states", config.keep.states, states))
     found.append(_engine_share(learner, base_model))
     if note := routing_note(base_model):

@@ -45,6 +45,8 @@ _OPTIONS: dict[str, tuple[Any, str]] = {
     "lora_alpha": (int, "Scale of the adapter, divided by its rank."),
     "micro_batch_tokens": (int, "Tokens that go through the model at once; as many as fit without."),
     "gradient_checkpointing": (bool, "Less memory for more time; on CUDA unless --no-gradient-checkpointing."),
+    "torch_compile": (bool, "Compile norms, rotary positions and feed-forward parts in the first step."),
+    "use_liger_kernel": (bool, "Take Liger's kernels for them (CUDA)."),
     "load_in_4bit": (bool, "Base model's weights in 4 bits (CUDA)."),
     "device": (click.Choice(["cpu", "cuda"]), "Where to train."),
     "dtype": (click.Choice(get_args(Dtype)), "Precision of the base model; bfloat16 on CUDA, else float32."),
