@@ -48,6 +48,8 @@ _OPENINFERENCE = {
 _FOREIGN = frozenset(
     {_OPENINFERENCE_KIND, _TRACELOOP_KIND, langfuse.TYPE, vercel.OPERATION, "llm.request.type", *_RENAMED}
 )
+MARKS = (*sorted(_FOREIGN), "gen_ai.prompt.0.", "gen_ai.completion.0.")
+"""How names of attributes begin that are no names of the conventions and are read here."""
 _KINDS = {
     "LLM": semconv.OPERATION_CHAT,
     "generation": semconv.OPERATION_CHAT,
@@ -62,33 +64,31 @@ _KINDS = {
 
 def normalise(span: SpanRow) -> SpanRow:
     """The span with the attributes that trajectories are built from; the same object when there is nothing to do."""
+    added = added_by_conventions(span)
+    if not google_adk.is_inside_a_call(span) and not _is_own(span):
+        added.update(_repaired({**span.attributes, **added}))
+    return msgspec.structs.replace(span, attributes={**span.attributes, **added}) if added else span
+
+
+def added_by_conventions(span: SpanRow) -> Attributes:
+    """What a span says by other names than those of the conventions, or in its events, under the names of the
+    conventions: nothing that it says under them itself, but for what Google ADK calls a call and is inside one."""
     attributes = span.attributes
-    if semconv.TRAJECTORY_ID in attributes and semconv.OPERATION_NAME in attributes:
-        return span  # our own
+    if _is_own(span):
+        return {}
     if google_adk.is_inside_a_call(span):
-        inside: Attributes = {**attributes, semconv.OPERATION_NAME: google_adk.INSIDE_A_CALL}
-        return msgspec.structs.replace(span, attributes=inside)
+        return {semconv.OPERATION_NAME: google_adk.INSIDE_A_CALL}
     found = _renamed(span)
     operation = attributes.get(semconv.OPERATION_NAME, found.get(semconv.OPERATION_NAME))
     if operation in semconv.CALL_OPERATIONS:
         _messages(span, found)
     elif operation == semconv.OPERATION_EXECUTE_TOOL and span.events:
         found = {**strands.tool(span), **found}
-    added = {name: value for name, value in found.items() if value is not None and name not in attributes}
-    added.update(_repaired({**attributes, **added}))
-    return msgspec.structs.replace(span, attributes={**attributes, **added}) if added else span
+    return {name: value for name, value in found.items() if value is not None and name not in attributes}
 
 
-def settled(span: SpanRow) -> Attributes:
-    """The attributes under the names of the conventions; messages and tools that stand there in another form are left
-    aside, which makes it cheap."""
-    attributes = span.attributes
-    if google_adk.is_inside_a_call(span):
-        return {**attributes, semconv.OPERATION_NAME: google_adk.INSIDE_A_CALL}
-    found = _renamed(span)
-    if not found:
-        return attributes
-    return {**{name: value for name, value in found.items() if value is not None}, **attributes}
+def _is_own(span: SpanRow) -> bool:
+    return semconv.TRAJECTORY_ID in span.attributes and semconv.OPERATION_NAME in span.attributes
 
 
 def _renamed(span: SpanRow) -> Attributes:

@@ -21,13 +21,13 @@ def normalised(span: SpanRow) -> SpanRow:
         return span
 
 
-def settled(span: SpanRow) -> Attributes:
-    """`conventions.settled`; never raises."""
+def added_by_conventions(span: SpanRow) -> Attributes:
+    """`conventions.added_by_conventions`; never raises."""
     try:
-        return conventions.settled(span)
+        return conventions.added_by_conventions(span)
     except Exception as error:  # noqa: BLE001
         _tell(span, error)
-        return span.attributes
+        return {}
 
 
 def _tell(span: SpanRow, error: Exception) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import duckdb
 
-from arttrace.store.file import migrations
+from arttrace.store.file import migrations, reread
 from arttrace.store.file.duckdb_file import FILES, connection_to, copy_beside, for_its_user, make, opening
 from arttrace.store.rows import trace_links
 from arttrace.store.rows.tables import VERSION
@@ -43,6 +43,7 @@ def connect_while_opening(path: Path) -> duckdb.DuckDBPyConnection:
             migrations.to_current(connection, found, path)
             connection = _connect(path)
         migrations.renew_views(connection)
+        reread.reread(connection)
         for_its_user(path)
         return connection
     except BaseException:

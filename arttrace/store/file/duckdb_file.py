@@ -11,6 +11,7 @@ from typing import Any
 
 import duckdb
 
+from arttrace.store.file import reread
 from arttrace.store.rows import tables, views
 from arttrace.system.errors import StoreError, StoreInUse
 from arttrace.system.journal import lock
@@ -85,6 +86,6 @@ def create(path: Path) -> duckdb.DuckDBPyConnection:
 
 def make(connection: duckdb.DuckDBPyConnection) -> None:
     """Tables and views of this version in an empty file."""
-    connection.execute(f"BEGIN; {tables.create(*tables.ALL)} {views.VIEWS}")
+    connection.execute(f"BEGIN; {tables.create(*tables.ALL)} {views.VIEWS} {reread.SAY}")
     connection.execute("INSERT INTO arttrace_schema VALUES (?)", [tables.VERSION])
     connection.execute("COMMIT")

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from arttrace.formats.sdks.tolerant import settled
+from arttrace.formats.sdks.tolerant import added_by_conventions
 from arttrace.records import semconv
 from arttrace.records.record import Record
-from arttrace.records.span import SpanRow
+from arttrace.records.span import Attributes, SpanRow
 from arttrace.store.rows.columns import PlainRecord, span_columns
 from arttrace.store.rows.tables import OPERATION, TRAJECTORY_ID, Row
 from arttrace.trajectories.identity.membership import may_belong_elsewhere
@@ -25,6 +25,17 @@ _ORIGIN = ("resource", "scope_name", "scope_version", "origin")
 _NOTHING: dict[str, Any] = {}
 
 _encode = msgspec.json.Encoder().encode
+
+
+CONVENTIONS = "conventions"
+"""Where a span's JSON has what it says by other names or in its events, under the names of the conventions, for the
+views. What is stored by its text elsewhere, or made when somebody reads messages, is not in it."""
+
+
+def with_conventions(document: bytes, added: Attributes) -> bytes:
+    """A span's JSON with what was added to its attributes by `added_by_conventions`."""
+    kept = {name: value for name, value in added.items() if name not in _SHARED}
+    return b"".join((document[:-1], b',"', CONVENTIONS.encode(), b'":', _encode(kept), b"}")) if kept else document
 
 
 class EncodedSpan(msgspec.Struct, gc=False, array_like=True):
@@ -99,14 +110,15 @@ def _apart(span: SpanRow, origin: str, origin_bytes: bytes) -> EncodedSpan:
         size += len(written)
         pieces += (name.encode(), b"" if isinstance(value, str) else b"values", written)
     digest = hashlib.blake2b(b"\0".join(pieces), digest_size=8).digest()
-    named = settled(span)
+    added = added_by_conventions(span)
+    named = {**attributes, **added} if added else attributes
     columns = span_columns(span, named)
     return EncodedSpan(
         trace_id=span.trace_id,
         columns=columns,
         shared=shared,
         origin=origin,
-        document=document,
+        document=with_conventions(document, added),
         size=size,
         digest=int.from_bytes(digest, "little", signed=True),
         odd=may_belong_elsewhere(span, named, columns[TRAJECTORY_ID], columns[OPERATION] or ""),

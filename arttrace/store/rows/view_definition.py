@@ -37,8 +37,8 @@ def as_time(nanoseconds: str) -> str:
 
 
 def of_document(name: str, *, operator: str = "->>", of: str = "") -> str:
-    """An attribute of a span, out of its document."""
-    return f"{of}document->'attributes'{operator}'{name}'"
+    """An attribute of a span, out of its document: as the span has it, else as it was read (see rows/encode.py)."""
+    return f"coalesce({of}document->'attributes'{operator}'{name}', {of}document->'conventions'{operator}'{name}')"
 
 
 def as_text(views: Iterable[View], width: int) -> str:

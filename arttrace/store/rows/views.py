@@ -19,11 +19,15 @@ _OWN_TAGS = f"TRY_CAST({of_document('arttrace.tags', operator='->')} AS VARCHAR[
 _OWN_METADATA = f"TRY_CAST({of_document('arttrace.metadata')} AS JSON)"
 
 
+_IS_TOP_AGENT = "(operation IS NOT DISTINCT FROM 'invoke_agent' AND parent_span_id IS NULL)"
+"""The root of a run of another SDK, which knows no entries."""
+
+
 def _said(attribute: str, value: str) -> str:
     """What a run's entry says of it, and, as trajectories/build.py reads it, what processes that joined it say."""
     joined = f"""({_IS_CALL}) IS NOT TRUE AND contains(document, '"{attribute}"')
                 AND ({of_document(semconv.TRAJECTORY_ID)}) IS NOT NULL"""
-    return f"CASE WHEN entry IS NOT NULL OR ({joined}) THEN {value} END"
+    return f"CASE WHEN entry IS NOT NULL OR {_IS_TOP_AGENT} OR ({joined}) THEN {value} END"
 
 
 _IN_ORDER = "s.start_ns, s.trace_id, s.span_id"
@@ -75,7 +79,12 @@ _SPANS = View(
         Column("output_tokens", "of a call: tokens of its answers"),
         Column("prompt", "of a call: its input; equal numbers are equal inputs"),
         Column("bytes", "the size of the whole span as JSON"),
-        Column("document", "the rest of the span as JSON: attributes, events, links, status", "s.document::JSON"),
+        Column(
+            "document",
+            "the rest of the span as JSON: attributes, events, links, status; under `conventions` what its SDK says by"
+            " names of its own",
+            "s.document::JSON",
+        ),
     ),
     f"""FROM (SELECT * FROM span_records QUALIFY row_number() OVER (
         PARTITION BY trace_id, span_id ORDER BY end_ns > 0 DESC, bytes DESC, content_hash DESC) = 1) s
@@ -93,6 +102,10 @@ _READ_MESSAGES = f"""(SELECT TRY(from_json(document,
         FROM summaries WHERE version = '{READ_MESSAGES}')"""  # noqa: S608
 _READ_CALLS = f"(SELECT read.texts AS texts, unnest(read.calls) AS call FROM {_READ_MESSAGES})"  # noqa: S608
 
+_REASONS_OF_ANSWERS = f"""to_json(nullif(list_filter(
+        json_extract_string(TRY_CAST({of_document("gen_ai.output.messages")} AS JSON), '$[*].finish_reason'),
+        lambda reason: reason IS NOT NULL), []))"""
+
 _CALLS = View(
     "calls",
     "one per model call",
@@ -106,7 +119,7 @@ _CALLS = View(
         Column(
             "finish_reasons",
             "why each answer ended, as JSON: stop, length, tool_calls, ...",
-            of_document("gen_ai.response.finish_reasons", operator="->"),
+            f"coalesce({of_document('gen_ai.response.finish_reasons', operator='->')}, {_REASONS_OF_ANSWERS})",
         ),
         Column("prompt", "the input; equal numbers are equal inputs (its messages are in the view messages)"),
         Column(
@@ -296,7 +309,12 @@ _TRAJECTORIES = View(
             "the policy versions that answered, a list",
             "list_sort(list(DISTINCT s.policy_version) FILTER (s.policy_version IS NOT NULL))",
         ),
-        Column("error", "what ended the run; NULL when nothing did", "any_value(s.error) FILTER (s.entry IS NOT NULL)"),
+        Column(
+            "error",
+            "what ended the run; NULL when nothing did",
+            "CASE WHEN count(s.entry) > 0 THEN any_value(s.error) FILTER (s.entry IS NOT NULL)"
+            f" ELSE any_value(s.error) FILTER (s.{_IS_TOP_AGENT[1:-1].replace(' parent', ' s.parent')}) END",
+        ),
         Column("rewards", "the sum by name, a map: rewards['correct']", "any_value(r.rewards)"),
         Column("tags", "its tags, a list: list_contains(tags, 'beta')", _TAGS),
         Column("metadata", "its metadata as JSON: metadata->>'user'", _METADATA),
@@ -360,31 +378,14 @@ _CONSUMPTION = View(
 """A table, which is read as it is."""
 
 _MADE: Final = (
-    _SPANS,
-    _CALLS,
-    _MESSAGES,
-    _TOOL_CALLS,
-    _HTTP_REQUESTS,
-    _AGENTS,
-    _REWARDS,
-    _TRAJECTORIES,
-    _GROUPS,
-    _POLICY_STEPS,
+    *(_SPANS, _CALLS, _MESSAGES, _TOOL_CALLS, _HTTP_REQUESTS, _AGENTS, _REWARDS),
+    *(_TRAJECTORIES, _GROUPS, _POLICY_STEPS),
 )
 """In the order in which they can be made."""
 
 DESCRIBED: Final = (
-    _TRAJECTORIES,
-    _GROUPS,
-    _AGENTS,
-    _CALLS,
-    _MESSAGES,
-    _TOOL_CALLS,
-    _HTTP_REQUESTS,
-    _REWARDS,
-    _POLICY_STEPS,
-    _CONSUMPTION,
-    _SPANS,
+    *(_TRAJECTORIES, _GROUPS, _AGENTS, _CALLS, _MESSAGES, _TOOL_CALLS, _HTTP_REQUESTS, _REWARDS),
+    *(_POLICY_STEPS, _CONSUMPTION, _SPANS),
 )
 """In the order in which they are shown."""
 

@@ -1,0 +1,124 @@
+"""Rows of spans that a version of arttrace stored which understood fewer SDKs get what this one reads in them.
+
+What a span says by the names of its SDK is read as it comes in (rows/columns.py, rows/encode.py), so that queries and
+trajectories have one answer to whether it is a call, a tool or an agent. A store keeps by which reading its rows were
+made; those of another one are looked at once, when it is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import duckdb
+import msgspec
+import pyarrow as pa
+
+from arttrace.formats.sdks.conventions import MARKS
+from arttrace.formats.sdks.google_adk import SCOPE
+from arttrace.formats.sdks.tolerant import added_by_conventions
+from arttrace.records import semconv
+from arttrace.records.span import SpanRow
+from arttrace.store.rows.columns import span_columns
+from arttrace.store.rows.encode import CONVENTIONS, with_conventions
+from arttrace.store.rows.tables import SPANS, TRAJECTORY_ID
+
+_READING: Final = "1"
+"""Counted up when formats/sdks understands more, or `with_conventions` keeps more of it."""
+SAY: Final = f"COMMENT ON TABLE span_records IS 'read {_READING}';"
+"""That the rows of a store were made by this reading."""
+
+_AT_ONCE = 500  # traces
+_ITEMS = "SELECT unnest(?::VARCHAR[])"
+_IN_EVENTS = (*semconv.CALL_OPERATIONS, semconv.OPERATION_EXECUTE_TOOL)
+_MARKED = " OR ".join(
+    (
+        *(f"contains(document, '\"{mark}')" for mark in MARKS),
+        f"(operation IN {_IN_EVENTS} AND contains(document, '\"events\":'))",
+        f"origin IN (SELECT id FROM texts WHERE contains(text, '\"{SCOPE}\"'))",  # noqa: S608
+    )
+)
+_SHARED: Final = {
+    "prompt": semconv.INPUT_MESSAGES,
+    "tools": semconv.TOOL_DEFINITIONS,
+    "instructions": semconv.SYSTEM_INSTRUCTIONS,
+}
+"""Columns that hold an attribute in place of the document. What they hold is not needed here, that they do is."""
+_COLUMNS = [*SPANS.columns][: len(span_columns(SpanRow("", "", "", 0, 0), {}))]
+
+_span = msgspec.json.Decoder(SpanRow)
+_parts = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_encode = msgspec.json.Encoder().encode
+
+_Change = tuple[int, tuple[Any, ...], str]
+"""A rowid, the row's first columns, and its document."""
+
+
+def reread(connection: duckdb.DuckDBPyConnection) -> None:
+    """Brings the rows of spans to this reading where they are another's. Goes on where an earlier try ended."""
+    query = "SELECT comment FROM duckdb_tables() WHERE table_name = 'span_records'"
+    if connection.execute(query).fetchall() == [(f"read {_READING}",)]:
+        return
+    marked = connection.execute(f"SELECT DISTINCT trace_id FROM span_records WHERE {_MARKED}").fetchall()  # noqa: S608
+    traces = sorted(trace for (trace,) in marked)
+    for start in range(0, len(traces), _AT_ONCE):
+        connection.execute("BEGIN")
+        try:
+            _reread(connection, traces[start : start + _AT_ONCE])
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+    connection.execute(SAY)
+
+
+def _reread(connection: duckdb.DuckDBPyConnection, traces: Sequence[str]) -> None:
+    changes: list[_Change] = []
+    runs: set[str] = set()
+    for change, before in _changes(connection, traces):
+        changes.append(change)
+        runs.update(one for one in (change[1][TRAJECTORY_ID], before) if one)
+    if not changes:
+        return
+    _update(connection, changes)
+    odd = sorted({row[0] for _, row, _ in changes})
+    query = f"INSERT INTO odd_traces SELECT t, false FROM ({_ITEMS} AS t) ANTI JOIN odd_traces ON trace_id = t"  # noqa: S608
+    connection.execute(query, [odd])
+    connection.execute(f"UPDATE odd_traces SET placed = false WHERE trace_id IN ({_ITEMS})", [odd])  # noqa: S608
+    connection.execute(f"DELETE FROM summaries WHERE trajectory_id IN ({_ITEMS})", [sorted(runs)])  # noqa: S608
+
+
+def _changes(connection: duckdb.DuckDBPyConnection, traces: Sequence[str]) -> Iterator[tuple[_Change, str | None]]:
+    """What changes, and the trajectory under which the span was stored."""
+    query = f"""SELECT rowid, document, (SELECT text FROM texts WHERE id = origin), {", ".join(_SHARED)},
+            {", ".join(f'"{name}"' for name in _COLUMNS)}
+        FROM span_records WHERE trace_id IN ({_ITEMS}) AND ({_MARKED})"""  # noqa: S608
+    for rowid, document, origin, *rest in connection.execute(query, [list(traces)]).fetchall():
+        shared, columns = rest[: len(_SHARED)], tuple(rest[len(_SHARED) :])
+        span = _span.decode(document if origin is None else f"{document[:-1]},{origin[1:]}")
+        there = [name for name, id in zip(_SHARED.values(), shared, strict=True) if id is not None]
+        span = msgspec.structs.replace(span, attributes={**span.attributes, **dict.fromkeys(there)})
+        added = added_by_conventions(span)
+        read = span_columns(span, {**span.attributes, **added})
+        parts = _parts.decode(document)
+        own = _encode(parts) if parts.pop(CONVENTIONS, None) is not None else document.encode()
+        told = with_conventions(own, added).decode()
+        if (read, told) != (columns, document):
+            yield (rowid, read, told), columns[TRAJECTORY_ID]
+
+
+def _update(connection: duckdb.DuckDBPyConnection, changes: Sequence[_Change]) -> None:
+    types = {"VARCHAR": pa.string(), "BIGINT": pa.int64()}
+    kinds = [types[type] for type in SPANS.types()[: len(_COLUMNS)]]
+    columns = zip(*(row for _, row, _ in changes), strict=True)
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+    given = pa.table(
+        [pa.array([id for id, _, _ in changes], pa.int64()), *arrays, pa.array([text for *_, text in changes])],
+        names=["row", *_COLUMNS, "document"],
+    )
+    sets = ", ".join(f'"{name}" = g."{name}"' for name in (*_COLUMNS, "document"))
+    connection.register("_given", given)
+    try:
+        connection.execute(f"UPDATE span_records SET {sets} FROM _given g WHERE span_records.rowid = g.row")  # noqa: S608
+    finally:
+        connection.unregister("_given")
