@@ -17,8 +17,10 @@ from packaging.requirements import Requirement
 
 from arttrace.capture.export.shipping.forwarding import waiting as outboxes
 from arttrace.capture.patches.hooks import hooked_modules
+from arttrace.commands.scoring.judge_options import judge_base_url_option, judge_params
 from arttrace.commands.shared.check import Check
 from arttrace.commands.shared.options import dir_option, json_option
+from arttrace.commands.shared.probes import ask_for_tokens, ask_judge, send_span
 from arttrace.commands.shared.shadowed_trainer import foreign_trainer
 from arttrace.system.errors import ArttraceError
 from arttrace.system.files import directory_bytes
@@ -32,18 +34,41 @@ _COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
 
 
 @click.command("doctor")
+@click.option("--probe", is_flag=True, help="Send a span to where spans go, and ask model servers for one token.")
+@click.option("--judge", metavar="MODEL", help="Let this judge, by its litellm name, score two answers.")
+@judge_base_url_option
 @json_option
 @dir_option
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
-def command(program: tuple[str, ...], as_json: bool, data: DataDir) -> None:
+def command(
+    program: tuple[str, ...],
+    probe: bool,
+    judge: str | None,
+    judge_base_url: str | None,
+    as_json: bool,
+    data: DataDir,
+) -> None:
     """Check this installation: packages and their versions, model clients, the data directory, the store, GPU and
     engine, and the servers that the environment names. Exit code 1 when something does not work.
+
+    With --probe a span is sent to the collector and to each receiver that the environment names, and looked for in the
+    collector's store; it belongs to no run. The model servers that the environment names are asked for one token, and
+    whether its ids come. With --judge a judge is asked, for what such a call costs.
 
     With `-- PROGRAM`, such as `arttrace doctor -- python agent.py`, the program is run once, with whatever its calls
     cost, and says what was captured of it: its calls, whether runs are complete, whether token ids come. It is
     recorded into a directory that goes afterwards; no store and no receiver gets anything.
     """
+    if judge_base_url and not judge:
+        raise click.UsageError("--judge-base-url says where the judge is: give --judge MODEL too")
     checks = [check for look in _LOOKS for check in look(data)]
+    if probe:
+        checks += send_span(data)
+        checks += [ask_for_tokens(base, key) for _, base, key, _ in _model_servers(data)]
+    if judge:
+        if find_spec(_MAIN_PACKAGE["judge"]) is None:
+            raise click.ClickException("to ask a judge needs litellm: pip install 'arttrace[judge]'")
+        checks.append(ask_judge(judge, judge_params(judge, judge_base_url)))
     if program:
         if find_spec("duckdb") is None:
             raise click.ClickException("to check a program needs the store: pip install 'arttrace[store]'")
@@ -207,15 +232,26 @@ def _servers(data: DataDir) -> Iterator[Check]:
     if endpoint := endpoints()[0]:
         url = f"{endpoint.rstrip('/')}/health"
         yield _asked("collector", url, key, "Start it with `arttrace collect`, or unset ARTTRACE_ENDPOINT.")
+    for name, base, own, hint in _model_servers(data):
+        yield _asked(name, f"{base}/models", own, hint)
+
+
+def _model_servers(data: DataDir) -> list[tuple[str, str, str | None, str]]:
+    """Of each: what it is, its base URL, its key, and what to do where it does not answer."""
+    found: dict[str, tuple[str, str | None, str]] = {}
     if data.serving.exists():
         try:
             url = str(msgspec.json.decode(data.serving.read_bytes(), type=dict[str, object]).get("url"))
         except (OSError, msgspec.DecodeError):
             url = str(data.serving)
-        yield _asked("policy server", f"{url}/v1/models", key, "Start it again: arttrace serve --base-model DIR")
-    if base := os.environ.get("OPENAI_BASE_URL"):
-        own = os.environ.get("OPENAI_API_KEY")
-        yield _asked("model server", f"{base.rstrip('/')}/models", own, "Check OPENAI_BASE_URL and OPENAI_API_KEY.")
+        key = os.environ.get("ARTTRACE_API_KEY")
+        found[f"{url}/v1"] = ("policy server", key, "Start it again: arttrace serve --base-model DIR")
+    for name, prefix in (("policy server", "ARTTRACE_POLICY"), ("model server", "OPENAI")):
+        variable = f"{prefix}_URL" if name == "policy server" else f"{prefix}_BASE_URL"
+        if base := os.environ.get(variable):
+            hint = f"Check {variable} and {prefix}_API_KEY."
+            found.setdefault(base.rstrip("/"), (name, os.environ.get(f"{prefix}_API_KEY"), hint))
+    return [(name, base, key, hint) for base, (name, key, hint) in found.items()]
 
 
 def _asked(name: str, url: str, key: str | None, hint: str) -> Check:

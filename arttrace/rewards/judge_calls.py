@@ -31,11 +31,13 @@ Messages = Sequence[dict[str, str]]
 
 @dataclass(slots=True)
 class Judge:
-    """A judge model and what was learned about it: whether it takes `response_format`."""
+    """A judge model, how often it is asked at most, and what was learned about it: whether it takes
+    `response_format`."""
 
     model: str
     params: dict[str, Any]
     structured: bool = True
+    attempts: int = ATTEMPTS
 
 
 @dataclass(slots=True)
@@ -105,7 +107,7 @@ async def ask(
     """
     litellm = await asyncio.to_thread(load_litellm)
     first, asked, cause = messages, list(messages), ""
-    for attempt in range(1, ATTEMPTS + 1):
+    for attempt in range(1, judge.attempts + 1):
         try:
             text = await _answer(litellm, judge, asked, answer_format, bill)
         except Exception as error:  # noqa: BLE001 - providers raise what they like; it is classified and reported below
@@ -114,7 +116,7 @@ async def ask(
                 first = shorter()
                 asked = list(first)
                 continue
-            if attempt == ATTEMPTS or not may_pass(error):
+            if attempt == judge.attempts or not may_pass(error):
                 raise judge_error(error, judge.model, judge.params) from None
             backoff = BACKOFF_S * 2 ** (attempt - 1) * random.uniform(1, 1.25)
             await asyncio.sleep(max(backoff, retry_after_s(error)))
@@ -129,7 +131,8 @@ async def ask(
                 {"role": "user", "content": f"This answer cannot be used: {error}. Answer again, with the JSON only."},
             ]
     raise JudgeError(
-        f"{cause} (after {ATTEMPTS} attempts)", "Use a stronger judge or one with a longer context, or smaller groups."
+        f"{cause} (after {judge.attempts} attempts)",
+        "Use a stronger judge or one with a longer context, or smaller groups.",
     )
 
 

@@ -59,10 +59,19 @@ def judge_error(error: BaseException, model: str, params: Mapping[str, Any]) -> 
             f"{judge} cannot be reached: {why}",
             "Start it, or name another with --judge (and --judge-base-url for a server of your own).",
         )
-    if getattr(error, "status_code", None) == 404 or "LLM Provider NOT provided" in str(error):
+    if "<html" in (said := str(error).lower()) or "<!doctype" in said:
         return JudgeUnavailable(
-            f"{judge} is not known: {why}",
-            "Name a model as litellm does, provider/model: openai/o3, anthropic/..., or openai/NAME with a base URL.",
+            f"{judge} answers with a web page, as a proxy or a login does: {why}",
+            "Check --judge-base-url: it is the base of an OpenAI-compatible API, which mostly ends in /v1.",
+        )
+    if getattr(error, "status_code", None) == 404 or "LLM Provider NOT provided" in str(error):
+        hint = "Name a model as litellm does, provider/model: openai/o3, anthropic/..., or openai/NAME with a base URL."
+        if base:
+            hint = "Check the model's name, and --judge-base-url: the base of most servers ends in /v1."
+        return JudgeUnavailable(f"{judge} is not known: {why}", hint)
+    if getattr(error, "status_code", None) == 408:
+        return JudgeDown(
+            f"{judge} did not answer in time: {why}", "Try again later, or name a faster judge with --judge."
         )
     kind = JudgeDown if may_pass(error) else JudgeError
     return kind(f"{judge} failed: {why}", "Try again later, or use another judge.")

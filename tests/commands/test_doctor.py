@@ -23,7 +23,7 @@ from arttrace.system.paths import DataDir
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ARTTRACE_ENDPOINT", "ARTTRACE_DIR", "OPENAI_BASE_URL"):
+    for name in ("ARTTRACE_ENDPOINT", "ARTTRACE_DIR", "ARTTRACE_POLICY_URL", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
 
 

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import msgspec
 import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
@@ -15,6 +17,7 @@ from arttrace.commands import cli
 from arttrace.store import Store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
+from arttrace.views.console.running import running
 from arttrace.views.costs.prices import Prices, Usage, load_prices
 from arttrace.views.costs.usage import Cost, cost_of_run, cost_words, costs_by
 
@@ -141,3 +144,24 @@ def test_commands_show_them(root: Path, tmp_path: Path) -> None:
     assert "?: no price is known of 2 calls" in shown
     assert "cost        $300,020.00" in run("show", "one")
     assert json.loads(run("show", "two", "--json"))["cost"]["unpriced_models"] == ["", "unheard-of"]
+
+
+def test_a_span_that_was_placed_in_no_run_costs_no_run_anything(tmp_path: Path) -> None:
+    paid = {"policy": None, "PROVIDER_NAME": "openai", "SERVER_ADDRESS": "api.openai.com", "REQUEST_MODEL": "m"}
+    run = Run("one", entry="shop:paid")
+    run.chat("a", [], message("assistant", "a"), at=1, USAGE_INPUT_TOKENS=10, USAGE_OUTPUT_TOKENS=1, **paid)
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(run.spans)  # it has not ended
+        assert cost_of_run(store, "one", Prices({}, TABLE)).usd is not None
+        [found] = running(store, store.summaries())
+        assert found.input_tokens == 10
+    with duckdb.connect(DataDir(tmp_path).store) as connection:
+        connection.execute(
+            "INSERT INTO placed_spans SELECT trace_id, span_id, NULL FROM span_records WHERE input_tokens = 10"
+        )
+    with Store.open(DataDir(tmp_path)) as store:
+        assert store.sql("SELECT count(*) FROM calls WHERE trajectory_id = 'one'")[1] == [(0,)]
+        assert cost_of_run(store, "one", Prices({}, TABLE)) == Cost()
+        summaries = [msgspec.structs.replace(one, incomplete="in progress") for one in store.summaries()]
+        [found] = running(store, summaries)
+        assert found.input_tokens == 0

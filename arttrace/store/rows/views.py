@@ -48,7 +48,9 @@ _WHERE_IT_STANDS = (
 )
 _ERROR = Column("error", "what went wrong; NULL when nothing did")
 
-_BELONGS_TO = "CASE WHEN p.span_id IS NULL THEN s.trajectory_id ELSE p.trajectory_id END"
+BELONGS_TO: Final = "CASE WHEN p.span_id IS NULL THEN s.trajectory_id ELSE p.trajectory_id END"
+"""The trajectory of a row `s` of `span_records`, beside which `p` is its row of `placed_spans`."""
+
 _SPANS = View(
     "spans",
     "one per captured span, the fullest version of it",
@@ -56,7 +58,7 @@ _SPANS = View(
         Column(
             "trajectory_id",
             _TRAJECTORY_ID.meaning + "; NULL for a span of no run",
-            _BELONGS_TO,
+            BELONGS_TO,
         ),
         Column("trace_id", "the trace, 32 hex digits", "s.trace_id"),
         Column("span_id", "the span, 16 hex digits", "s.span_id"),
@@ -89,7 +91,7 @@ _SPANS = View(
     f"""FROM (SELECT * FROM span_records QUALIFY row_number() OVER (
         PARTITION BY trace_id, span_id ORDER BY end_ns > 0 DESC, bytes DESC, content_hash DESC) = 1) s
     LEFT JOIN placed_spans p ON p.trace_id = s.trace_id AND p.span_id = s.span_id
-    WHERE NOT (s.{IS_MARK}) AND ({_BELONGS_TO} IN ({LEFT_OUT})) IS NOT TRUE""",  # noqa: S608
+    WHERE NOT (s.{IS_MARK}) AND ({BELONGS_TO} IN ({LEFT_OUT})) IS NOT TRUE""",  # noqa: S608
 )
 
 READ_MESSAGES: Final = "read messages"

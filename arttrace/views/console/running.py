@@ -12,15 +12,16 @@ from rich.text import Text
 
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import AnyStore, TrajectorySummary
+from arttrace.store.rows.views import BELONGS_TO
 from arttrace.views.agent_tree import cropped
 from arttrace.views.labels import age, entry_name, one_line, short_ids
 
 _COLUMNS = ("id", "entry", "age", "last", "agents", "calls", "tools", "tokens", "policy", "does")
-_SPANS = """SELECT coalesce(p.trajectory_id, s.trajectory_id), max(arrived_ns), coalesce(sum(input_tokens), 0)::BIGINT,
+_SPANS = f"""SELECT {BELONGS_TO}, max(arrived_ns), coalesce(sum(input_tokens), 0)::BIGINT,
         coalesce(sum(output_tokens), 0)::BIGINT, arg_max(name, (end_ns = 0, start_ns))
-    FROM (SELECT * FROM span_records WHERE trajectory_id IN ({ids}) OR trace_id IN ({traces})
+    FROM (SELECT * FROM span_records WHERE trajectory_id IN ({{ids}}) OR trace_id IN ({{traces}})
         QUALIFY row_number() OVER (PARTITION BY trace_id, span_id ORDER BY end_ns > 0 DESC, bytes DESC) = 1) s
-    LEFT JOIN placed_spans p ON p.trace_id = s.trace_id AND p.span_id = s.span_id GROUP BY 1"""
+    LEFT JOIN placed_spans p ON p.trace_id = s.trace_id AND p.span_id = s.span_id GROUP BY 1"""  # noqa: S608
 
 
 class Running(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from arttrace.records import semconv
 from arttrace.store import AnyStore
 from arttrace.store.rows.left_out import IS_MARK
 from arttrace.store.rows.view_definition import of_document
+from arttrace.store.rows.views import BELONGS_TO
 from arttrace.views.costs.prices import TIERS, Prices, Usage
 
 _CACHED = (
@@ -51,11 +52,12 @@ _BY: Final = {
     ),
     "model": ("coalesce(c.policy_version, c.model)", "", "c.started >= {since}"),
 }
-_OF_A_RUN: Final = f"""(SELECT * FROM span_records s WHERE (trajectory_id = {{id}} OR trace_id = {{trace}}
+_OF_A_RUN: Final = f"""(SELECT s.* FROM (SELECT * FROM span_records
+        WHERE (trajectory_id = {{id}} OR trace_id = {{trace}}
         OR (trace_id, span_id) IN (SELECT (trace_id, span_id) FROM placed_spans WHERE trajectory_id = {{id}}))
-        AND NOT ({IS_MARK}) AND coalesce((SELECT any_value(p.trajectory_id) FROM placed_spans p
-            WHERE p.trace_id = s.trace_id AND p.span_id = s.span_id), trajectory_id) = {{id}}
-    QUALIFY row_number() OVER (PARTITION BY trace_id, span_id ORDER BY end_ns > 0 DESC, bytes DESC) = 1)"""  # noqa: S608
+        AND NOT ({IS_MARK})
+        QUALIFY row_number() OVER (PARTITION BY trace_id, span_id ORDER BY end_ns > 0 DESC, bytes DESC) = 1) s
+    LEFT JOIN placed_spans p ON p.trace_id = s.trace_id AND p.span_id = s.span_id WHERE {BELONGS_TO} = {{id}})"""  # noqa: S608
 
 
 class Cost(msgspec.Struct, frozen=True):

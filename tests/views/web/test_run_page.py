@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import httpx
 import pytest
@@ -115,3 +116,25 @@ def test_the_page_of_a_large_run_says_at_once_that_it_is_being_read(
         assert "This run is being read" in client.get(f"/runs/{id}{tab}").text
     assert client.get(f"/runs/{id}/ready").headers["hx-refresh"] == "true"
     assert "Plan a day in Oslo" in client.get(f"/runs/{id}").text
+
+
+def test_what_a_run_cost_or_that_nobody_knows_it(
+    viewer: Viewer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    [run] = [run for run in viewer.store.summaries() if run.group == "porto"]
+    monkeypatch.delenv("ARTTRACE_PRICES", raising=False)
+
+    def shown() -> str:
+        client = TestClient(create_app(viewer.store, KEY), base_url="http://localhost", headers=TOLD)
+        return client.get(f"/runs/{run.id}").text
+
+    noun = "call" if run.calls == 1 else "calls"
+    assert f"<dt>Cost</dt><dd>no price known of {run.calls} {noun} (" in shown()
+    prices = tmp_path / "prices.json"
+    monkeypatch.setenv("ARTTRACE_PRICES", str(prices))
+    priced = {name: {"input": 1_000_000, "output": 0} for name in run.policy_versions}
+    prices.write_text(json.dumps(priced))
+    [(tokens,)] = viewer.store.sql(f"SELECT sum(input_tokens) FROM calls WHERE trajectory_id = '{run.id}'")[1]
+    assert f"<dt>Cost</dt><dd>${tokens:,.2f}" in shown()
+    prices.write_text("{")
+    assert "cannot be read" in shown()

@@ -13,8 +13,10 @@ from arttrace.records.trajectory import Trajectory
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import TrajectorySummary
 from arttrace.store.access.late_spans import late
-from arttrace.system.errors import StoreError
+from arttrace.system.errors import ArttraceError, StoreError
 from arttrace.trajectories import sequences
+from arttrace.views.costs.prices import load_prices
+from arttrace.views.costs.usage import cost_of_run, cost_words
 from arttrace.views.langfuse.state import links
 from arttrace.views.web.handlers.answers import integer, reader_of
 from arttrace.views.web.models.blocks import EntryBlock, blocks
@@ -253,10 +255,19 @@ def _head(reader: StoreReader, summary: TrajectorySummary, tab: str) -> dict[str
         "given": given,
         "result": result,
         "token_words": token_words(report),
+        "cost": reader.kept(summary.id, "cost", lambda: _cost(reader, summary.id)),
         "elsewhere": [
             link for link in links(reader.store.data, summary.id) if link.startswith(("https://", "http://"))
         ],
     }
+
+
+def _cost(reader: StoreReader, id: str) -> str:
+    try:
+        prices = load_prices()
+    except ArttraceError as error:
+        return error.message
+    return cost_words(cost_of_run(reader.store, id, prices), prices)
 
 
 def _entries(reader: StoreReader, id: str) -> tuple[TranscriptEntry, ...]:
