@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tiny_model import make_base_model
 
 import arttrace
 import arttrace.loop as art
+from arttrace import rewards
 from arttrace.loop import (
     ArtClient,
     AsyncClient,
@@ -57,17 +59,15 @@ class Server:
         return int(httpx.get(f"{self.url}/arttrace/status").json()["step"])
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("server")
-    base_model = make_base_model(folder / "base")
+@contextmanager
+def serving(folder: Path, base_model: Path) -> Iterator[Server]:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "ARTTRACE_"))}
     log = folder / "server.err"
     with log.open("w") as err:
         process = subprocess.Popen(
             [sys.executable, "-m", "arttrace.server", "--port", "0", "--json"],
             cwd=folder,
-            env={**env, "MODEL": str(base_model)},
+            env={**env, "MODEL": str(base_model), "POLICY": "agent-001"},
             stdout=subprocess.PIPE,
             stderr=err,
             text=True,
@@ -83,6 +83,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         process.wait(300)
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("server")
+    with serving(folder, make_base_model(folder / "base")) as served:
+        yield served
+
+
 @pytest.fixture
 def capturing(tmp_path: Path) -> Iterator[Path]:
     arttrace.init(dir=tmp_path / "captured")
@@ -91,7 +98,7 @@ def capturing(tmp_path: Path) -> Iterator[Path]:
 
 
 async def test_two_steps_on_gathered_runs_each_trained_and_served(server: Server) -> None:
-    model = TrainableModel("policy", server.base_model)
+    model = TrainableModel("agent-001", server.base_model)
     versions: list[str] = []
     async with LocalBackend(dir=server.data.root) as backend:
         await backend.register(model)
@@ -117,14 +124,14 @@ async def test_two_steps_on_gathered_runs_each_trained_and_served(server: Server
             policies = {
                 call.call.policy_version for group in groups for run in group.trajectories for call in run.calls
             }
-            assert policies == {f"policy@{step}"}  # what was trained last is what was sampled from
+            assert policies == {f"agent-001@{step}"}  # what was trained last is what was sampled from
             [done] = await backend.train(model, groups, learning_rate=1e-4)
             versions.append(done.version)
             assert done.metrics["tokens_trained"] > 0
             assert Path(done.adapter).is_dir()
-        assert versions == ["policy@1", "policy@2"]
+        assert versions == ["agent-001@1", "agent-001@2"]
         listed = {one.id async for one in client.models.list()}
-        assert "policy@2" in listed
+        assert "agent-001@2" in listed
 
         # The program of ART's documentation, with another import line.
         async def rollout(model: art.TrainableModel, question: str, number: int) -> art.Trajectory:
@@ -141,8 +148,65 @@ async def test_two_steps_on_gathered_runs_each_trained_and_served(server: Server
             art.TrajectoryGroup(rollout(model, scenario, number) for number in range(4)) for scenario in ("a", "b")
         )
         [done] = await model.train(groups, config=art.TrainConfig(learning_rate=1e-5))
-        assert (done.version, model.get_step()) == ("policy@3", 3)
+        assert (done.version, model.get_step()) == ("agent-001@3", 3)
         assert done.metrics["tokens_trained"] > 0
+
+
+async def test_train_with_ruler_as_the_documentation_prints_it(
+    server: Server, capturing: Path, judge_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first program of ART's documentation: its import line, the model's directory and the bodies are this test's;
+    the judge that `openai/o3` reaches is a stand-in."""
+    prefers_odd_runs(judge_server, monkeypatch)
+    scenarios = ["Which mail is from Ann?", "Which mail is the newest?"]
+    before = server.step()
+
+    model = art.TrainableModel(name="agent-001", project="my-agentic-task", base_model=server.base_model)
+
+    async def rollout(model: art.TrainableModel, scenario: str) -> art.Trajectory:
+        openai_client = model.openai_client()
+        trajectory = art.Trajectory(
+            messages_and_choices=[
+                {"role": "system", "content": "You are an email assistant."},
+                {"role": "user", "content": scenario},
+            ]
+        )
+        for _ in range(2):
+            completion = await openai_client.chat.completions.create(
+                model=model.name, messages=trajectory.messages(), max_tokens=8
+            )
+            trajectory.messages_and_choices.append(completion.choices[0])
+            trajectory.messages_and_choices.append({"role": "user", "content": "Are you sure?"})
+        return trajectory
+
+    async with art.ServerBackend(server.url) as backend:
+        await model.register(backend)
+        groups = await art.gather_trajectory_groups(
+            (art.TrajectoryGroup(rollout(model, scenario) for _ in range(8)) for scenario in scenarios),
+            after_each=lambda group: rewards.ruler_score_group(group, "openai/o3", swallow_exceptions=True),
+        )
+        [done] = await model.train(groups)
+        assert (done.version, model.get_step()) == (f"agent-001@{before + 1}", before + 1)
+        assert (done.metrics["trajectories"], done.left_out) == (16, {})
+        assert done.metrics["reward_spread"] == 1.0
+        assert done.metrics["tokens_trained"] > 0
+        judged = "".join(json.dumps(request["messages"]) for request in judge_server.requests)
+        assert "You are an email assistant." in judged
+        means = await model.log(groups, report_to="tensorboard")
+    assert means["val/reward"] == 0.5
+    assert list((server.data.policies / "agent-001" / "tensorboard").rglob("events.out.tfevents.*"))
+
+
+def prefers_odd_runs(judge_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in judge scores every second run of a group 1, the others 0."""
+    monkeypatch.setenv("OPENAI_API_BASE", judge_server.url)
+    monkeypatch.setenv("OPENAI_API_KEY", "stand-in")
+
+    def favourite(request: dict[str, Any]) -> tuple[int, Any]:
+        scores = judge_server.scores(request)
+        return judge_server.says(json.dumps({"scores": [{**one, "score": i % 2} for i, one in enumerate(scores)]}))({})
+
+    judge_server.good = favourite
 
 
 async def test_the_seeds_protocol(server: Server, capturing: Path) -> None:
@@ -168,7 +232,7 @@ async def test_the_seeds_protocol(server: Server, capturing: Path) -> None:
     client.close()
     async with AsyncClient(base_url=f"{server.url}/v1") as submitter:
         [done] = await submitter.submit_trajectories(scored, learning_rate=1e-4)
-    assert (done.version, server.step()) == (f"policy@{before + 1}", before + 1)
+    assert (done.version, server.step()) == (f"agent-001@{before + 1}", before + 1)
     assert done.metrics["tokens_trained"] > 0
     assert Path(done.adapter).is_relative_to(server.data.root)
     with open_store(server.data) as store:
@@ -176,7 +240,7 @@ async def test_the_seeds_protocol(server: Server, capturing: Path) -> None:
     assert len(runs) == 8
     assert {(run.incomplete, len(run.calls)) for run in runs.values()} == {("", 1)}
     assert runs["run-c-3"].metadata == {"number": 3}
-    assert {call.call.policy_version for run in runs.values() for call in run.calls} == {f"policy@{before}"}
+    assert {call.call.policy_version for run in runs.values() for call in run.calls} == {f"agent-001@{before}"}
 
 
 async def test_a_client_whose_answers_carry_their_trajectory(server: Server, capturing: Path) -> None:
@@ -190,27 +254,31 @@ async def test_a_client_whose_answers_carry_their_trajectory(server: Server, cap
         trajectory: art.Trajectory = resp.trajectory
         return trajectory
 
-    outside = [await rollout("e", number) for number in range(4)]
+    async def streamed(question: str) -> art.Trajectory:
+        messages = [{"role": "user", "content": question}]
+        stream = await client.chat.completions.create(
+            model="lora:latest", messages=messages, max_tokens=8, seed=4, stream=True
+        )
+        parts = [chunk.choices[0].delta.content or "" async for chunk in stream]
+        trajectory: art.Trajectory = stream.trajectory
+        assert trajectory.messages()[-1]["content"] == "".join(parts)
+        trajectory.reward = 0.5
+        return trajectory
+
+    outside = [*[await rollout("e", number) for number in range(4)], await streamed("e")]
     [gathered] = await gather_trajectory_groups([TrajectoryGroup(rollout("f", number) for number in range(4))])
     assert [len(one.trajectories) for one in (gathered,)] == [4]  # captured here, so not recorded there
     [done] = await client.submit_trajectories([gathered, TrajectoryGroup(outside)], learning_rate=1e-4)
-    assert (done.version, done.metrics["trajectories"]) == (f"policy@{before + 1}", 8)
+    assert (done.version, done.metrics["trajectories"]) == (f"agent-001@{before + 1}", 9)
     await client.close()
     with open_store(server.data) as store:
         ids = [one.id for one in (*outside, *gathered.trajectories)]
         runs = store.trajectories(ids=ids)
-    assert [(run.incomplete, len(run.calls)) for run in runs] == [("", 1)] * 8
+    assert [(run.incomplete, len(run.calls)) for run in runs] == [("", 1)] * 9
 
 
 async def test_run_judge_train(server: Server, judge_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_BASE", judge_server.url)
-    monkeypatch.setenv("OPENAI_API_KEY", "stand-in")
-
-    def favourite(request: dict[str, Any]) -> tuple[int, Any]:
-        scores = judge_server.scores(request)
-        return judge_server.says(json.dumps({"scores": [{**one, "score": i % 2} for i, one in enumerate(scores)]}))({})
-
-    judge_server.good = favourite
+    prefers_odd_runs(judge_server, monkeypatch)
     before = server.step()
     client = ArtClient(server_url=server.url)
     trajectory = client.run_agent(task="search_emails", prompt="Find unread emails from last week.")
@@ -218,7 +286,7 @@ async def test_run_judge_train(server: Server, judge_server: Any, monkeypatch: p
     assert judged_group is not None
     assert trajectory.reward == 0.0
     steps = client.train(iterations=2, group_size=4)
-    assert [one.version for one in steps] == [f"policy@{before + 1}", f"policy@{before + 2}"]
+    assert [one.version for one in steps] == [f"agent-001@{before + 1}", f"agent-001@{before + 2}"]
 
 
 def test_a_machine_without_torch_trains_and_ctrl_c_keeps_the_latest_version(server: Server, tmp_path: Path) -> None:
@@ -233,8 +301,44 @@ def test_a_machine_without_torch_trains_and_ctrl_c_keeps_the_latest_version(serv
     assert done.returncode == 0, done.stderr
     again, *_, version = done.stdout.splitlines()  # with its hint between them
     assert again.startswith("8 of the 8 runs were trained on by grpo already.")
-    assert version == f"policy@{before + 1} True"
+    assert version == f"agent-001@{before + 1} True"
     server.process.send_signal(signal.SIGINT)
     assert server.process.wait(300) == 0
-    assert f"the latest checkpoint is policy@{before + 1}" in server.log.read_text()
-    assert (server.data.policies / "policy" / f"policy@{before + 1}" / "adapter_model.safetensors").is_file()
+    assert f"the latest checkpoint is agent-001@{before + 1}" in server.log.read_text()
+    assert (server.data.policies / "agent-001" / f"agent-001@{before + 1}" / "adapter_model.safetensors").is_file()
+
+
+@pytest.mark.full
+async def test_a_server_that_was_killed_goes_on_where_it_was(server: Server, tmp_path: Path) -> None:
+    """Killed and started again in its folder: versions and open runs are there, and the runs of both are one step."""
+
+    async def ask(url: str, number: int) -> art.Trajectory:
+        async with AsyncClient(base_url=f"{url}/v1") as client:
+            messages = [{"role": "user", "content": "g"}]
+            answer = await client.chat.completions.create(
+                model="lora:latest", messages=messages, max_tokens=8, seed=number
+            )
+        answer.trajectory.reward = float(number % 2)
+        trajectory: art.Trajectory = answer.trajectory
+        return trajectory
+
+    if server.process.poll() is None:
+        server.process.send_signal(signal.SIGINT)
+        server.process.wait(300)
+    steps: list[int] = []
+    runs: list[art.Trajectory] = []
+    for number in (signal.SIGKILL, signal.SIGINT):
+        with serving(server.folder, server.base_model) as started:
+            steps.append(started.step())
+            runs += [await ask(started.url, at) for at in range(2)]
+            if number == signal.SIGKILL:
+                assert httpx.post(f"{started.url}/arttrace/records").status_code == 200  # what came before is on disk
+            else:
+                async with AsyncClient(base_url=f"{started.url}/v1") as client:
+                    [done] = await client.submit_trajectories([runs], learning_rate=1e-4)
+                assert (done.version, done.left_out) == (f"agent-001@{steps[0] + 1}", {})
+                assert done.metrics["trajectories"] == 4
+            started.process.send_signal(number)
+            started.process.wait(300)
+    assert steps[0] == steps[1]
+    assert f"the latest checkpoint is agent-001@{steps[0] + 1}" in (server.folder / "server.err").read_text()

@@ -24,7 +24,7 @@ async def rollout(model: art.TrainableModel, question: str, number: int) -> str:
 
 
 async def main(url: str, base_model: str) -> None:
-    model = art.TrainableModel(name="policy", base_model=base_model)
+    model = art.TrainableModel(name="agent-001", base_model=base_model)
     async with art.ServerBackend(url) as backend:
         await model.register(backend)
         groups = await art.gather_trajectory_groups(
