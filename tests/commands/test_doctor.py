@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import platform
 import subprocess
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +19,7 @@ from simulated_agent import Run, message, research_run
 
 from arttrace.commands import cli
 from arttrace.store import Store
+from arttrace.system import cpu
 from arttrace.system.paths import DataDir
 
 
@@ -70,6 +72,21 @@ def test_another_trainer_and_a_directory_that_others_read(tmp_path: Path, monkey
     assert "/home/me/trainer.py" in found["trainer"]["found"]
     assert found["data directory"]["state"] == "warning"
     assert found["data directory"]["hint"] == f"Other users can read it: chmod -R go= {root}"
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags", "state"),
+    [("x86_64", "fpu avx", "error"), ("x86_64", "fpu avx2", "ok"), ("aarch64", "fp asimd", "ok"), ("x86_64", "", "ok")],
+)
+def test_a_cpu_that_vllm_cannot_run_on(
+    machine: str, flags: str, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(cpu, "CPUINFO", tmp_path / "cpuinfo")
+    (tmp_path / "cpuinfo").write_text(f"flags\t\t: {flags}\n")
+    engine = _doctor(tmp_path / "data", code=state == "error")["engine"]
+    assert engine["state"] == state
+    assert ("needs AVX2" in engine["found"], "--vllm-url" in engine["hint"]) == (state == "error",) * 2
 
 
 def test_a_damaged_store(tmp_path: Path) -> None:

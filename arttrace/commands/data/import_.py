@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +44,10 @@ def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: Data
     A file imported twice is there once. Runs with the same task id are a group.
     """
     done: list[dict[str, Any]] = []
+    for file in files:  # before a store is made for nothing
+        if not os.access(file, os.R_OK):
+            with _read(file):
+                file.open("rb").close()
     with open_store(data, create=True) as store:
         for file in files:
             done.append(_report(file, _import(file, name, store)))
@@ -54,7 +61,7 @@ def _import(file: Path, name: str | None, store: AnyStore) -> Imported:
     found = Imported()
     source = name or without_ending(file.name).rpartition(".")[0] or file.name
     try:
-        with file.open("rb") as opened:
+        with _read(file), file.open("rb") as opened:
             size = file.stat().st_size
             progress = Progress(
                 size >> 20, f"MiB of {file.name}", lambda line: click.echo(line, err=True), tells_short=False
@@ -62,13 +69,19 @@ def _import(file: Path, name: str | None, store: AnyStore) -> Imported:
             for records in read_records(opened, size, source, found):
                 store.append(records)
                 progress(opened.tell() >> 20)
-    except OSError as error:
-        raise ArttraceError(f"{file} cannot be read: {error.strerror or error}") from error
     except Unreadable as error:
         raise ArttraceError(
             f"{file} is of no form that is understood: {error}", "`arttrace import --help` lists those that are."
         ) from error
     return found
+
+
+@contextmanager
+def _read(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ArttraceError(f"{file} cannot be read: {error.strerror or error}") from error
 
 
 def _report(file: Path, imported: Imported) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import platform
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arttrace.system import cpu as this_cpu
 from arttrace.system.errors import ServingError
 from trainer.gateway.engines.vllm.engine import (
     EngineOptions,
@@ -163,6 +165,17 @@ def test_what_is_missing_is_told_before_anything_starts(tmp_path: Path, monkeypa
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ServingError, match="not installed"):
         VllmProcess(options(), tmp_path / "vllm.log")
+
+
+def test_a_cpu_without_avx2_is_refused_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.gateway.engines.vllm.engine.serves_on_cpu", lambda: True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(this_cpu, "CPUINFO", tmp_path / "cpuinfo")
+    (tmp_path / "cpuinfo").write_text("processor : 0\nflags : fpu sse4_2 avx\n")
+    with pytest.raises(ServingError, match="needs AVX2") as refused:
+        VllmProcess(options(), tmp_path / "vllm.log")
+    assert "--vllm-url" in (refused.value.hint or "")
 
 
 def test_a_mixture_of_experts_is_refused_by_name_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from arttrace.system.cpu import cpu_features, missing_for_vllm
 from arttrace.system.errors import ServingError
 from arttrace.system.exit_status import how_ended
 from trainer.gateway.engines.vllm.cards import VISIBLE
@@ -137,7 +138,7 @@ def engine_environment(options: EngineOptions, base: Mapping[str, str], key: str
         space = kv_cache_gib(options.shape, _context(options, cpu))
         environment.setdefault("VLLM_CPU_KVCACHE_SPACE", str(space))
         # What inductor compiles is for this CPU alone (-march=native), and its cache may move: an image, a shared disk.
-        cache = Path(tempfile.gettempdir()) / f"torchinductor-{os.getuid()}-{_cpu_features()}"
+        cache = Path(tempfile.gettempdir()) / f"torchinductor-{os.getuid()}-{_cpu_name()}"
         environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 2) // 2)))
     return environment
@@ -161,6 +162,11 @@ class VllmProcess:
                 f"{options.shape.experts} experts) with adapters on a CPU: where adapters are loaded it computes "
                 "experts by Triton's kernels alone",
                 "Serve it on a CUDA card, or choose a dense model.",
+            )
+        if cpu and (missing := missing_for_vllm()):
+            raise ServingError(
+                f"vLLM's CPU build needs {missing}, which this machine's CPU does not have",
+                "Serve on another machine, or name an engine of yours: --vllm-url URL.",
             )
         if cpu and not _compiler():
             raise ServingError("vLLM's CPU build compiles on first use, and there is no C++ compiler (g++)", _COMPILER)
@@ -251,15 +257,9 @@ def _context(options: EngineOptions, cpu: bool) -> int:
     return options.max_model_len or min(options.shape.max_positions, _CPU_MAX_LEN if cpu else _CUDA_MAX_LEN)
 
 
-def _cpu_features() -> str:
+def _cpu_name() -> str:
     """A short name for the set of instructions that this CPU has."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    named = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    features = " ".join([platform.machine(), *sorted(named.partition(":")[2].split())])
-    return hashlib.sha256(features.encode()).hexdigest()[:12]
+    return hashlib.sha256(" ".join((platform.machine(), *cpu_features())).encode()).hexdigest()[:12]
 
 
 def _compiler() -> str | None:

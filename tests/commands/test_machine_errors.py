@@ -1,0 +1,81 @@
+"""What the machine refuses a command (another user's files, a full disk) is an error with cause and remedy."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from arttrace.commands import main
+from arttrace.system.paths import DataDir
+
+
+def refused_by(number: int, path: Path | None) -> Any:
+    def refuse(*_args: object, **_kwargs: object) -> NoReturn:
+        raise OSError(number, os.strerror(number), *([str(path)] if path is not None else []))
+
+    return refuse
+
+
+def said_by(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    monkeypatch.setattr(sys, "argv", ["arttrace", *arguments])
+    monkeypatch.setattr("arttrace.commands.only_for_its_user", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    said = capsys.readouterr()
+    return said.err + said.out
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.EACCES, ["belongs to", "--dir"]),
+        (errno.EPERM, ["belongs to", "--dir"]),
+        (errno.EROFS, ["can be written", "--dir"]),
+        (errno.ENOSPC, ["Make room", "not lost"]),
+    ],
+)
+def test_what_the_machine_refuses_is_said_with_cause_and_remedy(
+    number: int, remedy: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)  # so the files are another user's
+    monkeypatch.setattr("arttrace.store.Store.open", refused_by(number, tmp_path / "store.duckdb"))
+    said = said_by(monkeypatch, capsys, "ls", "--dir", str(tmp_path))
+    assert said.startswith(f"error: {tmp_path / 'store.duckdb'}: {os.strerror(number)}\n")
+    assert all(word in said for word in remedy), said
+    assert "Traceback" not in said
+
+
+def test_the_doctor_goes_on_where_the_store_is_another_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    DataDir(tmp_path).store.touch()
+    monkeypatch.delenv("ARTTRACE_ENDPOINT", raising=False)
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    monkeypatch.setattr("arttrace.store.Store.open", refused_by(errno.EACCES, tmp_path / "store.duckdb"))
+    said = said_by(monkeypatch, capsys, "doctor", "--dir", str(tmp_path))
+    assert f"error    store           {tmp_path / 'store.duckdb'}: Permission denied" in said
+    assert "http://127.0.0.1:9/v1" in said  # what comes after it is looked at too
+
+
+def test_an_error_that_is_ours_keeps_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["arttrace", "ls", "--dir", str(tmp_path)])
+    monkeypatch.setattr("arttrace.commands.only_for_its_user", lambda: None)
+    monkeypatch.setattr("arttrace.store.Store.open", refused_by(errno.EBADF, None))
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        main()
+
+
+def test_a_file_that_is_not_there_imports_nothing_and_makes_no_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = tmp_path / "there.jsonl"
+    there.write_text('{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]}\n')
+    said = said_by(monkeypatch, capsys, "import", "--dir", str(tmp_path / "d"), str(there), str(tmp_path / "missing"))
+    assert f"error: {tmp_path / 'missing'} cannot be read: No such file or directory" in said
+    assert not (tmp_path / "d").exists()
