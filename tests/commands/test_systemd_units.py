@@ -23,5 +23,12 @@ def test_a_units_command_line_parses(unit: Path) -> None:
     command.make_context(name, arguments, resilient_parsing=False)
 
 
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_a_unit_writes_to_its_data_and_to_a_directory_for_temporary_files_that_goes_with_it(unit: Path) -> None:
+    said = dict(line.split("=", 1) for line in unit.read_text().splitlines() if "=" in line)
+    assert (said["ProtectSystem"], said["ReadWritePaths"]) == ("strict", said["WorkingDirectory"])
+    assert said["PrivateTmp"] == "yes"  # else /tmp cannot be written, and sockets and caches stay beside the data
+
+
 def test_there_are_units() -> None:
     assert len(UNITS) == 3
