@@ -60,7 +60,6 @@ async def until(condition) -> None:
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "REQUEST_WITHIN_S", 0.2)
-    monkeypatch.setattr(http_server, "TAKEN_WITHIN_S", 0.2)
 
 
 async def test_a_connection_goes_on_after_every_kind_of_refusal(site: Site) -> None:
@@ -204,13 +203,20 @@ async def test_a_request_that_does_not_come_whole_is_given_up(site: Site, hurrie
 
 async def test_a_slow_answer_is_waited_for(site: Site, hurried: None) -> None:
     site.engine.held = True
-    asked = asyncio.create_task(site.chat())
-    await asyncio.sleep(0.6)
+    while True:
+        asked = asyncio.create_task(site.chat())
+        await until(lambda: site.engine.generations or asked.done())
+        if site.engine.generations:
+            break
+        with pytest.raises(httpx.TransportError):  # this machine took longer than that over the request
+            await asked
+    await asyncio.sleep(3 * http_server.REQUEST_WITHIN_S)
     site.engine.release.set()
     assert (await asked).status_code == 200
 
 
-async def test_an_answer_that_is_not_read_holds_nothing_for_ever(site: Site, hurried: None) -> None:
+async def test_an_answer_that_is_not_read_holds_nothing_for_ever(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "TAKEN_WITHIN_S", 0.2)
     site.engine.endless = True
     body = b'{"model":"policy","messages":[],"stream":true}'
     async with Client(site) as client:
