@@ -47,6 +47,7 @@ from arttrace.trajectories.decoding.unreadable_calls import unread_calls
 
 _KEPT_REASONS, _SHOWN = 5, 500
 _REFUSED = (*UNREADABLE, TypeError, OverflowError, AttributeError, LookupError, struct.error)
+_OTLP = {"resourceSpans": json_spans, "resourceLogs": json_logs}
 _RECORDS_AT_ONCE, _CHARACTERS_AT_ONCE = 4_000, 8 << 20
 
 
@@ -150,10 +151,11 @@ class _Reader:
             raise ValueError(str(item) if isinstance(item, Exception) else "no JSON object")
         source = self._source
         if "resourceSpans" in item or "resourceLogs" in item:
-            export = json_spans(item) if "resourceSpans" in item else json_logs(item)
-            if export.refused:
-                self._found.refuse(export.reason, export.refused)
-            return self._is("otlp", export.spans)
+            exports = [read(item) for key, read in _OTLP.items() if key in item]
+            for export in exports:
+                if export.refused:
+                    self._found.refuse(export.reason, export.refused)
+            return self._is("otlp", [span for export in exports for span in export.spans])
         if isinstance(item.get("observations"), list):
             return self._is("langfuse", langfuse.records(item))
         if isinstance(item.get("traceId"), str) and "startTime" in item:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -38,6 +39,36 @@ def test_a_large_document_in_one_line_is_read_as_a_small_one(monkeypatch: pytest
     monkeypatch.setattr(items, "_AT_ONCE", 200)
     found = read_file(json.dumps({"data": made, "meta": {}}).encode() + b"\n\n", "file")
     assert (found.kinds, found.refused) == ({"conversations": 20}, 0)
+
+
+def test_a_long_file_whose_first_line_is_damaged_is_read_line_by_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is taken for a document is no longer than an item may be: memory does not grow with the file."""
+    made = [json.dumps({"task_id": f"t{at}", "messages": [{"role": "user", "content": "a"}, SAID]}) for at in range(40)]
+    text = "\n".join(['{"damaged', *made]).encode()
+    monkeypatch.setattr(items, "_AT_ONCE", 200)
+    monkeypatch.setattr(items, "_PIECE", 64)
+    monkeypatch.setattr(items, "MAX_ITEM_BYTES", 1000)
+    monkeypatch.setattr(items, "_document", None)
+    found = read_file(text, "file")
+    assert (found.kinds, found.refused) == ({"conversations": 40}, 1)
+    assert found.reasons[0].startswith("line 1: ")
+
+
+def test_space_without_end_in_an_array_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(items, "_PIECE", 64)
+    text = items._FileText(b"[", io.BytesIO(b" " * 10_000 + b"]"))
+    text.at = 1
+    held = []
+    more = text.more
+
+    def noted(size: int) -> bool:
+        found = more(size)
+        held.append(len(text.unread))
+        return found
+
+    monkeypatch.setattr(text, "more", noted)
+    assert text.skip() == "]"
+    assert max(held) <= 64
 
 
 def test_a_large_array_that_ends_too_soon_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner
-from google.protobuf.json_format import MessageToDict
+from google.protobuf.json_format import MessageToDict, ParseDict
 from langfuse_server import langfuse_server
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
@@ -47,6 +47,17 @@ def as_json(logs: bytes) -> bytes:
                 for name in ("traceId", "spanId"):
                     record[name] = base64.b64decode(record[name]).hex()
     return json.dumps(document).encode()
+
+
+def as_protobuf(logs: bytes) -> bytes:
+    """The same request in protobuf."""
+    document = json.loads(logs)
+    for of_resource in document["resourceLogs"]:
+        for of_scope in of_resource["scopeLogs"]:
+            for record in of_scope["logRecords"]:
+                for name in ("traceId", "spanId"):
+                    record[name] = base64.b64encode(bytes.fromhex(record[name])).decode()
+    return ParseDict(document, ExportLogsServiceRequest()).SerializeToString()
 
 
 def check(run: Trajectory) -> None:
@@ -215,6 +226,31 @@ def test_a_streamed_answer_in_several_events_is_one(tmp_path: Path) -> None:
     run = read(tmp_path, chunk("It ", 1), chunk("is ", 2), chunk("42.", 3, finish_reason=text("stop")))
     (choice,) = run.calls[0].call.choices
     assert (choice.message.text, choice.finish_reason) == ("It is 42.", "stop")
+
+
+@pytest.mark.parametrize("form", [bytes, as_protobuf])
+def test_messages_that_a_coarse_clock_gives_one_time_stay_in_order_and_are_not_one(form: Any, tmp_path: Path) -> None:
+    said = [("user", "go on"), ("assistant", "one"), ("user", "go on"), ("assistant", "two"), ("user", "go on")]
+    records = [record(f"gen_ai.{role}.message", {"content": text(words)}) for role, words in said]
+    answer = record("gen_ai.choice", {"index": {"intValue": "0"}, "message": fields(content=text("three"))})
+    sent = form(logs(answer, *records, record("gen_ai.system.message", {"content": text("Count.")})))
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(read_file(CALL, "x").records)
+        for _ in range(2):  # sent twice it is there once
+            store.append(read_file(sent, "x").records)
+        (run,) = store.trajectories()
+    (placed,) = run.calls
+    assert [(m.role, m.text) for m in placed.call.messages] == [("system", "Count."), *said]
+    assert [choice.message.text for choice in placed.call.choices] == ["three"]
+    assert run.incomplete == ""
+
+
+def test_an_object_of_spans_and_logs_is_read_whole(tmp_path: Path) -> None:
+    both = {**json.loads(CALL), **json.loads(logs(record("gen_ai.user.message", {"content": text("Hi")})))}
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(read_file(json.dumps(both).encode(), "x").records)
+        (run,) = store.trajectories()
+    assert [message.text for message in run.calls[0].call.messages] == ["Hi"]
 
 
 def test_an_event_whose_span_did_not_arrive_makes_its_run_incomplete(tmp_path: Path) -> None:

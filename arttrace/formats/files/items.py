@@ -124,13 +124,21 @@ def _read(text: bytes) -> Any:
 
 
 def _lines(begun: bytes, file: BinaryIO) -> Iterator[Item]:
-    """JSON lines; where the first is no JSON, the file is taken for one document."""
+    """JSON lines; where the first is no JSON, a file that is not longer than an item may be is taken for a document."""
     lines = _line_by_line(begun, file)
     first = next(lines)
     value = _read(first)
     if isinstance(value, Exception) and len(first) < MAX_ITEM_BYTES:
-        yield from _document(b"".join((first, *lines)))
-        return
+        held, size = [first], len(first)
+        for line in lines:
+            held.append(line)
+            size += len(line)
+            if size > MAX_ITEM_BYTES:
+                break
+        else:
+            yield from _document(b"".join(held))
+            return
+        lines = itertools.chain(held[1:], lines)
     numbered = enumerate(lines, 2)
     second = next(((number, line) for number, line in numbered if line.strip()), None)
     if second is None and not isinstance(value, Exception):
@@ -228,6 +236,7 @@ class _FileText:
                 self.at += 1
             if self.at < len(self.unread):
                 return self.unread[self.at]
+            self.unread, self.at = "", 0
             if not self.more(_PIECE):
                 return ""
 

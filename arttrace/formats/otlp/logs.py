@@ -2,15 +2,17 @@
 
 SDKs put messages into log records, which come in requests of their own, before their span or after it. Each such record
 becomes a span of no length that holds it as an event, with ids that follow from it: sent twice it is one, and whatever
-holds for spans (limits, validity, the journal, retention) holds for it. `joined` gives the events to their spans when
-trajectories are built. Log records of any other kind are not kept.
+holds for spans (limits, validity, the journal, retention) holds for it. Records of one request about one span that have
+the same time stay in their order, equal ones among them apart: a coarse clock gives all messages of a call one time.
+`joined` gives the events to their spans when trajectories are built. Log records of any other kind are not kept.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -42,11 +44,11 @@ def traces_of_protobuf(body: bytes) -> tuple[bytes, int]:
     """The GenAI events of a log request in protobuf as a trace request, and how many records were left out because they
     do not parse. Raises MalformedRequest when it is none, TooManySpans when it holds too many."""
     request, lost = _read(body)
-    found, total = ExportTraceServiceRequest(), 0
+    found, total, places = ExportTraceServiceRequest(), 0, _Places()
     for resource_logs in request.resource_logs:
         of_resource = found.resource_spans.add(resource=resource_logs.resource, schema_url=resource_logs.schema_url)
         for scope_logs in resource_logs.scope_logs:
-            spans = [_protobuf(record, name) for record in scope_logs.log_records if (name := _name(record))]
+            spans = [_protobuf(record, name, places) for record in scope_logs.log_records if (name := _name(record))]
             total += len(spans)
             if total > MAX_SPANS:
                 raise TooManySpans
@@ -84,15 +86,17 @@ def _name(record: LogRecord) -> str | None:
     return name if name.startswith(_PREFIX) else None
 
 
-def _protobuf(record: LogRecord, name: str) -> Span:
+def _protobuf(record: LogRecord, name: str, places: _Places) -> Span:
     time_ns = record.time_unix_nano or record.observed_time_unix_nano
+    written = record.SerializeToString(deterministic=True)
+    id, place_ns = places.next((record.trace_id, record.span_id, time_ns), time_ns, written)
     span = Span(
         trace_id=record.trace_id,
-        span_id=_id(record.SerializeToString(deterministic=True)),
+        span_id=id,
         parent_span_id=record.span_id,
         name=f"log {name}",
-        start_time_unix_nano=time_ns,
-        end_time_unix_nano=time_ns,
+        start_time_unix_nano=place_ns,
+        end_time_unix_nano=place_ns,
     )
     span.attributes.add(key=semconv.LOG_RECORD).value.bool_value = True
     event = span.events.add(time_unix_nano=time_ns, name=name, attributes=record.attributes)
@@ -118,6 +122,7 @@ def is_log_request(body: bytes) -> bool:
 def traces_of_json(request: Any) -> tuple[dict[str, Any], list[str]]:
     """The same of a log request in JSON that was decoded already, and of each record left out the reason."""
     reasons: list[str] = []
+    places = _Places()
     try:
         return {
             "resourceSpans": [
@@ -126,7 +131,7 @@ def traces_of_json(request: Any) -> tuple[dict[str, Any], list[str]]:
                     "scopeSpans": [
                         {
                             **{name: value for name, value in mapping(scope_logs).items() if name != "logRecords"},
-                            "spans": list(_json_spans(array(scope_logs, "logRecords"), reasons)),
+                            "spans": list(_json_spans(array(scope_logs, "logRecords"), reasons, places)),
                         }
                         for scope_logs in array(resource_logs, "scopeLogs")
                     ],
@@ -138,16 +143,16 @@ def traces_of_json(request: Any) -> tuple[dict[str, Any], list[str]]:
         raise MalformedRequest(f"the body is no OTLP log request in JSON: {error}") from error
 
 
-def _json_spans(records: Iterable[Any], reasons: list[str]) -> Iterator[dict[str, Any]]:
+def _json_spans(records: Iterable[Any], reasons: list[str], places: _Places) -> Iterator[dict[str, Any]]:
     for record in records:
         try:
-            if span := _json_span(record):
+            if span := _json_span(record, places):
                 yield span
         except (*UNREADABLE, TypeError, OverflowError) as error:
             reasons.append(f"a log record cannot be read: {error}")
 
 
-def _json_span(record: Any) -> dict[str, Any] | None:
+def _json_span(record: Any, places: _Places) -> dict[str, Any] | None:
     named = [
         object_of(pair, "value").get("stringValue")
         for pair in array(record, "attributes")
@@ -161,18 +166,36 @@ def _json_span(record: Any) -> dict[str, Any] | None:
     observed = integer(record, "observedTimeUnixNano", UINT64)
     time_ns = integer(record, "timeUnixNano", UINT64) or observed
     body = [{"key": _BODY, "value": object_of(record, "body")}] if record.get("body") is not None else []
+    trace_id, about = text(record, "traceId"), text(record, "spanId")
+    id, place_ns = places.next((trace_id, about, time_ns), time_ns, _canonical.encode(record))
     return {
-        "traceId": text(record, "traceId"),
-        "spanId": _id(_canonical.encode(record)).hex(),
-        "parentSpanId": text(record, "spanId"),
+        "traceId": trace_id,
+        "spanId": id.hex(),
+        "parentSpanId": about,
         "name": f"log {name}",
-        "startTimeUnixNano": time_ns,
-        "endTimeUnixNano": time_ns,
+        "startTimeUnixNano": place_ns,
+        "endTimeUnixNano": place_ns,
         "attributes": [{"key": semconv.LOG_RECORD, "value": {"boolValue": True}}],
         "events": [
             {"name": name, "timeUnixNano": time_ns, "attributes": [*array(record, "attributes"), *body]},
         ],
     }
+
+
+class _Places:
+    """Of the records of one request: by how much later each stands than others about its span with the same time, and
+    ids that tell equal ones apart."""
+
+    def __init__(self) -> None:
+        self._of_time: Counter[Hashable] = Counter()
+        self._equal: Counter[bytes] = Counter()
+
+    def next(self, about: Hashable, time_ns: int, record: bytes) -> tuple[bytes, int]:
+        """The id of the span that stands for a record, and its time."""
+        later, again = self._of_time[about], self._equal[first := _id(record)]
+        self._of_time[about] += 1
+        self._equal[first] += 1
+        return _id(record + str(again).encode()) if again else first, min(time_ns + later, UINT64[-1])
 
 
 def _id(record: bytes) -> bytes:
@@ -208,7 +231,10 @@ def joined(spans: list[SpanRow]) -> list[SpanRow]:
     return found
 
 
-def _in_order(span: SpanRow) -> tuple[int, int, str]:
+def _in_order(span: SpanRow) -> tuple[int, int, int, int, str]:
+    """By time; of one time the system's message comes first and the answer last, the others as their request had
+    them."""
     event: SpanEvent = span.events[0]
-    rank = _ORDER.index(event.name) if event.name in _ORDER else 2 + (event.name == "gen_ai.choice")
-    return (event.time_ns, rank, span.span_id)
+    rank = _ORDER.index(event.name) if event.name in _ORDER else 2
+    is_answer = event.name == "gen_ai.choice"
+    return (event.time_ns, is_answer - (rank == 0), span.start_ns, rank, span.span_id)
