@@ -205,7 +205,7 @@ async def test_a_slow_answer_is_waited_for(site: Site, hurried: None) -> None:
     site.engine.held = True
     while True:
         asked = asyncio.create_task(site.chat())
-        await until(lambda: site.engine.generations or asked.done())
+        await until(lambda asked=asked: site.engine.generations or asked.done())
         if site.engine.generations:
             break
         with pytest.raises(httpx.TransportError):  # this machine took longer than that over the request
