@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,11 +11,12 @@ from typing import Any, Protocol
 
 import httpx
 
-from arttrace.loop.evaluation.numbers import append_line, mean_numbers
+from arttrace.loop.evaluation.numbers import mean_numbers
 from arttrace.loop.gather import TrajectoryGroup
 from arttrace.loop.trainer_process import LoggedNumbers, TrainedStep
 from arttrace.loop.trajectory import Trajectory
 from arttrace.system.errors import ServingError, TrainingError
+from arttrace.system.evaluations import add_evaluation
 from arttrace.system.paths import DataDir
 
 
@@ -190,7 +190,8 @@ class TrainableModel:
                 the run to which the trainer reports the steps.
 
         Returns:
-            The means by name, "val/reward" among them, as they are appended to `logs/NAME.jsonl` in the data directory.
+            The means by name, "val/reward" among them, as they are appended to `logs/NAME.jsonl` in the data directory;
+            `arttrace policies` and the viewer show them beside the version.
 
         Raises:
             ServingError: The model is not registered, or its step is not known.
@@ -204,8 +205,7 @@ class TrainableModel:
                 await asyncio.to_thread(one.record_rewards)
         means = mean_numbers(members, split)
         step = await asyncio.to_thread(self.get_step) if step is None else step
-        line = {"step": step, "time": time.time(), **means}
-        await asyncio.to_thread(append_line, backend.data.root / "logs" / f"{self.name}.jsonl", line)
+        await asyncio.to_thread(add_evaluation, backend.data, self.name, step, means)
         trackers = report_to.split(",") if isinstance(report_to, str) else report_to
         if trackers:
             await backend.log(self, LoggedNumbers(step, means), [one.strip() for one in trackers])

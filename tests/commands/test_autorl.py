@@ -26,6 +26,7 @@ from arttrace.records import semconv
 from arttrace.records.trajectory import Trajectory
 from arttrace.rewards import judge_calls
 from arttrace.store import open_store
+from arttrace.system.evaluations import read_evaluations
 from arttrace.system.paths import DataDir
 
 TASK = "Answer questions about things in one sentence."
@@ -124,6 +125,9 @@ def test_all_stages_and_the_report(site: Site, tmp_path: Path) -> None:
     asked = {run.id: run.arguments for run in stored}
     tasks = {one.task for one in state.scenarios}
     assert all(any(task in str(arguments) for task in tasks) for arguments in asked.values())
+    evaluated = read_evaluations(DataDir(tmp_path / "data"), "things")
+    assert [list(numbers) for numbers in evaluated.values()] == [["held-out/score"]] * 2
+    assert [0, int((state.steps[-1].version or "@0").rpartition("@")[2])] == list(evaluated)
     report = (tmp_path / "data" / "autorl" / "things" / "report.md").read_text()
     assert stand_in.NOTE in report
     assert "| 2 | things@2 | 4 |" in report

@@ -21,6 +21,7 @@ import psutil
 import pytest
 
 from arttrace.store import Store
+from arttrace.system.evaluations import read_evaluations
 from arttrace.system.paths import DataDir
 from trainer.demo import recipe
 from trainer.demo.state import DemoState
@@ -70,6 +71,9 @@ def gone(data: DataDir, within_s: float = 120.0) -> bool:
 
 def assert_it_learned(data: DataDir) -> None:
     success = state(data).held_out
+    evaluated = read_evaluations(data, "policy")
+    assert evaluated[0]["held-out/greedy"] == success["policy@0 greedy"].rate
+    assert evaluated[recipe.STEPS]["held-out/sampled"] == success[f"policy@{recipe.STEPS} sampled"].rate
     assert 0.2 <= success["policy@0 sampled"].rate <= 0.6
     assert 0.2 <= success["policy@0 greedy"].rate <= 0.6
     assert success[f"policy@{recipe.STEPS} sampled"].rate >= 0.9

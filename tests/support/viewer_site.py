@@ -21,6 +21,7 @@ from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.reward import Judgement, Reward, reward_clock
 from arttrace.store import AnyStore, open_store
 from arttrace.store.server.owner import http_server, listen, url_of
+from arttrace.system.evaluations import add_evaluation
 from arttrace.system.paths import DataDir
 from arttrace.views.web.app import create_app
 from arttrace.views.web.guard import login_link
@@ -88,6 +89,8 @@ def make_site(root: Path) -> None:
             for id, score in scores.items()
         ]
         store.append([judgement, *rewards, *steps(root, [Consumed(run.id, run.revision) for run in runs])])
+    for step, score in ((0, 0.31), (10, 0.62), (30, 0.81)):
+        add_evaluation(data, "policy", step, {"val/reward": score, "val/runs": 12.0})
     policy = root / "policies" / "policy"
     policy.mkdir(parents=True)
     (policy / "daemon.json").write_bytes(msgspec.json.encode(daemon_state()))

@@ -8,12 +8,15 @@ from pathlib import Path
 import click
 import msgspec
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from arttrace.commands.shared.options import SharedOptionsGroup, dir_option, json_option
 from arttrace.records.policy import PolicyStep
 from arttrace.system.errors import ServingError, TrainingError
+from arttrace.system.evaluations import read_evaluations
 from arttrace.system.paths import DataDir
+from arttrace.views.labels import printable
 from trainer.grpo.metrics import version_rewards
 from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.export import export_adapter, export_merged, fork
@@ -23,7 +26,8 @@ from trainer.serving import GatewayClient, GatewayStatus, find_serving
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """What a list shows of a version. `reward` is that of the runs that the step after it was trained on."""
+    """What a list shows of a version. `reward` is that of the runs that the step after it was trained on, `evaluation`
+    the numbers of runs that nothing was trained on. The base model, NAME@0, is listed where it was evaluated."""
 
     version: str
     time_ns: int
@@ -33,6 +37,7 @@ class _Line(msgspec.Struct, frozen=True):
     served: bool
     pruned: bool
     adapter: str
+    evaluation: dict[str, float] = {}
 
 
 @click.group(cls=SharedOptionsGroup, invoke_without_command=True)
@@ -43,7 +48,7 @@ def command(context: click.Context, data: DataDir, as_json: bool) -> None:
     """List the versions of all policies. A version is named NAME@N.
 
     The reward shown is that of the runs that the following step was trained on, so mostly the version's own; the newest
-    has none yet.
+    has none yet. Evaluations are those of `model.log`, `arttrace autorl` and the demo.
     """
     context.obj = data
     if context.invoked_subcommand is None:
@@ -183,7 +188,9 @@ def _listed(data: DataDir, checkpoints: Checkpoints) -> list[_Line]:
     whole, served = set(checkpoints.steps()), _served(data, checkpoints.policy)
     made = [checkpoints.manifest(n) for n in checkpoints.all_steps()]
     rewards = version_rewards(made)
-    return [
+    evaluated = read_evaluations(data, checkpoints.policy)
+    base = _Line(f"{checkpoints.policy}@0", 0, rewards.get(0), 0, 0.0, 0 in served, False, "", evaluated.get(0, {}))
+    return [base] * (0 in evaluated) + [
         _Line(
             version=done.version,
             time_ns=done.time_ns,
@@ -193,6 +200,7 @@ def _listed(data: DataDir, checkpoints: Checkpoints) -> list[_Line]:
             served=done.step in served,
             pruned=done.step not in whole,
             adapter=str(checkpoints.path(done.step)),
+            evaluation=evaluated.get(done.step, {}),
         )
         for done in made
     ]
@@ -205,12 +213,18 @@ def _print_list(data: DataDir, lines: list[_Line]) -> None:
     table = Table("version", "made", box=None, header_style="bold", pad_edge=False)
     for title in ("reward", "runs", "tokens"):
         table.add_column(title, justify="right")
+    shows_evaluation = any(line.evaluation for line in lines)
+    if shows_evaluation:
+        table.add_column("evaluation")
     table.add_column("")
     for line in lines:
-        made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(line.time_ns / 1e9))
+        made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(line.time_ns / 1e9)) if line.time_ns else "base model"
         note = "served" if line.served else "pruned" if line.pruned else ""
         tokens = f"{line.tokens_trained:.0f}"
-        table.add_row(line.version, made, _number(line.reward), str(line.trajectories), tokens, note)
+        numbers = ", ".join(f"{name} {value:.4g}" for name, value in sorted(line.evaluation.items()))
+        evaluation = [printable(numbers) or "-"] if shows_evaluation else []
+        cells = (line.version, made, _number(line.reward), str(line.trajectories), tokens, *evaluation, note)
+        table.add_row(*map(escape, cells))
     Console().print(table)
 
 

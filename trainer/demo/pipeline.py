@@ -23,6 +23,7 @@ from arttrace.rewards import judgement_key, score_groups, to_store
 from arttrace.rewards.judge_calls import load_litellm
 from arttrace.store.server.owner import hold_store
 from arttrace.system.errors import JudgeError, ServingError
+from arttrace.system.evaluations import add_evaluation
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.groups import group_trajectories
 from trainer.demo import recipe, stand_in, stand_in_judge
@@ -249,6 +250,7 @@ class _Demo:
                 )
                 success = Success(right, len(jobs), time.perf_counter() - began)
                 phase.result = f"{version}: {right} of {len(jobs)} right ({100 * success.rate:.1f} %)"
+            add_evaluation(self._data, POLICY, int(version.rpartition("@")[2]), {f"held-out/{mode}": success.rate})
             self._state.held_out[label] = success
             self._state.save(self._file)
 

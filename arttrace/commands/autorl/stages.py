@@ -22,12 +22,16 @@ from arttrace.records.reward import Judgement
 from arttrace.rewards import score_groups, trajectory_reward
 from arttrace.rewards.judge_errors import JudgeUnavailable
 from arttrace.system.errors import JudgeError, TrainingError
+from arttrace.system.evaluations import add_evaluation
+from arttrace.system.paths import DataDir
 
 JudgeParams = dict[str, Any]
 
 
 class Judges(Protocol):
     """What the stages need of a backend beside the model's own methods: `LocalBackend` has it."""
+
+    data: DataDir
 
     async def judge(
         self,
@@ -186,7 +190,20 @@ class AutoRL:
         self._state.comparisons = [
             _compared(scenario, pair, found.get(pair.key)) for scenario, pair in zip(held_out, pairs, strict=True)
         ]
+        self._note_evaluations()
         self._file.save(self._state)
+
+    def _note_evaluations(self) -> None:
+        """The means over the scenarios of which both runs were judged, for `arttrace policies` and the viewer."""
+        both = [
+            (one.before, one.after)
+            for one in self._state.comparisons
+            if one.before is not None and one.after is not None
+        ]
+        if both:
+            data, policy = self._backend.data, self._plan.policy
+            for step, scores in zip((0, int(self._version.rpartition("@")[2])), zip(*both, strict=True), strict=True):
+                add_evaluation(data, policy, step, {"held-out/score": statistics.fmean(scores)})
 
 
 async def write_scenarios(state: State, file: StateFile, offer: Offer | None, params: JudgeParams) -> None:

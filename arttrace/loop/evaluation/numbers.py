@@ -1,19 +1,15 @@
-"""The numbers of runs that are not trained on: their means, and the file that they are kept in."""
+"""The numbers of runs that are not trained on: their means."""
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable
 
 from arttrace.loop.gather import TrajectoryGroup
 from arttrace.loop.trajectory import Trajectory
 from arttrace.rewards import trajectory_reward
 from arttrace.system.errors import ArttraceError
-from arttrace.system.private_files import make_directory
 
 
 def mean_numbers(members: Iterable[TrajectoryGroup | Trajectory], split: str) -> dict[str, float]:
@@ -56,15 +52,3 @@ def _said(one: TrajectoryGroup | Trajectory) -> list[dict[str, float]]:
 def _of_built(one: Trajectory) -> dict[str, float]:
     rewards = {} if one.reward is None else {"reward": one.reward}
     return {**rewards, **{name: float(number) for name, number in one.metrics.items()}}
-
-
-def append_line(file: Path, line: Mapping[str, Any]) -> None:
-    """Append an object to a file of JSON lines.
-
-    Args:
-        file: The file, made with its directory where it is not there.
-        line: The object.
-    """
-    make_directory(file.parent)
-    with file.open("a") as lines:
-        lines.write(json.dumps(line) + "\n")

@@ -13,6 +13,7 @@ from tiny_model import make_adapter, make_base_model
 
 from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.system.errors import TrainingError
+from arttrace.system.evaluations import add_evaluation
 from arttrace.system.paths import DataDir
 from trainer.commands.policies import command as policies
 from trainer.commands.status import command as status
@@ -66,6 +67,21 @@ def test_versions_are_listed_with_the_reward_of_the_runs_they_answered(data: Dat
     assert [line["reward"] for line in lines] == [0.2, 0.9, 0.3, 0.4, None]
     assert {line["served"] for line in lines} == {False}
     assert "policy@5" in run(data).stdout
+
+
+def test_a_version_is_listed_with_its_evaluations(data: DataDir) -> None:
+    assert "evaluation" not in run(data).stdout
+    add_evaluation(data, "policy", 0, {"val/reward": 0.25, "val/runs": 8.0})
+    add_evaluation(data, "policy", 3, {"val/reward": 0.5})
+    add_evaluation(data, "policy", 3, {"val/reward": 0.75, "val/turns": 2.0})
+    lines = {line["version"]: line for line in json.loads(run(data, "--json").stdout)}
+    assert next(iter(lines)) == "policy@0", "the base model was evaluated too"
+    assert lines["policy@0"]["evaluation"] == {"val/reward": 0.25}
+    assert lines["policy@3"]["evaluation"] == {"val/reward": 0.75, "val/turns": 2.0}
+    assert lines["policy@5"]["evaluation"] == {}
+    shown = run(data).stdout
+    assert "base model" in shown
+    assert "val/reward 0.75" in shown
 
 
 def test_two_versions_are_compared_number_by_number(data: DataDir) -> None:

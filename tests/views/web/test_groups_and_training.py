@@ -7,10 +7,12 @@ import re
 
 from msgspec.structs import replace
 from playwright.sync_api import Page, expect
-from viewer_site import Viewer
+from starlette.testclient import TestClient
+from viewer_site import KEY, Viewer
 
 from arttrace.records.reward import Reward
 from arttrace.store import TrajectorySummary
+from arttrace.views.web.app import create_app
 from arttrace.views.web.models.group_page import histogram, what_it_teaches
 
 
@@ -62,6 +64,15 @@ def test_curves_are_drawn_and_a_point_opens_its_step(page: Page) -> None:
     expect(page.locator("tbody tr[id]")).to_have_count(3)
     page.locator("tbody tr[id]").first.get_by_role("link", name="travel_desk:plan").click()
     expect(page.locator("h1")).to_contain_text("travel_desk:plan")
+
+
+def test_versions_have_what_they_were_evaluated_with(viewer: Viewer) -> None:
+    client = TestClient(create_app(viewer.store, KEY), base_url="http://localhost")
+    shown = client.get("/training", headers={"authorization": f"Bearer {KEY}"}).text
+    assert re.search(r'id="step-30".*?val/reward <b>0.81', shown, re.DOTALL)
+    assert re.search(r'id="step-0".*?policy@0</b>.*?base model.*?val/reward <b>0.31', shown, re.DOTALL)
+    assert 'data-title="Evaluation"' in shown
+    assert "val/runs" not in shown
 
 
 def summary(number: int, reward: float | None = None, **changes: object) -> TrajectorySummary:

@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from arttrace.store.access.late_spans import late
 from arttrace.system.errors import StoreError
+from arttrace.system.evaluations import read_evaluations
 from arttrace.system.paths import DataDir
 from arttrace.system.processes import is_alive
 from arttrace.views.web.handlers.answers import integer, reader_of
@@ -28,7 +29,8 @@ def show(request: Request) -> Response:
     policy = wanted if wanted in names else names[0] if names else ""
     steps = reader.store.policy_steps(policy) if policy else []
     daemon = daemons.get(policy)
-    made = versions(steps)
+    evaluated = read_evaluations(reader.store.data, policy) if policy else {}
+    made = versions(policy, steps, evaluated)
     return page(
         "training.html",
         section="training",
@@ -36,9 +38,10 @@ def show(request: Request) -> Response:
         policy=policy,
         daemon=daemon,
         doing=doing(daemon, is_alive(daemon.pid)) if daemon else "",
-        charts=charts(steps),
+        charts=charts(steps, evaluated),
         versions=made[:MOST_VERSIONS],
         total=len(made),
+        any_evaluated=any(one.evaluated for one in made),
         base_model=steps[-1].base_model if steps else "",
     )
 

@@ -28,6 +28,7 @@ CHARTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 )
 """Title, unit and metrics of each chart; those whose metrics no step has are left out."""
 
+_MOST_EVALUATIONS = 6
 _METHODS = {"grpo": "GRPO", "sft": "SFT", "dpo": "DPO", "fork": "fork"}
 
 
@@ -68,7 +69,7 @@ class Chart(msgspec.Struct, frozen=True):
 
 class VersionRow(msgspec.Struct, frozen=True):
     """A version of a policy: what made it, and the mean reward of the runs it answered in, as the step after it was
-    trained on them (None for the newest)."""
+    trained on them (None for the newest). `evaluated` are the numbers of runs that nothing was trained on."""
 
     name: str
     step: int
@@ -80,10 +81,11 @@ class VersionRow(msgspec.Struct, frozen=True):
     equal_groups: int | None
     groups: int | None
     forked_from: str
+    evaluated: tuple[tuple[str, float], ...] = ()
 
 
-def charts(steps: Sequence[PolicyStep]) -> tuple[Chart, ...]:
-    """The charts that have something to show."""
+def charts(steps: Sequence[PolicyStep], evaluated: Mapping[int, Mapping[str, float]]) -> tuple[Chart, ...]:
+    """The charts that have something to show; `evaluated` are numbers of evaluations by step."""
     numbers = tuple(step.step for step in steps)
     made = []
     for title, unit, names in CHARTS:
@@ -95,13 +97,20 @@ def charts(steps: Sequence[PolicyStep]) -> tuple[Chart, ...]:
         if lines:
             last = {name: next((v for v in reversed(values) if v is not None), None) for name, values in lines.items()}
             made.append(Chart(title, unit, numbers, lines, last))
+    names = sorted({name for numbers in evaluated.values() for name in numbers})[:_MOST_EVALUATIONS]
+    if names:
+        lines = {name: tuple(numbers.get(name) for numbers in evaluated.values()) for name in names}
+        last = {name: next((v for v in reversed(values) if v is not None), None) for name, values in lines.items()}
+        made.insert(0, Chart("Evaluation", "runs that nothing is trained on, mean", tuple(evaluated), lines, last))
     return tuple(made)
 
 
-def versions(steps: Sequence[PolicyStep]) -> tuple[VersionRow, ...]:
-    """The versions, the newest first."""
+def versions(
+    policy: str, steps: Sequence[PolicyStep], evaluated: Mapping[int, Mapping[str, float]]
+) -> tuple[VersionRow, ...]:
+    """The versions, the newest first, and last the base model where it was evaluated."""
     following = {before.step: after for before, after in itertools.pairwise(steps)}
-    return tuple(
+    made = [
         VersionRow(
             name=step.version,
             step=step.step,
@@ -113,9 +122,15 @@ def versions(steps: Sequence[PolicyStep]) -> tuple[VersionRow, ...]:
             equal_groups=_count(step.metrics, "groups_equal"),
             groups=_count(step.metrics, "groups"),
             forked_from=step.forked_from,
+            evaluated=tuple(sorted(evaluated.get(step.step, {}).items()))[:_MOST_EVALUATIONS],
         )
         for step in reversed(steps)
-    )
+    ]
+    if 0 in evaluated and not any(step.step == 0 for step in steps):
+        earned = _finite(steps[0].metrics.get("reward_mean")) if steps else None
+        numbers = tuple(sorted(evaluated[0].items()))[:_MOST_EVALUATIONS]
+        made.append(VersionRow(f"{policy}@0", 0, "base model", 0, earned, 0, None, None, None, "", numbers))
+    return tuple(made)
 
 
 def doing(daemon: DaemonStatus, alive: bool) -> str:

@@ -34,7 +34,7 @@
     }, [steps, ...lines.map(([, values]) => values)], plot);
     chart.over.addEventListener("click", () => {
       const at = chart.cursor.idx;
-      if (at != null) location.href = `/training/step?${new URLSearchParams({ policy: figure.dataset.policy, step: steps[at] })}`;
+      if (at != null && steps[at]) location.href = `/training/step?${new URLSearchParams({ policy: figure.dataset.policy, step: steps[at] })}`;
     });
     drawn.push(chart);
   }

@@ -1,0 +1,59 @@
+"""Evaluations of a policy's versions: what runs that nothing is trained on scored, in a file of JSON lines.
+
+`model.log`, `arttrace autorl` and `arttrace demo` append to it, a line per evaluation: {"step", "time", and numbers by
+name}; step 0 is the base model. The viewer and `arttrace policies` read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from arttrace.system.paths import DataDir
+from arttrace.system.private_files import make_directory
+
+_MOST_BYTES = 16 << 20
+_NO_NUMBERS = ("step", "time")
+
+
+def evaluations_file(data: DataDir, policy: str) -> Path:
+    """Where the evaluations of a policy are kept."""
+    return data.root / "logs" / f"{policy}.jsonl"
+
+
+def add_evaluation(data: DataDir, policy: str, step: int, numbers: Mapping[str, float]) -> None:
+    """Append the numbers of one evaluation. Raises OSError."""
+    file = evaluations_file(data, policy)
+    make_directory(file.parent)
+    with file.open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps({"step": step, "time": time.time(), **numbers}) + "\n")
+
+
+def read_evaluations(data: DataDir, policy: str) -> dict[int, dict[str, float]]:
+    """The numbers of each step by their names, without how many runs there were; of a number that was told again, the
+    last. Of a file of more than 16 MiB its end is read; lines that are damaged are passed over."""
+    found: dict[int, dict[str, float]] = {}
+    if Path(policy).name != policy:
+        return found
+    try:
+        with evaluations_file(data, policy).open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _MOST_BYTES))
+            lines = file.read(_MOST_BYTES).splitlines()[1 if size > _MOST_BYTES else 0 :]
+    except OSError:
+        return found
+    for line in lines:
+        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            said = json.loads(line)
+            numbers = {name: float(value) for name, value in said.items() if _is_number(name, value)}
+            found.setdefault(int(said["step"]), {}).update(numbers)
+    return dict(sorted(found.items()))
+
+
+def _is_number(name: str, value: object) -> bool:
+    is_count = name in _NO_NUMBERS or name.endswith("/runs")
+    return not is_count and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
