@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 from simulated_agent import research_run
 
 from arttrace.commands import cli
-from arttrace.commands.shared.progress import Progress, duration
+from arttrace.commands.shared.progress import Progress, duration, watched
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
 
@@ -53,9 +56,49 @@ def test_short_work_need_not_be_told() -> None:
     assert told == ["1 of 2 runs, 5.0 s each, 5 s left", "2 of 2 runs, 3.0 s each"]
 
 
+def test_work_that_does_not_say_how_far_it_is_is_watched() -> None:
+    told: list[str] = []
+    measured, looked = [3, 7], threading.Event()
+
+    def measure() -> int:
+        if not measured:
+            looked.set()
+            raise OSError("it is gone")
+        return measured.pop(0)
+
+    with watched(measure, Progress(10, "MB", told.append, every_s=0.0, tells_short=False), every_s=0.001):
+        assert looked.wait(60)
+    assert [line.partition(",")[0] for line in told] == ["3 of 10 MB", "7 of 10 MB"]
+
+
+def test_a_prune_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = DataDir(tmp_path)
+    with Store.open(data, create=True) as store:
+        store.append([*research_run("a"), *research_run("b")])
+    told, prune = threading.Event(), Store.prune
+
+    def slow(self: Store, *, dry_run: bool = False, **given: Any) -> Any:
+        if not dry_run:
+            assert told.wait(60)
+        return prune(self, dry_run=dry_run, **given)
+
+    def echo(line: str) -> None:
+        click.echo(line, err=True)
+        told.set()
+
+    monkeypatch.setattr(Store, "prune", slow)
+    monkeypatch.setattr("arttrace.commands.data.prune._say", echo)
+    monkeypatch.setattr("arttrace.commands.data.prune._LOOK_S", 0.001)
+    monkeypatch.setattr("arttrace.commands.data.prune.Progress", partial(Progress, every_s=0.0))
+    done = CliRunner().invoke(cli, ["prune", "--max-size", "1KB", "--dir", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "MB (estimated)" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("module", "command", "told"),
     [
+        ("arttrace.commands.data.export", "export a b", "2 of 2 runs"),
         ("arttrace.commands.data.export", "export", "16 of 16 spans"),
         ("arttrace.commands.inspect.group", "group --by input --dry-run", "2 of 2 runs read"),
     ],

@@ -49,3 +49,22 @@ def test_what_comes_from_now_on_is_told_where_the_store_s_clock_is_behind(
         assert events.new() == []
         store.append(research_run("after"))
         assert {one.run for one in events.new()} == {"after"}
+
+
+def test_a_long_past_is_read_in_pages_and_each_event_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        now = time.time_ns()
+        for number in range(6):
+            store.append(research_run(f"run{number}", f"s{number}"))
+        store.append([Reward(f"r{number}", "run1", 1.0, time_ns=now - HOUR_NS + number) for number in range(20)])
+        whole = Events(store, 0).new()
+        monkeypatch.setattr(told, "_AT_ONCE", 4)
+        events = Events(store, 0)
+        pages = [events.new()]
+        while events.more:
+            pages.append(events.new())
+        assert events.new() == []
+    assert len(pages) > 3
+    assert max(map(len, pages)) < len(whole) / 2
+    assert sorted(one.time_ns for page in pages for one in page) == sorted(one.time_ns for one in whole)
+    assert len([one for page in pages for one in page if one.kind == "reward"]) == 20

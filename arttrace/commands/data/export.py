@@ -82,10 +82,12 @@ def _write(store: AnyStore, ids: tuple[str, ...], encode: Callable[[list[SpanRow
 
 def _of_trajectories(store: AnyStore, ids: tuple[str, ...]) -> Iterator[list[SpanRow]]:
     written: set[str] = set()
-    for id in ids:
+    bar = Progress(len(ids), "runs", lambda line: click.echo(line, err=True), tells_short=False)
+    for done, id in enumerate(ids, start=1):
         spans = [span for span in store.spans(store.trajectory(id).id) if span.trace_id not in written]
         written.update(span.trace_id for span in spans)  # a trace may be in several runs
         yield spans
+        bar(done)
 
 
 def _everything(store: AnyStore) -> Iterator[list[SpanRow]]:

@@ -138,11 +138,13 @@ def pull_command(
     )
     query = msgspec.structs.replace(asked, since=_iso(since), until=_iso(until))
     kept = PullCursor(data, connection, asked.id)
+    at = kept.load()
+    before = 0 if at is None else at.observations + at.scores
     with (
         open_store(data, create=True) as store,
         LangfuseClient(connection, requests_per_minute=rate, say=_say) as client,
     ):
-        pulled = pull(store, client, query, kept, with_scores=scores, progress=_every_now_and_then())
+        pulled = pull(store, client, query, kept, with_scores=scores, progress=_every_now_and_then(before))
     if as_json:
         click.echo(msgspec.json.encode(pulled))
         return
@@ -154,17 +156,19 @@ def pull_command(
         click.secho(f"  {pulled.refused} cannot be read: {reasons}", fg="yellow", err=True)
 
 
-def _every_now_and_then() -> Callable[[Pulled], None]:
-    """Pages come without their number: what was read by now, and at what rate."""
+def _every_now_and_then(before: int) -> Callable[[Pulled], None]:
+    """Pages come without their number: what was read by now, and at what rate. What an interrupted pull had read is
+    counted and in no rate."""
     began = shown_at = time.monotonic()
 
     def progress(pulled: Pulled) -> None:
         nonlocal shown_at
         now = time.monotonic()
+        read = pulled.observations + pulled.scores
         if now - shown_at >= EVERY_S:
             shown_at = now
-            rate = pulled.observations / (now - began)
-            _say(f"{pulled.observations} observations and {pulled.scores} scores, {rate:.0f} observations per second")
+            rate = (read - before) / (now - began)
+            _say(f"{pulled.observations} observations and {pulled.scores} scores, {rate:.0f} per second")
 
     return progress
 

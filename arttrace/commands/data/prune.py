@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 import click
 
 from arttrace.commands.shared import units
 from arttrace.commands.shared.options import store_option
+from arttrace.commands.shared.progress import Progress, watched
 from arttrace.store import open_store
+from arttrace.store.file.duckdb_file import copy_beside
 from arttrace.store.file.prune import Pruned
 from arttrace.system.paths import DataDir
+
+_LOOK_S = 1.0
+_MEGA = 1_000_000
 
 
 @click.command("prune")
@@ -40,10 +46,31 @@ def command(age_ns: int | None, max_bytes: int | None, dry_run: bool, data: Data
         _tell(found)
         if dry_run:
             return
-        done = store.prune(before_ns=before_ns, max_bytes=max_bytes) if found.trajectories or found.spans else found
+        done = found
+        if found.trajectories or found.spans:
+            fresh = copy_beside(data.store)
+            size = _kept_megabytes(found)
+            bar = Progress(size, "MB (estimated)", _say, tells_short=False)
+            with watched(lambda: min(_megabytes(fresh), size - 1), bar, every_s=_LOOK_S):
+                done = store.prune(before_ns=before_ns, max_bytes=max_bytes)
     click.echo(_counts(done, "gone"))
     if done.bytes_after is not None:
         click.echo(f"{done.bytes_before / 1e6:.1f} MB before, {done.bytes_after / 1e6:.1f} MB now")
+
+
+def _kept_megabytes(found: Pruned) -> int:
+    """About how large the file will be: as the runs that stay are to all."""
+    whole = max(found.trajectories + found.kept_trajectories, 1)
+    return max(found.bytes_before * found.kept_trajectories // whole // _MEGA, 1)
+
+
+def _megabytes(file: Path) -> int:
+    """What is written of a store so far; 0 where it is another machine's."""
+    return sum(one.stat().st_size for one in (file, file.with_name(file.name + ".wal")) if one.exists()) // _MEGA
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
 
 
 def _tell(found: Pruned) -> None:

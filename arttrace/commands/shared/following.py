@@ -52,4 +52,5 @@ def print_events(
             if ends(event):
                 return
         page.file.flush()
-        time.sleep(EVERY_S)
+        if not events.more:
+            time.sleep(EVERY_S)

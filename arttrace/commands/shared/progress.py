@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 EVERY_S = 5.0
 
@@ -38,6 +40,26 @@ class Progress:
             return
         self._shown_at, self._tells_last = now, True
         self._say(f"{done} of {self._total} {self._unit}{_pace(done, self._total, now - self._began)}{note}")
+
+
+@contextlib.contextmanager
+def watched(measure: Callable[[], int], progress: Progress, *, every_s: float = EVERY_S) -> Iterator[None]:
+    """Tells how far work in the body is that does not say so itself: `measure` says how much is done. Its errors of the
+    operating system are passed over."""
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(every_s):
+            with contextlib.suppress(OSError):
+                progress(measure())
+
+    watcher = threading.Thread(target=look, name="arttrace-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
 
 
 def _pace(done: int, total: int, seconds: float) -> str:

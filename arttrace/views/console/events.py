@@ -15,6 +15,7 @@ from arttrace.store import AnyStore
 from arttrace.store.rows.left_out import IS_MARK
 from arttrace.store.rows.summary import TrajectorySummary, summarise
 from arttrace.store.rows.view_definition import of_document
+from arttrace.store.rows.views import BELONGS_TO
 from arttrace.system.errors import StoreError
 from arttrace.trajectories.decoding.attribute_values import from_json
 from arttrace.views.labels import entry_name, json_text, one_line, printable
@@ -22,6 +23,7 @@ from arttrace.views.run_filter import RunFilter
 
 _REMEMBERED = 100_000
 _HELD_BACK = 10_000
+_AT_ONCE = 5_000
 _MOST_TEXT = 2_000
 _DELIVERED_WITHIN_NS = 60_000_000_000
 _STYLES = {"run": "bold", "agent": "blue", "tool": "yellow", "call": "green", "reward": "magenta"}
@@ -36,17 +38,20 @@ _COLUMNS: Final = (
     "output_tokens, arrived_ns, answers, agent, tool, passed, returned, arguments, result"
 )
 _SPANS: Final = f"""SELECT s.trace_id, s.span_id,
-        CASE WHEN p.span_id IS NULL THEN s.trajectory_id ELSE p.trajectory_id END AS run,
+        {BELONGS_TO} AS run,
         operation, name, start_ns, end_ns, error, entry, model, policy_version, input_tokens, output_tokens, arrived_ns,
         {of_document(semconv.OUTPUT_MESSAGES, of="s.")} AS answers, {of_document(semconv.AGENT_NAME)} AS agent,
         {of_document(semconv.TOOL_NAME)} AS tool, {of_document(semconv.TOOL_CALL_ARGUMENTS)} AS passed,
         {of_document(semconv.TOOL_CALL_RESULT)} AS returned, {of_document(semconv.ENTRY_ARGUMENTS)} AS arguments,
         {of_document(semconv.ENTRY_RESULT)} AS result
     FROM span_records s LEFT JOIN placed_spans p ON p.trace_id = s.trace_id AND p.span_id = s.span_id
-    WHERE arrived_ns >= {{since}} AND operation IN {tuple(_KINDS)} AND NOT (s.{IS_MARK})
+    WHERE arrived_ns BETWEEN {{since}} AND {{until}} AND operation IN {tuple(_KINDS)} AND NOT (s.{IS_MARK})
     ORDER BY arrived_ns, CASE WHEN end_ns > 0 THEN end_ns ELSE start_ns END"""  # noqa: S608
 _REWARDS: Final = """SELECT id, trajectory_id, name, source, value, explanation, time_ns FROM reward_records
-    WHERE time_ns >= {since} AND NOT contains(document, '"counts":false') ORDER BY time_ns"""
+    WHERE time_ns BETWEEN {since} AND {until} AND NOT contains(document, '"counts":false') ORDER BY time_ns"""
+_UNTIL: Final = """SELECT max(moment), count(*) FROM (
+    SELECT {column} AS moment FROM {table} WHERE {column} > {since} ORDER BY {column} LIMIT {limit})"""
+_EVER: Final = (1 << 63) - 1
 
 
 class RunEvent(msgspec.Struct, frozen=True):
@@ -70,7 +75,8 @@ class RunEvent(msgspec.Struct, frozen=True):
 
 
 class Events:
-    """What is new in a store since it was last asked; each event once."""
+    """What is new in a store since it was last asked; each event once. Of much, `new` returns the first some thousands,
+    and `more` says so."""
 
     def __init__(
         self, store: AnyStore, since_ns: int | None, *, run: str | None = None, wanted: RunFilter | None = None
@@ -86,10 +92,12 @@ class Events:
         self._seen: OrderedDict[tuple[str, ...], None] = OrderedDict()
         self._fits: OrderedDict[str, bool] = OrderedDict()
         self._waiting: list[RunEvent] = []
+        self.more = False
 
     def new(self) -> list[RunEvent]:
         """The events that came since, in the order in which they came. Raises StoreError."""
         self._store.ingest_spool()
+        self.more = False
         fresh = [*self._waiting, *self._of_spans(), *self._of_rewards()]
         self._waiting = []
         shown: list[RunEvent] = []
@@ -119,7 +127,8 @@ class Events:
         return self._fits[run]
 
     def _of_spans(self) -> Iterator[RunEvent]:
-        _, rows = self._store.sql(_SPANS.format(since=self._spans_since))
+        until = self._until("span_records", "arrived_ns", self._spans_since)
+        _, rows = self._store.sql(_SPANS.format(since=self._spans_since, until=until))
         for row in rows:
             one = dict(zip(_COLUMNS.split(", "), row, strict=True))
             key = (one["trace_id"], one["span_id"], str(one["end_ns"] > 0))
@@ -131,16 +140,32 @@ class Events:
                 self._last.add(key)
                 if self._is_new(key):
                     yield _event(one)
+        if until != _EVER:
+            self.more = True
+            if until > self._spans_since:  # the last of them are of no kind that is told
+                self._spans_since, self._last = until, set()
 
     def _of_rewards(self) -> Iterator[RunEvent]:
         since = max(self._since, self._rewards_since - _DELIVERED_WITHIN_NS)  # they come in later than they are given
         now_ns = time.time_ns()  # a clock that is ahead of this one hides nothing
-        _, rows = self._store.sql(_REWARDS.format(since=since))
+        until = self._until("reward_records", "time_ns", self._rewards_since)
+        if until > now_ns:
+            until = _EVER
+        _, rows = self._store.sql(_REWARDS.format(since=since, until=until))
         for id, run, name, source, value, explanation, time_ns in rows:
             self._rewards_since = max(self._rewards_since, min(time_ns, now_ns))
             if self._is_new((id, str(time_ns))):
                 text = f"{source}: {explanation}" if explanation else source
                 yield RunEvent(time_ns, run, "reward", name, text=text[:_MOST_TEXT], value=value)
+        if until != _EVER:
+            self.more = True
+            self._rewards_since = max(self._rewards_since, until)
+
+    def _until(self, table: str, column: str, since: int) -> int:
+        """Up to where is read now: what came at one moment is read together, of more only the first."""
+        query = _UNTIL.format(table=table, column=column, since=since, limit=_AT_ONCE)
+        [(until, count)] = self._store.sql(query)[1]
+        return _EVER if count < _AT_ONCE else int(until)
 
     def _is_new(self, key: tuple[str, ...]) -> bool:
         if key in self._seen:

@@ -97,9 +97,9 @@ def charts(steps: Sequence[PolicyStep], evaluated: Mapping[int, Mapping[str, flo
         if lines:
             last = {name: next((v for v in reversed(values) if v is not None), None) for name, values in lines.items()}
             made.append(Chart(title, unit, numbers, lines, last))
-    names = sorted({name for numbers in evaluated.values() for name in numbers})[:_MOST_EVALUATIONS]
-    if names:
-        lines = {name: tuple(numbers.get(name) for numbers in evaluated.values()) for name in names}
+    shown = sorted({name for numbers in evaluated.values() for name in numbers})[:_MOST_EVALUATIONS]
+    if shown:
+        lines = {name: tuple(numbers.get(name) for numbers in evaluated.values()) for name in shown}
         last = {name: next((v for v in reversed(values) if v is not None), None) for name, values in lines.items()}
         made.insert(0, Chart("Evaluation", "runs that nothing is trained on, mean", tuple(evaluated), lines, last))
     return tuple(made)
