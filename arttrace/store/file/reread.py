@@ -31,13 +31,16 @@ SAY: Final = f"COMMENT ON TABLE span_records IS 'read {_READING}';"
 _AT_ONCE = 500  # traces
 _ITEMS = "SELECT unnest(?::VARCHAR[])"
 _IN_EVENTS = (*semconv.CALL_OPERATIONS, semconv.OPERATION_EXECUTE_TOOL)
-_MARKED = " OR ".join(
+_OF_OTHERS = " OR ".join(
     (
         *(f"contains(document, '\"{mark}')" for mark in MARKS),
         f"(operation IN {_IN_EVENTS} AND contains(document, '\"events\":'))",
         f"origin IN (SELECT id FROM texts WHERE contains(text, '\"{SCOPE}\"'))",  # noqa: S608
     )
 )
+_OWN = " AND ".join(f"contains(document, '\"{name}\"')" for name in (semconv.TRAJECTORY_ID, semconv.OPERATION_NAME))
+_MARKED = f"NOT ({_OWN}) AND ({_OF_OTHERS})"
+"""Our own spans come first: they are most of a store, and say so near the beginning of their document."""
 _SHARED: Final = {
     "prompt": semconv.INPUT_MESSAGES,
     "tools": semconv.TOOL_DEFINITIONS,
