@@ -63,8 +63,10 @@ def main() -> None:
         run_here(chosen[0], config)
         return
     fits = "{}.{}".format(*sys.version_info) == PYTHON
-    if fits and (sites := unpack(given.bundles, UNPACKED)):
-        os.environ["PYTHONPATH"] = os.pathsep.join([*map(str, sites), os.environ.get("PYTHONPATH", "")])
+    sites = unpack(given.bundles, UNPACKED) if fits else []
+    known = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    # The clone too, which processes of processes need: `arttrace serve`, wherever it is started.
+    os.environ["PYTHONPATH"] = os.pathsep.join([*known, *map(str, sites), str(ROOT)])
     passed_on = ["--out", str(out), "--tau-bench", str(given.tau_bench.resolve())]
     passed_on += ["--cpu"] * given.cpu + ["--quick"] * given.quick
     sound = True

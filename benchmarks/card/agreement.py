@@ -26,9 +26,10 @@ def run(config: Config) -> Table:
         if config.left_s < 60:
             table.note(f"not run for want of time: {shape.name}")
             break
-        base_model = make_model(shape, config.scratch / shape.name, config.device)
         steps, stale = (6, 2) if config.toy and config.quick else (40, 20) if config.toy else (200, 20)
-        _row(config, table, shape, base_model, steps, stale)
+        with table.attempt(shape.name):
+            base_model = make_model(shape, config.scratch / shape.name, config.device)
+            _row(config, table, shape, base_model, steps, stale)
     return table
 
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NOISE = 0.6
 _SPOILT = 40
 """Steps on noisy demonstrations: enough for the model to err as they do, too few to forget."""
-_TOY = Shape("toy, 0.2 M", 64, 256, 2, 4, 2, 16, 320)
+_TOY = Shape("toy, 0.2 M", 64, 256, 2, 4, 2, 32, 320)
 _CARD = Shape("Qwen3 shape, 113 M", 1024, 4096, 8, 16, 4, 64, 320)
 
 

@@ -80,6 +80,7 @@ BUNDLES = {
         without=("trl/skills/*", "trl/templates/*"),
         imports=("trl", "trl.trainer.grpo_trainer"),
     ),
+    "liger": Bundle(("liger-kernel==0.8.5",), imports=("liger_kernel.transformers.monkey_patch",)),
     "trl-tree": Bundle(
         ("trl==1.16.0",),
         only=("trl/experimental/async_grpo/packing.py",),

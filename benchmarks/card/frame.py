@@ -9,7 +9,8 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,6 +71,7 @@ class Table:
     first: int = 26
     """Width of the first column."""
     rows: list[tuple[str, ...]] = field(default_factory=list)
+    failures: int = 0
 
     def __post_init__(self) -> None:
         self.note(self.title)
@@ -79,6 +81,21 @@ class Table:
         """A row; numbers are formatted by whoever gives them."""
         self.rows.append(tuple(map(str, cells)))
         self._line(self.rows[-1])
+
+    @contextmanager
+    def attempt(self, what: str) -> Iterator[None]:
+        """What fails inside is said in the table and ends nothing else of its section."""
+        try:
+            yield
+        except ImportError as error:
+            self.note(f"{what}: {remedy_for(error.name) or f'not installed: {error}'}")
+        except Exception as error:  # noqa: BLE001 - whatever a card makes of it
+            self.failures += 1
+            self.note(f"{what}: failed: {type(error).__name__}: {str(error)[:400]}")
+            traceback.print_exc()
+            traceback.clear_frames(error.__traceback__)  # they hold models
+        if "torch" in sys.modules and (cuda := sys.modules["torch"].cuda).is_available():
+            cuda.empty_cache()
 
     def note(self, text: str) -> None:
         """A line that belongs to no column."""
@@ -100,13 +117,16 @@ def run_here(section: Section, config: Config) -> None:
     path = config.out / f"{section.key}.txt"
     path.write_text("")
     try:
-        importlib.import_module(f"benchmarks.card.{section.module}").run(config)
+        table = importlib.import_module(f"benchmarks.card.{section.module}").run(config)
     except ImportError as error:
         _append(path, remedy_for(error.name) or f"not installed: {error}")
     except Exception as error:
         _append(path, f"failed: {type(error).__name__}: {error}")
         traceback.print_exc()
         raise SystemExit(1) from error
+    else:
+        if table.failures:
+            raise SystemExit(1)
 
 
 def run_section(section: Section, command: list[str], out: Path) -> bool:

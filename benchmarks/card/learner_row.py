@@ -27,11 +27,17 @@ from benchmarks.learner_cases import Call, samples_of, synthetic, tau_bench
 SEED = 7
 KERNELS: dict[str, Any] = {"tree, varlen": "varlen", "tree, block by block": "blockwise"}
 """Layouts that differ in the kernel of attention alone."""
-NEEDS = {"stock TRL": ("trl", "datasets"), "Unsloth": ("unsloth", "trl", "datasets")}
-BUNDLE_OF = {"trl": "trl", "datasets": "trl", "unsloth": "unsloth"}
+NEEDS = {
+    "tree, Liger": ("liger_kernel",),
+    "stock TRL": ("trl", "datasets"),
+    "Unsloth": ("unsloth", "trl", "datasets"),
+}
+BUNDLE_OF = {"liger_kernel": "liger", "trl": "trl", "datasets": "trl", "unsloth": "unsloth"}
 LAYOUTS = {
     "tree": "packed engine as it is: the prefix tree; on CUDA by FlexAttention",
     "tree, varlen": "the same by FlashAttention of many lengths over gathered paths",
+    "tree, compiled": "the tree, norms, rotary positions and feed-forward parts compiled by PyTorch",
+    "tree, Liger": "the tree, those parts Liger's kernels",
     "tree, block by block": "the same by PyTorch's attention for each block",
     "packed": "packed engine, merged sequences end to end, nothing shared",
     "row per call": "every call a padded row of its own, PyTorch's attention, log-probabilities at targets only",
@@ -134,6 +140,8 @@ def _learner(row: Row) -> Any:
         device=row.device,
         dtype=row.dtype,
         gradient_checkpointing=row.checkpointing,
+        torch_compile=row.layout == "tree, compiled",
+        use_liger_kernel=row.layout == "tree, Liger",
     )
     learner = make_learner(Path(row.base), config)
     if row.layout in KERNELS:
@@ -286,6 +294,8 @@ def main() -> None:
     row = Row(**{**given, "case": tuple(given["case"])})
     if absent := _absent(row.layout):
         print(json.dumps({"missing": "; ".join(dict.fromkeys(map(remedy, absent)))}))
+    elif row.layout == "tree, Liger" and row.device == "cpu":
+        print(json.dumps({"missing": "its kernels need a CUDA device"}))
     else:
         print(json.dumps(measure(row)))
 

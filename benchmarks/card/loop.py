@@ -36,6 +36,8 @@ COLUMNS = (
     "learner idle",
 )
 Pair = tuple[int, int]
+_FOR_VLLM = 180
+"""Seconds that are left to the other way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +86,21 @@ def run(config: Config) -> Table:
         plan = Plan(10 if config.quick else 30, 8, 16, 200, 5e-3)
     else:
         plan = Plan(30 if config.quick else 60, 32, 16, 1000, 2e-4)
-    _with_torch(config, table, base, task, plan)
+    with table.attempt(NAME):
+        _with_torch(config, table, base, task, plan)
     missing = missing_for_vllm()
     if missing:
         for name in missing:
             table.note(f"with vLLM: {name}")
     elif config.toy and config.quick:
         table.note("with vLLM: not at toy size with --quick")
-    elif config.left_s < 150:
+    elif config.left_s < 120 and not config.toy:
         table.note("with vLLM: not run for want of time")
     else:
-        from benchmarks.card.loop_served import with_vllm
+        with table.attempt("with vLLM"):
+            from benchmarks.card.loop_served import with_vllm
 
-        with_vllm(config, table, base, task, plan)
+            with_vllm(config, table, base, task, plan)
     return table
 
 
@@ -126,9 +130,12 @@ def _with_torch(config: Config, table: Table, base: Path, task: Task, plan: Plan
         means.append(total / len(prompts))
         took("step", lambda samples=samples, number=number: learner.step(samples, current_version=f"policy@{number}"))
         took("publish", lambda: engine.take(learner))
+        if not config.toy and config.left_s < _FOR_VLLM:
+            table.note(f"stopped after {number + 1} steps for want of time")
+            break
     cells = took.cells()
     after = _right(engine, task, asked)
-    table.add(NAME, rise(means), f"{before:.1%}", f"{after:.1%}", plan.steps, *cells)
+    table.add(NAME, rise(means), f"{before:.1%}", f"{after:.1%}", len(means), *cells)
 
 
 def learner_config(config: Config, plan: Plan) -> Any:

@@ -17,6 +17,7 @@ from benchmarks.card.loop import Pair, Plan, Took, in_threads, learner_config, r
 
 POLICY = "policy"
 _AT_ONCE = 64
+_MOST_REFUSED = 3
 
 
 def with_vllm(config: Config, table: Table, base: Path, task: Task, plan: Plan) -> None:
@@ -24,6 +25,7 @@ def with_vllm(config: Config, table: Table, base: Path, task: Task, plan: Plan) 
     import httpx
 
     from arttrace.store.server.owner import hold_store
+    from arttrace.system.errors import TrainingError
     from arttrace.system.paths import DataDir
     from arttrace.trajectories.groups import group_trajectories
     from trainer.grpo.trainer import PolicyTrainer
@@ -82,7 +84,7 @@ def with_vllm(config: Config, table: Table, base: Path, task: Task, plan: Plan) 
 
         before = right()
         took = Took()
-        publish = 0.0
+        publish, refused = 0.0, 0
         means: list[float] = []
         for number in range(plan.steps):
             chosen = [(f"g{number}-{at}", pair) for at, pair in enumerate(drawn.sample(pairs, plan.groups))]
@@ -91,7 +93,14 @@ def with_vllm(config: Config, table: Table, base: Path, task: Task, plan: Plan) 
             means.append(sum(rewards) / len(rewards))
             found = took("store", lambda runs=runs: groups([name for name, _, _ in runs]))
             clock = Clock()
-            done = took("whole", lambda found=found, clock=clock: loop.train(found, clock))
+            try:
+                done = took("whole", lambda found=found, clock=clock: loop.train(found, clock))
+            except TrainingError as error:
+                refused += 1
+                table.note(f"step {number + 1} was refused: {error.message}")
+                if refused == _MOST_REFUSED:
+                    break
+                continue
             if done is not None:
                 took.phases["step"] = took.phases.get("step", 0.0) + done.metrics.get(f"{Phase.STEP}_s", 0.0)
                 publish += done.metrics.get(f"{Phase.PUBLISH}_s", 0.0)

@@ -39,8 +39,14 @@ def run(config: Config) -> Table:
         if config.left_s < 120 and not config.toy:
             table.note(f"not run for want of time: {shape.name}, rank {rank}")
             continue
-        with _engine(config, table, shape, rank) as publish:
+        name = f"{shape.name}, rank {rank}"
+        served = 0
+        with table.attempt(f"{name}, with vLLM"), _engine(config, table, shape, rank) as publish:
+            served = 1
             _measure(config, table, shape, rank, publish)
+        if not served:
+            with table.attempt(name):
+                _measure(config, table, shape, rank, None)
     return table
 
 

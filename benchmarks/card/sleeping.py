@@ -30,14 +30,16 @@ def run(config: Config) -> Table:
     table = Table(f"An engine that sleeps for a step, {shape.name}; {config.machine()}", COLUMNS, config.out / "c.txt")
     base = make_model(shape, config.scratch / shape.name, config.device)
     learner = _learner(config, base)
-    _torch_row(config, table, shape, base, learner)
+    with table.attempt(NAME):
+        _torch_row(config, table, shape, base, learner)
     missing = missing_for_vllm()
     for name in missing:
         table.note(f"vLLM: {name}")
     if config.toy and not missing:
         table.note("vLLM: not on a CPU, where `arttrace serve --sleep-while-training` is refused")
     elif not missing:
-        _vllm_row(config, table, shape, base, learner)
+        with table.attempt("vLLM"):
+            _vllm_row(config, table, shape, base, learner)
     return table
 
 

@@ -24,8 +24,9 @@ class TorchEngine:
         self._device = learner.config.device
         base = AutoModelForCausalLM.from_pretrained(base_model, dtype=getattr(torch, learner.config.dtype))
         settings = learner.model.peft_config["default"]
-        self._model = get_peft_model(base, settings, adapter_name="now")
-        self._model.add_adapter("before", settings)
+        # In the base model's precision, as vLLM holds adapters and a version's file has them.
+        self._model = get_peft_model(base, settings, adapter_name="now", autocast_adapter_dtype=False)
+        self._model.add_adapter("before", settings, autocast_adapter_dtype=False)
         self._weights = _weights(learner)
         self.take(learner)
         self._model.to(self._device).eval()

@@ -5,9 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from benchmarks.card import bundle, trl_tree
+from benchmarks.card.frame import _GRACE_S, Table
+from benchmarks.card.learner import _apart
+from benchmarks.card.learner_row import Row, _absent, measure
+from benchmarks.card.sections import SECTIONS
+from benchmarks.card.shapes import TOY, make_model
 
 GPU = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
 
@@ -95,9 +103,53 @@ def test_section_c_scores_as_before_once_the_engine_woke(tmp_path: Path) -> None
     assert "vLLM: needs bundle vllm, made by `python benchmarks/card/bundle.py vllm`" in lines
 
 
+def test_a_row_that_fails_is_said_and_ends_no_other(tmp_path: Path) -> None:
+    table = Table("title", ("name", "number"), tmp_path / "x.txt")
+    with table.attempt("one"):
+        raise ModuleNotFoundError("No module named 'duckdb'", name="duckdb")
+    with table.attempt("two"):
+        raise RuntimeError("CUDA error: out of everything")
+    with table.attempt("three"):
+        table.add("three", 3)
+    lines = (tmp_path / "x.txt").read_text().splitlines()[2:]
+    assert lines[0] == "one: needs bundle client, made by `python benchmarks/card/bundle.py client`"
+    assert lines[1] == "two: failed: RuntimeError: CUDA error: out of everything"
+    assert lines[2].split() == ["three", "3"]
+    assert table.failures == 1
+
+
+def test_sections_fit_into_calls_of_ten_minutes_and_half_an_hour_together() -> None:
+    assert all(section.budget_s + _GRACE_S <= 560 for section in SECTIONS)
+    assert sum(section.budget_s for section in SECTIONS) <= 28 * 60
+
+
+def test_trls_tree_names_its_bundle_where_no_trl_has_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "trl", raising=False)
+    assert _absent("TRL's tree") == ["trl-tree"]
+    (tmp_path / trl_tree.FILE.parent).mkdir(parents=True)
+    (tmp_path / trl_tree.FILE).touch()
+    assert _absent("TRL's tree") == []
+    assert _absent("stock TRL")[0] == "trl", "a folder with that one file is no TRL"
+
+
+@pytest.mark.full
+def test_trls_tree_has_the_gradients_of_a_row_per_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle.make("trl-tree", tmp_path / "bundles", tmp_path / "wheels", 90)
+    monkeypatch.setattr(sys, "path", [*sys.path, *map(str, bundle.unpack(tmp_path / "bundles", tmp_path / "unpacked"))])
+    base = make_model(TOY, tmp_path / "toy", "cpu")
+    case, files = ("synthetic", 64, 2, 3), [str(tmp_path / name) for name in ("reference.pt", "gradients.pt")]
+    row = Row("row per call", "toy", str(base), case, "cpu", "float32", 2048, files[0], None, 1, False)
+    wanted = measure(row)
+    found = measure(replace(row, layout="TRL's tree", gradients=files[1]))
+    assert found["loss"] == pytest.approx(wanted["loss"], abs=1e-5)
+    assert found["tokens"] < wanted["tokens"] / 2
+    assert (_apart(*map(Path, files)) or 1.0) < 1e-5
+
+
 @pytest.mark.full
 def test_section_a_names_the_rivals_that_are_missing_and_measures_those_that_are_there(tmp_path: Path) -> None:
     lines = run(tmp_path)
-    for layout in ("stock TRL", "TRL's tree", "Unsloth"):
+    for layout in ("stock TRL", "TRL's tree", "Unsloth", "tree, compiled", "tree, Liger"):
         assert sum(line.startswith(layout) for line in lines) == 1, lines
     assert not any("failed" in line for line in lines), lines
