@@ -3,11 +3,11 @@
     python benchmarks/gpu.py [--quick] [--section a ...]
     python benchmarks/gpu.py --cpu
 
-Sections are independent: each runs in a process of its own within its time budget, prints its table row by row, and
-leaves it in --out as SECTION.txt even where it is stopped. A library that is missing is said in the table and ends
-nothing; bundles of libraries that lie in --bundles (benchmarks/card/bundle.py makes them) are unpacked and used. Models
-have random weights in real shapes, or are trained from scratch; no network is needed. With --cpu everything runs at toy
-size, which proves the programs, not the speed.
+Sections are independent: each runs in a process of its own within its time budget (less than ten minutes; all of them
+less than thirty), prints its table row by row, and leaves it in --out as SECTION.txt even if it is stopped. A library
+that is missing is said in the table and ends nothing; bundles of libraries that lie in --bundles
+(benchmarks/card/bundle.py makes them) are unpacked and used. Models have random weights in real shapes, or are trained
+from scratch; no network is needed. With --cpu everything runs at toy size, which proves the programs, not the speed.
 """
 
 from __future__ import annotations
