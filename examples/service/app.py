@@ -1,4 +1,5 @@
-"""A FastAPI service whose answers become training data: one decorator, and users' feedback as rewards."""
+"""A FastAPI service whose answers become training data: one decorator, users' feedback as rewards, no address of
+anybody in what is kept, and Langfuse where its keys are set."""
 
 import asyncio
 import os
@@ -8,8 +9,11 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from openai import AsyncOpenAI
 from pydantic import BaseModel, Field
+from redaction import redacted
 
 import arttrace
+
+arttrace.init(mask=redacted, langfuse=bool(os.environ.get("LANGFUSE_SECRET_KEY")))
 
 
 @asynccontextmanager

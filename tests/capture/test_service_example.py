@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -12,7 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 from chat_server import serve
+from langfuse_server import langfuse_server
+from tiny_model import make_base_model
 
 from arttrace.store import open_store
 from arttrace.system.journal.reader import OPEN_SUFFIX
@@ -67,3 +71,45 @@ def test_redacted_it_keeps_what_the_code_says_and_nothing_of_what_users_say(tmp_
     assert [run.metadata for run in runs] == [{"user": "ada"}] * 3
     assert len({run.group for run in runs}) == 2
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"where is" in path.read_bytes()]
+
+
+def test_masked_it_answers_as_before_and_langfuse_gets_what_is_stored(tmp_path: Path) -> None:
+    """Langfuse is a stand-in."""
+    asked = "who is ann@example.org, +49 30 1234567?"
+    with langfuse_server() as langfuse, service(tmp_path, **langfuse.environ()) as (client, running):
+        answer = client.post("/answers", json={"text": asked, "user": "c"}).json()
+        client.post("/feedback", json={"run": answer["run"], "stars": 4})
+        running.terminate()
+        running.wait(60)
+    assert answer["answer"] == f"answer 0 to {asked}"
+    with open_store(DataDir(tmp_path)) as store:
+        (run,) = store.trajectories()
+    assert (run.incomplete, run.result) == ("", ["answer 0 to who is [email], [phone]?", run.id])
+    assert run.calls[0].call.messages[0].text == "who is [email], [phone]?"
+    assert [item["type"] for item in langfuse.observations.values()].count("GENERATION") == 1
+    assert [score["value"] for score in langfuse.scores.values()] == [0.75]
+    kept = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+    kept += json.dumps(list(langfuse.observations.values()), default=str).encode()
+    assert b"[email], [phone]" in kept
+    assert b"ann@example.org" not in kept
+    assert b"+49 30 1234567" not in kept
+
+
+@pytest.fixture(scope="module")
+def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_base_model(tmp_path_factory.mktemp("base"))
+
+
+def test_the_service_is_trained_offline_from_its_own_traces(tmp_path: Path, base_model: Path) -> None:
+    """On the answers that users liked, those with something masked too: in words, whatever sampled them."""
+    with service(tmp_path / "data") as (client, _):
+        for number, stars in enumerate((5, 1, 5)):
+            text = f"who is user{number}@example.org?" if number else "why?"
+            run = client.post("/answers", json={"text": text, "user": "a"}).json()["run"]
+            client.post("/feedback", json={"run": run, "stars": stars})
+    command = [sys.executable, "-c", "from arttrace.commands import main; main()", "train", "--method", "sft"]
+    command += ["--base-model", str(base_model), "--min-reward", "0.75", "--dir", str(tmp_path / "data")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("policy@1: 2 trajectories, "), done.stdout
+    assert "example.org" not in done.stdout + done.stderr

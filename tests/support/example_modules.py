@@ -8,6 +8,8 @@ from pathlib import Path
 from types import ModuleType
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+OWN_ENVIRONMENT = {"frameworks/llamaindex"}
+"""Examples whose packages conflict with ours: tests/examples/test_own_environment.py trains them."""
 
 
 def load(path: str) -> ModuleType:
