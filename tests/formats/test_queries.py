@@ -20,6 +20,7 @@ from arttrace.store.rows import encode
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.decoding.attribute_values import as_text, from_json
 from arttrace.views.console.events import Events
+from arttrace.views.run_filter import RunFilter
 
 DATA = Path(__file__).parent / "data"
 SENDERS = [
@@ -136,6 +137,21 @@ def test_what_happens_in_runs_of_other_sdks_says_what_was_passed_and_answered(na
     assert all("->" in text and "{" in text for text in tools.values())
     assert all(event.text for event in found if event.kind == "call")
     assert [event.name for event in found if event.kind == "agent"] in (["researcher"], ["helper"])
+
+
+def test_events_of_runs_without_an_entry_are_chosen_too(tmp_path: Path) -> None:
+    """By the name that `ls` shows; they wait only while what they began with has not come."""
+    spans = sorted(
+        (one for one in load("openinference") if isinstance(one, SpanRow)), key=lambda s: s.parent_span_id or ""
+    )
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        events = Events(store, 0, wanted=RunFilter(entry="researcher"))
+        others = Events(store, 0, wanted=RunFilter(entry="another"))
+        store.append(spans[1:])
+        assert events.new() == []
+        store.append(spans[:1])
+        assert sorted(event.kind for event in events.new()) == ["agent", "call", "call", "tool", "tool"]
+        assert others.new() == []
 
 
 def test_a_span_whose_sdk_uses_the_names_of_the_conventions_is_stored_as_it_is(tmp_path: Path) -> None:

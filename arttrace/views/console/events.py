@@ -115,7 +115,7 @@ class Events:
         return shown
 
     def _is_wanted(self, run: str) -> bool | None:
-        """None where the run's entry has not come yet."""
+        """None where the run's entry, or what stands in its place, has not come yet."""
         if not self._wanted:
             return True
         if run not in self._fits:
@@ -190,7 +190,9 @@ def _summary(store: AnyStore, run: str) -> TrajectorySummary | None:
         found = store.trajectory(run)
     except StoreError:
         return None
-    return summarise(found) if found.id == run and (found.entry or found.entry_name) else None
+    root = found.agents[0]
+    has_begun = found.entry or found.entry_name or not (root.inferred or root.placeholder) or not found.incomplete
+    return summarise(found) if found.id == run and has_begun else None
 
 
 def _event(one: dict[str, Any]) -> RunEvent:
