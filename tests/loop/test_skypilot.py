@@ -3,7 +3,9 @@ down, and what stays when nothing could be copied."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,8 @@ with open({log!r}, "a") as log:
     log.write(json.dumps([name, *sys.argv[1:]]) + "\\n")
 if Path({log!r}).with_name(name + ".fails").exists():
     sys.exit(name + " says no")
+if name == "ssh" and "serving.json" in sys.argv[-1]:
+    sys.exit(0)
 if name == "ssh" and "-L" not in sys.argv:
     sys.exit(not Path({log!r}).with_name("has-versions").exists())
 if name == "ssh":
@@ -63,11 +67,42 @@ async def test_it_is_launched_reached_copied_and_torn_down(log: Path, tmp_path: 
         await model.register(backend)
         assert model.get_step() == 0
         assert str(model.base_url).startswith("http://127.0.0.1:")
-    assert said(log) == ["sky launch", "ssh -N", "rsync -a", "sky down"]
+    assert said(log) == ["sky launch", "ssh -N", "ssh -o", "rsync -a", "sky down"]
     launch = log.read_text().splitlines()[0]
     for word in ("MODEL=Qwen/Qwen3-0.6B", "POLICY=policy", "H100:1", "examples/skypilot/server.yaml"):
         assert word in launch
     assert (tmp_path / "kept").is_dir()
+
+
+SERVER = """
+import json, os, signal, sys, time
+from pathlib import Path
+def stop(*_):
+    time.sleep(0.2)
+    Path("checkpoints/closed").touch()
+    sys.exit(0)
+signal.signal(signal.SIGINT, stop)
+Path("checkpoints").mkdir()
+Path("checkpoints/serving.json").write_text(json.dumps({"url": "x", "pid": os.getpid(), "log": "y"}))
+print("ready", flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+def test_the_server_is_stopped_as_by_ctrl_c_before_its_store_is_copied(tmp_path: Path) -> None:
+    """The shell's words themselves; without a server there is nothing to stop."""
+    for _ in range(2):
+        subprocess.run(["sh", "-c", skypilot._STOP_SERVER], cwd=tmp_path, check=True)
+        if not (tmp_path / "checkpoints").exists():
+            with subprocess.Popen([sys.executable, "-c", SERVER], cwd=tmp_path, stdout=subprocess.PIPE) as server:
+                assert server.stdout is not None
+                assert server.stdout.readline() == b"ready\n"
+                waiting = threading.Thread(target=server.wait)  # whoever started it takes its exit status
+                waiting.start()
+                subprocess.run(["sh", "-c", skypilot._STOP_SERVER], cwd=tmp_path, check=True, timeout=60)
+                assert (tmp_path / "checkpoints" / "closed").exists()
+                waiting.join()
 
 
 async def test_a_machine_whose_versions_cannot_be_copied_stays(log: Path, tmp_path: Path) -> None:
@@ -94,7 +129,7 @@ async def test_versions_of_a_program_that_was_killed_are_copied_when_its_machine
     backend = art.SkyPilotBackend(checkpoints=tmp_path / "kept")
     with pytest.raises(ServingError, match="`sky launch` ended with 1"):
         await backend.register(art.TrainableModel("policy", "Qwen/Qwen3-0.6B"))
-    assert said(log) == ["sky launch", "ssh -o", "rsync -a", "sky down"]
+    assert said(log) == ["sky launch", "ssh -o", "ssh -o", "rsync -a", "sky down"]
 
 
 async def test_a_launch_that_fails_leaves_nothing(log: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,8 @@ from arttrace.rewards.judge import DEFAULT_JUDGE
 from arttrace.system.errors import TrainingError
 
 MODEL = "lora:latest"
+_AT_A_TIME = 32
+"""So many agents run at once, as in `gather_trajectory_groups`."""
 
 Agent = Callable[[AsyncClient, str], Awaitable[Trajectory]]
 """Called with a client and a prompt; it makes its calls by the client and returns its trajectory."""
@@ -51,8 +53,8 @@ class ArtClient:
             openai.OpenAIError: The server does not answer, or refuses.
         """
         self._prompts[task, prompt] = None
-        [trajectory] = in_thread(self._run(task, prompt, 1))
-        return trajectory
+        [group] = in_thread(self._groups(1, [(task, prompt)]))
+        return group.given[0]
 
     def train(
         self,
@@ -90,7 +92,7 @@ class ArtClient:
         async def iterate() -> list[TrainedStep]:
             made: list[TrainedStep] = []
             for _ in range(iterations):
-                groups = await asyncio.gather(*(self._group(*one, group_size) for one in self._prompts))
+                groups = await self._groups(group_size)
                 for group in groups:
                     await ruler_score_group(group, judge_model, extra_litellm_params, rubric)
                 async with AsyncClient(self._url, self._api_key) as client:
@@ -99,13 +101,18 @@ class ArtClient:
 
         return in_thread(iterate())
 
-    async def _group(self, task: str, prompt: str, size: int) -> TrajectoryGroup:
-        return TrajectoryGroup(await self._run(task, prompt, size))
+    async def _groups(self, size: int, prompts: Iterable[tuple[str, str]] | None = None) -> list[TrajectoryGroup]:
+        """A group of runs of each prompt."""
+        slots = asyncio.Semaphore(_AT_A_TIME)
+        chosen = list(self._prompts if prompts is None else prompts)
 
-    async def _run(self, task: str, prompt: str, times: int) -> Sequence[Trajectory]:
+        async def run(task: str, prompt: str) -> Trajectory:
+            async with slots:
+                return await (self._agents.get(task) or partial(_ask, task))(client, prompt)
+
         async with AsyncClient(self._url, self._api_key) as client:
-            agent = self._agents.get(task) or partial(_ask, task)
-            return await asyncio.gather(*(agent(client, prompt) for _ in range(times)))
+            runs = await asyncio.gather(*(run(*one) for one in chosen for _ in range(size)))
+        return [TrajectoryGroup(runs[at : at + size]) for at in range(0, len(runs), size)]
 
 
 async def _ask(task: str, client: AsyncClient, prompt: str) -> Trajectory:

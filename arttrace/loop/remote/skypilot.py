@@ -26,6 +26,15 @@ from arttrace.system.errors import ServingError
 _PORT = 8000
 _TASK = Path("examples") / "skypilot" / "server.yaml"
 _LOOK_EVERY_S = 5.0
+_STOP_SERVER = """
+pid=$(sed -n 's/.*"pid": *\\([0-9][0-9]*\\).*/\\1/p' checkpoints/serving.json 2>/dev/null)
+[ -z "$pid" ] && exit 0
+kill -INT "$pid" 2>/dev/null || exit 0
+timeout 1800 sh -c "while kill -0 $pid 2>/dev/null; do sleep 1; done" && exit 0
+echo "the server does not stop" >&2
+exit 1
+"""
+"""As Ctrl-C: it ends its step, writes what it holds and closes the store, of which a copy would else be torn."""
 _SHOWN = 2000
 
 
@@ -33,8 +42,9 @@ class SkyPilotBackend:
     """Serves and trains on a cloud machine that it launches, and tears down at the end.
 
     `register` launches it, by `sky launch`, with the model's base model and name. `close`, and the end of an `async
-    with` block, copies runs and versions here and deletes the machine; where they cannot be copied the machine stays,
-    and the error says so. A program that is killed leaves the machine running: `sky down NAME` ends it.
+    with` block, stops the server after its step, copies runs and versions here and deletes the machine; where they
+    cannot be copied the machine stays, and the error says so. A program that is killed leaves the machine running:
+    `sky down NAME` ends it.
 
     Needs the commands of `skypilot` (with a cloud that `sky check` finds), ssh and rsync.
 
@@ -151,7 +161,7 @@ class SkyPilotBackend:
         )
 
     async def close(self) -> None:
-        """Copy runs and versions to `checkpoints` and delete the machine.
+        """Stop the server, copy runs and versions to `checkpoints` and delete the machine.
 
         Raises:
             ServingError: They could not be copied, so the machine still runs; or it could not be deleted.
@@ -165,6 +175,7 @@ class SkyPilotBackend:
         if self._server is not None or await self._holds_versions():
             self._checkpoints.mkdir(parents=True, exist_ok=True)
             try:
+                await self._on_machine(_STOP_SERVER)
                 await _run("rsync", "-a", f"{self._cluster}:checkpoints/", f"{self._checkpoints}/")
             except ServingError as error:
                 raise ServingError(
@@ -178,12 +189,14 @@ class SkyPilotBackend:
     async def _holds_versions(self) -> bool:
         """Whether the machine has versions, of a program before that was killed."""
         try:
-            await _run(
-                "ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", self._cluster, "ls checkpoints/policies"
-            )
+            await self._on_machine("ls checkpoints/policies")
         except ServingError:
             return False
         return True
+
+    async def _on_machine(self, command: str) -> None:
+        """Run a command of its shell. Raises ServingError when it fails."""
+        await _run("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", self._cluster, command)
 
     def _launch_command(self, model: TrainableModel) -> list[str]:
         chosen = {"--gpus": self._accelerators, "--infra": self._infra}

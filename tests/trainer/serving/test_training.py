@@ -307,6 +307,23 @@ async def test_a_decorated_run_that_was_not_gathered_is_handed_over(desk: Desk, 
     assert [agent.name for agent in there[runs[0].id].agents] == ["agent", "sub-agent"]
 
 
+async def test_no_more_agents_run_at_once_than_a_server_bears() -> None:
+    running = most = 0
+
+    async def agent(client: art.AsyncClient, prompt: str) -> art.Trajectory:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return art.Trajectory([{"role": "user", "content": prompt}], id=prompt)
+
+    client = art.ArtClient("http://127.0.0.1:9", agents={"search": agent})
+    groups = await client._groups(8, [("search", f"{number}") for number in range(20)])
+    assert [[run.id for run in group.given] for group in groups] == [[f"{number}"] * 8 for number in range(20)]
+    assert most == 32
+
+
 def chunks(*deltas: dict[str, Any], finish_reason: str | None = "stop") -> bytes:
     """An answer as a stream."""
     frame = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "policy@0"}
