@@ -21,6 +21,7 @@ _READY_WITHIN_S = 900.0
 _RESTARTS, _RESTARTS_WITHIN_S = 3, 600.0
 _LOOK_EVERY_S = 0.2
 _ASK_EVERY_S, _SILENT_TIMES = 2.0, 3
+_DIES_WITHIN_S = 30.0
 
 
 class Supervisor:
@@ -111,8 +112,19 @@ class Supervisor:
                 await asyncio.wait((warming,), timeout=0.5)
                 self._raise_if_dead()
             warming.result()
+        except ServingError:
+            if self._process is not None and not await upstream.healthy():
+                await self._explain_death()  # what it answered while it died is not the cause
+            raise
         finally:
             warming.cancel()
+
+    async def _explain_death(self) -> None:
+        """Raises its failure when a process that answers no more dies within a while."""
+        until = time.monotonic() + _DIES_WITHIN_S
+        while time.monotonic() < until:
+            self._raise_if_dead()
+            await asyncio.sleep(_LOOK_EVERY_S)
 
     async def _welcome(self, upstream: Upstream) -> None:
         """It answers again: give it the current version, and let requests reach it."""

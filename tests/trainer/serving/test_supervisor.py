@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from arttrace.system.errors import ServingError
 from trainer.gateway.engines.pool import Replica
 from trainer.gateway.engines.vllm.engine import EngineOptions
 from trainer.gateway.engines.vllm.model import read_model
@@ -76,3 +77,36 @@ async def test_an_engine_that_falls_asleep_while_it_is_asked_is_left_alone(
     watching.cancel()
     await asyncio.wait((watching,))
     assert bool(publisher.adopted) == adopts
+
+
+class Dying:
+    """A process that is found dead when it has been looked at a few times."""
+
+    looks = 0
+
+    @property
+    def alive(self) -> bool:
+        self.looks += 1
+        return self.looks < 6
+
+    def failure(self) -> ServingError:
+        return ServingError("vLLM's CPU build has no attention for heads of this size", "Choose another.")
+
+
+async def test_what_an_engine_answers_while_it_dies_is_not_given_as_the_cause(
+    base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refused(Publisher):
+        async def adopt(self, replica: Replica, upstream: Any) -> None:
+            raise ServingError("the serving engine refused /v1/completions (500): See stack trace (above)")
+
+    class Silent:
+        async def healthy(self) -> bool:
+            return False
+
+    monkeypatch.setattr(supervisor, "_LOOK_EVERY_S", 0.01)
+    engine = EngineOptions(base_model, read_model(base_model))
+    watched = Supervisor(Replica("engine"), Refused(), engine, tmp_path / "log", print)  # type: ignore[arg-type]
+    watched._process = Dying()  # type: ignore[assignment]
+    with pytest.raises(ServingError, match="no attention for heads"):
+        await watched._adopted(Silent())  # type: ignore[arg-type]

@@ -90,6 +90,19 @@ def test_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert value(engine_command(options(max_model_len=99), SOCKET, "m", cpu=False), "--max-model-len") == "99"
 
 
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+def test_on_a_card_a_model_is_served_in_the_precision_that_the_learner_computes_in(tmp_path: Path, key: str) -> None:
+    half, brain = (
+        EngineOptions(tmp_path, read_model(model(tmp_path / dtype, **{key: dtype})))
+        for dtype in ("float16", "bfloat16")
+    )
+    assert value(engine_command(half, SOCKET, "m", cpu=False), "--dtype") == "bfloat16"
+    assert "--dtype" not in engine_command(brain, SOCKET, "m", cpu=False), "vLLM takes what it is stored in"
+    command = engine_command(replace(half, extra=("--dtype=half",)), SOCKET, "m", cpu=False)
+    assert command.index("--dtype=half") > command.index("--dtype"), "the user's word comes last"
+    assert value(engine_command(half, SOCKET, "m", cpu=True), "--dtype") == "float32"
+
+
 def test_a_mixture_of_experts_takes_adapters_of_its_attention_alone(tmp_path: Path) -> None:
     dense, many, other = (
         EngineOptions(tmp_path, read_model(model(tmp_path / name, **more)))
@@ -145,6 +158,7 @@ def test_the_key_is_in_the_environment_and_nowhere_a_neighbour_sees_it() -> None
         (137, "loading weights", "ran out of memory", "Free memory"),
         (132, "loading weights", "SIGILL: an illegal instruction", "whole log"),
         (1, "one\nERROR 11-20 something odd happened\ntwo", "something odd happened", "whole log"),
+        (1, "RuntimeError: Unsupported CPU attention configuration: head_dim=16 isa=2", "head_dim=16", "is 32"),
         (1, "", "exit code 1", "whole log"),
     ],
 )

@@ -94,6 +94,8 @@ def engine_command(options: EngineOptions, socket: Path, marker: str, *, cpu: bo
     memory_share = options.memory_share or (0.6 if options.sleep else None)
     if memory_share is not None and not cpu:
         command += ["--gpu-memory-utilization", f"{memory_share:g}"]
+    if shape.dtype == "float16" and not cpu:
+        command += ["--dtype", "bfloat16"]  # as the learner computes; vLLM would take it as it is stored
     if cpu:
         command += ["--dtype", "float32", "--block-size", "32", "--distributed-executor-backend", "uni"]
     return command + list(options.extra)
@@ -218,6 +220,11 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
         r"CUDA out of memory|OutOfMemoryError|Cannot allocate memory|MemoryError|less than desired GPU memory",
         "vLLM ran out of memory",
         "Give it less to hold: a smaller --max-model-len, or a smaller model.",
+    ),
+    (
+        r"Unsupported CPU attention configuration.*",
+        "vLLM's CPU build has no attention for heads of this size",
+        "Choose a base model whose head_dim is 32, 64, 96, 128 or 256, or serve it on a CUDA card.",
     ),
     (
         r"does not support LoRA|architectures? .*not supported|Unsupported model|no module or parameter named",

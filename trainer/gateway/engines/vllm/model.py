@@ -18,7 +18,7 @@ _GIB = 1 << 30
 @dataclass(frozen=True, slots=True)
 class ModelShape:
     """Name, vocabulary size (tokens), longest context (tokens) and bytes of KV cache per token in float32; the model
-    type of transformers, and how many experts a layer has (0: a dense model)."""
+    type of transformers, how many experts a layer has (0: a dense model), and the precision it is stored in."""
 
     name: str
     vocab_size: int
@@ -27,6 +27,7 @@ class ModelShape:
     has_chat_template: bool
     family: str = ""
     experts: int = 0
+    dtype: str = ""
 
 
 def read_model(directory: Path) -> ModelShape:
@@ -47,6 +48,7 @@ def read_model(directory: Path) -> ModelShape:
             has_chat_template=_has_chat_template(directory),
             family=str(config.get("model_type") or ""),
             experts=experts(text),
+            dtype=str(config.get("dtype") or config.get("torch_dtype") or text.get("dtype") or ""),
         )
     except FileNotFoundError:
         raise ServingError(f"{directory} holds no config.json, so it is no model directory", hint) from None
