@@ -239,6 +239,28 @@ def test_phoenix(form: str, tmp_path: Path) -> None:
     assert rewards(found) == ({} if form == "dataframe" else {"right": 1.0})
 
 
+@pytest.mark.parametrize("file", ["phoenix_spans.json", "phoenix_frame.parquet"])
+def test_what_phoenixs_own_client_exported(file: str) -> None:
+    """As JSON of its REST API and as a dataframe: see data/make_phoenix.py."""
+    found, runs = read((Path(__file__).parent / "data" / file).read_bytes())
+    assert (found.kinds, found.refused, found.unread) == ({"phoenix spans": 10}, 0, {})
+    assert sorted((run.entry_name or run.agents[0].name, len(run.calls), run.error is None) for run in runs) == [
+        ("travel", 2, False),
+        ("travel", 2, True),
+    ]
+    [good] = [run for run in runs if run.error is None]
+    first, second = (placed.call for placed in good.calls)
+    assert [message.role for message in second.messages] == ["system", "user", "assistant", "tool", "tool"]
+    assert [(one.name, one.arguments) for one in first.choices[0].message.tool_calls] == [
+        ("look", '{"q": "x"}'),
+        ("add", '{"a":1,"b":2}'),
+    ]
+    assert [(one.name, one.result) for one in good.tool_calls if one.result] == [("look", "found x"), ("add", "3")]
+    for call in (first, second):
+        assert (call.request_model, call.input_tokens, call.output_tokens) == ("gpt-4o-mini", 7, 5)
+        assert call.tools, "what was offered"
+
+
 def test_stored_completions_need_what_was_asked() -> None:
     ChatCompletion.model_validate(COMPLETION)
     asked = {"object": "list", "data": [{"id": "x-0", "role": "user", "content": "hi"}]}

@@ -73,6 +73,9 @@ def _attributes(item: dict[str, Any]) -> Attributes:
     for name, value in item.items():  # columns of a dataframe
         if name.startswith("attributes.") and value is not None:
             found.update(_flat(value, name.removeprefix("attributes.")))
+    for name, value in found.items():  # of a dataframe: where other rows have none, whole numbers are floats
+        if name.startswith("llm.token_count.") and isinstance(value, float) and value.is_integer():
+            found[name] = int(value)
     kind = item["span_kind"]
     if isinstance(kind, str) and kind and kind != "UNKNOWN":
         found.setdefault("openinference.span.kind", kind)
