@@ -22,7 +22,7 @@ from arttrace.formats.otlp.encode_json import encode_json
 from arttrace.formats.otlp.encode_protobuf import encode_protobuf
 from arttrace.formats.otlp.request import TooManySpans
 from arttrace.formats.sdks import conventions, langfuse
-from arttrace.formats.sdks.conventions import normalise, settled
+from arttrace.formats.sdks.conventions import added_by_conventions, normalise
 from arttrace.records import semconv
 from arttrace.records.record import decode_record, encode_record
 from arttrace.records.reward import Reward
@@ -51,7 +51,7 @@ def span(attributes: Mapping[str, Any], *, number: int = 1, **more: Any) -> Span
 def read(*spans: SpanRow) -> None:
     """All that the store asks of spans, when it writes them and when it reads them."""
     for one in spans:
-        settled(one)
+        added_by_conventions(one)
         list(rewards_of(one))
     for trajectory in build_trajectories([normalise(one) for one in spans]):
         sequences(trajectory)

@@ -320,14 +320,14 @@ def test_what_is_good_is_written_once(data: DataDir, monkeypatch: pytest.MonkeyP
 
 
 def test_a_span_that_cannot_be_normalised_counts_as_it_came(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    normalise, settled = named_module.conventions.normalise, named_module.conventions.settled
+    normalise, added = named_module.conventions.normalise, named_module.conventions.added_by_conventions
 
     def fails(span: SpanRow) -> None:
         if semconv.CONVERSATION_ID in span.attributes:
             raise RecursionError
 
     monkeypatch.setattr(named_module.conventions, "normalise", lambda span: fails(span) or normalise(span))
-    monkeypatch.setattr(named_module.conventions, "settled", lambda span: fails(span) or settled(span))
+    monkeypatch.setattr(named_module.conventions, "added_by_conventions", lambda span: fails(span) or added(span))
     odd = {semconv.OPERATION_NAME: "chat", semconv.CONVERSATION_ID: "c"}
     root = SpanRow("2" * 32, "1" * 16, "agent", T0, T0 + 9, attributes={semconv.OPERATION_NAME: "invoke_agent"})
     call = SpanRow("2" * 32, "2" * 16, "chat", T0, T0 + 1, parent_span_id="1" * 16, attributes=odd)
