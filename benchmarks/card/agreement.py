@@ -28,7 +28,7 @@ def run(config: Config) -> Table:
             break
         steps, stale = (6, 2) if config.toy and config.quick else (40, 20) if config.toy else (200, 20)
         with table.attempt(shape.name):
-            base_model = make_model(shape, config.scratch / shape.name, config.device)
+            base_model = make_model(shape, config.models / shape.name, config.device)
             _row(config, table, shape, base_model, steps, stale)
     return table
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -41,6 +42,11 @@ class Config:
     scratch: Path
     tau_bench: Path | None
     ends_at: float
+
+    @property
+    def models(self) -> Path:
+        """Where models of real shapes are: gigabytes, which stay for the other sections and the next call."""
+        return self.scratch if self.toy else Path(tempfile.gettempdir()) / "arttrace-card-models"
 
     @property
     def toy(self) -> bool:

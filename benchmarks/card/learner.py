@@ -40,7 +40,7 @@ def run(config: Config) -> Table:
             break
         table.note(f"{shape.name}, {_title(case)}")
         with table.attempt(f"{shape.name}, {_title(case)}"):
-            base = make_model(shape, config.scratch / shape.name, config.device)
+            base = make_model(shape, config.models / shape.name, config.device)
             _compare(config, table, rate, shape, base, case, layouts)
     return table
 

@@ -138,7 +138,7 @@ def _engine(config: Config, table: Table, shape: Shape, rank: int) -> Iterator[P
     from arttrace.system.paths import DataDir
     from trainer.serving import start_serving
 
-    base_model = make_model(shape, config.scratch / shape.name, config.device)
+    base_model = make_model(shape, config.models / shape.name, config.device)
     for file in make_base_model(config.scratch / "tokenizer").glob("*token*"):
         shutil.copy(file, base_model)
     options = ["--max-model-len=2048", f"--vllm-arg=--max-lora-rank={max(16, rank)}", "--engine-memory-share=0.5"]

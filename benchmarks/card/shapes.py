@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,7 +78,9 @@ def make_model(shape: Shape, directory: Path, device: str) -> Path:
             model = Qwen3ForCausalLM(config)
     finally:
         torch.set_default_dtype(usual)
-    model.save_pretrained(directory)
+    half = directory.with_name(f".{directory.name}.{os.getpid()}")
+    model.save_pretrained(half)
+    half.rename(directory)
     del model
     if device == "cuda":
         torch.cuda.empty_cache()

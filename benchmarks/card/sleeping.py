@@ -28,7 +28,7 @@ def run(config: Config) -> Table:
     """One row per engine; GiB are what the card holds more than before the engine came, learner aside."""
     shape = TOY if config.toy else QWEN3_06B if config.quick else QWEN3_4B
     table = Table(f"An engine that sleeps for a step, {shape.name}; {config.machine()}", COLUMNS, config.out / "c.txt")
-    base = make_model(shape, config.scratch / shape.name, config.device)
+    base = make_model(shape, config.models / shape.name, config.device)
     learner = _learner(config, base)
     with table.attempt(NAME):
         _torch_row(config, table, shape, base, learner)
@@ -114,6 +114,7 @@ def _vllm_row(config: Config, table: Table, shape: Shape, base: Path, learner: A
         shutil.copy(file, base)
     free, rows = _held(config), _rows(shape)
     options = ["--max-model-len=2048", "--sleep-while-training", "--engine-memory-share=0.4"]
+    options.append("--vllm-arg=--enforce-eager")  # its speed is not what is asked here
     began = time.perf_counter()
     with start_serving(DataDir(config.scratch / "data"), base, options=options) as serving:
         table.note(f"vLLM started in {time.perf_counter() - began:.0f} s")
