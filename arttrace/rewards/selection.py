@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from arttrace.records.group import Group
@@ -28,9 +28,12 @@ class Preferences:
     left_out: dict[NotTrained, int] = field(default_factory=dict)
 
 
-def good_runs(groups: Sequence[Group], *, min_reward: float | None = None) -> GoodRuns:
+def good_runs(
+    groups: Sequence[Group], *, min_reward: float | None = None, used: Collection[str] = frozenset()
+) -> GoodRuns:
     """All runs rewarded with at least `min_reward`; without it the best of each group whose rewards differ (rejection
-    sampling)."""
+    sampling). The runs `used`, by id, were learned before: they are not taken again, and the second best is not the
+    best because of that."""
     runs: list[Trajectory] = []
     left_out: Counter[NotTrained] = Counter()
     for group in groups:
@@ -38,15 +41,14 @@ def good_runs(groups: Sequence[Group], *, min_reward: float | None = None) -> Go
         if not rewarded:
             continue
         values = [reward for _, reward in rewarded]
+        new = [(run, reward) for run, reward in rewarded if run.id not in used]
         if min_reward is None and min(values) == max(values):
-            left_out[NotTrained.ALONE if len(values) == 1 else NotTrained.EQUAL_REWARDS] += len(values)
+            left_out[NotTrained.ALONE if len(values) == 1 else NotTrained.EQUAL_REWARDS] += len(new)
             continue
         bound = max(values) if min_reward is None else min_reward
-        good = [run for run, reward in rewarded if reward >= bound]
+        good = [run for run, reward in new if reward >= bound]
         runs += good
-        left_out[NotTrained.NOT_THE_BEST if min_reward is None else NotTrained.BELOW_MIN_REWARD] += len(rewarded) - len(
-            good
-        )
+        left_out[NotTrained.NOT_THE_BEST if min_reward is None else NotTrained.BELOW_MIN_REWARD] += len(new) - len(good)
     return GoodRuns(tuple(runs), dict(+left_out))
 
 

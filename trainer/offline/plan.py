@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -55,14 +55,18 @@ def plan_sft(
     tokenizer: Any,
     *,
     min_reward: float | None = None,
+    used: Collection[str] = frozenset(),
     max_length: int | None = None,
     max_positions: int | None = None,
     progress: Callable[[int], Rendered] | None = None,
 ) -> OfflinePlan:
-    """Every answer of the good runs, once; see `good_runs`. Conversations of more tokens than `max_length`, or than the
-    model's `max_positions`, are left out. `progress` is asked once, with the number of runs to render."""
+    """Every answer of the good runs that are not `used`, once; see `good_runs`.
+
+    Conversations of more tokens than `max_length`, or than the model's `max_positions`, are left out. `progress` is
+    asked once, with the number of runs to render.
+    """
     fits = _Fits(max_length, max_positions)
-    chosen = good_runs(groups, min_reward=min_reward)
+    chosen = good_runs(groups, min_reward=min_reward, used=used)
     dropped: Counter[str] = Counter()
     examples: list[TrainingExample] = []
     consumed: list[Trajectory] = []

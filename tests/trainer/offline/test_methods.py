@@ -150,6 +150,29 @@ def test_versions_of_before_methods_were_kept_count_by_what_their_metrics_tell(d
             assert {one.id for one in store.trajectories(unconsumed_by="policy", method=method)} == all_runs - ids
 
 
+@pytest.mark.parametrize("recorded", [True, False], ids=["in the store", "in the manifest alone"])
+def test_the_second_best_of_a_group_is_not_imitated_after_the_best(
+    data: DataDir, base_model: Path, recorded: bool
+) -> None:
+    with Store.open(data) as store:
+        run = Run("pear-2", scenario="pear")
+        run.chat("m", [message("user", "A pear?")], message("assistant", "so so"), at=1, policy="policy@0")
+        store.append([*run.end(), Reward(id="r-pear-2", trajectory_id=run.id, value=0.5)])
+    first = json.loads(train(data, base_model, "--method", "sft", "--dry-run", "--json").stdout)
+    assert (first["trajectories"], first["trajectories_left_out"]) == (2, {"not the best of its group": 3})
+    manifest = PolicyStep(
+        "policy", 1, "", method="sft", consumed=(Consumed("pear-1", "r"), Consumed("plum-1", "r")), metrics={}
+    )
+    Checkpoints(data.policies, "policy").write(1, lambda _: None, manifest)
+    if recorded:
+        with Store.open(data) as store:
+            store.append([manifest])
+    then = json.loads(train(data, base_model, "--method", "sft", "--dry-run", "--json").stdout)
+    assert (then["trajectories"], then["trajectories_left_out"]) == (0, {"not the best of its group": 3})
+    again = json.loads(train(data, base_model, "--method", "sft", "--again", "--dry-run", "--json").stdout)
+    assert again["trajectories"] == 2
+
+
 @pytest.mark.parametrize("method", ["sft", "dpo"])
 def test_what_exceeds_the_model_is_told_before_anything_is_loaded(
     data: DataDir, base_model: Path, monkeypatch: pytest.MonkeyPatch, method: str

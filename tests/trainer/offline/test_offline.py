@@ -167,6 +167,15 @@ def test_good_runs() -> None:
     assert bound.left_out == {"a reward below the bound": 1}
 
 
+def test_the_second_best_is_not_the_best_because_the_best_was_learned_before() -> None:
+    taken = group(0.0, 1.0, 0.5, 1.0)
+    rest = good_runs([taken, group(0.5, 0.5)], used={"t1"})
+    assert [one.id for one in rest.runs] == ["t3"]
+    assert rest.left_out == {"not the best of its group": 2, "in a group of equal rewards": 1}
+    assert good_runs([taken], used={"t1", "t3"}).runs == ()
+    assert [one.id for one in good_runs([taken], min_reward=0.5, used={"t1"}).runs] == ["t2", "t3"]
+
+
 def test_preferences() -> None:
     found = preferences([group(0.0, 1.0, 0.65, 0.5, 0.55), group(0.5, 0.5), group(1.0)])
     assert [(better.id, worse.id) for better, worse in found.pairs] == [("t1", "t0"), ("t2", "t3")]

@@ -78,12 +78,17 @@ def run_offline(
         reporters.catch_up([done], {}, checkpoints, store)
 
 
-def _groups(store: AnyStore, checkpoints: Checkpoints, terms: OfflineTerms) -> list[Group]:
+def _groups(store: AnyStore, checkpoints: Checkpoints, terms: OfflineTerms) -> tuple[list[Group], frozenset[str]]:
+    """The groups to choose from, and the ids in them that the method was given before."""
     if terms.again:
-        return group_trajectories(store.trajectories())
+        return group_trajectories(store.trajectories()), frozenset()
     consumed = checkpoints.consumed_ids(terms.method)  # a dry run has recorded nothing
+    if terms.method == "sft":  # which run is the best of its group, those before tell too
+        unused = {one.id for one in store.summaries(unconsumed_by=checkpoints.policy, method=terms.method)} - consumed
+        runs = store.trajectories()
+        return group_trajectories(runs), frozenset(run.id for run in runs if run.id not in unused)
     found = store.trajectories(unconsumed_by=checkpoints.policy, method=terms.method)
-    return group_trajectories([one for one in found if one.id not in consumed])
+    return group_trajectories([one for one in found if one.id not in consumed]), frozenset()
 
 
 def plan_offline(
@@ -97,7 +102,7 @@ def plan_offline(
 ) -> OfflinePlan:
     """What would be trained on: of these groups, or of all runs that the method was not given yet. `say` gets the
     progress, by default the terminal."""
-    groups = _groups(store, checkpoints, terms) if groups is None else groups
+    groups, used = _groups(store, checkpoints, terms) if groups is None else (groups, frozenset())
     tokenizer = load_tokenizer(base_model)
     positions = read_model(base_model).max_positions
     bounds: dict[str, Any] = {
@@ -106,7 +111,7 @@ def plan_offline(
         "progress": lambda total: Progress(total, "runs rendered", say or _say, tells_short=False),
     }
     if terms.method == "sft":
-        return plan_sft(groups, tokenizer, min_reward=terms.min_reward, **bounds)
+        return plan_sft(groups, tokenizer, min_reward=terms.min_reward, used=used, **bounds)
     return plan_dpo(groups, tokenizer, min_gap=terms.min_gap, **bounds)
 
 
