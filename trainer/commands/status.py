@@ -92,9 +92,10 @@ def _panel(state: DaemonState, running: bool, serving: ServingFile | None, now_n
 def _lines(state: DaemonState, running: bool, serving: ServingFile | None, now_ns: int) -> list[tuple[str, str]]:
     since = _duration(now_ns - state.since_ns)
     doing = f"{state.state} for {since}, process {state.pid}"
-    if not running:
-        died = state.state not in (STOPPED, FAILED)
-        doing = f"{'killed while in ' + state.state if died else state.state}, {since} ago"
+    if not running and state.state in (STOPPED, FAILED):
+        doing = f"{state.state}, {since} ago"
+    elif not running:  # when it was killed is not known
+        doing = f"killed while in {state.state}, which began {since} ago"
     lines = [("policy", f"{state.policy}@{state.step}"), ("daemon", doing)]
     if state.reason:
         lines.append(("reason", state.reason))
