@@ -264,11 +264,13 @@ def _model_servers(data: DataDir) -> list[tuple[str, str, str | None, str]]:
             url = str(data.serving)
         key = os.environ.get("ARTTRACE_API_KEY")
         found[f"{url}/v1"] = ("policy server", key, "Start it again: arttrace serve --base-model DIR")
-    for name, prefix in (("policy server", "ARTTRACE_POLICY"), ("model server", "OPENAI")):
-        variable = f"{prefix}_URL" if name == "policy server" else f"{prefix}_BASE_URL"
+    for name, variable, key_variable in (
+        ("policy server", "ARTTRACE_POLICY_URL", "ARTTRACE_POLICY_API_KEY"),
+        ("model server", "OPENAI_BASE_URL", "OPENAI_API_KEY"),
+    ):
         if base := os.environ.get(variable):
-            hint = f"Check {variable} and {prefix}_API_KEY."
-            found.setdefault(base.rstrip("/"), (name, os.environ.get(f"{prefix}_API_KEY"), hint))
+            hint = f"Check {variable} and {key_variable}."
+            found.setdefault(base.rstrip("/"), (name, os.environ.get(key_variable), hint))
     return [(name, base, key, hint) for base, (name, key, hint) in found.items()]
 
 
