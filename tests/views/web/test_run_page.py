@@ -9,9 +9,12 @@ from pathlib import Path
 import httpx
 import pytest
 from playwright.sync_api import Page, expect
+from simulated_agent import Run
 from starlette.testclient import TestClient
 from viewer_site import HOSTILE, KEY, Viewer
 
+from arttrace.store import Store
+from arttrace.system.paths import DataDir
 from arttrace.views.web.app import create_app
 from arttrace.views.web.handlers import run as run_handlers
 
@@ -138,3 +141,18 @@ def test_what_a_run_cost_or_that_nobody_knows_it(
     assert f"<dt>Cost</dt><dd>${tokens:,.2f}" in shown()
     prices.write_text("{")
     assert "cannot be read" in shown()
+
+
+def test_the_link_of_a_recorded_tool_leads_to_its_span(tmp_path: Path) -> None:
+    run = Run("one")
+    run.tool("t", "look", at=10, until=20, TOOL_CALL_ID="call_1", TOOL_CALL_RESULT="found")
+    run.tool("u", "look", at=30, until=40)
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(run.end(at=100))
+        client = TestClient(create_app(store, KEY), base_url="http://localhost", headers=TOLD)
+        links = set(re.findall(r'href="(/runs/one/spans/[^"]+)"', client.get("/runs/one").text))
+        assert "/runs/one/spans/call_1" in links
+        for link in links:
+            answer = client.get(link)
+            assert answer.status_code == 200, answer.text
+        assert "execute_tool look" in client.get("/runs/one/spans/call_1").text

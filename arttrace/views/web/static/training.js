@@ -10,6 +10,16 @@
     probe.remove();
     return found;
   }
+  // Ticks as uPlot has them, but for those that its three digits would all show as 0.
+  function ticks(chart, at) {
+    const most = Math.max(...at.map(Math.abs));
+    if (most && most < 0.01) return at.map((one) => (one ? one.toExponential(1).replace(".0e", "e") : "0"));
+    return at.map((one) => one.toLocaleString("en", { maximumFractionDigits: 6 }));
+  }
+  function range(chart, least, most) {
+    if (least == null || least === most) return [Math.min(0, least ?? 0), Math.max(1, (most ?? 0) * 1.2)];
+    return uPlot.rangeNum(least, most, 0.1, true);
+  }
   function draw(figure) {
     const steps = JSON.parse(figure.dataset.steps);
     const lines = JSON.parse(figure.dataset.lines);  // pairs of name and values, in the order of the figures above
@@ -22,8 +32,8 @@
     plot.replaceChildren();
     const chart = new uPlot({
       width: plot.clientWidth, height: 150, padding: [8, 8, 0, 0], legend: { show: false }, cursor: { y: false, points: { size: 7 } },
-      scales: { x: { time: false } },
-      axes: [{ ...axis, size: 26, values: (_, at) => at.map((one) => (Number.isInteger(one) ? one : "")) }, { ...axis, size: 50 }],
+      scales: { x: { time: false }, y: { range } },
+      axes: [{ ...axis, size: 26, values: (_, at) => at.map((one) => (Number.isInteger(one) ? one : "")) }, { ...axis, size: 54, values: ticks }],
       series: [{}, ...lines.map(([name], at) => ({
         label: name, stroke: colour(`line${at}`), width: 1.75, spanGaps: true, points: { show: steps.length < 3, size: 6 },
       }))],

@@ -18,6 +18,7 @@ from arttrace.views.web.models.tokens.token_pieces import Pieces
 LEVELS = 10
 """Shades of probability, 0 the least likely."""
 _UNLIKELY = 12
+_MOST_CALLS = 5
 
 WORDS: Mapping[NotTrained, tuple[str, str]] = {
     NotTrained.NO_TOKEN_IDS: (
@@ -197,7 +198,7 @@ def left_out(run: Trajectory, report: TokenReport) -> tuple[LeftOut, ...]:
     rows = []
     for name, count in Counter(report.reasons).most_common():
         words, hint = WORDS.get(NotTrained(name), (name, ""))
-        rows.append(LeftOut(name, count, words, hint, tuple(spans.get(name, ())[:5])))
+        rows.append(LeftOut(name, count, words, hint, tuple(spans.get(name, ())[:_MOST_CALLS])))
     return tuple(rows)
 
 
