@@ -1,8 +1,8 @@
 """Train the agent of an example: `python examples/train.py 2048 --base-model Qwen/Qwen3-1.7B`.
 
 `--tiny` makes a model of under a million parameters on the spot, which plays as the example's stand-in does, and so
-needs no GPU. `--evaluate N` plays N held-out scenarios before and after; with `--model` it is any model that is
-evaluated, and nothing is trained.
+needs no GPU. `--evaluate N` plays N held-out scenarios before and after, and prints each mean with its standard error;
+with `--model` it is any model that is evaluated, and nothing is trained. At the end the rewards of all steps are drawn.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
+import math
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from types import ModuleType
 from typing import Any
 
 import arttrace
 import arttrace.loop as art
+from arttrace.store import open_store
+from arttrace.system.paths import DataDir
+from trainer.demo.report import curve
 
 EXAMPLES = Path(__file__).resolve().parent
 HELD_OUT = 1_000_000
@@ -34,12 +38,18 @@ TINY = {
 """What a step is made with where the model is tiny."""
 
 
-def load(example: str) -> ModuleType:
-    """The `rollout.py` of an example. Examples have files of the same names, so its modules are its own."""
+def load(example: str, tiny: bool = False) -> ModuleType:
+    """The `rollout.py` of an example. Examples have files of the same names, so its modules are its own.
+
+    A tiny model plays the example's `tiny_scenario`, where it has one.
+    """
     folder = str(EXAMPLES / example)
     sys.path.insert(0, folder)
     try:
-        return importlib.import_module("rollout")
+        task = importlib.import_module("rollout")
+        if tiny:
+            task.scenario = getattr(task, "tiny_scenario", task.scenario)
+        return task
     finally:
         sys.path.remove(folder)
         for name, module in list(sys.modules.items()):
@@ -68,22 +78,39 @@ async def train(
     return versions
 
 
-def figures(groups: Iterable[art.TrajectoryGroup]) -> str:
-    """The means over all runs: the reward, the task's metrics, sampled tokens and calls."""
+def figures(groups: Iterable[art.TrajectoryGroup], errors: bool = False) -> str:
+    """The means over all runs: the reward, the task's metrics, sampled tokens and calls. With `errors`, which is for
+    runs of different scenarios, each with its standard error."""
     groups = list(groups)
     built = [one for group in groups for one in group.built]
     runs = [run for group in groups for run in group.trajectories]
-    means = {"reward": fmean(float(one.reward or 0) for one in built)}
-    means |= {name: fmean(float(one.metrics[name]) for one in built) for name in built[0].metrics}
-    means["tokens"] = fmean(sum(call.call.output_tokens or 0 for call in run.calls) for run in runs)
-    means["calls"] = fmean(len(run.calls) for run in runs)
-    return "  ".join(f"{name} {mean:.3g}" for name, mean in means.items())
+    values = {"reward": [float(one.reward or 0) for one in built]}
+    values |= {name: [float(one.metrics[name]) for one in built] for name in built[0].metrics}
+    values["tokens"] = [sum(call.call.output_tokens or 0 for call in run.calls) for run in runs]
+    values["calls"] = [len(run.calls) for run in runs]
+    shown = (f"{name} {fmean(each):.3g}" + (f"±{standard_error(each):.2g}" * errors) for name, each in values.items())
+    return "  ".join(shown)
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Of their mean; not a number where there is one value only."""
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
 
 
 async def evaluate(task: ModuleType, model: Any, count: int, name: str) -> None:
     """Play held-out scenarios once each, and print a line of the table."""
-    played = await gather(task, model, range(HELD_OUT, HELD_OUT + count), 1, f"held out, {name}")
-    print(f"held out, {name}: {figures(played)}", flush=True)
+    rollouts = (task.rollout(model, task.scenario(n)) for n in range(HELD_OUT, HELD_OUT + count))
+    [played] = await art.gather_trajectory_groups(
+        [art.TrajectoryGroup(rollouts)], pbar_desc=f"held out, {name}", max_concurrency=64, max_exceptions=0.1
+    )
+    print(f"held out, {name}: {figures([played], errors=True)}  of {len(played.built)} runs", flush=True)
+
+
+def reward_curve(data: DataDir, policy: str) -> str:
+    """The mean reward of the runs that each step was trained on, from the store's metrics; "" before the first step."""
+    with open_store(data) as store:
+        rewards = [step.metrics["reward_mean"] for step in store.policy_steps(policy)]
+    return f"mean reward by step\n{curve(rewards)}" if rewards else ""
 
 
 async def tiny_model(task: ModuleType, path: Path, games: int, steps: int) -> Path:
@@ -123,7 +150,7 @@ def parsed() -> argparse.Namespace:
 async def main() -> None:
     options = parsed()
     arttrace.init(dir=options.dir)
-    task = load(options.example)
+    task = load(options.example, options.tiny)
     if options.model:
         await evaluate(task, art.Model(options.model), options.evaluate or 100, options.model)
         return
@@ -143,6 +170,7 @@ async def main() -> None:
         await train(task, model, range(done, options.steps), options.groups, options.attempts, **settings)
         if options.evaluate:
             await evaluate(task, model, options.evaluate, f"policy@{await asyncio.to_thread(model.get_step)}")
+        print(await asyncio.to_thread(reward_curve, backend.data, model.name))
 
 
 if __name__ == "__main__":

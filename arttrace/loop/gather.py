@@ -26,10 +26,10 @@ from arttrace.loop.scores import append_scores
 from arttrace.loop.trajectory import Trajectory as BuiltTrajectory
 from arttrace.loop.trajectory import conversation_record, record_id
 from arttrace.records.group import Group
-from arttrace.records.reward import Judgement
+from arttrace.records.reward import Judgement, Reward
 from arttrace.records.trajectory import Trajectory
 from arttrace.rewards import to_store
-from arttrace.store import open_store
+from arttrace.store import AnyStore, open_store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 
@@ -109,14 +109,19 @@ class TrajectoryGroup:
             ArttraceError: One is no finite number.
             StoreError: The store cannot be written.
         """
+        if given := self._new_rewards():
+            with open_store(recorder().settings.data, create=True) as store:
+                self._append(store, given)
+                self._read_again(store)
+
+    def _new_rewards(self) -> list[Reward]:
         own = [one for one in self.built if one.id in self.own_ids]
         rewards = [one.record() for one in own if self._recorded.get(one.id) != one.reward]
-        given = [reward for reward in rewards if reward is not None]
-        if given:
-            with open_store(recorder().settings.data, create=True) as store:
-                append_scores(store, given)
-            self._recorded |= {reward.trajectory_id: reward.value for reward in given}
-            self._read_again()
+        return [reward for reward in rewards if reward is not None]
+
+    def _append(self, store: AnyStore, rewards: list[Reward]) -> None:
+        append_scores(store, rewards)
+        self._recorded |= {reward.trajectory_id: reward.value for reward in rewards}
 
     def take(self, judgement: Judgement) -> None:
         """Store a judgement of this group. Trajectories that were there already get its scores as their rewards.
@@ -132,12 +137,10 @@ class TrajectoryGroup:
         if self.trajectories:
             with open_store(recorder().settings.data, create=True) as store:
                 append_scores(store, to_store(judgement))
-            self._read_again()
+                self._read_again(store)
 
-    def _read_again(self) -> None:
-        ids = [one.id for one in self.trajectories]
-        with open_store(recorder().settings.data, create=True) as store:
-            found = {one.id: one for one in store.trajectories(ids=ids)}
+    def _read_again(self, store: AnyStore) -> None:
+        found = {one.id: one for one in store.trajectories(ids=[one.id for one in self.trajectories])}
         self.trajectories = tuple(found.get(one.id, one) for one in self.trajectories)
 
     async def _run(self, slots: asyncio.Semaphore, progress: GatherProgress) -> list[str]:
@@ -291,8 +294,10 @@ def _read_back(group: TrajectoryGroup, ids: Sequence[str], data: DataDir) -> Non
     if not ids:
         return
     flush()
-    group.record_rewards()
-    with open_store(data, create=True) as store:
+    rewards = group._new_rewards()
+    with open_store(data, create=True) as store:  # once: opening takes longer than what is asked
+        if rewards:
+            group._append(store, rewards)
         found = {one.id: one for one in store.trajectories(ids=list(ids))}
     decorated = [_is_decorated(rollout) for rollout in group._rollouts]
     captured = [

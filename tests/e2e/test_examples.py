@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import math
+import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +29,8 @@ pytestmark = pytest.mark.e2e
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FOLDERS = {str(found.parent.relative_to(EXAMPLES)) for found in EXAMPLES.glob("**/rollout.py")}
 TRAINED = tuple(sorted(FOLDERS - OWN_ENVIRONMENT))
+CPU_SETTINGS = ("--tiny", "--tiny-games", "200", "--tiny-steps", "400", "--steps", "40", "--evaluate", "300")
+"""Those that the README of tic-tac-toe names."""
 STEPS = 100
 ROUNDS = 4
 
@@ -96,3 +101,16 @@ async def test_each_example_makes_a_step(
     printed_all = capsys.readouterr().out
     assert "held out, the last: reward" in printed_all
     assert "accuracy" in printed_all.splitlines()[-1]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3600)
+def test_trained_tic_tac_toe_beats_its_start(tmp_path: Path) -> None:
+    command = [sys.executable, EXAMPLES / "train.py", "games/tic_tac_toe", *CPU_SETTINGS, "--dir", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3500)
+    assert done.returncode == 0, done.stderr[-4000:]
+    held_out = re.findall(r"^held out, policy@(\d+): .* won ([\d.]+)±([\d.]+)", done.stdout, re.MULTILINE)
+    (start, won_before, error_before), (trained, won_after, error_after) = held_out
+    assert (start, trained) == ("0", "40")
+    assert float(won_after) - float(won_before) > 3 * math.hypot(float(error_before), float(error_after)), held_out
+    assert "mean reward by step" in done.stdout

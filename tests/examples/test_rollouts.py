@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from statistics import stdev
 
 import pytest
 from example_modules import EXAMPLES, OWN_ENVIRONMENT
@@ -54,6 +55,7 @@ for folder in sys.argv[3:]:
         "answered": len(scripted.demonstrations),
         "agents": sorted({agent.name for run in runs for agent in run.agents}),
         "figures": train.figures(groups),
+        "with_errors": train.figures(groups, errors=True),
     }
 print(json.dumps(played))
 """
@@ -86,6 +88,10 @@ def test_each_agent_plays_is_captured_and_rewarded(tmp_path: Path) -> None:
         assert unrecorded > 0 if folder == "games/tic_tac_toe" else unrecorded == 0, folder
         assert AGENTS.get(folder, set()) <= set(played["agents"])
         assert played["figures"].startswith("reward ")
+        assert "±" not in played["figures"]
+        errors = [float(one.partition("±")[2]) for one in played["with_errors"].split("  ")]
+        assert len(errors) == len(played["figures"].split("  "))
+        assert errors[0] == pytest.approx(stdev(played["rewards"]) / math.sqrt(8), rel=0.1), folder
 
 
 PROGRAMS = [pytest.param(one, marks=() if one in ("email", "games/codenames") else pytest.mark.full) for one in FOLDERS]
@@ -111,3 +117,35 @@ def test_the_agent_is_a_program_of_its_own(folder: str) -> None:
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert PRINTS[folder] in done.stdout
+
+
+TINY_SCENARIOS = """
+import asyncio, json, sys
+sys.path.insert(0, sys.argv[1])
+import train, arttrace, arttrace.loop as art
+from trainer.demo.scripted import Scripted
+
+arttrace.init(dir=sys.argv[2])
+task = train.load("games/tic_tac_toe", tiny=True)
+first_free = Scripted(lambda body: {
+    "role": "assistant", "content": next(c for c in body["messages"][-1]["content"].split() if c.isdigit())
+})
+with first_free.served() as url:
+    model = art.Model("stand-in", inference_base_url=url, inference_api_key="unused")
+    groups = asyncio.run(train.gather(task, model, range(6), 3, "playing"))
+print(json.dumps([
+    [len(first_free.demonstrations), sum(len(run.calls) for group in groups for run in group.trajectories)],
+    [[one.reward for one in group.built] for group in groups],
+]))
+"""
+
+
+def test_a_tiny_model_plays_a_random_player_whose_moves_are_the_scenarios(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TINY_SCENARIOS, EXAMPLES, tmp_path], capture_output=True, text=True, timeout=800
+    )
+    assert done.returncode == 0, done.stderr
+    [answered, calls], rewards = json.loads(done.stdout.splitlines()[-1])
+    assert answered == calls  # no opponent asks the model
+    assert all(len(set(group)) == 1 for group in rewards)  # the same moves meet the same answers
+    assert len({group[0] for group in rewards}) > 1

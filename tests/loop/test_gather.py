@@ -10,8 +10,8 @@ import pytest
 from lost_span import WHY, lose_a_call
 
 import arttrace
-from arttrace.loop import Trajectory, TrajectoryGroup, gather_trajectories, gather_trajectory_groups
-from arttrace.store import Store
+from arttrace.loop import Trajectory, TrajectoryGroup, gather, gather_trajectories, gather_trajectory_groups
+from arttrace.store import AnyStore, Store, open_store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.groups import group_trajectories
@@ -49,6 +49,31 @@ def test_rollouts_become_groups_that_the_store_knows(data: DataDir) -> None:
         stored = group_trajectories(store.trajectories())
     assert [group.key for group in stored] == ["g0", "g1"], "`arttrace train` sees the same groups"
     assert [group.group for group in gathered] == stored
+
+
+def test_the_store_is_opened_once_for_a_group_with_its_rewards(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    @arttrace.trajectory
+    async def built(reward: float) -> Trajectory:
+        return Trajectory(reward=reward)
+
+    opened: list[DataDir] = []
+
+    def counted(data: DataDir, *, create: bool) -> AnyStore:
+        opened.append(data)
+        return open_store(data, create=create)
+
+    monkeypatch.setattr(gather, "open_store", counted)
+    groups = [TrajectoryGroup(built(n / 10) for n in range(3)) for _ in range(2)]
+    gathered = asyncio.run(gather_trajectory_groups(groups))
+    assert len(opened) == 2
+    for group in gathered:
+        assert sorted(r.value for one in group.trajectories for r in one.rewards) == [0.0, 0.1, 0.2]
+    with Store.open(data) as store:
+        assert sorted(r.value for one in store.trajectories() for r in one.rewards) == [0.0, 0.0, 0.1, 0.1, 0.2, 0.2]
+    for group in gathered:
+        group.built[0].reward = 0.9
+        group.record_rewards()
+        assert 0.9 in {r.value for one in group.trajectories for r in one.rewards}
 
 
 def test_an_exception_is_kept_and_ends_no_other() -> None:

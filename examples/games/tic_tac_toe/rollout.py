@@ -15,6 +15,12 @@ def scenario(number: int) -> tuple[str, int | None]:
     return "XO"[number % 2], number if number // 1_000_000 == 1 else None
 
 
+def tiny_scenario(number: int) -> tuple[str, int | None]:
+    """A game against a random player, in training too: against itself a tiny model sees its rewards stay where they
+    are, as its opponent gets better (and worse) with it."""
+    return "XO"[number % 2], number
+
+
 async def rollout(model: art.TrainableModel, game: tuple[str, int | None]) -> art.Trajectory:
     """One game. The opponent's calls are not recorded: they are no runs of the side that is trained."""
     side, seed = game
