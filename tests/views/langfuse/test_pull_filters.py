@@ -1,0 +1,85 @@
+"""`arttrace langfuse pull` with each of its filters: whole traces of what was asked for, and no other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from langfuse_server import LangfuseServer, langfuse_server
+from msgspec.structs import replace
+from simulated_agent import research_run
+
+from arttrace.capture.base.langfuse_project import Connection
+from arttrace.commands import cli
+from arttrace.store import Store
+from arttrace.system.paths import DataDir
+
+HOUR = 3600 * 10**9
+
+
+def arttrace(server: LangfuseServer, data: DataDir, *arguments: str) -> dict[str, Any]:
+    run = CliRunner().invoke(
+        cli, ["langfuse", *arguments, "--json", "--dir", str(data.root)], env=server.environ(), catch_exceptions=False
+    )
+    assert run.exit_code == 0, run.output
+    found: dict[str, Any] = json.loads(run.stdout)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("changed", "asked"),
+    [
+        ({"traceName": "mine"}, ["--name", "mine"]),
+        ({"sessionId": "mine"}, ["--session", "mine"]),
+        ({"environment": "mine"}, ["--environment", "mine"]),
+        ({"userId": "mine"}, ["--user", "mine"]),
+        ({"userId": "mine", "tags": ["one", "two"]}, ["--user", "mine", "--tag", "one", "--tag", "two"]),
+    ],
+)
+def test_what_one_observation_says_takes_its_whole_trace(
+    changed: dict[str, Any], asked: list[str], tmp_path: Path
+) -> None:
+    data, other = DataDir(tmp_path / "data"), DataDir(tmp_path / "other")
+    with Store.open(data, create=True) as store:
+        store.append([*research_run("one", "s"), *research_run("two", "t")])
+    with langfuse_server() as server:
+        arttrace(server, data, "push")
+        traces = sorted({trace for trace, _, _ in server.observations})
+        for (trace, _, _), item in server.observations.items():
+            if trace == traces[0] and item["parentObservationId"] is None:
+                item.update(changed)
+        wanted = sum(trace == traces[0] for trace, _, _ in server.observations)
+        assert arttrace(server, other, "pull", *asked)["observations"] == wanted
+        with Store.open(other) as store:
+            assert {trace for (trace,) in store.sql("SELECT trace_id FROM spans")[1]} == {traces[0]}
+        assert arttrace(server, DataDir(tmp_path / "none"), "pull", asked[0], "other")["observations"] == 0
+
+
+def test_a_time_bounds_what_began_in_it(tmp_path: Path) -> None:
+    data = DataDir(tmp_path / "data")
+    with Store.open(data, create=True) as store:
+        later = [
+            replace(span, start_ns=span.start_ns + HOUR, end_ns=span.end_ns + HOUR) for span in research_run("two", "t")
+        ]
+        store.append([*research_run("one", "s"), *later])
+    with langfuse_server() as server:
+        arttrace(server, data, "push")
+        first, last = min(begun := [start for _, _, start in server.observations]), max(begun)
+        assert first < last
+        for name, bounds, count in (
+            ("all", ["--from", first], len(begun)),
+            ("later", ["--from", last], begun.count(last)),
+            ("earlier", ["--to", last], sum(start < last for start in begun)),
+            ("none", ["--from", first, "--to", first], 0),
+        ):
+            pulled = arttrace(server, DataDir(tmp_path / name), "pull", *bounds)
+            assert pulled["observations"] == count, name
+
+
+@pytest.mark.parametrize("name", ["LANGFUSE_BASE_URL", "LANGFUSE_HOST"])
+def test_both_names_of_the_servers_address_are_taken(name: str) -> None:
+    keys = {"LANGFUSE_PUBLIC_KEY": "pk", "LANGFUSE_SECRET_KEY": "sk-of-a-test"}
+    assert Connection.resolve({**keys, name: "https://traces.example/"}).url == "https://traces.example"
