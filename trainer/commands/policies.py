@@ -57,6 +57,9 @@ def command(context: click.Context, data: DataDir, as_json: bool) -> None:
             click.echo(msgspec.json.encode(lines))
         else:
             _print_list(data, lines)
+            for one in _all(data):
+                if (step := one.served()) != one.latest():
+                    click.echo(f"{one.policy} is rolled back: `arttrace serve` begins with {one.policy}@{step}")
 
 
 @command.command("compare")

@@ -70,6 +70,15 @@ def test_versions_are_listed_with_the_reward_of_the_runs_they_answered(data: Dat
     assert "policy@5" in run(data).stdout
 
 
+@pytest.mark.parametrize("step", [3, 0])
+def test_the_list_says_which_version_a_rolled_back_policy_is_served_from(data: DataDir, step: int) -> None:
+    assert "rolled back" not in run(data).stdout
+    assert run(data, "rollback", f"policy@{step}").exit_code == 0
+    assert f"policy is rolled back: `arttrace serve` begins with policy@{step}\n" in run(data).stdout
+    assert run(data, "rollback", "policy@5").exit_code == 0
+    assert "rolled back" not in run(data).stdout
+
+
 def test_a_version_is_listed_with_its_evaluations(data: DataDir) -> None:
     assert "evaluation" not in run(data).stdout
     add_evaluation(data, "policy", 0, {"val/reward": 0.25, "val/runs": 8.0})
