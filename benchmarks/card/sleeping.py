@@ -30,8 +30,9 @@ def run(config: Config) -> Table:
     table = Table(f"An engine that sleeps for a step, {shape.name}; {config.machine()}", COLUMNS, config.out / "c.txt")
     base = make_model(shape, config.models / shape.name, config.device)
     learner = _learner(config, base)
+    captured: list[list[float]] = []
     with table.attempt(NAME):
-        _torch_row(config, table, shape, base, learner)
+        captured = _torch_row(config, table, shape, base, learner)
     missing = missing_for_vllm()
     for name in missing:
         table.note(f"vLLM: {name}")
@@ -39,7 +40,7 @@ def run(config: Config) -> Table:
         table.note("vLLM: not on a CPU, where `arttrace serve --sleep-while-training` is refused")
     elif not missing:
         with table.attempt("vLLM"):
-            _vllm_row(config, table, shape, base, learner)
+            _vllm_row(config, table, shape, base, learner, captured)
     return table
 
 
@@ -49,7 +50,8 @@ def _learner(config: Config, base: Path) -> Any:
     return make_learner(base, LearnerConfig(device="cuda" if config.device == "cuda" else "cpu", lora_rank=16))
 
 
-def _torch_row(config: Config, table: Table, shape: Shape, base: Path, learner: Any) -> None:
+def _torch_row(config: Config, table: Table, shape: Shape, base: Path, learner: Any) -> list[list[float]]:
+    """The log-probabilities that its engine gives the rows."""
     free = _held(config)
     engine = TorchEngine(base, learner)
     rows = _rows(shape)
@@ -57,8 +59,10 @@ def _torch_row(config: Config, table: Table, shape: Shape, base: Path, learner: 
     def score() -> list[list[float]]:
         return engine.score(rows, _PROMPT)
 
-    _measure(config, table, NAME, free, score, engine.sleep, engine.wake, learner, rows)
+    captured = score()
+    _measure(config, table, NAME, free, score, engine.sleep, engine.wake, learner, rows, captured)
     engine.sleep()
+    return captured
 
 
 def _measure(
@@ -71,7 +75,10 @@ def _measure(
     wake: Callable[[], Any],
     learner: Any,
     rows: list[list[int]],
+    captured: list[list[float]],
 ) -> None:
+    """`score` gives log-probabilities to compare, `captured` are those of the rows' own tokens for the learner's step;
+    where there are none the learner does not compare them."""
     known = score()
     awake = _held(config) - before
     slept = _seconds(sleep)
@@ -79,9 +86,9 @@ def _measure(
     weights = {key: tensor.detach().clone() for key, tensor in learner.model.named_parameters() if tensor.requires_grad}
     samples = [
         sampled_run(f"t{number}", row[:_PROMPT], row[_PROMPT:], logps, "policy@0", (-1.0) ** number)
-        for number, (row, logps) in enumerate(zip(rows, known, strict=True))
+        for number, (row, logps) in enumerate(zip(rows, captured or [[-9.0] * _SAMPLED] * len(rows), strict=True))
     ]
-    step = _seconds(lambda: learner.step(samples, current_version="policy@0"))
+    step = _seconds(lambda: learner.step(samples, current_version="policy@0" if captured else None))
     _restore(learner, weights)
     woke = _seconds(wake)
     apart = max(
@@ -101,7 +108,9 @@ def _restore(learner: Any, weights: dict[str, Any]) -> None:
                 tensor.copy_(weights[key])
 
 
-def _vllm_row(config: Config, table: Table, shape: Shape, base: Path, learner: Any) -> None:
+def _vllm_row(
+    config: Config, table: Table, shape: Shape, base: Path, learner: Any, captured: list[list[float]]
+) -> None:
     import httpx
 
     sys.path.append(str(ROOT / "tests" / "support"))
@@ -122,18 +131,20 @@ def _vllm_row(config: Config, table: Table, shape: Shape, base: Path, learner: A
         woken: list[Callable[[], None]] = []
 
         def score() -> list[list[float]]:
+            """Of the likeliest token at each place: the gateway passes no `prompt_logprobs` on."""
             found = []
             for row in rows:
-                body = {"model": "policy:latest", "prompt": row, "max_tokens": 1, "prompt_logprobs": 0}
+                prompts = [row[:at] for at in range(_PROMPT, len(row))]
+                body = {"model": "policy:latest", "prompt": prompts, "max_tokens": 1, "temperature": 0, "logprobs": 0}
                 answer = httpx.post(f"{serving.url}/v1/completions", json=body, timeout=120).raise_for_status().json()
-                known = answer["choices"][0]["prompt_logprobs"]
-                found.append([known[at][str(row[at])]["logprob"] for at in range(_PROMPT, len(row))])
+                choices = sorted(answer["choices"], key=lambda choice: choice["index"])
+                found.append([choice["logprobs"]["token_logprobs"][0] for choice in choices])
             return found
 
         def sleep() -> None:
             woken.append(client.fall_asleep())
 
-        _measure(config, table, "vLLM", free, score, sleep, lambda: woken.pop()(), learner, rows)
+        _measure(config, table, "vLLM", free, score, sleep, lambda: woken.pop()(), learner, rows, captured)
 
 
 def _rows(shape: Shape) -> list[list[int]]:

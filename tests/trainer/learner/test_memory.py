@@ -108,3 +108,19 @@ def test_damaged_weights_are_named(base_model: Path, tmp_path: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(TrainingError, match="cannot be loaded"):
         load_policy(damaged, LearnerConfig(lora_rank=8))
+
+
+@pytest.mark.parametrize("engine", [PackedLearner, TrlLearner])
+def test_checkpointed_layers_are_computed_again_by_either_engine(
+    engine: type[BaseLearner], base_model: Path, make_samples: Callable[[int], list[Sample]]
+) -> None:
+    found = []
+    for checkpointing in (False, True):
+        config = LearnerConfig(max_logprob_difference=1e9, gradient_checkpointing=checkpointing)
+        learner, calls = engine(base_model, config), [0]
+        for name, module in learner.model.named_modules():
+            if name.endswith("input_layernorm"):
+                module.register_forward_hook(lambda *_, calls=calls: calls.__setitem__(0, calls[0] + 1))
+        learner.step(make_samples(0))
+        found.append(calls[0])
+    assert found[1] == 2 * found[0] > 0
