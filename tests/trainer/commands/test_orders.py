@@ -18,7 +18,7 @@ import torch
 from recorded_runs import recorded_group
 from tiny_model import make_base_model
 
-from arttrace.loop.trainer_process import TrainerProcess
+from arttrace.loop.trainer_process import LoggedNumbers, TrainerProcess
 from arttrace.records.group import Group
 from arttrace.records.record import encode_record
 from arttrace.store import Store, open_store
@@ -249,7 +249,7 @@ def test_numbers_go_to_the_trackers_and_nothing_is_trained(data: DataDir, base_m
     checkpoints = Checkpoints(data.policies, "policy")
     with Store.open(data) as store:
         trainer = OrderedTrainer(data, store, checkpoints, base_model)
-        log = orders.LoggedNumbers(4, {"val/reward": 0.75})
+        log = LoggedNumbers(4, {"val/reward": 0.75})
         assert trainer.fill(TrainOrder(1, {"report_to": ["tensorboard"]}, log=log)) == orders.OrderResult(1)
         assert "sent to 'nothing'" in trainer.fill(TrainOrder(2, {"report_to": ["nothing"]}, log=log)).error
         trainer.close()

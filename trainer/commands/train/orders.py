@@ -7,13 +7,9 @@ death of whoever gives the orders, after the running step.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib
 import itertools
-import os
-import select
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -24,6 +20,7 @@ import click
 import msgspec
 
 from arttrace.commands.shared.progress import Progress
+from arttrace.loop.trainer_process import LoggedNumbers
 from arttrace.records.group import Group
 from arttrace.records.policy import PolicyStep
 from arttrace.records.sequence import NotTrained
@@ -31,6 +28,7 @@ from arttrace.store import AnyStore
 from arttrace.store.server.owner import hold_store
 from arttrace.system.errors import ArttraceError, TrainingError
 from arttrace.system.paths import DataDir
+from trainer.commands.train.line_pipes import answers, lines_in
 from trainer.commands.train.offline import OfflineTerms, plan_offline
 from trainer.commands.train.report import require_served
 from trainer.daemon.config import names
@@ -50,7 +48,6 @@ from trainer.step.reporters import Reporters, open_reporters
 from trainer.step.signals import stop_on_signals
 from trainer.step.version import finish_open_step
 
-_LOOK_EVERY_S = 0.2
 _AT_EACH_STEP = frozenset(
     {
         *("learning_rate", "warmup_steps", "decay", "loss", "epsilon_low", "epsilon_high", "cispo_max_ratio"),
@@ -84,13 +81,6 @@ class TrainSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     again: bool = False
     report_to: tuple[str, ...] = ()
     learner: LearnerConfig = LearnerConfig()
-
-
-class LoggedNumbers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Numbers of a step that nothing is trained for."""
-
-    step: int
-    numbers: dict[str, float]
 
 
 class TrainOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -152,12 +142,12 @@ def take_orders(data: DataDir, policy: str, base_model: Path) -> None:
     """
     stop = threading.Event()
     with ExitStack() as stack:
-        answer = stack.enter_context(_answers())
+        answer = stack.enter_context(answers())
         stack.enter_context(stop_on_signals(stop, _say))
         answer(OrderResult(0))
         # Only what unsloth, if a setting asks for it, need not come before.
         threading.Thread(target=importlib.import_module, args=("torch",), daemon=True).start()
-        lines = _lines(stop)
+        lines = lines_in(stop)
         first = next(lines, None)
         if first is None:
             return
@@ -385,35 +375,3 @@ def _counts(left_out: Mapping[NotTrained, int]) -> str:
 
 def _say(line: str) -> None:
     click.echo(line, err=True)
-
-
-@contextlib.contextmanager
-def _answers() -> Iterator[Callable[[OrderResult | OrderProgress], None]]:
-    """Standard output for answers alone: what libraries print goes to standard error meanwhile."""
-    sys.stdout.flush()
-    out = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        with os.fdopen(os.dup(out), "wb") as lines:
-
-            def answer(one: OrderResult | OrderProgress) -> None:
-                lines.write(msgspec.json.encode(one) + b"\n")
-                lines.flush()
-
-            yield answer
-    finally:
-        os.dup2(out, 1)
-        os.close(out)
-
-
-def _lines(stop: threading.Event) -> Iterator[bytes]:
-    """Lines of standard input until it ends or `stop` is set."""
-    unfinished = b""
-    while not stop.is_set():
-        if not select.select([0], [], [], _LOOK_EVERY_S)[0]:
-            continue
-        chunk = os.read(0, 1 << 16)
-        if not chunk:
-            return
-        *lines, unfinished = (unfinished + chunk).split(b"\n")
-        yield from lines
