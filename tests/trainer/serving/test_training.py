@@ -324,6 +324,14 @@ async def test_no_more_agents_run_at_once_than_a_server_bears() -> None:
     assert most == 32
 
 
+async def test_an_agent_is_asked_at_the_server_and_recorded_there(desk: Desk) -> None:
+    desk.answers("m-1")
+    client = art.ArtClient(desk.url)
+    run = await asyncio.to_thread(client.run_agent, "search_emails", "Find unread emails.")
+    assert [message["content"] for message in run.messages()] == ["search_emails", "Find unread emails.", "m-1"]
+    assert desk.site.gateway.recorder.trajectories.knows(run.id)
+
+
 def chunks(*deltas: dict[str, Any], finish_reason: str | None = "stop") -> bytes:
     """An answer as a stream."""
     frame = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "policy@0"}
