@@ -269,7 +269,12 @@ def test_runs_that_came_since_the_last_order_are_found(
 ) -> None:
     """A server's gateway writes them to the spool while the trainer holds the store."""
     stepped: list[list[Group]] = []
-    monkeypatch.setattr(OrderedTrainer, "_step", lambda _self, _settings, groups, _gateway: stepped.append(groups))
+
+    def step(_self: Any, _settings: Any, groups: list[Group], _gateway: Any) -> tuple[None, dict[Any, int]]:
+        stepped.append(groups)
+        return None, {}
+
+    monkeypatch.setattr(OrderedTrainer, "_step", step)
     with open_store(data) as store:
         trainer = OrderedTrainer(data, store, Checkpoints(data.policies, "policy"), base_model)
         with contextlib.closing(JournalWriter(data.spool)) as spool:
