@@ -13,11 +13,13 @@ import arttrace
 from arttrace.capture.context.flow import EMPTY_FLOW, set_flow
 from arttrace.records.record import Record
 from arttrace.records.span import SpanRow
+from arttrace.system import native_threads
 
 
 @pytest.fixture(autouse=True)
 def _strict_and_outside_any_scope(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARTTRACE_RAISE", "1")
+    monkeypatch.setattr(native_threads, "_switching", True)  # not so after a test that has a process end
     set_flow(EMPTY_FLOW)
 
 
