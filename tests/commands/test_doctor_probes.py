@@ -116,14 +116,14 @@ def test_a_judge_that_fails(
 
 def test_a_judge_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arttrace.rewards.judge_calls.BACKOFF_S", 0.01)
-    monkeypatch.setattr("arttrace.commands.shared.probes._JUDGE_TIMEOUT_S", 0.2)
     options = ["--judge", "openai/stand-in", "--judge-base-url"]
 
     def slow(_path: str) -> tuple[int, str, bytes]:
         time.sleep(2)
         return 200, "application/json", b"{}"
 
-    with answering(slow) as url:
+    with answering(slow) as url, monkeypatch.context() as patch:
+        patch.setattr("arttrace.commands.shared.probes._JUDGE_TIMEOUT_S", 0.2)
         found = doctor(tmp_path, *options, url, code=1)["judge"]
     assert "did not answer in time" in found["found"]
     found = doctor(tmp_path, *options, "http://127.0.0.1:9/v1", code=1)["judge"]
@@ -139,6 +139,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def test_a_span_is_sent_and_found_and_is_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arttrace.commands.shared.probes._ARRIVAL_S", 120.0)
     data = DataDir(tmp_path / "data")
     with collecting(data) as (_, url), receiving() as receiver:
         until(data.owner.exists)
