@@ -167,6 +167,7 @@ def perform(programs: Programs, kind: str, api: str, mode: str, case: Case) -> A
     """Do what the user does, and give what they see. The messages are changed when the call has returned."""
     server = programs.server
     server.reset()
+    open_before = set(_open_calls)
     messages: list[Any] = [{"role": "user", "content": "hi"}]
     url = "http://127.0.0.1:9/v1" if case.refused else server.url
     options = {"base_url": url, "max_retries": 2, **case.options}
@@ -196,7 +197,7 @@ def perform(programs: Programs, kind: str, api: str, mode: str, case: Case) -> A
         for _ in range(100):  # what was abandoned ends now, an asynchronous generator in its loop
             gc.collect()
             programs.runner.run(asyncio.sleep(0.01))
-            if not _open_calls:
+            if set(_open_calls) <= open_before:
                 break
     server.release()
     return seen

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -193,16 +192,26 @@ def report(
     assert done.stdout == "", "what it says is no line of ours"
 
 
+@contextlib.contextmanager
+def wandb_service(**variables: str) -> Iterator[str]:
+    """A program that uses W&B: what its children find in WANDB_SERVICE."""
+    code = "import os, sys, wandb; wandb.setup(); print(os.environ['WANDB_SERVICE'], flush=True); sys.stdin.read()"
+    command, env = [sys.executable, "-c", code], {**os.environ, **variables}
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        yield program.stdout.readline().strip()
+        program.communicate(timeout=120)
+
+
 def test_wandb_goes_on_with_its_run_after_a_kill(tmp_path: Path, checkpoints: Checkpoints, store: Store) -> None:
     """Also where the program that starts the training uses W&B itself, whose service goes on."""
-    wandb: Any = pytest.importorskip("wandb")
-    wandb.setup()
-    assert os.environ["WANDB_SERVICE"]
+    pytest.importorskip("wandb")
     store.close()
     home = {f"WANDB_{name}_DIR": str(tmp_path / "home") for name in ("CONFIG", "CACHE", "DATA")}
     offline = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", **home}
-    report("wandb", tmp_path, made(2), killed=True, **offline)
-    report("wandb", tmp_path, made(3)[2:], **offline)
+    with wandb_service(**offline) as service:
+        report("wandb", tmp_path, made(2), killed=True, WANDB_SERVICE=service, **offline)
+        report("wandb", tmp_path, made(3)[2:], WANDB_SERVICE=service, **offline)
     before, after = sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"))
     assert before.name == after.name == f"run-{(tmp_path / 'tracker_run_id').read_text()}.wandb"
     assert when_written(after, 1, 2)[0] == [3]
