@@ -193,8 +193,8 @@ class ModelCall:
         self.start_ns = time.time_ns()
         self._users_span = users_span() if scope is None else None
         self._span: OpenSpan | None = None
-        _open_calls[id(self)] = weakref.ref(self)
         recorder.started(self)
+        _open_calls[id(self)] = weakref.ref(self)
 
     @property
     def span(self) -> OpenSpan:
