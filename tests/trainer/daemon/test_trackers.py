@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from daemon_site import Site
 from wandb_file import when_written
@@ -11,14 +9,8 @@ from wandb_file import when_written
 from trainer.step.reporters import open_reporters
 
 
-def test_wandb_gets_every_step_of_two_starts_in_one_run(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("wandb")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    for name in ("WANDB_CONFIG_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
-        monkeypatch.setenv(name, str(tmp_path / "home"))
+@pytest.mark.usefixtures("offline_wandb")
+def test_wandb_gets_every_step_of_two_starts_in_one_run(site: Site) -> None:
     folder = site.checkpoints.directory
     for n in range(4):
         site.group(f"g{n}", 0.0, 1.0, at=n * 2000)

@@ -66,13 +66,8 @@ def made(result: Result) -> str:
     return str(json.loads(result.stdout.splitlines()[-1])["version"])
 
 
-def test_the_same_runs_train_a_policy_by_sft_then_dpo_then_grpo(
-    data: DataDir, base_model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for name, value in {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}.items():
-        monkeypatch.setenv(name, value)
-    for name in ("WANDB_CONFIG_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
-        monkeypatch.setenv(name, str(tmp_path / "home"))
+@pytest.mark.usefixtures("offline_wandb")
+def test_the_same_runs_train_a_policy_by_sft_then_dpo_then_grpo(data: DataDir, base_model: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     first = train(data, base_model, "--method", "sft", "--json")

@@ -11,6 +11,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -119,14 +120,10 @@ def test_tensorboard_holds_every_number_at_its_step(tmp_path: Path, checkpoints:
     assert b"answer 1 of g-1" in shown[1].tensor_proto.string_val[0]
 
 
+@pytest.mark.usefixtures("offline_wandb")
 def test_wandb_holds_the_numbers_and_each_adapter_as_a_version(
-    tmp_path: Path, checkpoints: Checkpoints, store: Store, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, checkpoints: Checkpoints, store: Store
 ) -> None:
-    pytest.importorskip("wandb")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    for name in ("WANDB_CONFIG_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
-        monkeypatch.setenv(name, str(tmp_path / "home"))
     said: list[str] = []
     reporters = open_reporters(["wandb"], tmp_path / "out", "policy", {"min_groups": 2}, said.append)
     assert reporters.catch_up(made(3), {}, checkpoints, store) == {"wandb": 3}
@@ -192,27 +189,35 @@ def report(
     assert done.stdout == "", "what it says is no line of ours"
 
 
+def when_there(folder: Path, pattern: str) -> None:
+    """Returns once a file is there, which a process that was started by one that was killed may write later."""
+    limit = time.monotonic() + 60
+    while not any(folder.glob(pattern)) and time.monotonic() < limit:
+        time.sleep(0.05)
+
+
 @contextlib.contextmanager
-def wandb_service(**variables: str) -> Iterator[str]:
+def wandb_service() -> Iterator[str]:
     """A program that uses W&B: what its children find in WANDB_SERVICE."""
     code = "import os, sys, wandb; wandb.setup(); print(os.environ['WANDB_SERVICE'], flush=True); sys.stdin.read()"
-    command, env = [sys.executable, "-c", code], {**os.environ, **variables}
-    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         yield program.stdout.readline().strip()
         program.communicate(timeout=120)
 
 
+@pytest.mark.usefixtures("offline_wandb")
 def test_wandb_goes_on_with_its_run_after_a_kill(tmp_path: Path, checkpoints: Checkpoints, store: Store) -> None:
     """Also where the program that starts the training uses W&B itself, whose service goes on."""
-    pytest.importorskip("wandb")
     store.close()
-    home = {f"WANDB_{name}_DIR": str(tmp_path / "home") for name in ("CONFIG", "CACHE", "DATA")}
-    offline = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", **home}
-    with wandb_service(**offline) as service:
-        report("wandb", tmp_path, made(2), killed=True, WANDB_SERVICE=service, **offline)
-        report("wandb", tmp_path, made(3)[2:], WANDB_SERVICE=service, **offline)
-    before, after = sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"))
+    with wandb_service() as service:
+        report("wandb", tmp_path, made(2), killed=True, WANDB_SERVICE=service)
+        when_there(tmp_path, "wandb/offline-run-*/*.wandb")
+        (tmp_path / "wandb").rename(tmp_path / "before")  # W&B names folders by the second
+        report("wandb", tmp_path, made(3)[2:], WANDB_SERVICE=service)
+    [before] = tmp_path.glob("before/offline-run-*/*.wandb")
+    [after] = tmp_path.glob("wandb/offline-run-*/*.wandb")
     assert before.name == after.name == f"run-{(tmp_path / 'tracker_run_id').read_text()}.wandb"
     assert when_written(after, 1, 2)[0] == [3]
 
