@@ -6,7 +6,8 @@ import sys
 from importlib import import_module
 from importlib.metadata import entry_points, version
 from importlib.util import find_spec
-from typing import NamedTuple, NoReturn
+from traceback import walk_tb
+from typing import Any, NamedTuple, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
@@ -18,6 +19,7 @@ from arttrace.system.errors import ArttraceError
 from arttrace.system.private_files import only_for_its_user
 
 _ENTRY_POINTS = "arttrace.commands"
+_OURS = ("arttrace", "trainer")
 _PACKAGE_OF_EXTRA = {"store": "duckdb", "mcp": "mcp", "judge": "litellm", "trainer": "torch"}
 
 
@@ -105,12 +107,32 @@ class _LazyGroup(click.Group):
                 loaded: click.Command = point.load()
                 return loaded
         except ModuleNotFoundError as error:
-            if not known.extra or (error.name or "").partition(".")[0] in ("arttrace", "trainer"):
-                raise
-            raise click.ClickException(
-                f"`arttrace {cmd_name}` needs the package {error.name}: pip install 'arttrace[{known.extra}]'"
-            ) from None
+            raise _explained(error, cmd_name) from None
         return None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click does; a command that imports what it needs only as it runs, such as `demo`, names its extra too."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            if _importer(error) not in _OURS:
+                raise
+            raise _explained(error, ctx.invoked_subcommand or "") from None
+
+
+def _explained(error: ModuleNotFoundError, command: str) -> Exception:
+    """What to install, where a command of an extra lacks a package; else the error itself."""
+    extra = _COMMANDS[command].extra if command in _COMMANDS else ""
+    if not extra or (error.name or "").partition(".")[0] in _OURS:
+        return error
+    return click.ClickException(f"`arttrace {command}` needs the package {error.name}: pip install 'arttrace[{extra}]'")
+
+
+def _importer(error: ModuleNotFoundError) -> str:
+    """The top-level package of the module whose import statement failed."""
+    frames = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
+    names = [name.partition(".")[0] for name in frames]
+    return next((name for name in reversed(names) if name != "importlib"), "")
 
 
 def _is_missing(extra: str) -> bool:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
+import re
 import subprocess
 import sys
-import textwrap
+import sysconfig
+import tomllib
+import venv
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from simulated_agent import research_run
 
 from arttrace.commands import cli
@@ -20,36 +27,42 @@ from arttrace.store.access.owner_file import read_owner
 from arttrace.store.server.owner import answering
 from arttrace.system.paths import DataDir
 
-_LIGHT = textwrap.dedent(
-    """
-    import sys
-    from importlib.abc import MetaPathFinder
 
-    class NotInstalled(MetaPathFinder):
-        def find_spec(self, name, path=None, target=None):
-            if name.partition(".")[0] in {"duckdb", "pyarrow", "rich", "starlette", "uvicorn", "litellm", "torch",
-                                          "transformers", "trl", "peft", "unsloth", "aiohttp", "numpy"}:
-                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-    sys.meta_path.insert(0, NotInstalled())
-    import importlib.util
-    find = importlib.util.find_spec
-    def find_spec(name, package=None):
-        try:
-            return find(name, package)
-        except ModuleNotFoundError:
-            return None
-    importlib.util.find_spec = find_spec
-    from arttrace.commands import main
-    main()
-    """
-)
+def _bare() -> set[str]:
+    """The distributions that arttrace declares to need without any extra, and what those need, by normalised names."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    found: set[str] = set()
+    waiting = [Requirement(text) for text in project["dependencies"]]
+    while waiting:
+        one = waiting.pop()
+        name = canonicalize_name(one.name)
+        if name not in found and (one.marker is None or one.marker.evaluate({"extra": ""})):
+            found.add(name)
+            waiting += [Requirement(text) for text in importlib.metadata.requires(name) or ()]
+    return found
 
 
-def _light(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """A command where only the bare package is installed."""
-    command = [sys.executable, "-c", _LIGHT, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=100, check=False)
+@pytest.fixture(scope="module")
+def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment in which the bare package is installed, and what it declares to need."""
+    folder = tmp_path_factory.mktemp("light")
+    venv.create(folder, with_pip=False)
+    site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder), "platbase": str(folder)}))
+    for package in ("arttrace", "trainer"):
+        (site / package).symlink_to(Path(__file__).parents[2] / package, target_is_directory=True)
+    own = [file for file in importlib.metadata.files("arttrace") or () if ".dist-info" in str(file)]
+    for file in [*own, *(file for name in _bare() for file in importlib.metadata.files(name) or ())]:
+        if ".." not in file.parts and file.suffix != ".pyc":
+            (site / file).parent.mkdir(parents=True, exist_ok=True)
+            (site / file).symlink_to(file.locate())
+    return folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+
+
+def _run(python: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A command of that environment."""
+    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    command = [str(python), "-c", "from arttrace.commands import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env, timeout=100, check=False)
 
 
 def test_every_command_is_listed_with_a_word_on_what_it_does() -> None:
@@ -63,25 +76,41 @@ def test_every_command_is_listed_with_a_word_on_what_it_does() -> None:
         assert cli.get_command(context, name) is not None
 
 
-def test_the_light_install_captures_lists_all_commands_and_names_the_extra(tmp_path: Path) -> None:
-    shown = _light("--help", cwd=tmp_path)
+def test_the_light_install_captures_lists_all_commands_and_names_the_extra(light: Path, tmp_path: Path) -> None:
+    shown = _run(light, "--help", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     lines = {line.split()[0]: line for line in shown.stdout.splitlines() if line.startswith("  ")}
     assert [lines[name].split()[-1] for name in ("ls", "score", "train")] == ["[store]", "[judge]", "[trainer]"]
     assert "[" not in lines["run"]
     assert "pip install 'arttrace[WORD]'" in shown.stdout
-    missing = _light("ls", cwd=tmp_path)
-    assert missing.returncode == 1
-    assert missing.stderr == "Error: `arttrace ls` needs the package rich: pip install 'arttrace[store]'\n"
-    looked = _light("doctor", cwd=tmp_path)
+    looked = _run(light, "doctor", cwd=tmp_path)
     assert looked.returncode == 0, looked.stdout + looked.stderr
     (tmp_path / "agent.py").write_text(
         "import arttrace\n@arttrace.trajectory\ndef answer(q): return q\nprint(answer('why?'))\n"
     )
-    ran = _light("run", "--", sys.executable, "agent.py", cwd=tmp_path)
+    ran = _run(light, "run", "--", str(light), "agent.py", cwd=tmp_path)
     assert (ran.returncode, ran.stdout) == (0, "why?\n"), ran.stderr
     with Store.open(DataDir(tmp_path / ".arttrace")) as store:
         assert [one.entry for one in store.summaries()] == ["agent:answer"]
+
+
+_ARGUMENTS = {"serve": ["--base-model", "."]}
+"""What a command is given where it asks for something before it imports anything."""
+
+
+def test_each_command_without_its_extra_says_so_in_one_line(light: Path, tmp_path: Path) -> None:
+    shown = _run(light, "--help", cwd=tmp_path)
+    words = re.sub(r"\n {6,}", " ", shown.stdout)
+    needs = dict(re.findall(r"^  (\S+) .*\[(\w+)\]$", words, re.MULTILINE))
+    assert len(needs) > 20
+    shape = {"vocab_size": 8, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    with ThreadPoolExecutor(4) as pool:
+        ran = list(pool.map(lambda name: _run(light, name, *_ARGUMENTS.get(name, ()), cwd=tmp_path), needs))
+    for (name, extra), one in zip(needs.items(), ran, strict=True):
+        assert one.returncode == 1, (name, one.stdout, one.stderr)
+        said = rf"Error: `arttrace {name}` needs the package \S+: pip install 'arttrace\[{extra}\]'\n"
+        assert re.fullmatch(said, one.stderr), (name, one.stderr)
 
 
 @pytest.mark.parametrize(
