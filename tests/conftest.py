@@ -3,6 +3,7 @@ hypothesis, and which tests one worker of pytest-xdist runs. For those that ask 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -28,6 +29,14 @@ def pytest_configure() -> None:
         "arttrace", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
     )
     hypothesis.settings.load_profile("arttrace")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker collects garbage once more when its tests are over, and looks at all that they imported: longer than
+    the five seconds after which execnet has it interrupt itself."""
+    if hasattr(session.config, "workerinput"):
+        gc.freeze()
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
