@@ -121,7 +121,9 @@ def run_sync(client: Any, api: str, mode: str, case: Case, messages: list[Any]) 
     return got
 
 
-async def run_async(client: Any, api: str, mode: str, case: Case, messages: list[Any]) -> Any:
+async def run_async(
+    client: Any, api: str, mode: str, case: Case, messages: list[Any], got: list[Any] | None = None
+) -> Any:
     result = method(client, api, mode)(**arguments(api, mode, case, messages))
     if mode.startswith("streaming"):
         async with result as response:
@@ -137,7 +139,7 @@ async def run_async(client: Any, api: str, mode: str, case: Case, messages: list
         return await parsed if inspect.isawaitable(parsed) else parsed
     if mode != "stream":
         return result
-    got = []
+    got = [] if got is None else got
     if case.leave != "abandon":
         async for chunk in result:
             got.append(chunk)
@@ -172,11 +174,11 @@ def perform(programs: Programs, kind: str, api: str, mode: str, case: Case) -> A
     options = {"base_url": url, "max_retries": 2, **case.options}
 
     async def cancelled_program(client: Any) -> Any:
-        task = asyncio.create_task(run_async(client, api, mode, case, messages))
-        while not server.holding.is_set():
+        got: list[Any] = []
+        task = asyncio.create_task(run_async(client, api, mode, case, messages, got))
+        sends = 3 if mode == "stream" and case.model == "stall" else 0
+        while (not server.holding.is_set() or len(got) < sends) and not task.done():
             await asyncio.sleep(0.002)
-        if mode == "stream" and case.model == "stall":
-            await asyncio.sleep(0.05)
         task.cancel()
         return await task
 

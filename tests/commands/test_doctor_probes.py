@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -118,13 +119,16 @@ def test_a_judge_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("arttrace.rewards.judge_calls.BACKOFF_S", 0.01)
     options = ["--judge", "openai/stand-in", "--judge-base-url"]
 
+    answers = threading.Event()
+
     def slow(_path: str) -> tuple[int, str, bytes]:
-        time.sleep(2)
+        answers.wait(60)
         return 200, "application/json", b"{}"
 
     with answering(slow) as url, monkeypatch.context() as patch:
         patch.setattr("arttrace.commands.shared.probes._JUDGE_TIMEOUT_S", 0.2)
         found = doctor(tmp_path, *options, url, code=1)["judge"]
+        answers.set()
     assert "did not answer in time" in found["found"]
     found = doctor(tmp_path, *options, "http://127.0.0.1:9/v1", code=1)["judge"]
     assert "cannot be reached" in found["found"]

@@ -214,7 +214,7 @@ def test_what_a_failed_command_said_is_told(backend: LocalBackend, model: Traina
 
 def test_what_was_judged_before_the_judge_gave_out_is_kept(backend: LocalBackend, judge_server: Any) -> None:
     def refuse_later(request: dict[str, Any]) -> tuple[int, Any]:
-        time.sleep(0.5)  # the good answer is there by then
+        time.sleep(2)  # the good answer is there by then
         return judge_server.fails(401, "no more")(request)
 
     judge_server.script = [judge_server.good, refuse_later, refuse_later]

@@ -294,7 +294,7 @@ def test_an_answer_under_way_when_the_judge_is_gone_is_kept(judge_server: Any, m
 
     def late(request: dict[str, Any]) -> tuple[int, Any]:
         refused.wait(60)
-        time.sleep(0.2)  # the client has the other's refusal by then
+        time.sleep(1.5)  # the client has the other's refusal by then
         return judge_server.good(request)
 
     def refuse(request: dict[str, Any]) -> tuple[int, Any]:

@@ -254,7 +254,7 @@ class _Handler(BaseHTTPRequestHandler):
         go_on = self.state._go_on
         if "hang" in words:
             self.state.holding.set()
-            go_on.wait(20)
+            go_on.wait(300)
         whole, events = next(api for path, api in APIS.items() if sent.path.endswith(path))
         if not request.get("stream"):
             return self._answer(sent, 200, whole(request, words))
@@ -268,7 +268,7 @@ class _Handler(BaseHTTPRequestHandler):
             for number, event in enumerate(events(request, words)):
                 if "stall" in words and number == 3:
                     self.state.holding.set()
-                    go_on.wait(20)
+                    go_on.wait(300)
                     return None
                 name = f"event: {event['type']}\n" if "type" in event else ""
                 self._write(sent, f"{name}data: {json.dumps(event)}\n\n".encode())

@@ -172,7 +172,7 @@ async def at_the_gateway(site: Site, rule: Rule) -> list[SpanRow]:
     site.gateway.recorder = GatewayRecorder(site.directory / "spool", rules=ContentRules(rule.mode, rule.mask))
     for case in CASES.values():
         await send(site.http, "/r/t" + case.path, case, site)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             site.gateway.recorder.close()
             if len(found := calls(site.directory)) == len(CASES):
@@ -243,7 +243,7 @@ async def test_what_is_told_at_the_end_of_a_trajectory_goes_through_the_rules(na
     site.gateway.recorder = GatewayRecorder(site.directory / "spool", rules=ContentRules(rule.mode, rule.mask))
     authorization = {"authorization": f"Bearer {KEY}"}
     await site.http.post("/r/t" + PATH, json={"model": "policy:latest", "messages": []}, headers=authorization)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while KEY not in secrets._known:  # noted when the call is decoded
             await asyncio.sleep(0.005)
     await site.http.post("/r/t/reward", json={"value": 1.0, "explanation": f"{PRIVATE} {KEY}"})

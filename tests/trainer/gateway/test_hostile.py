@@ -37,14 +37,14 @@ class Client:
         await self.writer.drain()
 
     async def answer(self) -> tuple[int, bytes]:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             head = (await self.reader.readuntil(b"\r\n\r\n")).lower()
             length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)
             return int(head.split()[1]), await self.reader.readexactly(length)
 
     async def rest(self) -> bytes:
         """What comes until the gateway closes the connection."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             try:
                 return await self.reader.read()
             except ConnectionResetError:
@@ -52,7 +52,7 @@ class Client:
 
 
 async def until(condition) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -225,14 +225,14 @@ async def test_an_answer_that_is_not_read_holds_nothing_for_ever(site: Site, mon
         await client.send(CHAT + b"content-length: %d\r\n\r\n%b" % (len(body), body))
         await until(lambda: site.gateway.policies.current.requests)
         await until(lambda: not site.gateway.policies.current.requests)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await site.engine.hung_up.wait()
 
 
 async def test_a_client_that_leaves_in_a_stream_frees_the_engine_and_is_recorded(site: Site) -> None:
     site.engine.endless = True
     request = {"model": "policy", "messages": [], "stream": True}
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async with site.http.stream("POST", "/r/t/v1/chat/completions", json=request) as answer:
             await anext(answer.aiter_raw())
         await site.engine.hung_up.wait()

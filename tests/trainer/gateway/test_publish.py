@@ -126,7 +126,7 @@ async def test_a_version_that_still_answers_requests_is_served_again_and_stays(s
     await site.publish(1, paths[1])
     site.engine.held = True
     under_way = asyncio.create_task(site.chat())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not site.engine.generations:
             await asyncio.sleep(0.005)
         await site.publish(2, paths[2])

@@ -8,7 +8,6 @@ import json
 import shutil
 from pathlib import Path
 
-import httpx
 import pytest
 from gateway_site import Site, gateway_at
 from stand_in_engine import write_adapter
@@ -197,9 +196,11 @@ async def test_token_truth_of_streams_errors_and_refusals_is_recorded(site: Site
 
 async def test_a_client_that_leaves_is_recorded_and_the_trajectory_is_whole(site: Site) -> None:
     site.engine.held = True
-    with pytest.raises(httpx.ReadTimeout):
-        await site.http.post("/r/t/v1/chat/completions", json={"model": "policy", "messages": MESSAGES}, timeout=0.2)
+    leaving = asyncio.create_task(call(site, "/r/t/v1/chat/completions"))
     async with asyncio.timeout(60):
+        while not site.engine.generations:
+            await asyncio.sleep(0.005)
+        leaving.cancel()
         while site.gateway.gate.inside:
             await asyncio.sleep(0.005)
     await site.http.post("/r/t/end")
