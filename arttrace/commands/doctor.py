@@ -123,9 +123,8 @@ _MAIN_PACKAGE = {"store": "duckdb", "grpc": "grpc", "judge": "litellm", "trainer
 def _not_met(one: Requirement, extras: list[str]) -> str:
     if one.marker is not None and not any(one.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
         return ""
-    try:
-        version = importlib.metadata.version(one.name)
-    except importlib.metadata.PackageNotFoundError:
+    version = _version(one.name)
+    if not version:
         return f"{one.name} is not installed"
     if one.specifier.contains(version, prereleases=True):
         return ""
@@ -133,18 +132,16 @@ def _not_met(one: Requirement, extras: list[str]) -> str:
 
 
 def _clients(_data: DataDir) -> Iterator[Check]:
-    try:
-        version = importlib.metadata.version("openai")
-    except importlib.metadata.PackageNotFoundError:
-        yield Check("openai", "warning", "not installed", "Only calls of the openai client are captured by themselves.")
-        return
-    known = version.partition(".")[0] in ("2", "3")
-    hint = "" if known else "Versions 2 and 3 are supported."
-    yield Check("openai", "ok" if known else "error", version, hint)
+    installed = {name: version for name in ("openai", *_OTHER_CLIENTS) if (version := _version(name))}
+    if version := installed.get("openai"):
+        known = version.partition(".")[0] in ("2", "3")
+        hint = "" if known else "Versions 2 and 3 are supported."
+        yield Check("openai", "ok" if known else "error", version, hint)
+    elif "anthropic" not in installed:
+        hint = "Only calls of the openai and the anthropic client are captured by themselves."
+        yield Check("openai", "warning", "not installed", hint)
     for name, module in _OTHER_CLIENTS.items():
-        try:
-            version = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
+        if not (version := installed.get(name)):
             continue
         if any(hooked.startswith(module) for hooked in hooked_modules()):
             yield Check(name, "ok", version)
@@ -199,13 +196,16 @@ def _directory(data: DataDir) -> Iterator[Check]:
     if (above := data.above()) is not None:
         yield Check(name, "warning", str(data.root), beside_another(data, above))
         return
-    if not data.root.exists():
-        yield Check(name, "ok", f"{data.root} (made by the first run)")
-        return
-    if not os.access(data.root, os.W_OK | os.X_OK):
-        yield Check(
-            name, "error", f"{data.root} cannot be written", "Give it to this user, or choose another with --dir."
+    nearest = next(folder for folder in (data.root, *data.root.parents) if folder.exists())
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        found = f"{data.root} cannot be " + (
+            "written" if nearest == data.root else f"made: {nearest} cannot be written"
         )
+        hint = "Give it to this user, or choose another with --dir or ARTTRACE_DIR."
+        yield Check(name, "error", f"{found}{nearest} cannot be written", hint)
+        return
+    if nearest != data.root:
+        yield Check(name, "ok", f"{data.root} (made by the first run)")
         return
     free = shutil.disk_usage(data.root).free
     waiting = directory_bytes(data.spool, ".seg")

@@ -63,6 +63,27 @@ def test_a_package_that_is_missing_or_too_old(tmp_path: Path, monkeypatch: pytes
     assert found["openai"]["state"] == "error"
 
 
+@pytest.mark.parametrize("absent", [("openai",), ("openai", "anthropic")])
+def test_without_the_openai_client(absent: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name in absent:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "2.10.0" if name == "anthropic" else installed(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(importlib.metadata, "requires", lambda _name: [])
+    monkeypatch.setattr("arttrace.commands.doctor.hooked_modules", lambda: {"anthropic._base_client"})
+    found = _doctor(tmp_path / "data")
+    if "anthropic" in absent:
+        assert found["openai"]["state"] == "warning"
+        assert "the openai and the anthropic client" in found["openai"]["hint"]
+    else:
+        assert "openai" not in found
+        assert (found["anthropic"]["state"], found["anthropic"]["found"]) == ("ok", "2.10.0")
+
+
 def test_another_trainer_and_a_directory_that_others_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arttrace.commands.doctor.foreign_trainer", lambda: "/home/me/trainer.py")
     root = tmp_path / "data"
@@ -72,6 +93,22 @@ def test_another_trainer_and_a_directory_that_others_read(tmp_path: Path, monkey
     assert "/home/me/trainer.py" in found["trainer"]["found"]
     assert found["data directory"]["state"] == "warning"
     assert found["data directory"]["hint"] == f"Other users can read it: chmod -R go= {root}"
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_directory_that_cannot_be_written(made: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "data"
+    if made:
+        root.mkdir()
+    read_only = root if made else tmp_path
+    access = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: (Path(path), mode & os.W_OK) != (read_only, os.W_OK) and access(path, mode)
+    )
+    found = _doctor(root, code=1)["data directory"]
+    assert found["state"] == "error"
+    assert f"{read_only} cannot be written" in found["found"]
+    assert "ARTTRACE_DIR" in found["hint"]
 
 
 @pytest.mark.parametrize(
