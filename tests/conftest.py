@@ -3,6 +3,7 @@ hypothesis, and which tests one worker of pytest-xdist runs. For those that ask 
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import os
@@ -34,9 +35,10 @@ def pytest_configure() -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A worker collects garbage once more when its tests are over, and looks at all that they imported: longer than
-    the five seconds after which execnet has it interrupt itself."""
+    the five seconds after which execnet has it interrupt itself. The interpreter's own end collects them as ever."""
     if hasattr(session.config, "workerinput"):
         gc.freeze()
+        atexit.register(gc.unfreeze)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
