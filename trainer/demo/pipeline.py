@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -145,11 +146,14 @@ class _Demo:
         wanted = draw(self._world, recipe.DEMONSTRATIONS, f"demonstrations {self._settings.seed}", held_out=False)
         with self._screen.phase("demonstrations") as phase:
             jobs = [_job(scenario, group=f"demonstrations/{n}") for n, scenario in enumerate(wanted)]
-            teacher = Teacher(self._settings.seed)
+            missing = self._missing(jobs)
+            kept = {_group(job) for job in jobs} - {_group(job) for job in missing}
+            asked = [job.arguments["question"].split(" and ") for job in jobs if _group(job) in kept]
+            teacher = Teacher(self._settings.seed, chain.from_iterable(asked))
             with stand_in.serve(lambda body: teacher.reply(body["messages"], body["tools"]), "stand-in-teacher") as url:
                 env = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "stand-in"}
                 with self._workers(env) as workers:
-                    self._run_missing(workers, jobs, phase.update)
+                    self._run(workers, missing, phase.update)
             examples = demonstrations(
                 self._store.trajectories(groups=[_group(job) for job in jobs], complete_only=True)
             )
@@ -213,7 +217,7 @@ class _Demo:
             for scenario in scenarios
             for _ in range(recipe.GROUP_SIZE)
         ]
-        self._run_missing(workers, jobs)
+        self._run(workers, self._missing(jobs))
         return self._groups({_group(job) for job in jobs})
 
     def _score(self, groups: Sequence[Group]) -> list[Group]:
@@ -289,8 +293,8 @@ class _Demo:
     def _groups(self, keys: set[str]) -> list[Group]:
         return group_trajectories(self._store.trajectories(groups=sorted(keys), complete_only=True))
 
-    def _run_missing(self, workers: RolloutWorkers, jobs: Sequence[RolloutJob], update: Any = None) -> None:
-        """Run the jobs whose trajectories an earlier run did not leave in the store, and take in what comes of them."""
+    def _missing(self, jobs: Sequence[RolloutJob]) -> list[RolloutJob]:
+        """The jobs whose trajectories an earlier run did not leave in the store."""
         there: dict[str, int] = {}
         if self._resumed:
             for group in self._groups({_group(job) for job in jobs}):
@@ -301,7 +305,11 @@ class _Demo:
                 there[_group(job)] -= 1
             else:
                 missing.append(job)
-        if not missing:
+        return missing
+
+    def _run(self, workers: RolloutWorkers, jobs: Sequence[RolloutJob], update: Any = None) -> None:
+        """Run the jobs, and take in what comes of them."""
+        if not jobs:
             return
         done = 0
 
@@ -309,9 +317,9 @@ class _Demo:
             nonlocal done
             done += 1
             if update is not None:
-                update(f"{done} of {len(missing)} runs")
+                update(f"{done} of {len(jobs)} runs")
 
-        _complain_if_all_failed(workers.run(missing, on_result=count))
+        _complain_if_all_failed(workers.run(jobs, on_result=count))
         self._store.ingest_spool()
 
 

@@ -11,7 +11,7 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 LIVE_HABIT = {"fresh": 0.8, "local": 0.8, "imported": 0.38, "canned": 0.2, "dried": 0.2, "frozen": 0.62}
@@ -22,11 +22,14 @@ _NUMBER = re.compile(r"\d+")
 
 
 class Teacher:
-    """Answers chat requests. The n-th choice of a service for one item depends on the seed, the item and n alone."""
+    """Answers chat requests. The n-th choice of a service for one item depends on the seed, the item and n alone.
 
-    def __init__(self, seed: int) -> None:
+    `asked` are the items that it was asked for before, each as often: a teacher that was killed goes on where it was.
+    """
+
+    def __init__(self, seed: int, asked: Iterable[str] = ()) -> None:
         self._seed = seed
-        self._asked: Counter[str] = Counter()
+        self._asked = Counter(asked)
 
     def reply(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """The assistant message for a request of the example agent. Raises ValueError for any other request."""

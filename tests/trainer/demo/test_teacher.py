@@ -32,12 +32,13 @@ async def test_a_run_of_the_agent_is_right_exactly_when_both_services_are(agent,
 
 
 def test_choices_follow_the_habit_and_repeat_by_seed(agent):
-    def choices(seed):
-        teacher = Teacher(seed)
+    def choices(seed, before=0):
+        teacher = Teacher(seed, ["frozen fig"] * before)
         messages = [{"role": "system", "content": ""}, {"role": "user", "content": "frozen fig"}]
-        return [chosen(teacher.reply(messages, agent.module.CHECKER_TOOLS)) for _ in range(500)]
+        return [chosen(teacher.reply(messages, agent.module.CHECKER_TOOLS)) for _ in range(before, 500)]
 
     assert choices(1) == choices(1) != choices(2)
+    assert choices(1, before=200) == choices(1)[200:], "it goes on where one that was killed was"
     assert Counter(choices(1))["live_price"] / 500 == pytest.approx(LIVE_HABIT["frozen"], abs=0.08)
 
 
