@@ -6,22 +6,24 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from arttrace.records.values.learned_tokens import Columns
 from arttrace.system.errors import TrainingError
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import NotFinite, Progress, Sample, StepMetrics
 from trainer.learner.machine.memory import is_out_of_memory, let_go
 from trainer.learner.policy_model import trainable
-from trainer.learner.ranks import largest, total
+from trainer.learner.ranks import gathered, largest, total
 from trainer.learner.samples import PlannedStep, TokenRow, plan_step, split_minibatches
 from trainer.learner.state import Snapshot, Weights, load_state, save_adapter, save_rest
 from trainer.learner.versions import check_nearest, sample_of
 from trainer.output.quiet import quiet
+from trainer.policies.learned_file import columns_of, flags_of, write_learned
 
 _ONE_IN = 1000
 _MEAN_SHARE = 0.1
@@ -50,6 +52,29 @@ class StepTally:
     compared: int = 0
     compared_current: int = 0
     beyond: int = 0
+    first_pass: bool = True
+    _kept: list[tuple[Sequence[TokenRow], torch.Tensor, torch.Tensor, torch.Tensor]] = field(default_factory=list)
+
+    def keep(
+        self,
+        rows: Sequence[TokenRow],
+        logps: torch.Tensor,
+        ratios: torch.Tensor,
+        clipped: torch.Tensor,
+        left_out: torch.Tensor,
+    ) -> None:
+        """Keep what the loss used for the targets of the rows, all (M,), in the first pass over them."""
+        if self.first_pass:
+            self._kept.append((rows, logps.detach().half(), ratios.half(), flags_of(clipped, left_out)))
+
+    def kept(self) -> list[Columns]:
+        """What was kept, by sequence, of all ranks."""
+        own = [
+            one
+            for rows, *values in self._kept
+            for one in columns_of(((row.key, row.advantage, row.targets) for row in rows), *values)
+        ]
+        return [one for of_rank in gathered(own) for one in of_rank]
 
     def compare(
         self,
@@ -103,6 +128,8 @@ class BaseLearner(ABC):
     steps: int
     progress: Progress | None = None
     _before_last: Weights | None = None
+    _learned: Sequence[Columns] = ()
+    """What the last step computed for each token; none where the weights are not those it left."""
 
     @abstractmethod
     def _train(self, plans: Sequence[PlannedStep], current_version: str | None) -> StepTally:
@@ -143,6 +170,7 @@ class BaseLearner(ABC):
             self.model.zero_grad(set_to_none=True)
         self.steps += 1
         self._before_last = weights
+        self._learned = tally.kept()
         return _metrics(whole, tally, time.perf_counter() - started)
 
     @property
@@ -173,11 +201,14 @@ class BaseLearner(ABC):
         save_adapter(directory, self.model, self.config)
 
     def save_rest(self, directory: Path) -> None:
-        """Write what is needed beside it to go on exactly."""
+        """Write what is needed beside it to go on exactly, and what the last step computed for each token."""
         save_rest(directory, self.model, self.optimizer, self.steps, self.config)
+        if self._learned:
+            write_learned(directory, self._learned)
 
     def load(self, directory: Path) -> None:
         """Go on from what `save` wrote. Raises TrainingError when it is missing, damaged or of another shape."""
+        self._learned = ()
         self.steps = load_state(directory, self.model, self.optimizer, self.config)
         policy, _, step = directory.name.rpartition("@")
         number = int(step) - 1 if step.isdecimal() else -1

@@ -6,8 +6,12 @@ Numbers are added up on the CPU as well as on the device: the process group must
 
 from __future__ import annotations
 
+from typing import TypeVar, cast
+
 import torch
 from torch import distributed
+
+T = TypeVar("T")
 
 
 def rank_and_count() -> tuple[int, int]:
@@ -22,6 +26,16 @@ def total(values: torch.Tensor) -> torch.Tensor:
     if rank_and_count()[1] > 1:
         distributed.all_reduce(values)
     return values
+
+
+def gathered(value: T) -> list[T]:
+    """What every rank holds, in their order."""
+    count = rank_and_count()[1]
+    if count == 1:
+        return [value]
+    found: list[T | None] = [None] * count
+    distributed.all_gather_object(found, value)
+    return cast("list[T]", found)
 
 
 def largest(values: torch.Tensor) -> torch.Tensor:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from arttrace.records.values.learned_tokens import sequence_key
 from arttrace.records.values.tokens import is_logprob
 from arttrace.system.errors import TrainingError
 from trainer.learner.config import LearnerConfig
@@ -30,7 +31,7 @@ class TokenRow:
     `targets[t]` says that token t was sampled and is trained; `logprobs[t]` is 0 where it is not, `versions[t]` the
     name of the policy version that sampled it, None where not trained. `weight` is that of each target, `trajectory`
     the number of the sample that the row is of. `temperatures` (T,) are those at which targets were sampled, empty
-    where all are 1: the policy that is trained is then the model's at that temperature.
+    where all are 1: the policy that is trained is then the model's at that temperature. `key` tells the sequence.
     """
 
     token_ids: tuple[int, ...]
@@ -41,6 +42,7 @@ class TokenRow:
     weight: float
     trajectory: int = 0
     temperatures: tuple[float, ...] = ()
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,15 @@ def _row(sequence: TokenSequence, advantage: float, weight: float, trajectory: i
     if not all(temperature > 0 for temperature in temperatures):
         raise TrainingError(f"A token of trajectory {sequence.trajectory_id} was sampled at no temperature above 0.")
     return TokenRow(
-        sequence.token_ids[:length], targets, tuple(logprobs), versions, advantage, weight, trajectory, temperatures
+        sequence.token_ids[:length],
+        targets,
+        tuple(logprobs),
+        versions,
+        advantage,
+        weight,
+        trajectory,
+        temperatures,
+        sequence_key(sequence),
     )
 
 

@@ -10,6 +10,7 @@ from rich.console import RenderableType
 
 from arttrace.commands.shared.following import print_events, watched_store
 from arttrace.commands.shared.options import json_option, store_option
+from arttrace.records.sequence import TokenSequence
 from arttrace.records.trajectory import Agent, Trajectory
 from arttrace.records.values.tokens import plain
 from arttrace.rewards.combine import trajectory_reward
@@ -27,6 +28,7 @@ from arttrace.views.console.tokens import token_view
 from arttrace.views.costs.prices import load_prices
 from arttrace.views.costs.usage import cost_of_run, cost_words
 from arttrace.views.langfuse.state import links
+from arttrace.views.web.models.tokens.learned import STEPS_OF_RUN, Learned, in_columns, learned, steps_of
 from arttrace.views.web.models.tokens.token_pieces import pieces_of_run
 
 
@@ -81,6 +83,7 @@ def _show(
             "trajectory": run,
             "tokens": report,
             "sequences": made,
+            "learned": [one and in_columns(one) for one in _learned(store, whole.id, made)],
             "late": late_in,
             "links": pages,
             "cost": cost,
@@ -94,7 +97,7 @@ def _show(
         models = store.sql("SELECT DISTINCT policy, base_model FROM policy_steps")[1]
         pieces = pieces_of_run(whole.policy_versions, [(policy, model) for policy, model in models], store.data)
         below = [
-            token_view(part, made, report, pieces, whole=wide)
+            token_view(part, made, report, pieces, _learned(store, whole.id, made), whole=wide)
             for part, (made, report) in zip(parts, found, strict=True)
         ]
     elif agent is not None:
@@ -106,6 +109,11 @@ def _show(
         terminal.trajectory_view(whole, made, report, trajectory_reward(whole), late_in, pages, below, words)
     )
     return whole
+
+
+def _learned(store: AnyStore, id: str, made: Sequence[TokenSequence]) -> list[Learned | None]:
+    steps = steps_of(store.sql(STEPS_OF_RUN.format(id.replace("'", "''")))[1])
+    return [learned(steps, one) for one in made]
 
 
 def _named(run: Trajectory, name: str) -> Sequence[Agent]:

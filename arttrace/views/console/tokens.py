@@ -12,7 +12,15 @@ from rich.text import Text
 from arttrace.records.sequence import TokenReport, TokenSequence
 from arttrace.records.trajectory import Trajectory
 from arttrace.views.labels import one_line
-from arttrace.views.web.models.tokens.token_page import SequenceRow, left_out, sequence_rows, tokens, unlikely
+from arttrace.views.web.models.tokens.learned import Learned, farthest
+from arttrace.views.web.models.tokens.token_page import (
+    SequenceRow,
+    left_out,
+    sequence_rows,
+    text_of,
+    tokens,
+    unlikely,
+)
 from arttrace.views.web.models.tokens.token_pieces import Pieces
 
 _CONTEXT_ENDS = 160
@@ -23,23 +31,48 @@ _COLOURS = ("green", "cyan", "yellow", "magenta", "red")
 
 
 def token_view(
-    run: Trajectory, made: Sequence[TokenSequence], report: TokenReport, pieces: Pieces, *, whole: bool = False
+    run: Trajectory,
+    made: Sequence[TokenSequence],
+    report: TokenReport,
+    pieces: Pieces,
+    computed: Sequence[Learned | None] = (),
+    *,
+    whole: bool = False,
 ) -> RenderableType:
-    """Every sequence of a run as the learner sees it, then what is left out and why."""
+    """Every sequence of a run as the learner sees it, what a step computed for it, and what is left out and why."""
     lines: list[RenderableType] = [Text.assemble("probability: ", *_legend(), "  ", ("context", "dim"))]
     if not pieces and made:
         lines.append(Text("no tokenizer of the model is on this machine: tokens stand as numbers", style="dim"))
-    for row, one in zip(sequence_rows(run, made), made, strict=True):
+    of_steps = computed or [None] * len(made)
+    for row, one, step in zip(sequence_rows(run, made), made, of_steps, strict=True):
         lines += [Text(), _head(row, len(made)), Text().join(_spans(one, pieces, whole))]
         if rare := unlikely(one, pieces)[:_MOST_UNLIKELY]:
             said = ", ".join(f"{one.text!r} {one.probability:.4f} at {one.place}" for one in rare)
             lines.append(Text(f"least likely: {one_line(said)}", style="dim"))
+        if step is not None:
+            lines.append(Text(one_line(_learner(one, step, pieces), 2000), style="dim"))
     if not made:
         lines.append(Text("no sequence: no sampled token of this run can be trained on", style="yellow"))
     for reason in left_out(run, report):
         noun = "call" if reason.calls == 1 else "calls"
         lines.append(Text(f"left out: {reason.calls} {noun}, {reason.reason}. {reason.words} {reason.hint}", "yellow"))
     return Group(*lines)
+
+
+def _learner(one: TokenSequence, step: Learned, pieces: Pieces) -> str:
+    """What a step computed, in words: advantage, what was clipped, and where learner and engine differ the most."""
+    tokens = step.tokens.values()
+    advantage = next((token.advantage for token in tokens), 0.0)
+    clipped, left_out = sum(token.clipped for token in tokens), sum(token.left_out for token in tokens)
+    far = ", ".join(
+        f"{text_of(one.token_ids[at.place : at.place + 1], pieces)!r} {at.learner:.3f} (engine {at.engine:.3f}) "
+        f"at {at.place}"
+        for at in farthest(one, step.tokens)[:_MOST_UNLIKELY]
+    )
+    return (
+        f"learner, step {step.version}: advantage {advantage:+.3f}, {clipped} clipped or masked, {left_out} left out; "
+        f"log-probabilities farthest from the engine's: {far}"
+    )
 
 
 def _legend() -> Iterator[tuple[str, str]]:

@@ -108,6 +108,7 @@ def test_saved_adapter_is_what_peft_and_vllm_load(
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "adapter_config.json",
         "adapter_model.safetensors",
+        "learned_tokens.bin",
         "trainer_state.pt",
     ]
     config = json.loads((tmp_path / "adapter_config.json").read_text())

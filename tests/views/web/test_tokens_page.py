@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import struct
+from array import array
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,15 @@ from simulated_agent import research_run
 from viewer_site import Viewer
 
 from arttrace.records.sequence import NotTrained
+from arttrace.records.values.learned_tokens import (
+    CLIPPED,
+    LEARNED_TOKENS,
+    LEFT_OUT,
+    Columns,
+    encode_learned,
+    little_endian,
+    sequence_key,
+)
 from arttrace.trajectories import build_trajectories, sequences
 from arttrace.views.web.models.tokens.token_page import WORDS, advantage, tokens
 from arttrace.views.web.models.tokens.token_pieces import pieces_of
@@ -89,3 +100,43 @@ def test_the_advantage_is_that_of_the_default_scale() -> None:
     equal = advantage(0.1, [0.1, 0.1, 0.1])
     assert equal is not None
     assert equal.value == 0.0
+
+
+def test_the_learners_numbers_stand_beside_the_engines(page: Page, viewer: Viewer) -> None:
+    run = next(run for run in viewer.store.summaries() if run.group == "lisbon weekend")
+    made, _ = sequences(viewer.store.trajectory(run.id))
+    one = made[0]
+    places = [place for place, trained in enumerate(one.trained) if trained]
+    numbers = [-0.25 - 0.5 * (number == 1) for number in range(len(places))]
+    columns = Columns(
+        sequence_key(one),
+        0.4,
+        little_endian(array("I", places)),
+        struct.pack(f"<{len(places)}e", *numbers),
+        struct.pack(f"<{len(places)}e", *([1.5] * len(places))),
+        bytes([CLIPPED, LEFT_OUT, *[0] * (len(places) - 2)]),
+    )
+    address = f"{viewer.url}/runs/{run.id}/tokens"
+    page.goto(address)
+    expect(page.locator("#learner")).to_contain_text("is not on this machine")
+    [(directory,)] = viewer.store.sql(
+        "SELECT p.adapter FROM consumption c JOIN policy_steps p ON p.policy = c.policy AND p.step = c.step "
+        f"WHERE c.trajectory_id = '{run.id}'"
+    )[1]
+    file = Path(directory) / LEARNED_TOKENS
+    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        file.write_bytes(encode_learned([columns]))
+        page.goto(address)
+        expect(page.locator("#learner")).to_contain_text(f"1 of {len(places)} clipped or masked, 1 left out")
+        first, second, third = (page.locator(f"#t{place}").get_attribute("title") or "" for place in places[:3])
+        assert "learner -0.250, ratio 1.500, advantage +0.400, clipped or masked" in first
+        assert "learner -0.750, ratio 1.500, advantage +0.400, left out" in second
+        assert "learner -0.250" in third
+        assert "left out" not in third
+        assert "clipped" not in third
+        gaps = [abs(number - (one.logprobs[place] or 0.0)) for number, place in zip(numbers, places, strict=True)]
+        engine = one.logprobs[places[gaps.index(max(gaps))]] or 0.0
+        expect(page.locator("#farthest tbody tr").first).to_contain_text(f"{engine:.3f}")
+    finally:
+        file.unlink()

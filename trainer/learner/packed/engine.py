@@ -94,7 +94,8 @@ class PackedLearner(BaseLearner):
         minibatches = [self._prepare(plan, current_version, several=len(plans) > 1) for plan in plans]
         tally.forwarded_tokens = sum(forest.token_ids.numel() for one in minibatches for forest in one.forests)
         computed = self._counting(tally)
-        for _ in range(self.config.epochs):
+        for epoch in range(self.config.epochs):
+            tally.first_pass = epoch == 0
             for minibatch in minibatches:
                 self._optimise(minibatch, tally, computed)
         tally.gather()
@@ -183,6 +184,7 @@ class PackedLearner(BaseLearner):
             terms = loss_terms(config, logps, forest.advantages, known)
             loss = (forest.weights * terms.loss).sum() / plan.normaliser
             loss.backward()
+        tally.keep(forest.rows, logps, terms.ratio, terms.clipped, forest.weights == 0)
         tally.targets += logps.numel()
         tally.ratio += float(terms.ratio.sum())
         tally.clipped += int(terms.clipped.sum())

@@ -38,7 +38,8 @@ class Forest:
     token that came next and the temperature it was sampled at: `predict_at`, `predict_id` int64 (K,) and
     `temperatures` (K,), each distinct one once, in order. The others have
     shape (M,): `prediction` indexes the predictions, `trajectory` the step's trajectories; `advantages`, `weights` and
-    `logprobs` (as sampled) are floating, `current` says that the current version sampled the token.
+    `logprobs` (as sampled) are floating, `current` says that the current version sampled the token. Targets
+    stand in the order of `rows`.
     """
 
     token_ids: torch.Tensor
@@ -52,6 +53,7 @@ class Forest:
     weights: torch.Tensor
     logprobs: torch.Tensor
     current: torch.Tensor
+    rows: tuple[TokenRow, ...] = ()
 
 
 def shared_length(left: Sequence[int], right: Sequence[int]) -> int:
@@ -138,4 +140,5 @@ def plant(run: RowRun, *, current_version: str | None, device: str, dtype: torch
             dtype=torch.bool,
             device=device,
         ),
+        rows=run.rows,
     )

@@ -50,6 +50,7 @@ class TrlLearner(BaseLearner):
         minibatches = []
         for plan in plans:
             self._check_rows(plan)
+            parts = split_rows(plan.rows, self.config.micro_batch_tokens or 1)
             batches = [
                 pad_rows(
                     rows,
@@ -57,14 +58,15 @@ class TrlLearner(BaseLearner):
                     device=self.config.device,
                     dtype=self._numbers,
                 )
-                for rows in split_rows(plan.rows, self.config.micro_batch_tokens or 1)
+                for rows in parts
             ]
             tally.forwarded_tokens += sum(batch.token_ids.numel() for batch in batches)
-            minibatches.append(self._trainer.prepare(batches, plan.normaliser))
+            minibatches.append((self._trainer.prepare(batches, plan.normaliser), parts))
         computed = self._counting(tally)
-        for _ in range(self.config.epochs):
-            for minibatch in minibatches:
-                self._trainer.optimise(minibatch, tally, computed)
+        for epoch in range(self.config.epochs):
+            tally.first_pass = epoch == 0
+            for minibatch, parts in minibatches:
+                self._trainer.optimise(minibatch, parts, tally, computed)
         return tally
 
     def _squared_differences(self, rows: Sequence[TokenRow], current_version: str) -> list[float]:

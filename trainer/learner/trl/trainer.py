@@ -31,7 +31,7 @@ from trainer.learner.base import StepTally
 from trainer.learner.config import LearnerConfig
 from trainer.learner.packed.head import Head, log_probabilities
 from trainer.learner.policy_model import as_reference, in_its_precision
-from trainer.learner.samples import MicroBatch
+from trainer.learner.samples import MicroBatch, TokenRow
 from trainer.output.quiet import import_trl
 
 _trl = import_trl()
@@ -62,6 +62,7 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         self._temperatures: torch.Tensor | None = None
         self._logps: torch.Tensor | None = None
         self._computed: Callable[[int], None] = lambda _: None
+        self._rows: Iterator[Sequence[TokenRow]] = iter(())
         super().__init__(
             model=model,
             reward_funcs=_no_reward,
@@ -82,12 +83,16 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         return [self._inputs(batch, normaliser) for batch in batches]
 
     def optimise(
-        self, micro_batches: list[dict[str, torch.Tensor]], tally: StepTally, computed: Callable[[int], None]
+        self,
+        micro_batches: list[dict[str, torch.Tensor]],
+        rows: Sequence[Sequence[TokenRow]],
+        tally: StepTally,
+        computed: Callable[[int], None],
     ) -> None:
-        """Take one optimizer step; `computed` is called with the number of tokens of each micro-batch. Raises
-        TrainingError before one whose numbers are not sound."""
+        """Take one optimizer step; `rows` are those of each micro-batch, `computed` is called with the number of tokens
+        of each. Raises TrainingError before a step whose numbers are not sound."""
         self.tally, self._micro_batches, self._computed = tally, micro_batches, computed
-        self._logps = None
+        self._logps, self._rows = None, iter(rows)
         self.args.gradient_accumulation_steps = self.args.steps_per_generation = len(micro_batches)
         # transformers collects garbage at the start of every run: a quarter of a second over all the objects that an
         # imported torch keeps alive, unless they are set aside.
@@ -219,12 +224,14 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         tally.targets += ratio.numel()
         tally.ratio += float(ratio.sum())
         if self.loss_type == "cispo":
-            tally.clipped += int((ratio > self.epsilon_high).sum())
+            clipped = ratio > self.epsilon_high
         else:
             falling = ratio < low
             if self.args.delta is not None:
                 falling |= ratio > self.args.delta
-            tally.clipped += int(torch.where(gains, ratio > high, falling).sum())
+            clipped = torch.where(gains, ratio > high, falling)
+        tally.clipped += int(clipped.sum())
+        tally.keep(next(self._rows), self._logps[targets], ratio, clipped, torch.zeros_like(clipped))
         if self.beta:
             to_base = (inputs["ref_per_token_logps"] - self._logps)[targets]
             tally.kl += float((to_base.exp() - to_base - 1).sum())

@@ -14,7 +14,16 @@ from arttrace.trajectories import sequences
 from arttrace.views.web.handlers.answers import integer, reader_of
 from arttrace.views.web.handlers.run import head_of, once_read
 from arttrace.views.web.models.blocks import blocks
-from arttrace.views.web.models.tokens.token_page import LEVELS, advantage, left_out, sequence_rows, tokens, unlikely
+from arttrace.views.web.models.tokens.learned import STEPS_OF_RUN, Learned, farthest, is_kept, learned, steps_of
+from arttrace.views.web.models.tokens.token_page import (
+    LEVELS,
+    advantage,
+    left_out,
+    sequence_rows,
+    text_of,
+    tokens,
+    unlikely,
+)
 from arttrace.views.web.models.tokens.token_pieces import Pieces, pieces_of_run
 from arttrace.views.web.rendering import page
 from arttrace.views.web.store_reader import StoreReader
@@ -34,6 +43,8 @@ def show(request: Request) -> Response:
     at = min(integer(request, "at"), len(made[number].token_ids) - 1) if made else 0
     pieces = _pieces(reader, summary)
     chosen = made[number] if made else None
+    computed = _learned(reader, summary.id, chosen, number) if chosen else None
+    far = farthest(chosen, computed.tokens) if chosen and computed else ()
     first = at - at % TOKENS
     address = f"/runs/{summary.id}/rows/tokens"
     return page(
@@ -44,7 +55,9 @@ def show(request: Request) -> Response:
         chosen=chosen,
         report=report,
         blocks=blocks(len(chosen.token_ids), TOKENS, address, first, {"sequence": str(number)}) if chosen else (),
-        tokens=tokens(chosen, pieces, first, TOKENS) if chosen else (),
+        tokens=tokens(chosen, pieces, first, TOKENS, computed.tokens if computed else {}) if chosen else (),
+        computed=computed,
+        farthest=[(one, text_of(chosen.token_ids[one.place : one.place + 1], pieces)) for one in far] if chosen else (),
         unlikely=unlikely(chosen, pieces) if chosen else (),
         known=bool(pieces),
         left_out=left_out(run, report),
@@ -60,7 +73,9 @@ def rows(request: Request) -> Response:
     reader, id = reader_of(request), request.path_params["id"]
     made, _ = _sequences(reader, id)
     number = integer(request, "sequence")
-    found = tokens(made[number], _pieces(reader, reader.run(id)), integer(request, "from"), TOKENS)
+    computed = _learned(reader, id, made[number], number)
+    pieces = _pieces(reader, reader.run(id))
+    found = tokens(made[number], pieces, integer(request, "from"), TOKENS, computed.tokens if computed else {})
     return page("_tokens.html", tokens=found)
 
 
@@ -74,15 +89,18 @@ def _advantage(reader: StoreReader, summary: TrajectorySummary) -> object:
     return advantage(trajectory_reward(summary), rewards)
 
 
-def _steps(reader: StoreReader, id: str) -> Sequence[tuple[str, int, float | None, float | None]]:
-    """The steps that trained on the run: policy, step, and how far the learner's log-probabilities were from the
-    engine's."""
-    quoted = id.replace("'", "''")
-    return reader.sql(
-        "SELECT c.policy, c.step, (p.metrics->>'logprob_difference_mean')::DOUBLE, "  # noqa: S608
-        "(p.metrics->>'logprob_difference_max')::DOUBLE FROM consumption c LEFT JOIN policy_steps p "
-        f"ON p.policy = c.policy AND p.step = c.step WHERE c.trajectory_id = '{quoted}' ORDER BY 1, 2 LIMIT 20"
-    )
+def _steps(reader: StoreReader, id: str) -> Sequence[tuple[str, int, float | None, float | None, str]]:
+    """The steps that trained on the run: policy, step, how far the learner's log-probabilities were from the engine's,
+    and the directory of what came out."""
+    return reader.sql(STEPS_OF_RUN.format(id.replace("'", "''")))
+
+
+def _learned(reader: StoreReader, id: str, chosen: TokenSequence, number: int) -> Learned | None:
+    """What a step computed for the tokens of the sequence. A version never changes, so its file is read once."""
+    steps = steps_of(_steps(reader, id))
+    if not any(is_kept(directory) for _, directory in steps):
+        return None
+    return reader.kept(id, f"learned {number} {steps}", lambda: learned(steps, chosen))
 
 
 def _pieces(reader: StoreReader, summary: TrajectorySummary) -> Pieces:

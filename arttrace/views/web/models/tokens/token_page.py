@@ -7,12 +7,14 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
 from arttrace.records.sequence import NotTrained, TokenReport, TokenSequence
 from arttrace.records.trajectory import AgentCall, Relation, Trajectory
 from arttrace.trajectories.sequences import why_not_trained
+from arttrace.views.web.models.tokens.learned import LearnedToken
 from arttrace.views.web.models.tokens.token_pieces import Pieces
 
 LEVELS = 10
@@ -71,6 +73,8 @@ class Token(msgspec.Struct, frozen=True):
     version: str
     begins: bool
     """Whether an answer begins here."""
+    learned: LearnedToken | None = None
+    """What a step computed for it."""
 
 
 class SequenceRow(msgspec.Struct, frozen=True):
@@ -145,15 +149,22 @@ def _common(first: Sequence[int], second: Sequence[int]) -> int:
     return low
 
 
-def tokens(one: TokenSequence, pieces: Pieces, first: int, count: int) -> list[Token]:
-    """`count` tokens from the place `first` on; context that hangs together is one item."""
+def tokens(
+    one: TokenSequence,
+    pieces: Pieces,
+    first: int,
+    count: int,
+    computed: Mapping[int, LearnedToken] = MappingProxyType({}),
+) -> list[Token]:
+    """`count` tokens from the place `first` on; context that hangs together is one item. `computed` is what a step
+    computed, by place."""
     last = min(first + count, len(one.token_ids))
     found: list[Token] = []
     place = first
     while place < last:
         if one.trained[place]:
             began = not place or not one.trained[place - 1]
-            found.append(_trained(one, pieces, place, began))
+            found.append(_trained(one, pieces, place, began, computed.get(place)))
             place += 1
             continue
         until = place
@@ -165,12 +176,12 @@ def tokens(one: TokenSequence, pieces: Pieces, first: int, count: int) -> list[T
     return found
 
 
-def _trained(one: TokenSequence, pieces: Pieces, place: int, began: bool) -> Token:
+def _trained(one: TokenSequence, pieces: Pieces, place: int, began: bool, learned: LearnedToken | None) -> Token:
     logprob = one.logprobs[place]
     level = LEVELS - 1 if logprob is None else min(int(math.exp(min(logprob, 0.0)) * LEVELS), LEVELS - 1)
     version = one.policy_versions[one.versions[place]] if one.versions[place] >= 0 else ""
     id = one.token_ids[place]
-    return Token(text_of((id,), pieces), True, 1, place, id, logprob, level, version, began)
+    return Token(text_of((id,), pieces), True, 1, place, id, logprob, level, version, began, learned)
 
 
 def text_of(ids: Sequence[int], pieces: Pieces) -> str:

@@ -1,0 +1,130 @@
+"""What a step computed for each token that it trained: a compact file beside the version that came out of it.
+
+After a magic line and the length of the header come the header, in JSON, and for each of its sequences four arrays,
+one entry per token: the place in the sequence (uint32), the log-probability under the learner and the importance
+ratio (float16), and flags (uint8). All numbers are little-endian. A step without room for all its tokens in
+`MOST_BYTES` keeps the first sequences, and the number of tokens that it left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import sys
+from array import array
+from collections.abc import Collection, Iterable
+from typing import BinaryIO, NamedTuple
+
+import msgspec
+
+from arttrace.records.sequence import TokenSequence
+
+LEARNED_TOKENS = "learned_tokens.bin"
+"""The file's name in the directory of a version."""
+CLIPPED, LEFT_OUT = 1, 2
+"""Flags: the ratio was clipped, or the importance mask set the token aside; the token had no weight in the loss, since
+the engine's log-probability was too far from the learner's."""
+MOST_BYTES = 16 << 20
+_MAGIC = b"arttrace-learned-tokens-1\n"
+_LENGTH = struct.Struct("<I")
+_PER_TOKEN, _PER_ROW = 9, 64
+
+
+class LearnedSequence(msgspec.Struct, frozen=True, array_like=True):
+    """The trained tokens of one sequence: `places` in it, and of each the learner's log-probability, the importance
+    ratio and the flags. `advantage` is that of all of them."""
+
+    key: str
+    advantage: float
+    places: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    ratios: tuple[float, ...]
+    flags: tuple[int, ...]
+
+
+class _Row(msgspec.Struct, array_like=True, frozen=True):
+    key: str
+    advantage: float
+    tokens: int
+
+
+class _Header(msgspec.Struct, frozen=True):
+    sequences: list[_Row]
+    left_out_tokens: int = 0
+
+
+class Columns(NamedTuple):
+    """One sequence as its bytes: key, advantage, and the arrays as they stand in the file."""
+
+    key: str
+    advantage: float
+    places: bytes
+    logprobs: bytes
+    ratios: bytes
+    flags: bytes
+
+
+def sequence_key(sequence: TokenSequence) -> str:
+    """What tells the sequence from all others, whichever of its tokens are trained."""
+    digest = hashlib.blake2b(digest_size=12)
+    for text in (sequence.trajectory_id, sequence.agent_id, *sequence.call_ids):
+        digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    digest.update(little_endian(array("q", sequence.token_ids)))
+    return digest.hexdigest()
+
+
+def little_endian(values: array[int]) -> bytes:
+    """The bytes of the numbers, in the order of the file."""
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values.tobytes()
+
+
+def encode_learned(sequences: Iterable[Columns]) -> bytes:
+    """The whole file."""
+    rows: list[_Row] = []
+    body: list[bytes] = []
+    size = left_out = 0
+    for one in sequences:
+        tokens = len(one.flags)
+        needed = tokens * _PER_TOKEN + _PER_ROW
+        if size + needed > MOST_BYTES:
+            left_out += tokens
+            continue
+        size += needed
+        rows.append(_Row(one.key, one.advantage, tokens))
+        body += one[2:]
+    header = msgspec.json.encode(_Header(rows, left_out))
+    return b"".join((_MAGIC, _LENGTH.pack(len(header)), header, *body))
+
+
+def decode_learned(file: BinaryIO, keys: Collection[str]) -> dict[str, LearnedSequence]:
+    """The sequences with these keys, as far as the file has them. Raises ValueError for one that is damaged."""
+    if file.read(len(_MAGIC)) != _MAGIC:
+        raise ValueError("no file of learned tokens")
+    found: dict[str, LearnedSequence] = {}
+    try:
+        (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
+        if length > MOST_BYTES:
+            raise ValueError("a header of unlikely length")
+        header = msgspec.json.decode(file.read(length), type=_Header)
+        for row in header.sequences:
+            size = row.tokens * _PER_TOKEN
+            if not 0 <= size <= MOST_BYTES:
+                raise ValueError("a sequence of unlikely length")
+            if row.key not in keys:
+                file.seek(size, 1)
+                continue
+            n = row.tokens
+            numbers = struct.unpack(f"<{n}I{n}e{n}e{n}B", file.read(size))
+            found[row.key] = LearnedSequence(
+                row.key,
+                row.advantage,
+                numbers[:n],
+                numbers[n : 2 * n],
+                numbers[2 * n : 3 * n],
+                numbers[3 * n :],
+            )
+    except (struct.error, msgspec.MsgspecError) as error:
+        raise ValueError(f"damaged: {error}") from error
+    return found

@@ -1,0 +1,55 @@
+"""The file of what a step computed for each token, written beside the version that came out of it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from arttrace.records.values.learned_tokens import (
+    CLIPPED,
+    LEARNED_TOKENS,
+    LEFT_OUT,
+    Columns,
+    encode_learned,
+    little_endian,
+)
+
+_log = logging.getLogger("trainer")
+
+
+def flags_of(clipped: torch.Tensor, left_out: torch.Tensor) -> torch.Tensor:
+    """Both masks (M,) as the file's flags, uint8."""
+    return clipped.to(torch.uint8) * CLIPPED + left_out.to(torch.uint8) * LEFT_OUT
+
+
+def columns_of(
+    rows: Iterable[tuple[str, float, Sequence[bool]]], logps: torch.Tensor, ratios: torch.Tensor, flags: torch.Tensor
+) -> Iterator[Columns]:
+    """The key, advantage and targets of each row, with its part of the tensors, all (M,): one entry per target."""
+    arrays = logps.cpu().numpy().astype("<f2"), ratios.cpu().numpy().astype("<f2"), flags.cpu().numpy()
+    first = 0
+    for key, advantage, targets in rows:
+        places = array("I", (place for place, target in enumerate(targets) if target))
+        last = first + len(places)
+        yield Columns(key, advantage, little_endian(places), *(one[first:last].tobytes() for one in arrays))
+        first = last
+
+
+def write_learned(directory: Path, sequences: Sequence[Columns]) -> None:
+    """Put the file into a version's directory; a disk that refuses it costs the file, and a warning."""
+    path = directory / LEARNED_TOKENS
+    try:
+        path.write_bytes(encode_learned(sequences))
+    except OSError as error:
+        _log.warning(
+            "%s was not written: %s. The version is whole; the viewer shows no log-probability of the learner for it.",
+            path,
+            error.strerror or error,
+        )
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
