@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, re
 
 RANK = 64  # a version takes over a megabyte, a third of it the adapter
 LEFT = {1: 0, 2: 100 << 10, 3: 600 << 10}  # bytes left after that version: for none of it, a part of the adapter, more
-FILES = ["adapter_config.json", "adapter_model.safetensors", "manifest.json", "trainer_state.pt"]
+FILES = ["adapter_config.json", "adapter_model.safetensors", "learned_tokens.bin", "manifest.json", "trainer_state.pt"]
 
 
 @pytest.fixture
