@@ -30,6 +30,7 @@ class Sequence:
     policy_versions: tuple[str, ...] = ("policy@0",)
     temperatures: tuple[float, ...] = ()
     agent_id: str = "root"
+    call_ids: tuple[str, ...] = ()
 
     @property
     def trained_tokens(self) -> int:

@@ -328,7 +328,7 @@ def _load_learner(base_model: Path, seed: int, steps: int) -> Learner:
 
     config = LearnerConfig(
         learning_rate=recipe.LEARNING_RATE,
-        decay=(steps // 4, 3 * steps // 4) if steps > 1 else None,  # what is learned by then is not to be unlearned
+        decay=(steps // 2, steps) if steps > 1 else None,
         lora_rank=recipe.LORA_RANK,
         lora_alpha=recipe.LORA_ALPHA,
         kl_weight=recipe.KL_WEIGHT,

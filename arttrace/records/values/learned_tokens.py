@@ -9,15 +9,16 @@ ratio (float16), and flags (uint8). All numbers are little-endian. A step withou
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
 import sys
 from array import array
 from collections.abc import Collection, Iterable
-from typing import BinaryIO, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-import msgspec
-
-from arttrace.records.sequence import TokenSequence
+if TYPE_CHECKING:
+    from arttrace.records.sequence import TokenSequence
 
 LEARNED_TOKENS = "learned_tokens.bin"
 """The file's name in the directory of a version."""
@@ -30,7 +31,8 @@ _LENGTH = struct.Struct("<I")
 _PER_TOKEN, _PER_ROW = 9, 64
 
 
-class LearnedSequence(msgspec.Struct, frozen=True, array_like=True):
+@dataclass(frozen=True, slots=True)
+class LearnedSequence:
     """The trained tokens of one sequence: `places` in it, and of each the learner's log-probability, the importance
     ratio and the flags. `advantage` is that of all of them."""
 
@@ -40,17 +42,6 @@ class LearnedSequence(msgspec.Struct, frozen=True, array_like=True):
     logprobs: tuple[float, ...]
     ratios: tuple[float, ...]
     flags: tuple[int, ...]
-
-
-class _Row(msgspec.Struct, array_like=True, frozen=True):
-    key: str
-    advantage: float
-    tokens: int
-
-
-class _Header(msgspec.Struct, frozen=True):
-    sequences: list[_Row]
-    left_out_tokens: int = 0
 
 
 class Columns(NamedTuple):
@@ -82,7 +73,7 @@ def little_endian(values: array[int]) -> bytes:
 
 def encode_learned(sequences: Iterable[Columns]) -> bytes:
     """The whole file."""
-    rows: list[_Row] = []
+    rows: list[tuple[str, float, int]] = []
     body: list[bytes] = []
     size = left_out = 0
     for one in sequences:
@@ -92,9 +83,9 @@ def encode_learned(sequences: Iterable[Columns]) -> bytes:
             left_out += tokens
             continue
         size += needed
-        rows.append(_Row(one.key, one.advantage, tokens))
+        rows.append((one.key, one.advantage, tokens))
         body += one[2:]
-    header = msgspec.json.encode(_Header(rows, left_out))
+    header = json.dumps({"sequences": rows, "left_out_tokens": left_out}).encode()
     return b"".join((_MAGIC, _LENGTH.pack(len(header)), header, *body))
 
 
@@ -107,24 +98,22 @@ def decode_learned(file: BinaryIO, keys: Collection[str]) -> dict[str, LearnedSe
         (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
         if length > MOST_BYTES:
             raise ValueError("a header of unlikely length")
-        header = msgspec.json.decode(file.read(length), type=_Header)
-        for row in header.sequences:
-            size = row.tokens * _PER_TOKEN
+        for key, advantage, n in json.loads(file.read(length))["sequences"]:
+            size = n * _PER_TOKEN
             if not 0 <= size <= MOST_BYTES:
                 raise ValueError("a sequence of unlikely length")
-            if row.key not in keys:
+            if key not in keys:
                 file.seek(size, 1)
                 continue
-            n = row.tokens
             numbers = struct.unpack(f"<{n}I{n}e{n}e{n}B", file.read(size))
-            found[row.key] = LearnedSequence(
-                row.key,
-                row.advantage,
+            found[key] = LearnedSequence(
+                key,
+                float(advantage),
                 numbers[:n],
                 numbers[n : 2 * n],
                 numbers[2 * n : 3 * n],
                 numbers[3 * n :],
             )
-    except (struct.error, msgspec.MsgspecError) as error:
+    except (struct.error, TypeError, KeyError, ValueError) as error:
         raise ValueError(f"damaged: {error}") from error
     return found
