@@ -50,7 +50,8 @@ def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
     site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder), "platbase": str(folder)}))
     for package in ("arttrace", "trainer"):
         (site / package).symlink_to(Path(__file__).parents[2] / package, target_is_directory=True)
-    own = [file for file in importlib.metadata.files("arttrace") or () if ".dist-info" in str(file)]
+    installed = importlib.metadata.distributions(name="arttrace")  # and what a build left in the repository
+    own = [file for one in installed for file in one.files or () if ".dist-info" in str(file)]
     for file in [*own, *(file for name in _bare() for file in importlib.metadata.files(name) or ())]:
         if ".." not in file.parts and file.suffix != ".pyc":
             (site / file).parent.mkdir(parents=True, exist_ok=True)
