@@ -14,10 +14,13 @@ UNITS = sorted(Path(__file__).parents[2].joinpath("examples", "systemd").glob("*
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
-def test_a_units_command_line_parses(unit: Path) -> None:
+def test_a_units_command_line_parses(unit: Path, tmp_path: Path) -> None:
     (line,) = [line for line in unit.read_text().splitlines() if line.startswith("ExecStart=")]
     program, name, *arguments = shlex.split(line.removeprefix("ExecStart="))
     assert Path(program).name == "arttrace"
+    (tmp_path / "daemon.toml").touch()
+    (tmp_path / "model").mkdir()
+    arguments = [argument.replace("/var/lib/arttrace", str(tmp_path)) for argument in arguments]
     command = cli.get_command(click.Context(cli), name)
     assert command is not None
     command.make_context(name, arguments, resilient_parsing=False)
