@@ -157,9 +157,11 @@ def _message(one: Any) -> dict[str, Any]:
             f"{type(one).__name__} is neither a message nor a choice",
             "Append dicts, or `completion.choices[0]` as the client returned it.",
         )
-    said: dict[str, Any] = message.model_dump(exclude_none=True)
-    return {name: value for name, value in said.items() if name in _FIELDS}
+    said: dict[str, Any] = message.model_dump(exclude_none=True, include=_FIELDS, exclude=_PARSED)
+    return said
 
 
-_FIELDS = ("role", "content", "tool_calls", "function_call", "name", "reasoning_content", "refusal")
+_FIELDS = {"role", "content", "tool_calls", "function_call", "name", "reasoning_content", "refusal"}
 """Of a choice's message: those that a server takes back."""
+_PARSED = {"tool_calls": {"__all__": {"function": {"parsed_arguments"}}}}
+"""What the client's `parse` has added to it."""

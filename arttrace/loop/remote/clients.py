@@ -7,17 +7,13 @@ the server records the calls, under the id that the request names.
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
-from arttrace.capture.context.flow import calling_flow
-from arttrace.capture.handle import handle_of
 from arttrace.loop.gather import TrajectoryGroup
 from arttrace.loop.model import TrainConfig
 from arttrace.loop.remote.connection import ServerConnection
-from arttrace.loop.remote.streams import collecting
 from arttrace.loop.remote.submission import submit
 from arttrace.loop.trainer_process import TrainedStep
 from arttrace.loop.trajectory import Trajectory
@@ -28,8 +24,10 @@ Groups = Iterable["TrajectoryGroup | Iterable[Trajectory]"]
 
 
 class AsyncClient:
-    """An `openai.AsyncOpenAI` of a server: what `chat.completions.create` answers has a `trajectory`, whose id tags it.
-    A stream has one too, which holds the answer once the stream was read to its end.
+    """An `openai.AsyncOpenAI` of a server: what is answered has a `trajectory`, whose id tags it. So it is for chat
+    completions, responses and completions, by `create`, `parse`, `stream`, `with_raw_response` and
+    `with_streaming_response`. A stream's holds the answer once the stream was read to its end. Of several choices the
+    first is in its messages, each further one in a history of its own.
 
     The next call of the same run names it: `extra_body={"art": {"trajectory_id": answer.trajectory.id}}`. Inside a
     gathered or decorated rollout it is that run's by itself. Use it as an async context manager, or `close` it.
@@ -41,14 +39,25 @@ class AsyncClient:
     """
 
     def __init__(self, base_url: str, api_key: str | None = None, **options: Any) -> None:
-        from openai import AsyncOpenAI
+        from arttrace.loop.remote.recorded_openai import AsyncRecordedOpenAI
 
         self._server = ServerConnection(base_url, api_key)
-        self._openai = AsyncOpenAI(base_url=f"{self._server.url}/v1", api_key=self._server.api_key, **options)
-        self.chat = _Chat(_Completions(self._openai.chat.completions))
+        self._openai = AsyncRecordedOpenAI(base_url=f"{self._server.url}/v1", api_key=self._server.api_key, **options)
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
         return getattr(self._openai, name)
+
+    def with_options(self, **options: Any) -> Self:
+        """The same client with other options; it shares its connections.
+
+        Args:
+            options: Those of the OpenAI client's `with_options`, such as `timeout`.
+        """
+        made = object.__new__(type(self))
+        made._server, made._openai = self._server, self._openai.with_options(**options)
+        return made
 
     async def submit_trajectories(
         self, groups: Groups, config: TrainConfig | None = None, **settings: Any
@@ -92,14 +101,25 @@ class Client:
     """
 
     def __init__(self, base_url: str, api_key: str | None = None, **options: Any) -> None:
-        from openai import OpenAI
+        from arttrace.loop.remote.recorded_openai import RecordedOpenAI
 
         self._server = ServerConnection(base_url, api_key)
-        self._openai = OpenAI(base_url=f"{self._server.url}/v1", api_key=self._server.api_key, **options)
-        self.chat = _Chat(_SyncCompletions(self._openai.chat.completions))
+        self._openai = RecordedOpenAI(base_url=f"{self._server.url}/v1", api_key=self._server.api_key, **options)
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
         return getattr(self._openai, name)
+
+    def with_options(self, **options: Any) -> Self:
+        """The same client with other options; it shares its connections.
+
+        Args:
+            options: Those of the OpenAI client's `with_options`, such as `timeout`.
+        """
+        made = object.__new__(type(self))
+        made._server, made._openai = self._server, self._openai.with_options(**options)
+        return made
 
     def submit_trajectories(
         self, groups: Groups, config: TrainConfig | None = None, **settings: Any
@@ -141,57 +161,3 @@ def in_thread(work: Coroutine[Any, Any, T]) -> T:
     """
     with ThreadPoolExecutor(1) as threads:
         return threads.submit(asyncio.run, work).result()
-
-
-class _Chat:
-    def __init__(self, completions: Any) -> None:
-        self.completions = completions
-
-
-class _Completions:
-    def __init__(self, completions: Any) -> None:
-        self._completions = completions
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._completions, name)
-
-    async def create(self, **asked: Any) -> Any:
-        trajectory, request = _tagged(asked)
-        return _with_trajectory(await self._completions.create(**request), trajectory)
-
-
-class _SyncCompletions:
-    def __init__(self, completions: Any) -> None:
-        self._completions = completions
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._completions, name)
-
-    def create(self, **asked: Any) -> Any:
-        trajectory, request = _tagged(asked)
-        return _with_trajectory(self._completions.create(**request), trajectory)
-
-
-def _tagged(asked: Mapping[str, Any]) -> tuple[Trajectory, dict[str, Any]]:
-    """The call's trajectory, still without the answer, and the request that names it."""
-    made = Trajectory(list(asked.get("messages", ())), tools=asked.get("tools") or None)
-    body = dict(asked.get("extra_body") or {})
-    art = dict(body.get("art") or {})
-    if (named := art.get("trajectory_id")) is not None:
-        made.id = str(named)
-        return made, dict(asked)
-    scope = calling_flow().scope  # not the program's own run, which is over only with the program
-    if scope is not None and (run := handle_of(scope.root)).id:
-        made.id, made.captured = run.id, True
-        return made, dict(asked)  # not to be recorded there
-    made.id = secrets.token_hex(16)
-    return made, {**asked, "extra_body": {**body, "art": {**art, "trajectory_id": made.id}}}
-
-
-def _with_trajectory(answer: Any, trajectory: Trajectory) -> Any:
-    """The answer, with its trajectory. That of a stream has its choice once the stream was read to its end."""
-    object.__setattr__(answer, "trajectory", trajectory)  # beside the fields of the client's object
-    if hasattr(answer, "__next__") or hasattr(answer, "__anext__"):
-        return collecting(answer, trajectory.messages_and_choices.append)
-    trajectory.messages_and_choices += (getattr(answer, "choices", None) or [])[:1]
-    return answer

@@ -7,16 +7,13 @@ from typing import Any, Self
 
 import wrapt
 
-from arttrace.wire.apis.completion_response import read_stream
 
-
-def collecting(stream: Any, keep: Callable[[Any], None]) -> Any:
-    """The stream, whose answer is kept when it was read to its end.
+def collecting(stream: Any, keep: Callable[[list[bytes]], None]) -> Any:
+    """The stream, whose events are kept when it was read to its end.
 
     Args:
-        stream: An `openai.Stream` or `openai.AsyncStream` of a chat completion.
-        keep: Called with the first choice, as a client that does not stream returns it. Not called for an answer that
-            did not come whole.
+        stream: An `openai.Stream` or `openai.AsyncStream`.
+        keep: Called with the events as JSON, once the stream has ended.
 
     Returns:
         What behaves as the stream does.
@@ -24,46 +21,39 @@ def collecting(stream: Any, keep: Callable[[Any], None]) -> Any:
     return (_AsyncCollected if hasattr(stream, "__anext__") else _Collected)(stream, keep)
 
 
-class _Chunks:
+class _Events:
     """What has come so far."""
 
-    def __init__(self, keep: Callable[[Any], None]) -> None:
-        self._chunks: list[bytes] | None = []
-        self._keep = keep
+    def __init__(self, keep: Callable[[list[bytes]], None]) -> None:
+        self._events: list[bytes] = []
+        self._keep: Callable[[list[bytes]], None] | None = keep
 
-    def add(self, chunk: Any) -> None:
-        if self._chunks is not None:
-            self._chunks.append(chunk.model_dump_json(exclude_unset=True, warnings=False).encode())
+    def add(self, event: Any) -> None:
+        if self._keep is not None:
+            self._events.append(event.model_dump_json(exclude_unset=True, warnings=False).encode())
 
     def end(self) -> None:
-        chunks, self._chunks = self._chunks, None
-        if chunks is None:
-            return
-        from openai.types.chat.chat_completion import Choice
-
-        whole = read_stream(chunks)
-        if whole.choices and whole.choices[0].finish_reason is not None and not whole.error:
-            first = whole.choices[0]
-            reason: Any = first.finish_reason  # as with the client, also one that it does not know
-            self._keep(Choice.construct(index=0, finish_reason=reason, message=first.message))
+        keep, self._keep = self._keep, None
+        if keep is not None:
+            keep(self._events)
 
 
 class _AsyncCollected(wrapt.ObjectProxy):  # type: ignore[type-arg]
-    def __init__(self, stream: Any, keep: Callable[[Any], None]) -> None:
+    def __init__(self, stream: Any, keep: Callable[[list[bytes]], None]) -> None:
         super().__init__(stream)
-        self._self_chunks = _Chunks(keep)
+        self._self_events = _Events(keep)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Any:
         try:
-            chunk = await self.__wrapped__.__anext__()
+            event = await self.__wrapped__.__anext__()
         except StopAsyncIteration:
-            self._self_chunks.end()
+            self._self_events.end()
             raise
-        self._self_chunks.add(chunk)
-        return chunk
+        self._self_events.add(event)
+        return event
 
     async def __aenter__(self) -> Self:
         await self.__wrapped__.__aenter__()
@@ -74,21 +64,21 @@ class _AsyncCollected(wrapt.ObjectProxy):  # type: ignore[type-arg]
 
 
 class _Collected(wrapt.ObjectProxy):  # type: ignore[type-arg]
-    def __init__(self, stream: Any, keep: Callable[[Any], None]) -> None:
+    def __init__(self, stream: Any, keep: Callable[[list[bytes]], None]) -> None:
         super().__init__(stream)
-        self._self_chunks = _Chunks(keep)
+        self._self_events = _Events(keep)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Any:
         try:
-            chunk = next(self.__wrapped__)
+            event = next(self.__wrapped__)
         except StopIteration:
-            self._self_chunks.end()
+            self._self_events.end()
             raise
-        self._self_chunks.add(chunk)
-        return chunk
+        self._self_events.add(event)
+        return event
 
     def __enter__(self) -> Self:
         self.__wrapped__.__enter__()

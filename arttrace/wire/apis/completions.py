@@ -22,7 +22,7 @@ def decode_completion(exchange: Exchange, *, content: bool = True, limit: int = 
         exchange, operation=semconv.OPERATION_TEXT_COMPLETION, api="completions", content=content, limit=limit
     )
     request = span.request()
-    span.put_messages(semconv.INPUT_MESSAGES, _prompts(request))
+    span.put_messages(semconv.INPUT_MESSAGES, prompt_messages(request))
     completion = read_answer(span)
     if not isinstance(completion, Completion):
         return span.decoded(completion)
@@ -32,7 +32,8 @@ def decode_completion(exchange: Exchange, *, content: bool = True, limit: int = 
     return span.decoded(put_answer(span, completion))
 
 
-def _prompts(request: dict[str, Any]) -> tuple[Message, ...] | None:
+def prompt_messages(request: dict[str, Any]) -> tuple[Message, ...] | None:
+    """The prompts of a request, each as one user message; None when there are none."""
     prompt = request.get("prompt")
     if prompt is None:
         return None

@@ -69,7 +69,7 @@ def _put(span: SpanDraft, response: dict[str, Any]) -> Failure | None:
         span.usage(response["usage"])
     output = response.get("output")
     items = output if isinstance(output, list) else []
-    reason = _finish_reason(response, items)
+    reason = finish_reason(response, items)
     span.put(semconv.RESPONSE_FINISH_REASONS, None if reason is None else [reason])
     if items:
         span.put_messages(semconv.OUTPUT_MESSAGES, [OutputMessage("assistant", parse_output(items), reason)])
@@ -95,7 +95,7 @@ def _raw_tokens(messages: Any) -> list[int] | None:
     return [id for ids in found for id in ids or []]
 
 
-def _finish_reason(response: dict[str, Any], items: list[Any]) -> str | None:
+def finish_reason(response: dict[str, Any], items: list[Any]) -> str | None:
     """The status in the words of chat completions; None for a response that has not ended."""
     match response.get("status"):
         case "completed":
