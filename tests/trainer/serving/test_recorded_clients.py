@@ -434,3 +434,12 @@ async def test_anthropics_client_names_the_run_in_the_same_field(site: Site) -> 
     assert run.id == "run-7"
     assert [[tuple(one.token_ids or ()) for one in call.call.choices] for call in run.calls[:2]] == [[(10, 2)]] * 2
     assert all("art" not in body for body in site.engine.generations)
+
+
+@pytest.mark.parametrize("name", [7, True, ["run-7"], {"id": "run-7"}, 1.5])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+async def test_a_run_whose_name_is_no_text_is_refused(site: Site, path: str, name: Any) -> None:
+    asked = {"model": "lora:latest", "messages": MESSAGES, "input": "6 x 7?", "max_tokens": 9}
+    answer = await site.http.post(path, json={**asked, "art": {"trajectory_id": name}})
+    assert (answer.status_code, site.engine.generations) == (400, [])
+    assert "a trajectory's name is a text, not" in answer.json()["error"]["message"]

@@ -14,6 +14,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -65,11 +66,16 @@ def owner_in_body(body: bytes, headers: Iterable[tuple[bytes, bytes]]) -> CallOw
         named = msgspec.json.decode(body, type=_NamesItsRun).art.trajectory_id
     except UNREADABLE:
         return None  # another field of that name, or no JSON, which is refused elsewhere
-    return None if named is None else trajectory_owner(named)
+    if named is None:
+        return None
+    if not isinstance(named, str):
+        shown = msgspec.json.encode(named)[:40].decode("utf-8", "replace")
+        raise Refusal(400, "invalid_request_error", f"a trajectory's name is a text, not {shown}")
+    return trajectory_owner(named)
 
 
 class _ArtField(msgspec.Struct, frozen=True):
-    trajectory_id: str | None = None
+    trajectory_id: Any = None
 
 
 class _NamesItsRun(msgspec.Struct, frozen=True):
