@@ -35,7 +35,7 @@ def main() -> None:
     from arttrace.commands import main as command_line
 
     sys.argv[1:] = serve_arguments(sys.argv[1:], os.environ)
-    command_line()
+    command_line("arttrace")  # whose help names commands: there is no `art-server serve`
 
 
 if __name__ == "__main__":

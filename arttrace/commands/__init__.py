@@ -154,11 +154,12 @@ def cli() -> None:
     """Turn the agent you already run into training data, and the training data into a better model."""
 
 
-def main() -> None:
-    """Run the command line; our own errors are shown as cause and hint, without a traceback (exit code 1)."""
+def main(program: str | None = None) -> None:
+    """Run the command line; our own errors are shown as cause and hint, without a traceback (exit code 1). In its help
+    it is called `program`, or as it was started."""
     only_for_its_user()
     try:
-        cli.main(standalone_mode=False)
+        cli.main(prog_name=program, standalone_mode=False)
     except ArttraceError as error:
         _fail(error)
     except OSError as error:

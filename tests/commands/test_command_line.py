@@ -220,3 +220,10 @@ def test_a_collector_elsewhere_is_asked_by_its_url(tmp_path: Path, monkeypatch: 
     assert f"the collector at {owner.url} (--url) does not answer" in str(gone.exception)
     assert "no address" in CliRunner().invoke(cli, ["ls", "--url", "gpu-box"]).output
     assert not (tmp_path / ".arttrace").exists()
+
+
+@pytest.mark.parametrize("server", [["-m", "arttrace.server"], ["-c", "from arttrace.server import main; main()"]])
+def test_the_servers_own_command_names_one_that_there_is(server: list[str]) -> None:
+    done = subprocess.run([sys.executable, *server, "--no-such-option"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "Usage: arttrace serve [OPTIONS]\nTry 'arttrace serve --help' for help." in done.stderr
