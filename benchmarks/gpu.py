@@ -67,6 +67,7 @@ def main() -> None:
     known = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     # The clone too, which processes of processes need: `arttrace serve`, wherever it is started.
     os.environ["PYTHONPATH"] = os.pathsep.join([*known, *map(str, sites), str(ROOT)])
+    os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # transformers' bars would cut the tables up
     passed_on = ["--out", str(out), "--tau-bench", str(given.tau_bench.resolve())]
     passed_on += ["--cpu"] * given.cpu + ["--quick"] * given.quick
     sound = True

@@ -25,6 +25,8 @@ def pytest_configure() -> None:
     that. And where Python is asked to write no bytecode, each of the hundreds of processes that the tests start would
     compile all of arttrace again. And an example takes as long as it takes on a busy machine."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by nohup; what they start does not inherit a handler
+        signal.signal(signal.SIGHUP, lambda *_: None)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     hypothesis.settings.register_profile(
         "arttrace", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]

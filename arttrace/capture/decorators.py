@@ -7,6 +7,7 @@ is current only while the user's code runs: between the steps of a generator it 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, overload
@@ -94,8 +95,14 @@ class ScopeDecorator:
         return RunHandle(None)
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+        _at_the_end: Callable[[], bool] = sys.is_finalizing,
     ) -> None:
+        if _at_the_end():
+            return
         flow = current_flow()
         scope = flow.scope
         # One object may be entered by several tasks, or where nothing is recorded: what ends is what this flow opened.
@@ -147,6 +154,7 @@ class ScopeDecorator:
         name = self._name or function_name
         entry = of_function(plain, getattr(plain, "__qualname__", function_name))
         bind: Callable[..., dict[str, Any]] | None = None
+        at_the_end = sys.is_finalizing  # nothing is recorded then: modules lose their names, ours too
 
         def start(wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Scope | None:
             nonlocal bind
@@ -164,17 +172,25 @@ class ScopeDecorator:
 
         def in_coroutine(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             inner = wrapped(*args, **kwargs)
+            if at_the_end():
+                return inner
             return named_as(inner, drive_coroutine(inner, lambda: start(wrapped, args, kwargs)))
 
         def in_generator(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             inner = wrapped(*args, **kwargs)
+            if at_the_end():
+                return inner
             return named_as(inner, drive_generator(inner, lambda: start(wrapped, args, kwargs)))
 
         def in_async_generator(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             inner = wrapped(*args, **kwargs)
+            if at_the_end():
+                return inner
             return named_as(inner, drive_async_generator(inner, lambda: start(wrapped, args, kwargs)))
 
         def in_function(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if at_the_end():
+                return wrapped(*args, **kwargs)
             scope = start(wrapped, args, kwargs)
             try:
                 answer = recorded_answer(scope)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
-import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from typing import NoReturn
 
 from arttrace.collector.app import CollectorApp
 from arttrace.collector.forward import Forward
@@ -18,7 +14,7 @@ from arttrace.collector.spool import Spool
 from arttrace.collector.supervisor import StoreSupervisor
 from arttrace.store.access.owner_file import owner_line
 from arttrace.store.server.auth import Authorizer
-from arttrace.store.server.owner import HOST, http_server, listen, url_of
+from arttrace.store.server.owner import HOST, Ending, http_server, listen, url_of
 from arttrace.system.errors import ArttraceError
 from arttrace.system.loopback import is_loopback
 from arttrace.system.paths import DataDir
@@ -51,7 +47,7 @@ def serve(
     guard = Authorizer(token, api_key)
     with ExitStack() as stack:
         stack.callback(listener.close)
-        stack.enter_context(_ended_in_order())
+        ending = stack.enter_context(Ending.on_sigterm())  # a second one does not break the closing off
         serving = None if grpc_port is None else _grpc()
         if owner := owner_line(data):
             say(f"{owner}: it loads what is collected here too, and answers what this one is asked")
@@ -66,26 +62,7 @@ def serve(
             )
         stack.callback(Retention(data, retention or Limits(), say).close)
         ready(url_of(listener), grpc_port)
-        http_server(app).run(sockets=[listener])
-
-
-@contextlib.contextmanager
-def _ended_in_order() -> Iterator[None]:
-    """SIGTERM unwinds what was entered. uvicorn, when it has ended its requests, raises the signal again: by default
-    the process would be gone then, and its child not."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(*_: object) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one does not break it off
-        raise SystemExit(0)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        ending.run(http_server(app), listener)
 
 
 def _grpc() -> Callable[..., AbstractContextManager[int]]:

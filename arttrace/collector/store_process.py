@@ -45,7 +45,7 @@ class Round(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def main() -> None:
     """Runs until the end of input."""
-    for name in ("SIGINT", "SIGTERM"):  # they are for the collector, which then ends the input
+    for name in {"SIGINT", "SIGTERM", "SIGHUP"} & set(dir(signal)):  # for the collector, which then ends the input
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     only_for_its_user()
     if hasattr(os, "nice"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import sys
+from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points, version
 from importlib.util import find_spec
@@ -12,9 +14,11 @@ from typing import Any, NamedTuple, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
+from arttrace.commands.shared.ending import ended_as_by_ctrl_c
 from arttrace.commands.shared.machine_errors import machine_error
-from arttrace.commands.shared.options import options_from_the_front
+from arttrace.commands.shared.options import options_from_the_front, options_of_a_command_from_the_front
 from arttrace.commands.shared.shadowed_trainer import foreign_trainer
+from arttrace.commands.shared.typed_text import read_as_typed
 from arttrace.system.errors import ArttraceError
 from arttrace.system.private_files import only_for_its_user
 
@@ -75,7 +79,14 @@ class _LazyGroup(click.Group):
     """Names come from the table above and from the entry points `arttrace.commands` of installed packages."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, options_from_the_front(args))
+        if args and args[0].startswith("-"):
+            find = partial(self.get_command, ctx)
+            args = options_of_a_command_from_the_front(args, find, self.list_commands(ctx), self)
+        try:
+            return super().parse_args(ctx, options_from_the_front(args))
+        except click.NoSuchOption as error:
+            said = f"{error.format_message()} Options of a command stand behind its name: arttrace ls --limit 2"
+            raise click.UsageError(said, ctx) from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*_COMMANDS, *(point.name for point in entry_points(group=_ENTRY_POINTS))})
@@ -100,11 +111,13 @@ class _LazyGroup(click.Group):
         try:
             if known.module:
                 command: click.Command = import_module(known.module).command
+                read_as_typed(command)
                 return command
             for point in entry_points(group=_ENTRY_POINTS, name=cmd_name):
                 if cmd_name in _COMMANDS:
                     _check_trainer()
                 loaded: click.Command = point.load()
+                read_as_typed(loaded)
                 return loaded
         except ModuleNotFoundError as error:
             raise _explained(error, cmd_name) from None
@@ -158,8 +171,10 @@ def main(program: str | None = None) -> None:
     """Run the command line; our own errors are shown as cause and hint, without a traceback (exit code 1). In its help
     it is called `program`, or as it was started."""
     only_for_its_user()
+    _print_whatever_it_is()
     try:
-        cli.main(prog_name=program, standalone_mode=False)
+        with ended_as_by_ctrl_c():
+            cli.main(prog_name=program, standalone_mode=False)
     except ArttraceError as error:
         _fail(error)
     except OSError as error:
@@ -175,6 +190,13 @@ def main(program: str | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         sys.exit(130)
+
+
+def _print_whatever_it_is() -> None:
+    """Letters that the terminal's encoding does not have are printed as escapes, in place of ending the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _fail(error: ArttraceError) -> NoReturn:

@@ -30,6 +30,7 @@ __all__ = [
     "SimpleQueue",
     "Thread",
     "allocate_lock",
+    "is_ours",
     "is_patched",
     "never_switch",
     "pause",
@@ -69,6 +70,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_ours.clear)
 
 
+def is_ours() -> bool:
+    """Whether a `Thread` of this module calls."""
+    return _get_ident() in _ours
+
+
 def never_switch() -> None:
     """From now on no greenlet of the user's runs while we wait: the program is at its end."""
     global _switching
@@ -77,7 +83,7 @@ def never_switch() -> None:
 
 def _switches() -> bool:
     """Whether a wait of the caller's must let other greenlets run."""
-    return _switching and is_patched() and _get_ident() not in _ours
+    return _switching and is_patched() and not is_ours()
 
 
 _never = allocate_lock()
@@ -104,7 +110,11 @@ class Lock:
         self._lock = allocate_lock()
 
     def __enter__(self) -> None:
+        """Raises RuntimeError where it would be waited for in vain: other threads end with the interpreter as they are,
+        and a lock stays with them."""
         while not self._lock.acquire(False):
+            if sys.is_finalizing():
+                raise RuntimeError("the interpreter ends, and a thread that ended before holds what is needed")
             if not _switches():
                 self._lock.acquire()
                 return

@@ -1,8 +1,10 @@
-"""Other processes of this machine."""
+"""Other processes of this machine, and the end of one that `multiprocessing` started."""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
 
 
 def is_alive(pid: int) -> bool:
@@ -16,3 +18,11 @@ def is_alive(pid: int) -> bool:
     except OSError:  # it lives, under another user
         return True
     return True
+
+
+def at_the_end_of_a_multiprocessing_child(finish: Callable[[], object], *, priority: int) -> None:
+    """Call `finish` when this process ends, where it is a child of `multiprocessing`: one ends with os._exit and runs
+    no atexit functions, only finalizers of multiprocessing's own, those of the highest `priority` first."""
+    util, process = sys.modules.get("multiprocessing.util"), sys.modules.get("multiprocessing.process")
+    if util is not None and process is not None and process.parent_process() is not None:
+        util.Finalize(None, finish, exitpriority=priority)

@@ -13,13 +13,12 @@ from arttrace.records.call import Call
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Agent, AgentCall, HttpRequest, MessageNode, ToolCall, Trajectory
-from arttrace.records.values.integers import INT64
 from arttrace.trajectories.agents.http_requests import http_request, is_http_request, lost_requests
 from arttrace.trajectories.agents.returned_answers import Returned
 from arttrace.trajectories.agents.subagents import AgentSpan, partition
 from arttrace.trajectories.agents.tool_calls import Tooling, recorded_tool_call, tool_calls
 from arttrace.trajectories.agents.tree import AgentTree, agent_tree, by_start
-from arttrace.trajectories.decoding.attribute_values import as_text, from_json, text
+from arttrace.trajectories.decoding.attribute_values import as_text, from_json, text, whole_number
 from arttrace.trajectories.decoding.call import decode_call
 from arttrace.trajectories.decoding.messages import MessageReader
 from arttrace.trajectories.decoding.operation import is_call, operation, span_error
@@ -328,18 +327,22 @@ def _missing_spans(spans: Mapping[SpanKey, SpanRow]) -> list[str]:
     """Reasons found on the entries themselves: more spans ended than arrived, or the run was interrupted.
 
     Every process that took part counts the spans it ended on its own uppermost one, wherever that stands in the tree.
+    A count that cannot be read could have been of spans that are missing.
     """
     expected, problems = 0, []
     for span in spans.values():
-        count = span.attributes.get(semconv.TRAJECTORY_SPAN_COUNT)
-        if isinstance(count, int) and count in INT64:
-            expected += count + 1
+        if semconv.TRAJECTORY_SPAN_COUNT in span.attributes:
+            count = whole_number(span.attributes[semconv.TRAJECTORY_SPAN_COUNT])
+            if count is None or count < 0:
+                problems.append("the number of its spans is unreadable")
+            else:
+                expected += count + 1
         if semconv.INTERRUPTED in span.attributes and operation(span) == semconv.OPERATION_INVOKE_AGENT:
             problems.append(f"interrupted: {as_text(span.attributes[semconv.INTERRUPTED])}")
     seen = len([1 for span in spans.values() if semconv.TRAJECTORY_ID in span.attributes])
     if expected > seen:
         problems.append(f"{expected - seen} of {expected} spans missing")
-    return problems
+    return list(dict.fromkeys(problems))
 
 
 def _latest(rewards: Iterable[Reward]) -> tuple[Reward, ...]:

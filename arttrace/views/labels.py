@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -36,12 +35,18 @@ def age(time_ns: int, now_ns: int | None = None) -> str:
     return f"{max(0, int(seconds))}s"
 
 
-def short_ids(ids: Sequence[str], least: int = 8) -> dict[str, str]:
-    """The shortest prefixes of one length, at least `least`, that tell these ids apart, as they can be printed."""
-    length = least
-    while length < max(map(len, ids), default=0) and len({id[:length] for id in ids}) < len(set(ids)):
-        length += 1
-    return {id: printable(id[:length]) for id in ids}
+def short_id(id: str) -> str:
+    """The beginning of a random id, by which commands find its run again; an id that somebody chose is whole."""
+    return id[:8] if _is_random(id) else printable(id)
+
+
+def shown_id(id: str, limit: int) -> str:
+    """`short_id` in one line of at most so many characters: names of runs differ at their ends, which both stay."""
+    line = one_line(short_id(id), max(limit, len(id)))
+    return line if len(line) <= limit else f"{line[: limit // 2]}…{line[len(line) - (limit - 1) // 2 :]}"
+
+
+_is_random = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
 
 
 def entry_name(entry: str) -> str:

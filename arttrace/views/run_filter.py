@@ -24,8 +24,8 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     `entry` is the entry point's name, whole or as `ls` shows it; `group` a group's key or what `ls` shows of it;
     `policy` a policy or one version of it (`policy@3`); `status` some of "complete", "unread", "incomplete" and
-    "failed"; `reward` a number or a comparison such as `<0.5`; `since_ns` nanoseconds since 1970. Raises ValueError
-    for a reward that is no comparison.
+    "failed"; `reward` a number, a comparison such as `<0.5`, or `none` for runs without one; `since_ns` nanoseconds
+    since 1970. Raises ValueError for a reward that is none of these.
     """
 
     entry: str | None = None
@@ -76,16 +76,21 @@ def group_keys(store: AnyStore, text: str) -> list[str]:
     return [text] if text in keys else sorted(keys) or [text]
 
 
-def comparison(text: str) -> tuple[str, float]:
-    """The sign and the number of `<0.5`, `>=1` or `0.5`. Raises ValueError for any other text."""
+def comparison(text: str) -> tuple[str, float] | None:
+    """The sign and the number of `<0.5`, `>=1` or `0.5`; None of `none`, which is to have no reward. Raises ValueError
+    for any other text."""
+    if text.strip().lower() == "none":
+        return None
     found = re.fullmatch(r"\s*(<=|>=|<|>|==?)?\s*([-+]?\d*\.?\d+(?:e[-+]?\d+)?)\s*", text)
     if found is None:
-        raise ValueError(f"{text!r} is no comparison such as '<0.5', '>=1' or '0'")
+        raise ValueError(f"{text!r} is no comparison such as '<0.5', '>=1' or '0', and not 'none'")
     return (found[1] or "=")[:2].replace("==", "="), float(found[2])
 
 
 def _holds(text: str, reward: float | None) -> bool:
-    sign, number = comparison(text)
+    if (wanted := comparison(text)) is None:
+        return reward is None
+    sign, number = wanted
     return reward is not None and bool(_COMPARED[sign](reward, number))
 
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
@@ -20,6 +21,7 @@ from arttrace.views.agent_tree import agent_tree, cropped
 from arttrace.views.labels import cell_text, json_text, one_line, printable
 
 _PIPE_WIDTH = 100
+_BESIDE_IDS = 72  # columns of a terminal, the least in which a list can be read
 
 
 def console() -> Console:
@@ -36,7 +38,8 @@ _STATUS_STYLES = {"complete": "green", "unread": "yellow", "incomplete": "yellow
 
 def trajectory_table(rows: Iterable[Sequence[str]], *, wide: bool = False) -> Table:
     """A table with LIST_COLUMNS, and tags and metadata where it is wide; tokens read trained/captured. Entry and group
-    give way where it is narrow."""
+    give way where it is narrow; ids are never cut."""
+    listed = list(rows)
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for name in (*LIST_COLUMNS, *(("tags", "metadata") if wide else ())):
         # Columns that may wrap are narrowed first; their cells are cropped instead.
@@ -44,13 +47,24 @@ def trajectory_table(rows: Iterable[Sequence[str]], *, wide: bool = False) -> Ta
             name,
             justify="right" if name in ("age", "agents", "calls", "tokens", "reward") else "left",
             no_wrap=name not in ("entry", "group"),
+            min_width=widest(id for id, *_ in listed) if name == "id" else None,
         )
-    for row in rows:
-        cells = [cropped(Text(one_line(cell))) for cell in row]
+    for id, *row in listed:
+        cells = [cropped(Text(id)), *(cropped(Text(one_line(cell))) for cell in row)]
         status = LIST_COLUMNS.index("status")
-        cells[status].stylize(_STATUS_STYLES.get(row[status], ""))
+        cells[status].stylize(_STATUS_STYLES.get(row[status - 1], ""))
         table.add_row(*cells)
     return table
+
+
+def widest(texts: Iterable[str]) -> int:
+    """How many columns of a terminal the widest of these texts takes."""
+    return max(map(cell_len, texts), default=0)
+
+
+def make_room(out: Console, ids: Iterable[str]) -> None:
+    """Makes the page wider where ids leave too little of it to the other columns of a list."""
+    out.width = max(out.width, widest(ids) + _BESIDE_IDS)
 
 
 def trajectory_view(

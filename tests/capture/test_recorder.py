@@ -5,18 +5,22 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from arttrace.capture.base import guard
 from arttrace.capture.base.settings import Settings
+from arttrace.capture.context import program
 from arttrace.capture.export import lifecycle
 from arttrace.capture.export import recorder as recorder_module
 from arttrace.capture.export import spool as spool_module
 from arttrace.capture.export.recorder import Recorder
+from arttrace.capture.patches import hooks
 from arttrace.records.reward import Reward
 from arttrace.system import native_threads
 from arttrace.system.journal import list_segments
@@ -93,12 +97,31 @@ def test_what_was_recorded_is_sealed_at_exit_though_something_else_fails(
     assert segment.path.suffix == ".seg"
 
 
+def test_while_the_program_exits_calls_are_written_before_they_return_unless_the_disk_hangs(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder.exit()
+    for number in range(3):
+        recorder.record(Reward(id=str(number), trajectory_id="t", value=1.0))
+        assert recorder.recorded == number + 1
+    hangs = threading.Event()
+    monkeypatch.setattr(recorder._spool, "write", lambda payloads: hangs.wait(300))
+    monkeypatch.setattr(recorder, "_patience_s", 0.2)
+    for number in range(1000):  # all of them together wait no longer than that
+        recorder.record(Reward(id=f"late {number}", trajectory_id="t", value=1.0))
+    assert recorder._patience_s <= 0
+    hangs.set()
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_fork_while_a_failure_is_being_counted_leaves_no_lock_behind() -> None:
-    with guard._lock:  # another thread of the parent's holds it
+@pytest.mark.parametrize("module", [guard, lifecycle, hooks, program])
+def test_a_fork_while_another_thread_holds_a_lock_leaves_none_behind(module: Any) -> None:
+    with module._lock:  # another thread of the parent's holds it
         child = os.fork()
         if child == 0:
-            os._exit(0 if guard._lock.acquire(timeout=60) else 1)
+            signal.alarm(60)  # ends this process
+            with module._lock:
+                os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 

@@ -87,7 +87,8 @@ def expected(bare: Sent, policy: ScriptedServer, *, tokens: bool = True) -> tupl
         "content-length": str(len(body)),
         "authorization": f"Bearer {POLICY_KEY}",
     }
-    names = [("authorization" if name == "api-key" else name) for name in bare.headers]
+    # openai 2.0's Azure client sends its key twice, as `authorization` and as `api-key`: the policy gets one key.
+    names = dict.fromkeys("authorization" if name == "api-key" else name for name in bare.headers)
     headers = [(name, changed.get(name, bare.headers.get(name, ""))) for name in names if name not in PLAIN_HEADERS]
     return headers, body
 

@@ -6,7 +6,6 @@ import logging
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from otlp_receiver import OK, Receiver, Reply, receiving
+from reserved_port import reserved_port
 
 from arttrace.capture.base import receiver as capture_receiver
 from arttrace.capture.base.settings import Settings
@@ -106,7 +106,7 @@ def test_the_token_goes_along_and_is_in_no_log_and_no_repr(
     settings = Settings(data, endpoint=receiver.url, api_key="sk-secret-0123456789")
     recorder = Recorder(settings)
     recorder.record(span(0))
-    until(lambda: recorder.destinations.shipper().outages > 0, "the collector has refused the token")
+    until(lambda: "401" in caplog.text, "the collector has refused the token, and that is said")
     recorder.destinations.shipper().stop()
     assert receiver.headers[0]["authorization"] == "Bearer sk-secret-0123456789"
     assert "401" in caplog.text
@@ -118,17 +118,16 @@ def test_a_collector_that_is_away_gets_everything_when_it_is_back(
     record_to: Callable[[str], Recorder], data: DataDir, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "arttrace")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    recorder = record_to(f"http://127.0.0.1:{port}")
-    for number in range(20):
-        recorder.record(span(number))
-    until(lambda: recorder.destinations.shipper().outages >= 3, "it has tried three times")
-    recorder.close()
-    assert not recorder.deliver(5, patient=False)  # at exit nobody waits for a collector that is away
-    with receiving(port) as receiver:
-        until(lambda: len(receiver.ids()) == 20, "all have arrived")
+    with reserved_port() as port:
+        recorder = record_to(f"http://127.0.0.1:{port}")
+        for number in range(20):
+            recorder.record(span(number))
+        until(lambda: recorder.destinations.shipper().outages >= 3, "it has tried three times")
+        recorder.close()
+        assert not recorder.deliver(5, patient=False)  # at exit nobody waits for a collector that is away
+        with receiving(port) as receiver:
+            until(lambda: len(receiver.ids()) == 20, "all have arrived")
+            until(lambda: "takes spans again" in caplog.text, "their answer has been read")
     assert caplog.text.count("does not answer") == 1  # said once per outage
     assert str(data.outbox) in caplog.text
     assert caplog.text.count("takes spans again") == 1

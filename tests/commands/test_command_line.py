@@ -12,8 +12,10 @@ import sysconfig
 import tomllib
 import venv
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 from packaging.requirements import Requirement
@@ -21,7 +23,11 @@ from packaging.utils import canonicalize_name
 from simulated_agent import research_run
 
 from arttrace.commands import cli
-from arttrace.commands.shared.options import options_from_the_front, options_to_the_front
+from arttrace.commands.shared.options import (
+    options_from_the_front,
+    options_of_a_command_from_the_front,
+    options_to_the_front,
+)
 from arttrace.store import Store
 from arttrace.store.access.owner_file import read_owner
 from arttrace.store.server.owner import answering
@@ -127,6 +133,48 @@ def test_each_command_without_its_extra_says_so_in_one_line(light: Path, tmp_pat
 )
 def test_shared_options_may_stand_before_a_command(given: list[str], meant: list[str]) -> None:
     assert options_from_the_front(given) == meant
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("--limit 2 ls", "ls --limit 2"),
+        ("--limit=2 --errors ls --wide", "ls --limit=2 --errors --wide"),
+        ("--dir d --limit 2 ls", "ls --dir d --limit 2"),
+        ("--tag ls ls", "ls --tag ls"),
+        ("-ofile export id", "export -ofile id"),
+        ("-o file --format otlp-json export", "export -o file --format otlp-json"),
+        ("--dry-run policies prune p", "policies --dry-run prune p"),
+        ("--version ls", "--version ls"),
+        ("--no-such ls", "--no-such ls"),
+        ("--limit", "--limit"),
+        ("--limit 2", "--limit 2"),
+        ("run x --limit 2 ls", "run x --limit 2 ls"),
+    ],
+)
+def test_options_of_a_command_may_stand_before_it(given: str, meant: str) -> None:
+    context = click.Context(cli)
+    find = partial(cli.get_command, context)
+    moved = options_of_a_command_from_the_front(given.split(), find, cli.list_commands(context), cli)
+    assert moved == meant.split()
+
+
+def test_options_before_a_command_do_what_they_do_behind_it(tmp_path: Path) -> None:
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(research_run("a", "s") + research_run("b", "s"))
+    (tmp_path / "policies").mkdir()
+    there = ["--dir", str(tmp_path)]
+    for before, behind in (
+        (["--limit", "1", *there, "ls", "--json"], ["ls", "--json", "--limit", "1", *there]),
+        (["policies", "--dry-run", *there, "prune"], ["policies", "prune", "--dry-run", *there]),
+    ):
+        outputs = [CliRunner().invoke(cli, arguments) for arguments in (before, behind)]
+        assert outputs[0].output == outputs[1].output
+        assert outputs[0].exit_code == outputs[1].exit_code
+        assert "No such option" not in outputs[0].output
+    refused = CliRunner().invoke(cli, ["--no-such", "ls"])
+    assert refused.exit_code == 2
+    assert "No such option '--no-such'. Options of a command stand behind its name" in refused.output
 
 
 @pytest.mark.parametrize(

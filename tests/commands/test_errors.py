@@ -18,6 +18,7 @@ from typing import Any
 
 import click
 import pytest
+from reserved_port import reserved_port
 from simulated_agent import research_run
 
 from arttrace.commands import cli, main
@@ -183,12 +184,11 @@ def test_training_without_a_model(arttrace: Command, data: DataDir, tmp_path: Pa
 
 def test_training_while_the_gateway_does_not_answer(arttrace: Command, data: DataDir, model: Path) -> None:
     fill(data, {"x": "s", "y": "s"}, {"x": 0.0, "y": 1.0})
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    serving = {"url": url, "base_model": str(model), "policy": "policy", "pid": os.getpid(), "log": ""}
-    data.serving.write_text(json.dumps(serving))
-    arttrace("train").says(f"the gateway at {url} does not answer", "arttrace serve --base-model DIR")
+    with reserved_port() as port:
+        url = f"http://127.0.0.1:{port}"
+        serving = {"url": url, "base_model": str(model), "policy": "policy", "pid": os.getpid(), "log": ""}
+        data.serving.write_text(json.dumps(serving))
+        arttrace("train").says(f"the gateway at {url} does not answer", "arttrace serve --base-model DIR")
 
 
 def test_equal_rewards_are_skipped_with_a_notice(arttrace: Command, data: DataDir, model: Path) -> None:

@@ -22,6 +22,7 @@ from arttrace.store.access.late_spans import late
 from arttrace.system.errors import StoreError
 from arttrace.system.paths import DataDir
 from arttrace.views.labels import entry_name
+from arttrace.views.terminal import LIST_COLUMNS
 
 
 @pytest.fixture
@@ -128,6 +129,9 @@ def several(tmp_path: Path) -> Path:
         (["--reward", "<0.5"], "aa"),
         (["--reward", ">= 0.25"], "aabb"),
         (["--reward", "1"], "bb"),
+        (["--reward", "none"], "ccdd"),
+        (["--reward", "None", "--errors"], "ccdd"),
+        (["--reward", "none", "--policy", "policy"], "dd"),
         (["--since", "1h"], "bbcc"),
         (["--since", "2000-01-01", "--tag", "vip"], "aa"),
         (["--search", "ANSWER TO WHY"], "aa"),
@@ -138,6 +142,55 @@ def several(tmp_path: Path) -> Path:
 def test_ls_shows_what_was_asked_for(several: Path, options: list[str], found: str) -> None:
     listed = json.loads(run(several, "ls", "--json", *options).output)
     assert "".join(sorted(one["id"] for one in listed)) == found
+
+
+LONG = "nightly evaluation of the second assistant, question-"
+NAMED = (
+    f"{LONG}001",
+    f"{LONG}002",
+    "run",
+    "run-1",
+    "run-12",
+    "run-1:sub",
+    "two  spaces",
+    " led",
+    "—日本語",
+    "it's" * 60,
+)
+OF_TIME = ("01930000aaaa7000800000000000000b", "01930000aaaa7000800000000000000c")  # UUIDs of one millisecond
+
+
+@pytest.fixture
+def named(tmp_path: Path) -> Path:
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        for id in (*NAMED, *OF_TIME):
+            store.append(research_run(id, "s1")[-1:])
+    return tmp_path
+
+
+@pytest.mark.parametrize("limit", [1, 5, 20])
+def test_an_id_that_is_listed_finds_its_run_and_no_other(named: Path, limit: int) -> None:
+    """Whatever the ids have in common, also with runs that are not listed: nothing of them is cut."""
+    listed = json.loads(run(named, "ls", "--json", "--limit", str(limit)).output)
+    head, _, *lines = run(named, "ls", "--limit", str(limit)).output.splitlines()
+    assert head.split() == list(LIST_COLUMNS)
+    for one, line in zip(listed, lines, strict=False):
+        shown = run(named, "show", "--json", line.partition(" agen")[0].rstrip())
+        assert json.loads(shown.output)["trajectory"]["id"] == one["id"]
+
+
+def test_what_runs_now_is_named_as_in_the_list(tmp_path: Path) -> None:
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        for id in OF_TIME:
+            store.append(research_run(id, "s1")[:-1])
+    shown = run(tmp_path, "top", "--once", "--idle", "99999d").output
+    assert {line.split()[0] for line in shown.splitlines()[2:]} == set(OF_TIME)
+
+
+def test_an_id_that_several_begin_with_names_them(named: Path) -> None:
+    for command in (["show"], ["export"], ["diff", "run"]):
+        with pytest.raises(StoreError, match=f"2 trajectories begin with '{LONG}': {LONG}001, {LONG}002"):
+            run(named, *command, LONG)
 
 
 def test_ls_says_that_nothing_matches_and_what_it_does_not_understand(several: Path) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from simulated_agent import research_run
 
 from arttrace.commands import main
+from arttrace.store import Store
 from arttrace.system.paths import DataDir
 
 
@@ -79,3 +82,51 @@ def test_a_file_that_is_not_there_imports_nothing_and_makes_no_store(
     said = said_by(monkeypatch, capsys, "import", "--dir", str(tmp_path / "d"), str(there), str(tmp_path / "missing"))
     assert f"error: {tmp_path / 'missing'} cannot be read: No such file or directory" in said
     assert not (tmp_path / "d").exists()
+
+
+_ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+"""An interpreter that was told to know no letters but ASCII's."""
+
+
+def _arttrace(folder: Path | bytes, *arguments: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-c", "from arttrace.commands import main; main()", *arguments]
+    return subprocess.run(
+        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, timeout=200, check=False
+    )
+
+
+def test_an_interpreter_that_knows_ascii_only_works_in_a_folder_of_any_name(tmp_path: Path) -> None:
+    folder = tmp_path / "köln 日本"
+    with Store.open(DataDir(folder / ".arttrace"), create=True) as store:
+        store.append(research_run("schön", "größe") + research_run("other", "größe"))
+    asked = {
+        ("show", "schö"): rb"sch\xf6n",
+        ("ls", "--search", "läufer"): b"no trajectory matches",
+        ("ls", "--group", "größe"): rb"sch\xf6n",
+        ("sql", "SELECT 'ü' AS ü, id FROM trajectories WHERE id = 'schön'"): rb"sch\xf6n",
+        ("sql", "--json", "SELECT id FROM trajectories WHERE id = 'schön'"): "schön".encode(),
+    }
+    for command, answer in asked.items():
+        ran = _arttrace(folder, *command, **_ASCII)
+        assert answer in ran.stdout + ran.stderr, (command, ran)
+        assert b"Traceback" not in ran.stderr
+    said = {
+        command: _arttrace(folder, *command.split(), **_ASCII)
+        for command in ("ls", "show other", "export --format parquet -o öl", "prune --max-size 1MB")
+    }
+    for command, ran in said.items():
+        assert ran.returncode == 0, (command, ran.stderr)
+        assert b"Traceback" not in ran.stderr
+    assert rb"sch\xf6n" in said["ls"].stdout
+    assert (folder / "öl" / "trajectories.parquet").exists()
+
+
+def test_a_folder_whose_name_is_no_utf8_is_named(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path) + b"/k\xf6ln"
+    os.mkdir(folder)  # noqa: PTH102  a name of bytes
+    file = tmp_path / "runs.jsonl"
+    file.write_text('{"messages": [{"role": "user", "content": "why?"}, {"role": "assistant", "content": "so"}]}\n')
+    ran = _arttrace(folder, "import", str(file))
+    assert ran.returncode == 1
+    assert ran.stderr.startswith(b"error: DuckDB opens no file whose name is not UTF-8: "), ran.stderr
+    assert b"Give another directory with --dir." in ran.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 from functools import partial
 from pathlib import Path
@@ -114,3 +115,19 @@ def test_long_reading_says_how_far_it_is(
     done = CliRunner().invoke(cli, [*command.split(), "--dir", str(tmp_path)])
     assert done.stdout == quiet.stdout
     assert told in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command", ["ls --errors", "sql 'SELECT count(*) FROM tool_calls'", "stats", "group --by input --dry-run"]
+)
+def test_the_first_reading_of_many_runs_says_how_far_it_is(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append([*research_run("a"), *research_run("b")])
+    monkeypatch.setattr("arttrace.store.access.queries._SPANS_AT_ONCE", 1)
+    monkeypatch.setattr("arttrace.commands.shared.progress.Progress", partial(Progress, every_s=0.0))
+    again = [CliRunner().invoke(cli, [*shlex.split(command), "--dir", str(tmp_path)]) for _ in range(2)]
+    assert [done.exit_code for done in again] == [0, 0]
+    assert "1 of 2 runs read" in again[0].stderr
+    assert "runs read" not in again[1].stderr, "they are read once"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import struct
+from array import array
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,19 @@ from click.testing import CliRunner, Result
 from simulated_agent import research_run
 
 from arttrace.commands import cli
+from arttrace.records.policy import Consumed, PolicyStep
+from arttrace.records.values import learned_tokens
+from arttrace.records.values.learned_tokens import (
+    CLIPPED,
+    FAR,
+    LEARNED_TOKENS,
+    LEFT_OUT,
+    MASKED,
+    Columns,
+    encode_learned,
+    little_endian,
+    sequence_key,
+)
 from arttrace.store import Store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
@@ -67,6 +82,61 @@ def test_the_text_of_tokens_and_context_in_short(root: Path, tmp_path: Path) -> 
     assert "\x1b" not in whole
     assert "characters …" in short
     assert "characters …" not in whole
+
+
+def test_what_a_step_computed_for_each_token(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store.open(DataDir(tmp_path / "store"), create=True) as store:
+        store.append(research_run("run-1", "s"))
+        run = store.trajectory("run-1")
+        made, _ = sequences(run)
+        one = made[0]
+        places = [place for place, trained in enumerate(one.trained) if trained]
+        flags = [CLIPPED, MASKED, LEFT_OUT, FAR]
+        numbers = [-0.25, -7.0, -0.75, *[-0.5] * (len(places) - 3)]
+        columns = Columns(
+            sequence_key(one),
+            0.4,
+            little_endian(array("I", places)),
+            struct.pack(f"<{len(places)}e", *numbers),
+            struct.pack(f"<{len(places)}e", *[1.5] * len(places)),
+            bytes([*flags, *[0] * (len(places) - 4)]),
+        )
+        adapter = tmp_path / "policy@1"
+        adapter.mkdir()
+        room = len(places) * 9 + 64
+        other = columns._replace(key="another")
+        monkeypatch.setattr(learned_tokens, "MOST_BYTES", room)
+        (adapter / LEARNED_TOKENS).write_bytes(encode_learned([columns, other]))
+        monkeypatch.undo()
+        consumed = (Consumed(run.id, run.revision),)
+        store.append([PolicyStep("policy", 1, str(adapter), consumed, method="grpo")])
+    root = tmp_path / "store"
+    text = " ".join(show(root, "--tokens").output.split())
+    assert (
+        f"learner, step policy@1: advantage +0.400, of {len(places)} tokens 1 clipped, 1 masked, 1 left out, "
+        "1 far apart; log-probabilities farthest from the engine's:"
+    ) in text
+    assert f"-7.000 (engine {one.logprobs[places[1]] or 0:.3f}) at {places[1]}" in text
+    for missing in made[1:]:
+        assert f"no numbers of this sequence: its advantage was 0, or it is among the {len(places)} tokens" in text, (
+            missing
+        )
+    first, *others = json.loads(show(root, "--json").output)["learned"]
+    assert first == {
+        "version": "policy@1",
+        "advantage": 0.4,
+        "places": places,
+        "logprobs": numbers,
+        "ratios": [1.5] * len(places),
+        **{
+            name: [number == at for number in range(len(places))]
+            for at, name in enumerate(("clipped", "masked", "left_out", "far"))
+        },
+        "without_room": len(places),
+    }
+    assert others
+    for empty in others:
+        assert (empty["places"], empty["without_room"]) == ([], len(places))
 
 
 def test_one_agent_and_those_below_it(root: Path) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 import anthropic
 import httpx
 import openai
+import psutil
 import pytest
 from stand_in_engine import engine_in_a_thread
 from tiny_model import make_adapter, make_base_model, reference_logprobs
@@ -74,6 +75,13 @@ def _engine_group(serving: Serving) -> int:
 def _members(group: int) -> list[str]:
     lines = subprocess.run(["ps", "-o", "pid=,stat=,args=", "-g", str(group)], capture_output=True, text=True).stdout
     return [line for line in lines.splitlines() if " Z" not in line]
+
+
+def _sockets(group: int) -> set[Path]:
+    """The sockets in the file system that a process of the group has."""
+    pids = subprocess.check_output(["ps", "-o", "pid=", "-g", str(group)], text=True).split()
+    opened = [one.laddr for pid in pids for one in psutil.Process(int(pid)).net_connections("unix")]
+    return {Path(path) for path in opened if str(path).startswith("/")}
 
 
 def _listening(group: int) -> list[tuple[str, int]]:
@@ -294,6 +302,7 @@ def test_nobody_but_the_gateway_reaches_any_route_of_vllm(site: Site) -> None:
             return connection.recv(100)
         return b""
 
+    assert {path.parent for path in _sockets(_engine_group(site.serving))} == {engine.parent}
     ports = _listening(_engine_group(site.serving))  # its workers speak among themselves
     with ThreadPoolExecutor(len(ports) + 1) as pool:
         assert {address.partition(".")[0] for address, _ in ports} <= {"127"}

@@ -17,6 +17,7 @@ from arttrace.records.record import Record
 from arttrace.records.span import Attributes, SpanRow
 from arttrace.store import Store
 from arttrace.store.rows import encode
+from arttrace.store.rows.summary import summarise
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.decoding.attribute_values import as_text, from_json
 from arttrace.views.console.events import Events
@@ -72,7 +73,8 @@ def agree(store: Store) -> None:
     )
     assert all(result for (result,) in store.sql("SELECT result FROM tool_calls WHERE NOT inferred")[1])
     assert store.sql("SELECT name FROM agents")[1] == [(one.name,) for one in trajectory.agents]
-    [(calls_there, tags, metadata)] = store.sql("SELECT calls, tags, metadata FROM trajectories")[1]
+    [(entry, calls_there, tags, metadata)] = store.sql("SELECT entry, calls, tags, metadata FROM trajectories")[1]
+    assert entry == summarise(trajectory).entry
     assert (calls_there, tags or []) == (2, [*trajectory.tags])
     assert json.loads(metadata or "{}") == trajectory.metadata
 
@@ -124,6 +126,18 @@ def rows_of(store: Store) -> Sequence[tuple[Any, ...]]:
     return store.sql(
         "SELECT * EXCLUDE (arrived_ns, prompt, tools, instructions, origin) FROM span_records ORDER BY ALL"
     )[1]
+
+
+def test_a_run_without_an_agents_span_is_named_after_the_span_above_it(tmp_path: Path) -> None:
+    chat = {semconv.OPERATION_NAME: "chat"}
+    records = [
+        SpanRow("a" * 32, "1" * 16, "POST /ask", 1, 9),
+        SpanRow("a" * 32, "2" * 16, "chat m", 2, 3, parent_span_id="1" * 16, attributes=chat),
+    ]
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(records)
+        assert store.sql("SELECT entry FROM trajectories")[1] == [("POST /ask",)]
+        assert [one.entry for one in store.summaries()] == ["POST /ask"]
 
 
 @pytest.mark.parametrize("name", ["openinference", "openllmetry", "langfuse", "vercel"])

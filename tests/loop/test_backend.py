@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -129,7 +128,9 @@ def test_the_loop_as_a_program_writes_it(
             steps = await backend.train(model, steps=2)
             assert [(step.version, step.metrics["runs"]) for step in steps] == [("policy@1", 2), ("policy@2", 2)]
             said = capfd.readouterr()
-            assert said.err == "arttrace: 3 of 9 tokens of the step, 1.0 per second, 6 s left\n"
+            # litellm warns of the loops from which earlier tests of this process asked it.
+            lines = [line for line in said.err.splitlines() if "LiteLLM:WARNING" not in line]
+            assert lines == ["arttrace: 3 of 9 tokens of the step, 1.0 per second, 6 s left"]
             assert said.out == ""
             [again] = await backend.train(model, [group], learning_rate=1e-3)
             assert again.metrics["pid"] == steps[0].metrics["pid"], "one trainer for all steps"
@@ -213,11 +214,7 @@ def test_what_a_failed_command_said_is_told(backend: LocalBackend, model: Traina
 
 
 def test_what_was_judged_before_the_judge_gave_out_is_kept(backend: LocalBackend, judge_server: Any) -> None:
-    def refuse_later(request: dict[str, Any]) -> tuple[int, Any]:
-        time.sleep(2)  # the good answer is there by then
-        return judge_server.fails(401, "no more")(request)
-
-    judge_server.script = [judge_server.good, refuse_later, refuse_later]
+    judge_server.script = [judge_server.good, *2 * [judge_server.fails(401, "no more")]]
 
     async def loop() -> None:
         groups = [await gather_trajectories([rollout("6"), rollout(str(n))]) for n in range(3)]

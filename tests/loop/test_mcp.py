@@ -16,6 +16,7 @@ import openai
 import pytest
 from mcp import StdioServerParameters
 from mcp.server import MCPServer
+from reserved_port import reserved_port
 from scripted_server import Asked, Call, Reply, serve_script
 
 import arttrace
@@ -30,24 +31,22 @@ ON_STDIO = [sys.executable, str(EXAMPLE)]
 
 @pytest.fixture
 def over_http() -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = subprocess.Popen([sys.executable, EXAMPLE, "--http", str(port)], stderr=subprocess.DEVNULL)
-    try:
-        until = time.monotonic() + 120
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            except OSError:
-                assert server.poll() is None, "the server ended"
-                assert time.monotonic() < until
-                time.sleep(0.05)
-        yield f"http://127.0.0.1:{port}/mcp"
-    finally:
-        server.terminate()
-        server.wait()
+    with reserved_port() as port:
+        server = subprocess.Popen([sys.executable, EXAMPLE, "--http", str(port)], stderr=subprocess.DEVNULL)
+        try:
+            until = time.monotonic() + 120
+            while True:
+                try:
+                    socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                    break
+                except OSError:
+                    assert server.poll() is None, "the server ended"
+                    assert time.monotonic() < until
+                    time.sleep(0.05)
+            yield f"http://127.0.0.1:{port}/mcp"
+        finally:
+            server.terminate()
+            server.wait()
 
 
 CALLS = (

@@ -8,7 +8,6 @@ import logging
 import subprocess
 import sys
 import threading
-import time
 from typing import Any
 
 import msgspec
@@ -17,7 +16,7 @@ import pytest
 from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
 from arttrace.records.trajectory import Trajectory
-from arttrace.rewards import judgement_key, rewards_from, ruler, ruler_score_group, score_groups
+from arttrace.rewards import judge, judgement_key, rewards_from, ruler, ruler_score_group, score_groups
 from arttrace.rewards.judge_errors import JudgeUnavailable
 from arttrace.rewards.judge_prompt import parse_prompt
 from arttrace.system.errors import JudgeError
@@ -289,19 +288,24 @@ def test_a_judge_that_is_gone_ends_the_round_and_keeps_what_was_judged(judge_ser
     assert len(judge_server.requests) == 2
 
 
-def test_an_answer_under_way_when_the_judge_is_gone_is_kept(judge_server: Any, make_run: Any) -> None:
-    refused = threading.Event()
+def test_an_answer_under_way_when_the_judge_is_gone_is_kept(
+    judge_server: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, scored = threading.Event(), judge._score_group
+
+    async def noticed(*given: Any) -> Judgement | None:
+        try:
+            return await scored(*given)
+        except JudgeUnavailable:
+            gone.set()
+            raise
 
     def late(request: dict[str, Any]) -> tuple[int, Any]:
-        refused.wait(60)
-        time.sleep(1.5)  # the client has the other's refusal by then
+        gone.wait(60)
         return judge_server.good(request)
 
-    def refuse(request: dict[str, Any]) -> tuple[int, Any]:
-        refused.set()
-        return judge_server.fails(401, "no more")(request)
-
-    judge_server.script = [late, refuse]
+    monkeypatch.setattr(judge, "_score_group", noticed)
+    judge_server.script = [late, judge_server.fails(401, "no more")]
     stored: list[Judgement] = []
     with pytest.raises(JudgeUnavailable):
         asyncio.run(

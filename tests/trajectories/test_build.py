@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_agent import T0, Run, message, research_run, result
@@ -308,6 +310,23 @@ def test_a_span_that_was_counted_but_did_not_arrive_is_missed() -> None:
     spans = research_run()
     del spans[3]
     assert built(spans).incomplete == "1 of 8 spans missing"
+
+
+@pytest.mark.parametrize("write", [float, str, lambda count: f"{count}.0"])
+def test_a_count_of_spans_in_another_type_still_counts(write: Callable[[int], object]) -> None:
+    count = research_run()[-1].attributes[semconv.TRAJECTORY_SPAN_COUNT]
+    whole, torn = research_run(), research_run()
+    del torn[3]
+    for spans, incomplete in ((whole, ""), (torn, "1 of 8 spans missing")):
+        spans[-1].attributes[semconv.TRAJECTORY_SPAN_COUNT] = write(count)
+        assert built(spans).incomplete == incomplete
+
+
+@pytest.mark.parametrize("count", ["x", -1, True, [7], 1 << 70, float("inf")])
+def test_a_count_of_spans_that_cannot_be_read_is_no_complete_run(count: object) -> None:
+    spans = research_run()
+    spans[-1].attributes[semconv.TRAJECTORY_SPAN_COUNT] = count
+    assert built(spans).incomplete == "the number of its spans is unreadable"
 
 
 def test_an_interrupted_run_is_incomplete_and_a_failed_one_is_not() -> None:

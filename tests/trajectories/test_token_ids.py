@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import random
 from array import array
+from collections.abc import Callable
 
 import msgspec
 import pytest
 from simulated_agent import Run, message
 
-from arttrace.records.values.tokens import TokenIds, begins_with, encode_token_ids, plain, token_bytes
+from arttrace.records.values.tokens import TokenIds, begins_with, encode_logprobs, encode_token_ids, plain, token_bytes
 from arttrace.trajectories import build_trajectories, sequences
 from arttrace.trajectories.decoding.shared_prefixes import SharedTokens
 
@@ -81,3 +83,76 @@ def test_a_growing_run_holds_its_longest_prompt_only() -> None:
     [trajectory] = build_trajectories(run.end())
     arrays = {id(placed.call.prompt_token_ids._ids) for placed in trajectory.calls}  # type: ignore[union-attr]
     assert len(arrays) == 1
+
+
+TRUTH = {
+    "PROMPT_TOKEN_IDS": encode_token_ids([1, 2, 3]),
+    "TOKEN_IDS": encode_token_ids([4, 5]),
+    "LOGPROBS": encode_logprobs([-0.5, -0.25]),
+}
+
+
+def _trained(**values: object) -> tuple[int, dict[str, int]]:
+    """How many calls of a run's one call are trained on, and why not."""
+    run = Run()
+    run.chat("c", [message("user", "u")], message("assistant", "x"), at=1, **{**TRUTH, **values})
+    [trajectory] = build_trajectories(run.end())
+    assert len(trajectory.calls) == 1
+    made, report = sequences(trajectory)
+    return len(made), report.reasons
+
+
+def test_tokens_that_were_cut_off_are_not_trained_on() -> None:
+    """Cut between two numbers the rest has another length; cut inside of one, or inside a letter, it is no numbers."""
+    assert _trained() == (1, {})
+    for name, whole in TRUTH.items():
+        for cut in (_cut(whole, 1), _cut(whole, 4), whole[:-3]):
+            if (name, cut) != ("PROMPT_TOKEN_IDS", _cut(whole, 4)):  # whose length only the usage tells
+                made, reasons = _trained(**{name: cut})
+                assert (made, sum(reasons.values())) == (0, 1), (name, cut)
+
+
+def _cut(whole: str, less: int) -> str:
+    """Packed numbers without their last bytes."""
+    return whole[:3] + base64.b64encode(base64.b64decode(whole[3:])[:-less]).decode()
+
+
+def test_an_attribute_of_another_type_costs_nothing_but_itself() -> None:
+    for value in ("many", [7], {"n": 7}):
+        assert _trained(USAGE_INPUT_TOKENS=value, USAGE_OUTPUT_TOKENS=value) == (1, {})
+
+
+@pytest.mark.parametrize("spelled", [int, float, str, lambda number: f"{number}.0"])
+def test_counts_of_tokens_are_compared_however_an_exporter_writes_numbers(spelled: Callable[[int], object]) -> None:
+    assert _trained(USAGE_INPUT_TOKENS=spelled(3), USAGE_OUTPUT_TOKENS=spelled(2)) == (1, {})
+    assert _trained(USAGE_INPUT_TOKENS=spelled(4))[0] == 0
+    assert _trained(USAGE_OUTPUT_TOKENS=spelled(3))[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "trained"),
+    [
+        ({"REQUEST_TEMPERATURE": "1.0"}, 1),
+        ({"REQUEST_TEMPERATURE": "0.7"}, 0),
+        ({"REQUEST_TEMPERATURE": [0.7]}, 0),
+        ({"REQUEST_TEMPERATURE": "hot"}, 0),
+        ({"REQUEST_TEMPERATURE": True}, 0),
+        ({"REQUEST_TEMPERATURE": float("nan")}, 0),
+        ({"REQUEST_TOP_P": "1.0"}, 1),
+        ({"REQUEST_TOP_P": "0.9"}, 0),
+        ({"REQUEST_TOP_P": [1]}, 0),
+        ({"REQUEST_TOP_K": "-1"}, 1),
+        ({"SAMPLING_SETTINGS": ["min_p"]}, 0),
+        ({"SAMPLING_SETTINGS": '["min_p"]'}, 0),
+        ({"SAMPLING_SETTINGS": "min_p"}, 0),
+        ({"SAMPLING_SETTINGS": [7]}, 0),
+        ({"SAMPLING_SETTINGS": {"min_p": 0.1}}, 0),
+        ({"SAMPLING_SETTINGS": "[]"}, 1),
+        ({"SAMPLING_SETTINGS": []}, 1),
+    ],
+)
+def test_how_a_call_was_sampled_is_read_in_any_type_or_the_call_is_not_trained_on(
+    values: dict[str, object], trained: int
+) -> None:
+    made, reasons = _trained(**values)
+    assert (made, sum(reasons.values())) == (trained, 1 - trained)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
 
@@ -41,7 +40,6 @@ def command(seed: int, steps: int | None, judge: str | None, base_model: Path | 
 
     if base_model is not None:
         read_model(base_model)
-    signal.signal(signal.SIGTERM, _interrupt)
     data = DataDir.resolve(directory or Path("arttrace-demo") / f"seed-{seed}")
     try:
         run_demo(DemoSettings(data, seed, steps or recipe.STEPS, judge, base_model), Screen())
@@ -50,7 +48,3 @@ def command(seed: int, steps: int | None, judge: str | None, base_model: Path | 
             f"\nStopped; everything so far is saved in {data.root}. The same command goes on from here.", err=True
         )
         sys.exit(130)
-
-
-def _interrupt(_signal: int, _frame: object) -> None:
-    raise KeyboardInterrupt

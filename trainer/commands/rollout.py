@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -22,6 +21,7 @@ from arttrace.store import AnyStore, open_store
 from arttrace.system.errors import ArttraceError, RolloutError
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.groups import REPLAY_OF
+from arttrace.views.labels import short_id
 from arttrace.views.run_filter import group_keys
 from trainer.policies.checkpoints import Checkpoints
 from trainer.rollouts.admission import Admission
@@ -229,7 +229,6 @@ def _run(
         click.echo(f"[{len(results)}/{len(jobs)}] {how} ({result.seconds:.1f} s)", err=True)
 
     began, interrupted = time.monotonic(), False
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     workers = RolloutWorkers(entry, data, env=environment, workers=concurrency, concurrency=1, timeout_s=timeout_s)
     stopped: ArttraceError | None = None
     try:
@@ -242,8 +241,6 @@ def _run(
         if not results:
             raise
         stopped = error
-    finally:
-        signal.signal(signal.SIGTERM, before)
     with open_store(data, create=True) as store:
         kept = {one.id: one for one in store.trajectories(ids=[result.trajectory_id for result in results])}
     outcomes = [Outcome.of(scenarios[one.trajectory_id], one, kept.get(one.trajectory_id)) for one in results]
@@ -274,7 +271,7 @@ def _show_plan(plan: ReplayPlan, entry: str, runs: int, as_json: bool) -> None:
         arguments = msgspec.json.encode(one.arguments).decode()
         shown = arguments if len(arguments) <= 100 else arguments[:97] + "..."
         tools = "" if one.tools is None else f", {len(one.tools.tools)} tool calls in the record"
-        click.echo(f"  {(one.replay_of or 'input')[:8]}  {shown}{tools}")
+        click.echo(f"  {short_id(one.replay_of or 'input')}  {shown}{tools}")
     if plan.same:
         click.echo(f"  left out: {plan.same} recorded runs (the same input again)")
     for reason, count in sorted(plan.refused.items()):

@@ -24,6 +24,7 @@ SERVER_KEY = "server.key"
     "base_model_given",
     required=True,
     metavar="DIR|NAME",
+    type=click.UNPROCESSED,
     help="Directory of the base model, as save_pretrained writes it, or its name on the Hugging Face hub.",
 )
 @click.option("--policy", default="policy", show_default=True, help="Name of the policy, the model that is trained.")
@@ -47,7 +48,11 @@ SERVER_KEY = "server.key"
     help="Use a vLLM that already runs (http://... or unix:PATH) instead of starting one. Repeatable.",
 )
 @click.option(
-    "--vllm-arg", "vllm_args", multiple=True, help="Passed on to vLLM, as in --vllm-arg=--seed=1. Repeatable."
+    "--vllm-arg",
+    "vllm_args",
+    multiple=True,
+    type=click.UNPROCESSED,
+    help="Passed on to vLLM, as in --vllm-arg=--seed=1. Repeatable.",
 )
 @click.option(
     "--sampling",
@@ -154,7 +159,7 @@ def command(
         )
 
     def ready(record: ServingFile, policies: Policies) -> None:
-        if as_json:
+        if as_json or log_format == "json":
             click.echo(msgspec.json.encode(record))
             return
         click.echo(

@@ -23,7 +23,7 @@ from trainer.learner.samples import PlannedStep, TokenRow, plan_step, split_mini
 from trainer.learner.state import Snapshot, Weights, load_state, save_adapter, save_rest
 from trainer.learner.versions import check_nearest, sample_of
 from trainer.output.quiet import quiet
-from trainer.policies.learned_file import columns_of, flags_of, write_learned
+from trainer.policies.learned_file import Fates, columns_of, write_learned
 
 _ONE_IN = 1000
 _MEAN_SHARE = 0.1
@@ -60,12 +60,11 @@ class StepTally:
         rows: Sequence[TokenRow],
         logps: torch.Tensor,
         ratios: torch.Tensor,
-        clipped: torch.Tensor,
-        left_out: torch.Tensor,
+        fates: Fates,
     ) -> None:
         """Keep what the loss used for the targets of the rows, all (M,), in the first pass over them."""
         if self.first_pass:
-            self._kept.append((rows, logps.detach().half(), ratios.half(), flags_of(clipped, left_out)))
+            self._kept.append((rows, logps.detach().half(), ratios.half(), fates.flags()))
 
     def kept(self) -> list[Columns]:
         """What was kept, by sequence, of all ranks."""

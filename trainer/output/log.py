@@ -3,15 +3,19 @@ error and in a file that is rotated."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import io
 import json
 import logging
+import re
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 import click
 
@@ -20,6 +24,7 @@ LogFormat = Literal["text", "json"]
 MAX_BYTES = 10 << 20
 """A log file of this size becomes NAME.log.1, that one NAME.log.2, ..."""
 _KEPT = 5
+_LINE_END = re.compile("[\\r\\n]+")
 
 
 class Problem(str):
@@ -39,9 +44,51 @@ class _Text(logging.Formatter):
 
 
 class _Json(logging.Formatter):
+    def __init__(self, encoding: str | None) -> None:
+        super().__init__()
+        # The escapes that a stream writes for letters it does not have are not JSON's.
+        self._in_ascii = (encoding or "").lower() not in ("utf-8", "utf8")
+
     def format(self, record: logging.LogRecord) -> str:
         said = {"time": _time(record), "level": record.levelname.lower(), "logger": record.name}
-        return json.dumps({**said, "message": record.getMessage()}, ensure_ascii=False)
+        return json.dumps({**said, "message": _in_letters(record.getMessage())}, ensure_ascii=self._in_ascii)
+
+
+def _in_letters(text: str) -> str:
+    """With the names of files as they are called, also where Python could not read them; no half of a pair stays."""
+    with contextlib.suppress(UnicodeEncodeError):
+        text = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+class JsonLines(io.TextIOBase):
+    """A stream for text whose every line becomes an object of the log; empty ones are left out."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self._formatter = _Json(stream.encoding)
+        self._begun = ""
+        self._writing = threading.RLock()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        """Write the lines that end in the text, also those that draw themselves anew; keep the rest for the next."""
+        with self._writing:
+            *ended, self._begun = _LINE_END.split(self._begun + text)
+            for line in filter(str.strip, ended):
+                level = logging.ERROR if line.startswith("error:") else logging.INFO
+                record = logging.LogRecord("arttrace", level, "", 0, "%s", (line.rstrip(),), None)
+                self.stream.write(self._formatter.format(record) + "\n")
+            self.stream.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+    def fileno(self) -> int:
+        return self.stream.fileno()
 
 
 def _time(record: logging.LogRecord) -> str:
@@ -54,15 +101,16 @@ def logging_to(name: str, folder: Path, log_format: LogFormat) -> Iterator[Calla
 
     A file that cannot be written is said once on standard error; the work goes on.
     """
-    formatter = _Json() if log_format == "json" else _Text()
+    screen = sys.stderr.stream if isinstance(sys.stderr, JsonLines) else sys.stderr
+    as_json = log_format == "json"
     logger = logging.Logger(f"arttrace.{name}", logging.INFO)  # its own: no handler of the process doubles its lines
-    on_screen = logging.StreamHandler(sys.stderr)
-    on_screen.setFormatter(formatter)
+    on_screen = logging.StreamHandler(screen)
+    on_screen.setFormatter(_Json(screen.encoding) if as_json else _Text())
     logger.addHandler(on_screen)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = RotatingFileHandler(folder / f"{name}.log", maxBytes=MAX_BYTES, backupCount=_KEPT, encoding="utf-8")
-        file.setFormatter(formatter)
+        file.setFormatter(_Json("utf-8") if as_json else _Text())
         file.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk: the screen has the line
         (folder / f"{name}.log").chmod(0o600)
         logger.addHandler(file)
@@ -91,10 +139,19 @@ def make_room(log: Path) -> None:
         log.replace(log.with_name(f"{log.name}.1"))
 
 
+def _say_all_as_json(_context: click.Context, _parameter: click.Parameter, log_format: LogFormat) -> LogFormat:
+    if log_format == "json" and not isinstance(sys.stderr, JsonLines):
+        sys.stderr = JsonLines(sys.stderr)  # to the end of the process: what ended it is the last line
+        atexit.register(sys.stderr.write, "\n")
+    return log_format
+
+
 log_format_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="Lines about the work, on standard error and in the data directory's logs, as text or as JSON.",
+    callback=_say_all_as_json,
+    help="Lines about the work, on standard error and in the data directory's logs, as text or as JSON; as JSON also"
+    " what goes to standard output.",
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import logging
 import os
+import shutil
 import sys
 import tempfile
 import warnings
@@ -64,12 +66,15 @@ def import_unsloth() -> ModuleType:
     """The module `unsloth`, which has to come before TRL, transformers and PEFT, since it changes them.
 
     vLLM cannot be imported in this process afterwards. What Unsloth compiles goes to a temporary directory instead of
-    the working directory. Raises TrainingError when it is not installed, does not work on this machine, or comes too
-    late.
+    the working directory, which is removed when the process ends. Raises TrainingError when it is not installed, does
+    not work on this machine, or comes too late.
     """
     for name in ("HF_HUB_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
         os.environ.setdefault(name, "1")
-    os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", tempfile.mkdtemp(prefix="arttrace-unsloth-"))
+    if "UNSLOTH_COMPILE_LOCATION" not in os.environ:
+        compiled = tempfile.mkdtemp(prefix="arttrace-unsloth-")
+        atexit.register(shutil.rmtree, compiled, ignore_errors=True)
+        os.environ["UNSLOTH_COMPILE_LOCATION"] = compiled
     # Unsloth looks for a broken vLLM by loading vllm._C, which in vLLM's CPU build holds AVX-512 instructions whatever
     # the machine has: elsewhere the process dies by SIGILL. A learner needs no engine; None means that there is none.
     sys.modules.setdefault("vllm", cast("ModuleType", None))

@@ -7,13 +7,16 @@ import logging
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from arttrace.records.values.learned_tokens import (
     CLIPPED,
+    FAR,
     LEARNED_TOKENS,
     LEFT_OUT,
+    MASKED,
     Columns,
     encode_learned,
     little_endian,
@@ -22,9 +25,20 @@ from arttrace.records.values.learned_tokens import (
 _log = logging.getLogger("trainer")
 
 
-def flags_of(clipped: torch.Tensor, left_out: torch.Tensor) -> torch.Tensor:
-    """Both masks (M,) as the file's flags, uint8."""
-    return clipped.to(torch.uint8) * CLIPPED + left_out.to(torch.uint8) * LEFT_OUT
+class Fates(NamedTuple):
+    """What became of targets, masks of shape (M,): see the file's flags."""
+
+    clipped: torch.Tensor
+    left_out: torch.Tensor
+    masked: torch.Tensor
+    far: torch.Tensor
+
+    def flags(self) -> torch.Tensor:
+        """As the file's flags, uint8."""
+        found = torch.zeros_like(self.clipped, dtype=torch.uint8)
+        for mask, flag in zip(self, (CLIPPED, LEFT_OUT, MASKED, FAR), strict=True):
+            found |= mask.to(torch.uint8) * flag
+        return found
 
 
 def columns_of(

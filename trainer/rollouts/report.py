@@ -12,6 +12,7 @@ from arttrace.records.trajectory import Trajectory
 from arttrace.store.rows.summary import summarise
 from arttrace.system.errors import ArttraceError, RolloutError
 from arttrace.system.paths import DataDir
+from arttrace.views.labels import short_id
 from trainer.rollouts.replay import RecordedInput
 
 
@@ -121,7 +122,7 @@ class Report:
             raise RolloutError(
                 "no sampled token was captured: these runs cannot be trained on by GRPO",
                 "Their model calls did not reach a policy that gives token ids: see --policy and --route, and"
-                f" `arttrace show {self.outcomes[0].trajectory_id[:8]}`. {log}",
+                f" `arttrace show {short_id(self.outcomes[0].trajectory_id)}`. {log}",
             )
 
 

@@ -71,15 +71,17 @@ def complete_step(
         method=method,
     )
     clock(Phase.PUBLISH)
-    published = _published_early(gateway, step, path)
-    clock(Phase.CHECKPOINT)
+    answered = False
     try:
+        published = _published_early(gateway, step, path)
+        answered = True
+        clock(Phase.CHECKPOINT)
         retry(lambda: checkpoints.complete(step, learner.save_rest, manifest))
     except BaseException:
         if gateway is not None and step not in checkpoints.steps():  # nothing but a version may answer for long
             with contextlib.suppress(ArttraceError):
-                # Also where publishing it was given up, too early.
-                if (status := gateway.status()) is not None and status.step == step:
+                # Also where publishing it was given up, too early; interrupted, it may go on for a while.
+                if not answered or ((status := gateway.status()) is not None and status.step == step):
                     gateway.publish(before, checkpoints.path(before))
         raise
     if gateway is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 from collections import Counter
 from types import TracebackType
 
@@ -39,10 +40,11 @@ def raising() -> bool:
 
 def failed(part: str, error: Exception, *, background: bool = False) -> None:
     """Count a failure of ours and log the first one of its part. Raises it under ARTTRACE_RAISE=1."""
-    with _lock:
+    if sys.is_finalizing():  # no other thread goes on, and one may have ended with this lock, or with a log handler's
         failures[part] += 1
-        first = failures[part] == 1
-    if first:
+        with contextlib.suppress(OSError):
+            os.write(2, f"arttrace: {part} failed while the interpreter ends ({error})\n".encode())
+    elif _count(part) == 1:
         with contextlib.suppress(Exception):  # a filter or handler of the user's may raise
             message = "arttrace: %s failed (%s); your program goes on, what it concerned is not recorded"
             # A failure of the machine is logged in a line; one of ours with its traceback.
@@ -59,6 +61,12 @@ def raise_background_failure() -> None:
         error = _background[0]
         _background.clear()
         raise error
+
+
+def _count(part: str) -> int:
+    with _lock:  # nothing in here may collect garbage: a finalizer may fail, and count itself
+        failures[part] = count = failures.get(part, 0) + 1
+    return count
 
 
 class Guard:

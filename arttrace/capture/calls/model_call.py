@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 import weakref
 from collections import Counter
@@ -70,8 +71,9 @@ UNRECORDED = UnrecordedCall()
 
 
 def is_suppressed() -> bool:
-    """Whether OpenTelemetry's instrumentation is switched off here: a judge's calls, say, are no agent's."""
-    return bool(get_value("suppress_instrumentation"))
+    """Whether OpenTelemetry's instrumentation is switched off here: a judge's calls, say, are no agent's. While the
+    interpreter ends it is off: what a span is made of cannot be imported any more."""
+    return bool(get_value("suppress_instrumentation")) or sys.is_finalizing()
 
 
 def begin_call(
@@ -303,6 +305,11 @@ class ModelCall:
         if b'"trajectory_id"' not in request:
             return False
         return named_trajectory(json_or_none(request)) not in (None, run_id)
+
+    @property
+    def run(self) -> object:
+        """The run that it is a part of."""
+        return None if self._scope is None else self._scope.run
 
     def so_far(self) -> dict[str, Any]:
         """What is known of a call that has not ended."""

@@ -5,6 +5,7 @@ Between the steps of a generator the scope is not current: what its consumer doe
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any, Protocol
 
@@ -120,6 +121,7 @@ def drive_generator(
 ) -> Generator[Any, Any, Any]:
     """The generator `inner` inside the scope that `start` opens at its first step."""
     scope, yielded = start(), _Yielded()
+    at_the_end = sys.is_finalizing  # a generator that was left is closed then, when modules have lost their names
     # What a generator yielded is not distinguished from what it returned: no record answers for it.
     step: Callable[[], Any] = (recorded_answer(scope, comparable=False) if library is None else None) or inner.__next__
     try:
@@ -135,6 +137,8 @@ def drive_generator(
             try:
                 sent = yield item
             except GeneratorExit:
+                if at_the_end():
+                    raise
                 with ScopeStep(scope):
                     inner.close()
                 raise
@@ -143,7 +147,8 @@ def drive_generator(
             else:
                 step = inner.__next__ if sent is None else _bind(inner.send, sent)
     except BaseException as error:
-        close(scope, error if library is None else library.ended_by(error))
+        if not at_the_end():
+            close(scope, error if library is None else library.ended_by(error))
         raise
     if library is None:
         finish(scope, yielded.result(returned))
@@ -159,6 +164,7 @@ async def drive_async_generator(
 ) -> AsyncGenerator[Any, Any]:
     """The async generator `inner` inside the scope that `start` opens at its first step."""
     scope, yielded = start(), _Yielded()
+    at_the_end = sys.is_finalizing  # a generator that was left is closed then, when modules have lost their names
     step: Callable[[], Any] = (recorded_answer(scope, comparable=False) if library is None else None) or inner.__anext__
     try:
         while True:
@@ -172,6 +178,8 @@ async def drive_async_generator(
             try:
                 sent = yield item
             except GeneratorExit:
+                if at_the_end():
+                    raise
                 with ScopeStep(scope):
                     await inner.aclose()
                 raise
@@ -180,7 +188,8 @@ async def drive_async_generator(
             else:
                 step = inner.__anext__ if sent is None else _bind(inner.asend, sent)
     except BaseException as error:
-        close(scope, error if library is None else library.ended_by(error))
+        if not at_the_end():
+            close(scope, error if library is None else library.ended_by(error))
         raise
     if library is None:
         finish(scope, yielded.result(None))

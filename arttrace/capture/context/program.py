@@ -25,6 +25,7 @@ from arttrace.capture.context.run import RunOverrides, RunState
 from arttrace.capture.context.scope import Scope
 from arttrace.capture.export import lifecycle
 from arttrace.system import native_threads
+from arttrace.system.processes import at_the_end_of_a_multiprocessing_child
 
 _lock = native_threads.Lock()
 ROLLOUT = "ARTTRACE_ROLLOUT"
@@ -93,10 +94,7 @@ def _end_with_the_process() -> None:
     if not _ends:
         _ends = True
         lifecycle.before_exit.append(_finish)
-    # A child of multiprocessing ends with os._exit after the finalizers of its own.
-    util, process = sys.modules.get("multiprocessing.util"), sys.modules.get("multiprocessing.process")
-    if util is not None and process is not None and process.parent_process() is not None:
-        util.Finalize(None, _finish, exitpriority=200)
+    at_the_end_of_a_multiprocessing_child(_finish, priority=200)
 
 
 def _finish() -> None:

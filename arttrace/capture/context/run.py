@@ -13,6 +13,7 @@ import msgspec
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.base.values import json_object, json_text, safe_text
 from arttrace.capture.context.recorded_tools import RecordedTools
+from arttrace.capture.export.open_span import Lasting
 from arttrace.records import semconv
 from arttrace.records.semconv import SESSION_KEYS, USER_KEYS
 from arttrace.wire.content import MAX_CONTENT_BYTES, ContentMode, ContentRules, Hidden
@@ -49,6 +50,8 @@ class RunState(msgspec.Struct, eq=False):
     """Why the last model call got no answer from its server: a run that then fails is not evidence about its agent."""
     open_library_scopes: dict[int, Closable] = {}
     """The open scopes of libraries' spans, by id(): one whose span is never ended ends with the run."""
+    open_scopes: dict[int, Lasting] = {}
+    """Those below this process's root that have not ended, by id(): what is open when the root ends is said to be."""
     is_rollout: bool = False
     """Whether somebody waits for what it records: sampling leaves none of these out."""
     interrupted: str | None = None

@@ -110,6 +110,7 @@ class Scope(Position):
                     run.id, name if entry is None else entry.name, sample, tags=run.tags, metadata=run.metadata
                 )
             self.recorder.started(self)
+        run.open_scopes[id(self)] = self
 
     def _place(self) -> str:
         """The trace, with this span where it is a run's root and not the trace's; see records/reward.py."""
@@ -235,6 +236,8 @@ class Scope(Position):
             for unended in list(self.run.open_library_scopes.values()):
                 unended.close(GeneratorExit())
         self._ended = True
+        self.run.open_scopes.pop(id(self), None)
+        left_open = [*self.run.open_scopes.values()] if self._is_local_root else None
         end_ns = time.time_ns()
         attributes = self._attributes
         attributes.update(self.run.attributes)
@@ -254,13 +257,13 @@ class Scope(Position):
         if self.is_root and self.run.interrupted is not None:
             attributes[semconv.INTERRUPTED] = self.run.interrupted
         self.run.ended_spans += 1
-        self.recorder.submit(lambda: self.recorder.ended(self, self._writable(attributes), end_ns, failure))
+        self.recorder.submit(lambda: self.recorder.ended(self, self._writable(attributes), end_ns, failure, left_open))
 
     def so_far(self) -> dict[str, Any]:
         """What is known of a run that has not ended; how many spans it makes is not."""
-        attributes = {**self._attributes, **self.run.attributes, **self._root_attributes()}
-        del attributes[semconv.TRAJECTORY_SPAN_COUNT]
-        return self._writable(attributes)
+        of_root = self._root_attributes() if self._is_local_root else {}
+        of_root.pop(semconv.TRAJECTORY_SPAN_COUNT, None)
+        return self._writable({**self._attributes, **self.run.attributes, **of_root})
 
     def _writable(self, attributes: dict[str, Any]) -> dict[str, Any]:
         return self.run.with_writable_group(attributes, self.recorder.rules, self.capture_content)

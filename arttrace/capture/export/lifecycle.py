@@ -16,7 +16,8 @@ from arttrace.system import native_threads
 from arttrace.system.paths import beside_another
 
 if TYPE_CHECKING:
-    from arttrace.capture.export.recorder import Counts, Recorder
+    from arttrace.capture.export.recorder import Recorder
+    from arttrace.capture.export.spool import Counts
 
 _lock = native_threads.Lock()
 _recorder: Recorder | None = None
@@ -88,7 +89,7 @@ def hand_over(timeout_s: float) -> None:
 def counts() -> Counts:
     """What became of this process's records so far: spooled, refused for want of disk or memory, delivered; and its
     runs that sampling left out."""
-    from arttrace.capture.export.recorder import Counts
+    from arttrace.capture.export.spool import Counts
 
     of_each = [each.counts() for each in _all()]
     return Counts(
@@ -111,7 +112,7 @@ def _at_exit() -> None:
             finish()
     for each in _all():
         with _exiting:
-            each.close(timeout_s=10.0)
+            each.exit()
     if _recorder is not None:
         with _exiting:
             _recorder.deliver(_DELIVER_AT_EXIT_S, patient=False)

@@ -75,3 +75,11 @@ class Opened(Protocol):
     def hidden(self) -> Hidden | None: ...
 
     def so_far(self) -> Mapping[str, Any]: ...
+
+
+class Lasting(Opened, Protocol):
+    """A call or scope that is shown before its end where it lasts."""
+
+    @property
+    def run(self) -> object:
+        """What it shares with all that this process does in its run; None outside of one."""

@@ -7,10 +7,11 @@ with the operating system as soon as its job has run, and on the disk a second l
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,37 +22,27 @@ from arttrace.capture.base.receiver import resource_attributes
 from arttrace.capture.base.settings import MAX_SPOOL_BYTES, MAX_WAITING_BYTES, Settings
 from arttrace.capture.export import summary
 from arttrace.capture.export.destinations import Destinations
-from arttrace.capture.export.open_span import Opened
+from arttrace.capture.export.open_span import Lasting, Opened
 from arttrace.capture.export.sampling import RunBuffer
 from arttrace.capture.export.span_rows import span_row
-from arttrace.capture.export.spool import SpoolWriter
+from arttrace.capture.export.spool import Counts, SpoolWriter
 from arttrace.capture.export.turns import GATHER_S, PAUSE_S, Turns
 from arttrace.records import semconv
 from arttrace.records.record import Record, encode_record
 from arttrace.system import native_threads
+from arttrace.system.processes import at_the_end_of_a_multiprocessing_child
 from arttrace.wire.content import ContentRules
 
-Job = Callable[[], None]
+Job = Callable[[], object]
 
 _SYNC_INTERVAL_S = 0.5  # half of what is promised: power may fail a second after a call ended
 _SHOWN_AFTER_S = 1.0
+_EXIT_S = 10.0
 _LOOK_AFTER_S = 0.5  # whether the worker is still there, while a flush waits for it
 _GATHER_BYTES = 8 << 20
 _SPOOL_SEGMENT_BYTES = 64 << 20
 _OUTBOX_SEGMENT_BYTES = 8 << 20
 _background = Guard("recording in the background", background=True)
-
-
-class Counts(msgspec.Struct, frozen=True):
-    """Records that were spooled; that were not, for want of disk or memory; and, with an endpoint, those that this
-    process delivered to it, and those that it refused for good. `left_out` are runs, not records: those that were not
-    sampled."""
-
-    recorded: int = 0
-    refused: int = 0
-    delivered: int = 0
-    rejected: int = 0
-    left_out: int = 0
 
 
 class Recorder:
@@ -62,6 +53,7 @@ class Recorder:
         self.names_runs = settings.names_runs
         self.rules = ContentRules(settings.capture_content, settings.mask, partial(failed, "the mask", background=True))
         self._not_queued = 0
+        self._patience_s = 0.0  # for which calls may still wait, all together, once the program exits
         # What is shipped is nobody else's to take away, and each of its segments is read as a whole.
         ships = settings.endpoint is not None
         self._spool = SpoolWriter(
@@ -84,11 +76,20 @@ class Recorder:
         """Records that were not, for want of disk or memory."""
         return self._spool.refused + self._not_queued
 
-    def ended(self, what: Opened, attributes: dict[str, Any], end_ns: int, failure: tuple[str, str] | None) -> None:
+    def ended(
+        self,
+        what: Opened,
+        attributes: dict[str, Any],
+        end_ns: int,
+        failure: tuple[str, str] | None,
+        left_open: Sequence[Lasting] | None = None,
+    ) -> None:
         """End the span of a call or scope and append to the spool what of it may be written; a job's to do. `failure`
-        is (error type, message)."""
+        is (error type, message). With the root of what this process did in a run come the scopes that it left open."""
         span, mode, is_whole = what.span, what.capture_content, False
         try:
+            if left_open is not None:
+                self._show_left_open(what, left_open)
             said = "" if failure is None else failure[1]
             span.attributes, said = self.rules.span(attributes, said, mode, what.hidden)
             span.end_ns, span.failure = end_ns, None if failure is None else (failure[0], said)
@@ -101,11 +102,12 @@ class Recorder:
                 run_id = attributes.get(semconv.TRAJECTORY_ID, "")
                 self._buffer.root_ended(run_id, failed=failure is not None or not is_whole)
 
-    def submit(self, job: Job, weight: int = 0) -> None:
+    def submit(self, job: Job, weight: int = 0, *, waits: bool = True) -> None:
         """Run a job in the background, after those submitted before.
 
         `weight` is how many bytes it holds. When too many wait (a disk that hangs), the job is refused and counted:
-        the user's program is not to run out of memory.
+        the user's program is not to run out of memory. While the program exits, who `waits` returns when it is written,
+        and no call any more when a disk has kept them for `_EXIT_S` together.
         """
         if weight:
             with self._weighing:
@@ -123,8 +125,12 @@ class Recorder:
             self._drain()
         elif self._worker is None:
             self._start_worker()
+        if self._patience_s > 0 and waits and not native_threads.is_ours():
+            began = time.monotonic()
+            self.hand_over(self._patience_s)
+            self._patience_s -= time.monotonic() - began
 
-    def started(self, what: Opened) -> None:
+    def started(self, what: Lasting) -> None:
         """Say that a call or a root has begun. One that lasts over a second is spooled once as it is, without an end.
 
         It is asked in the background for its span and the attributes known by then.
@@ -171,8 +177,8 @@ class Recorder:
         """Return when everything submitted before is with the operating system, which outlives this process; False
         when that took longer than `timeout_s`."""
         done = native_threads.Event()
-        self.submit(self._end_turn)
-        self.submit(done.set)
+        self.submit(self._end_turn, waits=False)
+        self.submit(done.set, waits=False)
         self._hurry.set()
         return self._wait(done, timeout_s)
 
@@ -226,6 +232,12 @@ class Recorder:
         self._spool.close()
         return in_time
 
+    def exit(self) -> None:
+        """Show what is open, and close; any moment now the process ends, and the worker with it."""
+        self.submit(self._show_open)
+        self.close(_EXIT_S)
+        self._patience_s = _EXIT_S
+
     def deliver(self, timeout_s: float | None, *, patient: bool = True) -> bool:
         """Return True when what was closed is with the collector and with every receiver; see `Destinations`."""
         return self.destinations.deliver(timeout_s, patient=patient)
@@ -252,13 +264,11 @@ class Recorder:
         self._waiting_bytes = 0
         self._worker: native_threads.Thread | None = None
         self._starting = native_threads.allocate_lock()
-        # By id(), in order of beginning; those that lasted, and so are in the spool, are not here any more.
-        self._open: dict[int, tuple[float, Opened]] = {}
+        self._open: dict[int, tuple[float, Lasting]] = {}  # by id(), in order; not what was spooled
         self._idle = True
 
     def _start_worker(self) -> None:
-        # Not waited for: a dropped stream may be collected, and its call end, on the very thread that starts it.
-        if not self._starting.acquire(blocking=False):
+        if not self._starting.acquire(blocking=False):  # maybe by this very thread, which collects a dropped stream
             return
         try:
             if self._worker is not None:
@@ -273,7 +283,8 @@ class Recorder:
                 return
         finally:
             self._starting.release()
-        _flush_when_a_multiprocessing_child_ends(self)
+        at_the_end_of_a_multiprocessing_child(partial(self.close, 5.0), priority=100)
+        at_the_end_of_a_multiprocessing_child(summary.write, priority=90)
 
     def _work(self) -> None:
         try:
@@ -296,11 +307,12 @@ class Recorder:
                 if self._turns.is_over(now := time.monotonic()):
                     self._end_turn()
                     if not self._hurry.is_set() and self._turns.gives_way(now):
-                        self._give_way()
+                        native_threads.sleep(PAUSE_S)
+                        self._turns.woke(now + PAUSE_S, time.monotonic())
                     self._turns.begin(time.monotonic())
                 sync_at = time.monotonic() + _SYNC_INTERVAL_S if sync_at is None else sync_at
             del job  # holds the bytes of a call
-            if self._show_open():
+            if self._show_open(time.monotonic()):
                 sync_at = time.monotonic() + _SYNC_INTERVAL_S if sync_at is None else sync_at
             if sync_at is not None and time.monotonic() >= sync_at:
                 sync_at = None if self._sync_beside() else time.monotonic() + _SYNC_INTERVAL_S
@@ -332,32 +344,36 @@ class Recorder:
             self._turns.woke(now if hurried else asked, now)
         self._turns.begin(now)
 
-    def _give_way(self) -> None:
-        asked = time.monotonic() + PAUSE_S
-        native_threads.sleep(PAUSE_S)
-        self._turns.woke(asked, time.monotonic())
-
-    def _show_open(self) -> bool:
-        """Spool the calls and roots that have lasted; whether there were any."""
-        shown, now = False, time.monotonic()
+    def _show_open(self, by: float = math.inf) -> bool:
+        """Spool the calls and roots that are to be shown by then; whether there were any."""
+        shown = False
         for key, (due, what) in list(self._open.items()):
-            if due > now:
+            if due > by:
                 break
-            if self._open.pop(key, None) is not None:
-                with _background:
-                    shown = True
-                    row = span_row(what.span, self._resource)
-                    row = msgspec.structs.replace(row, attributes={**row.attributes, **what.so_far()})
-                    self.append(self.rules.row(row, what.capture_content))
+            if key in self._open:
+                shown = True
+                self._show(what)
         return shown
 
+    def _show_left_open(self, root: Opened, scopes: Sequence[Lasting]) -> None:
+        """Spool as they are these scopes and the run's calls, before its root: it is complete when they have ended."""
+        run = getattr(root, "run", None)
+        for one in (*(one for _, one in list(self._open.values()) if one.run is run and one is not root), *scopes):
+            self._show(one)
+
+    def _show(self, what: Lasting) -> None:
+        self._open.pop(id(what), None)
+        if not what.span.end_ns:
+            with _background:
+                row = span_row(what.span, self._resource)
+                row = msgspec.structs.replace(row, attributes={**row.attributes, **what.so_far()})
+                self.append(self.rules.row(row, what.capture_content))
+
     def _drain(self) -> None:
-        while True:
-            try:
+        with contextlib.suppress(native_threads.Empty):
+            while True:
                 job, weight, _ = self._jobs.get_nowait()
-            except native_threads.Empty:
-                break
-            self._run(job, weight)
+                self._run(job, weight)
         self._end_turn()
 
     def _run(self, job: Job, weight: int) -> None:
@@ -382,12 +398,3 @@ def _end_of_work() -> None:
 
 def _nothing() -> None:
     """A job that only wakes the worker."""
-
-
-def _flush_when_a_multiprocessing_child_ends(recorder: Recorder) -> None:
-    # Such a child ends with os._exit and runs no atexit functions, only multiprocessing's own finalizers.
-    util = sys.modules.get("multiprocessing.util")
-    process = sys.modules.get("multiprocessing.process")
-    if util is not None and process is not None and process.parent_process() is not None:
-        util.Finalize(None, partial(recorder.close, 5.0), exitpriority=100)
-        util.Finalize(None, summary.write, exitpriority=90)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import msgspec
+
 from arttrace.capture.base.guard import Guard, failed, failures, logger
 from arttrace.system.journal import JournalWriter
 
@@ -17,6 +19,18 @@ _MAX_WARNINGS = 6
 _WARN_EVERY_S = 60.0
 _SPOOLING = "writing to the spool"
 _spooling = Guard(_SPOOLING, background=True)
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """Records that were spooled; that were not, for want of disk or memory; and, with an endpoint, those that this
+    process delivered to it, and those that it refused for good. `left_out` are runs, not records: those that were not
+    sampled."""
+
+    recorded: int = 0
+    refused: int = 0
+    delivered: int = 0
+    rejected: int = 0
+    left_out: int = 0
 
 
 class SpoolWriter:

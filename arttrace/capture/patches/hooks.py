@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -119,6 +120,15 @@ def _guarded(hook: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]
                 hook(module)
 
     return run
+
+
+def _after_fork_in_child() -> None:
+    global _lock
+    _lock = native_threads.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def hooked_modules() -> set[str]:

@@ -28,9 +28,20 @@ _Count = click.IntRange(min=1)
 
 @click.command("autorl")
 @click.argument("task")
-@click.option("--base-model", required=True, metavar="MODEL", help="A model's directory, or its name on the hub.")
+@click.option(
+    "--base-model",
+    required=True,
+    metavar="MODEL",
+    type=click.UNPROCESSED,
+    help="A model's directory, or its name on the hub.",
+)
 @click.option("--policy", help="The name of what is trained.  [default: made of the task's first words]")
-@click.option("--mcp", metavar="SERVER", help="URL or command line of an MCP server whose tools the agent has.")
+@click.option(
+    "--mcp",
+    metavar="SERVER",
+    type=click.UNPROCESSED,
+    help="URL or command line of an MCP server whose tools the agent has.",
+)
 @click.option("--judge", default="openai/o3", show_default=True, metavar="MODEL", help="Judge, by its litellm name.")
 @click.option("--writer", metavar="MODEL", help="Writes the scenarios, by its litellm name.  [default: the judge]")
 @click.option(

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from arttrace.commands.shared.options import json_option, store_option
-from arttrace.commands.shared.progress import Progress
+from arttrace.commands.shared.progress import Progress, reading_told
 from arttrace.commands.shared.run_filters import run_filters
 from arttrace.formats.datasets.forms import Form, Unsuitable
 from arttrace.store import open_store
@@ -90,7 +90,11 @@ def command(
             bar = Progress(total, "runs", lambda line: click.echo(line, err=True), tells_short=False)
         bar(done)
 
-    with open_store(data) as store, DatasetFiles(output, selection.form, held_out=bool(held_out)) as files:
+    with (
+        open_store(data) as store,
+        reading_told(),
+        DatasetFiles(output, selection.form, held_out=bool(held_out)) as files,
+    ):
         for row, is_held_out in selected_rows(store, selection, written, progress):
             try:
                 files.write(row, held_out=is_held_out)

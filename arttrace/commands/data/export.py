@@ -10,7 +10,7 @@ from typing import BinaryIO
 import click
 
 from arttrace.commands.shared.options import store_option
-from arttrace.commands.shared.progress import Progress
+from arttrace.commands.shared.progress import Progress, reading_told
 from arttrace.formats.otlp.encode_json import encode_json
 from arttrace.formats.otlp.encode_protobuf import encode_protobuf
 from arttrace.records.span import SpanRow
@@ -41,7 +41,7 @@ def command(ids: tuple[str, ...], form: str, output: Path | None, data: DataDir)
     """
     if form == _PARQUET and (ids or output is None):
         raise click.UsageError("parquet is all of every view, in a folder: give --output, and no ID")
-    with open_store(data) as store:
+    with open_store(data) as store, reading_told():
         if form == _PARQUET and output is not None:
             _write_views(store, output)
             return

@@ -8,8 +8,9 @@ import msgspec
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.store import open_store
 from arttrace.system.paths import DataDir
-from arttrace.views import labels, terminal
+from arttrace.views import terminal
 from arttrace.views.console import comparison
+from arttrace.views.console.shown_ids import shown_ids
 
 
 @click.command("diff")
@@ -28,10 +29,10 @@ def command(first: str, second: str, limit: int, as_json: bool, data: DataDir) -
     """
     with open_store(data) as store:
         found = comparison.compare(store.trajectory(first), store.trajectory(second), limit)
+        ids = [side.id for side in found.sides]
+        shown = shown_ids(store, ids)
     if as_json:
         click.echo(msgspec.json.encode(comparison.document(found)))
         return
     page = terminal.console()
-    ids = [side.id for side in found.sides]
-    prefixes = labels.short_ids(ids)
-    page.print(comparison.side_by_side(found, page, [prefixes[id] for id in ids]))
+    page.print(comparison.side_by_side(found, page, [shown[id] for id in ids]))

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from arttrace.commands.shared.options import json_option, store_option
-from arttrace.commands.shared.progress import Progress
+from arttrace.commands.shared.progress import Progress, reading_told
 from arttrace.records.group import Grouping
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import AnyStore, open_store
@@ -48,7 +48,7 @@ def command(by: str | None, undo: bool, entry: str | None, dry_run: bool, as_jso
     """
     if (by is None) == (not undo):
         raise click.UsageError(f"say what to group by: --by {' | '.join(BY)}; or --undo")
-    with open_store(data) as store:
+    with open_store(data) as store, reading_told():
         runs = _runs(store, entry)
         before, own = {run.id: group_key(run) for run in runs}, {run.id: own_key(run) for run in runs}
         try:

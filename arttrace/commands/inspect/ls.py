@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -14,6 +14,7 @@ from rich.table import Table
 
 from arttrace.commands.shared.following import EVERY_S, watched_store
 from arttrace.commands.shared.options import json_option, store_option
+from arttrace.commands.shared.progress import reading_told
 from arttrace.commands.shared.run_filters import run_filters
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import TrajectorySummary, open_store
@@ -22,6 +23,7 @@ from arttrace.store.rows.left_out import IS_MARK
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.identity.membership import ADVICE_ON_COLLISIONS, has_collisions
 from arttrace.views import labels, run_filter, terminal
+from arttrace.views.console.shown_ids import shown_ids
 from arttrace.views.run_filter import RunFilter, chosen, runs_with
 from arttrace.views.web.store_reader import StoreReader
 
@@ -54,7 +56,7 @@ def command(
     if follow:
         _follow(data, wanted, search, limit, wide, as_json)
         return
-    with open_store(data) as store:
+    with open_store(data) as store, reading_told():
         if wanted or search:
             ids = runs_with(store, search) if search else None
             summaries = chosen(store.summaries(since_ns=wanted.since_ns), wanted, ids, limit)
@@ -62,6 +64,7 @@ def command(
             summaries = store.summaries(limit=limit)
         waiting = [] if as_json else [id for (id,) in store.sql(_REWARDED_AND_NOT_HERE)[1]]
         late_in = late(store, summaries)
+        ids_shown = {} if as_json else shown_ids(store, [one.id for one in summaries])
     if as_json:
         click.echo(msgspec.json.encode([_document(one, late_in.get(one.id, ())) for one in summaries]))
         return
@@ -78,15 +81,15 @@ def command(
             else "no trajectories yet"
         )  # fmt: skip
         return
-    prefixes = labels.short_ids([summary.id for summary in summaries])
     console = terminal.console()
+    terminal.make_room(console, ids_shown.values())
     if wide:
         console.width = max(console.width, 10_000)
-    console.print(_table(summaries, wide))
+    console.print(_table(summaries, ids_shown, wide))
     if any(has_collisions(summary.incomplete) for summary in summaries):
         console.print(ADVICE_ON_COLLISIONS, style="yellow")
     for id, versions in late_in.items():
-        console.print(f"{prefixes[id]}: {terminal.came_late(versions)}", style="yellow", markup=False)
+        console.print(f"{ids_shown[id]}: {terminal.came_late(versions)}", style="yellow", markup=False)
     unread = Counter[str]()
     for summary in summaries:
         unread.update(summary.unread)
@@ -107,25 +110,32 @@ def _follow(data: DataDir, wanted: RunFilter, search: str | None, limit: int, wi
             ids = reader.with_text(search) if search else None
             return chosen(found, wanted, ids, limit)
 
+        def table() -> Table:
+            found = runs()
+            return _table(found, shown_ids(store, [one.id for one in found]), wide)
+
         if page.is_terminal and not as_json:
-            with Live(_table(runs(), wide), console=page, auto_refresh=False, screen=True) as live:
+            with Live(table(), console=page, auto_refresh=False, screen=True) as live:
                 while True:
                     time.sleep(EVERY_S)
-                    live.update(_table(runs(), wide), refresh=True)
+                    live.update(table(), refresh=True)
         known: dict[str, TrajectorySummary] = {}
         while True:
             now = runs()
-            for one in reversed(now):
-                if known.get(one.id) != one:
-                    line = "  ".join(map(labels.one_line, _row(one, one.id[:8], wide)))
-                    click.echo(msgspec.json.encode(_document(one, ())) if as_json else line)
+            new = [one for one in reversed(now) if known.get(one.id) != one]
+            ids_shown = {} if as_json else shown_ids(store, [one.id for one in new])
+            for one in new:
+                if as_json:
+                    click.echo(msgspec.json.encode(_document(one, ())))
+                else:
+                    id, *cells = _row(one, ids_shown[one.id], wide)
+                    click.echo("  ".join([id, *map(labels.one_line, cells)]))
             known = {one.id: one for one in now}
             time.sleep(EVERY_S)
 
 
-def _table(summaries: Sequence[TrajectorySummary], wide: bool) -> Table:
-    prefixes = labels.short_ids([summary.id for summary in summaries])
-    return terminal.trajectory_table((_row(one, prefixes[one.id], wide) for one in summaries), wide=wide)
+def _table(summaries: Sequence[TrajectorySummary], ids_shown: Mapping[str, str], wide: bool) -> Table:
+    return terminal.trajectory_table((_row(one, ids_shown[one.id], wide) for one in summaries), wide=wide)
 
 
 def _document(summary: TrajectorySummary, late_in: Sequence[str]) -> dict[str, Any]:
@@ -142,12 +152,12 @@ _REWARDED_AND_NOT_HERE = f"""SELECT DISTINCT trajectory_id FROM reward_records
 _HUGE = 1e6  # a reward that would take the other columns' room
 
 
-def _row(summary: TrajectorySummary, prefix: str, wide: bool) -> tuple[str, ...]:
+def _row(summary: TrajectorySummary, id_shown: str, wide: bool) -> tuple[str, ...]:
     reward = trajectory_reward(summary)
     group = "" if summary.group == summary.id else labels.group_name(summary.group, summary.entry)
     metadata = msgspec.json.encode(summary.metadata).decode() if summary.metadata else ""
     return (
-        prefix,
+        id_shown,
         labels.entry_name(summary.entry),
         group,
         labels.age(summary.start_ns),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -29,6 +30,7 @@ _MAX_ROWS = 1000
 _MAX_CHARACTERS = 100_000
 _MAX_NAMES = 50
 _WIDTH = 200
+_INTERRUPTED = 130
 
 
 @click.command("mcp")
@@ -39,7 +41,10 @@ def command(data: DataDir) -> None:
     The client starts it; what runs read and wrote may be sent to its model. Tools: list_runs, show_run, search_runs,
     diff, stats, sql. None of them changes anything.
     """
-    server(data).run("stdio")
+    try:
+        server(data).run("stdio")
+    except KeyboardInterrupt:
+        os._exit(_INTERRUPTED)  # a thread waits for the client's next line, and the interpreter's end for that thread
 
 
 def server(data: DataDir) -> MCPServer[Any]:
@@ -73,7 +78,7 @@ def server(data: DataDir) -> MCPServer[Any]:
         limit: int = 20,
     ) -> str:
         """Runs as JSON, the newest first. `status` is complete, unread, incomplete or failed; `reward` a comparison
-        such as "<0.5"; `since` an age such as "2h" or a date; the others as list_runs shows them."""
+        such as "<0.5", or "none"; `since` an age such as "2h" or a date; the others as list_runs shows them."""
         return reading(
             lambda store: listed(
                 store,

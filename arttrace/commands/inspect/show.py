@@ -60,7 +60,7 @@ def command(
     with watched_store(data) as store:
         events = Events(store, None, run=store.trajectory(id).id)  # before it is shown: later events count
         if has_not_ended(_show(store, id, agent, False, False, False, False)):
-            print_events(events, False, names=lambda run: run[:8], ends=lambda one: one.kind == "run" and one.ended)
+            print_events(events, False, ends=lambda one: one.kind == "run" and one.ended)
 
 
 def _show(

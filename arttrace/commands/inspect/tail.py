@@ -28,4 +28,4 @@ def command(entry: str | None, group: str | None, since: str | None, as_json: bo
     since_ns = None if since is None else moment(since)
     with watched_store(data) as store:
         events = Events(store, since_ns, wanted=RunFilter(entry=entry, group=group))
-        print_events(events, as_json, names=lambda run: run[:8])
+        print_events(events, as_json)

@@ -16,6 +16,7 @@ from arttrace.store import open_store
 from arttrace.system.paths import DataDir
 from arttrace.views import terminal
 from arttrace.views.console.running import Running, running, running_table
+from arttrace.views.console.shown_ids import shown_ids
 from arttrace.views.web.store_reader import StoreReader
 
 
@@ -46,11 +47,13 @@ def command(idle: tuple[str, int], once: bool, as_json: bool, data: DataDir) -> 
     if as_json or once or not page.is_terminal:
         with open_store(data) as store:
             found = running(store, store.summaries())
-        shown = _active(found, idle[1])
+            shown = _active(found, idle[1])
+            ids_shown = {} if as_json else shown_ids(store, [one.id for one in shown])
         if as_json:
             click.echo(msgspec.json.encode(shown))
         else:
-            page.print(running_table(shown, len(found) - len(shown), idle[0]))
+            terminal.make_room(page, ids_shown.values())
+            page.print(running_table(shown, ids_shown, len(found) - len(shown), idle[0]))
         return
     with watched_store(data) as store:
         reader = StoreReader(store)
@@ -59,7 +62,8 @@ def command(idle: tuple[str, int], once: bool, as_json: bool, data: DataDir) -> 
             store.ingest_spool()
             found = running(store, reader.runs())
             shown = _active(found, idle[1])
-            return running_table(shown, len(found) - len(shown), idle[0])
+            ids_shown = shown_ids(store, [one.id for one in shown])
+            return running_table(shown, ids_shown, len(found) - len(shown), idle[0])
 
         with Live(view(), console=page, auto_refresh=False, screen=True) as live:
             while True:

@@ -8,7 +8,7 @@ import webbrowser
 import click
 
 from arttrace.commands.shared.options import api_key_file_option, store_option
-from arttrace.store.server.owner import hold_store, http_server, listen, url_of
+from arttrace.store.server.owner import Ending, hold_store, http_server, listen, url_of
 from arttrace.system.errors import ArttraceError
 from arttrace.system.loopback import is_loopback
 from arttrace.system.paths import DataDir
@@ -37,11 +37,11 @@ def command(port: int, host: str, opens: bool, api_key: str | None, data: DataDi
             "Give --api-key-file FILE with a long random key in it, and put TLS before it.",
         )
     listener = listen(host, port)
-    with contextlib.closing(listener), hold_store(data) as store:
+    with contextlib.closing(listener), hold_store(data) as store, Ending.on_sigterm() as ending:
         key = api_key or kept_key(data.root / VIEWER_KEY)
         link = login_link(url_of(listener), key)
-        click.echo(f"viewer: {link if api_key is None else url_of(listener)}")
-        if opens:
-            webbrowser.open(link)
         with contextlib.suppress(KeyboardInterrupt):
-            http_server(create_app(store, key, anywhere=api_key is not None)).run(sockets=[listener])
+            click.echo(f"viewer: {link if api_key is None else url_of(listener)}")
+            if opens:
+                webbrowser.open(link)
+            ending.run(http_server(create_app(store, key, anywhere=api_key is not None)), listener)

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from arttrace.commands.shared.typed_text import as_typed
 from arttrace.rewards.judge_prompt import DEFAULT_RUBRIC
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -22,8 +23,8 @@ def read_rubric(given: str | None) -> str:
         words = Path(given).read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise click.BadParameter(f"{given} is no text file", param_hint="--rubric") from None
-    except OSError:  # no such file, or longer than a file's name may be: it is the text itself
-        words = given
+    except (OSError, UnicodeEncodeError):  # no such file, or no name that a file may have: it is the text itself
+        words = as_typed(given)
     if not words.strip():
         raise click.BadParameter("the rubric is empty", param_hint="--rubric")
     return words
@@ -53,6 +54,7 @@ judge_base_url_option: _Decorator = click.option(
 rubric_option: _Decorator = click.option(
     "--rubric",
     metavar="FILE|TEXT",
+    type=click.UNPROCESSED,
     callback=_read,
     help="What a good run is, in words.  [default: success, then economy]",
 )

@@ -16,6 +16,7 @@ from rich.table import Table
 from arttrace.commands.scoring.judge_options import judge_base_url_option, judge_params, rubric_option
 from arttrace.commands.scoring.score_by_function import load_rewarder, score_by_function
 from arttrace.commands.shared.options import json_option, store_option
+from arttrace.commands.shared.progress import reading_told
 from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
 from arttrace.rewards import judgement_key, score_groups, to_store
@@ -86,12 +87,12 @@ def command(
         raise click.UsageError("give either --judge MODEL or --reward MODULE:FUNCTION")
     if reward is not None:
         rewarder = load_rewarder(reward, reward_version)
-        with hold_store(data) as store, LangfuseScores(data) as scores:
+        with hold_store(data) as store, LangfuseScores(data) as scores, reading_told():
             score_by_function(store, rewarder, group, scores, dry_run=dry_run, as_json=as_json)
         return
     assert judge is not None
     params = judge_params(judge, judge_base_url)
-    with hold_store(data) as store, LangfuseScores(data) as scores:
+    with hold_store(data) as store, LangfuseScores(data) as scores, reading_told():
         plan = _plan(store, judge, rubric, group, votes)
         if dry_run:
             _show_due(plan, votes, as_json)

@@ -23,7 +23,7 @@ from arttrace.records.trajectory import Trajectory
 from arttrace.rewards.langfuse_scores import LangfuseScores
 from arttrace.store import AnyStore, TrajectorySummary
 from arttrace.system.errors import ArttraceError, StoreError
-from arttrace.views.labels import printable
+from arttrace.views.labels import short_id
 from arttrace.views.run_filter import group_keys
 
 _AT_ONCE = 100
@@ -141,7 +141,7 @@ def _rewards(runs: Sequence[Trajectory], rewarder: Rewarder, outcome: _Outcome) 
         except Exception as error:  # noqa: BLE001 - whatever the user's function raises
             outcome.failed.append((run.id, f"{type(error).__name__}: {error}"))
             if len(outcome.failed) <= _SHOWN_ERRORS:
-                click.echo(f"not rewarded: {printable(run.id[:8])}: {outcome.failed[-1][1]}", err=True)
+                click.echo(f"not rewarded: {short_id(run.id)}: {outcome.failed[-1][1]}", err=True)
             yield None
             continue
         if number is None:

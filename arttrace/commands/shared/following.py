@@ -16,6 +16,7 @@ from arttrace.system.journal import list_segments
 from arttrace.system.paths import DataDir, endpoints
 from arttrace.views import terminal
 from arttrace.views.console.events import Events, RunEvent, line
+from arttrace.views.labels import short_id
 
 EVERY_S = 0.5
 
@@ -37,10 +38,8 @@ def _anything(data: DataDir) -> bool:
     return data.store.exists() or any(map(list_segments, (data.spool, data.journal)))
 
 
-def print_events(
-    events: Events, as_json: bool, *, names: Callable[[str], str], ends: Callable[[RunEvent], bool] = lambda _: False
-) -> None:
-    """Prints what happens, a line each, until an event `ends` it. `names` says what a run is called."""
+def print_events(events: Events, as_json: bool, *, ends: Callable[[RunEvent], bool] = lambda _: False) -> None:
+    """Prints what happens, a line each, until an event `ends` it."""
     page = terminal.console()
     while True:
         for event in events.new():
@@ -48,7 +47,7 @@ def print_events(
                 click.echo(msgspec.json.encode(event))
             else:
                 clock = datetime.fromtimestamp(event.time_ns / 1e9).strftime("%H:%M:%S")
-                page.print(line(event, names(event.run), clock), soft_wrap=not page.is_terminal, overflow="ellipsis")
+                page.print(line(event, short_id(event.run), clock), soft_wrap=not page.is_terminal, overflow="ellipsis")
             if ends(event):
                 return
         page.file.flush()

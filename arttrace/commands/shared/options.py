@@ -91,6 +91,46 @@ def options_from_the_front(args: list[str]) -> list[str]:
     return [*args[length : length + 1], *args[:length], *args[length + 1 :]] if length < len(args) else args
 
 
+def options_of_a_command_from_the_front(
+    args: list[str], find: Callable[[str], click.Command | None], names: Collection[str], around: click.Command
+) -> list[str]:
+    """Options before the name of the command that has them stand behind it: `--limit 2 ls` is `ls --limit 2`; so do
+    those of `around`, the command that it is a command of. All else stays, for click to refuse."""
+    for place, name in enumerate(args):
+        if place and name in names and (command := find(name)) is not None:
+            known = _lengths(around) | _lengths(command)
+            if isinstance(command, click.Group):
+                inner = next((found for arg in args[place:] if (found := command.commands.get(arg)) is not None), None)
+                known |= _lengths(inner) if inner is not None else {}
+            at = 0
+            while at < place and (length := _length(args[at], known)):
+                at += length
+            if at == place:
+                return [name, *args[:place], *args[place + 1 :]]
+    return args
+
+
+def _lengths(command: click.Command) -> dict[str, int]:
+    """The options of a command, each with the number of its values."""
+    options = [
+        param for param in command.params if isinstance(param, click.Option) and not (param.is_flag and param.is_eager)
+    ]
+    return {
+        name: 0 if one.is_flag or one.count else one.nargs
+        for one in options
+        for name in (*one.opts, *one.secondary_opts)
+    }
+
+
+def _length(arg: str, known: dict[str, int]) -> int:
+    """How many arguments an option takes with its values; 0 for what is none of these options."""
+    if arg[:2] == "--":
+        name, equals, _ = arg.partition("=")
+        return (1 if equals else 1 + known[name]) if name in known else 0
+    name = arg[:2]  # `-n8` is `-n 8`
+    return (1 if len(arg) > len(name) else 1 + known[name]) if name in known else 0
+
+
 def options_to_the_front(args: list[str], stay: Collection[str] = ()) -> list[str]:
     """Shared options behind the name of a subcommand stand before it, but for those in `stay` and what follows `--`."""
     before, after = (args[: args.index("--")], args[args.index("--") :]) if "--" in args else (args, [])
@@ -116,6 +156,7 @@ class SharedOptionsGroup(click.Group):
     """A subcommand with subcommands of its own: `--dir` and `--json` may stand behind their names too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        args = options_of_a_command_from_the_front(args, self.commands.get, self.commands, self)
         command = next((found for arg in args if (found := self.get_command(ctx, arg)) is not None), None)
         own = {name for param in command.params for name in param.opts} if command is not None else set()
         return super().parse_args(ctx, options_to_the_front(args, own))

@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import click
+
 EVERY_S = 5.0
 
 
@@ -60,6 +62,19 @@ def watched(measure: Callable[[], int], progress: Progress, *, every_s: float = 
     finally:
         over.set()
         watcher.join()
+
+
+@contextlib.contextmanager
+def reading_told() -> Iterator[None]:
+    """In the body, where a store's runs are read for the first time, and that takes long, how far it is is told."""
+    from arttrace.store.file.reading import told  # here, as some who tell their progress have no store
+
+    with told(lambda total: Progress(total, "runs read", _say, tells_short=False)):
+        yield
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
 
 
 def _pace(done: int, total: int, seconds: float) -> str:

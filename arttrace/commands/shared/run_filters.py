@@ -36,7 +36,12 @@ _OPTIONS = (
         "--status", type=click.Choice(["complete", "unread", "incomplete", "failed"]), help="Only runs of this status."
     ),
     click.option("--errors", is_flag=True, help="Only runs that failed or are incomplete."),
-    click.option("--reward", metavar="'<0.5'", callback=checked(comparison), help="Only runs with such a reward."),
+    click.option(
+        "--reward",
+        metavar="'<0.5'|none",
+        callback=checked(comparison),
+        help="Only runs with such a reward; 'none': without.",
+    ),
     click.option("--since", metavar="2h|DATE", callback=checked(moment), help="Only runs that started since."),
 )
 

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 LEARNED_TOKENS = "learned_tokens.bin"
 """The file's name in the directory of a version."""
-CLIPPED, LEFT_OUT = 1, 2
-"""Flags: the ratio was clipped, or the importance mask set the token aside; the token had no weight in the loss, since
-the engine's log-probability was too far from the learner's."""
+CLIPPED, LEFT_OUT, MASKED, FAR = 1, 2, 4, 8
+"""Flags: the ratio was clipped; the token had no weight in the loss, since the engine's log-probability was too far
+from the learner's; the importance mask took its weight; it was as far, and kept its weight (the trl engine)."""
 MOST_BYTES = 16 << 20
 _MAGIC = b"arttrace-learned-tokens-1\n"
 _LENGTH = struct.Struct("<I")
@@ -42,6 +42,13 @@ class LearnedSequence:
     logprobs: tuple[float, ...]
     ratios: tuple[float, ...]
     flags: tuple[int, ...]
+
+
+class LearnedTokens(NamedTuple):
+    """What was looked for in a file, by key, and for how many tokens of the step the file had no room."""
+
+    sequences: dict[str, LearnedSequence]
+    without_room: int
 
 
 class Columns(NamedTuple):
@@ -89,7 +96,7 @@ def encode_learned(sequences: Iterable[Columns]) -> bytes:
     return b"".join((_MAGIC, _LENGTH.pack(len(header)), header, *body))
 
 
-def decode_learned(file: BinaryIO, keys: Collection[str]) -> dict[str, LearnedSequence]:
+def decode_learned(file: BinaryIO, keys: Collection[str]) -> LearnedTokens:
     """The sequences with these keys, as far as the file has them. Raises ValueError for one that is damaged."""
     if file.read(len(_MAGIC)) != _MAGIC:
         raise ValueError("no file of learned tokens")
@@ -98,7 +105,9 @@ def decode_learned(file: BinaryIO, keys: Collection[str]) -> dict[str, LearnedSe
         (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
         if length > MOST_BYTES:
             raise ValueError("a header of unlikely length")
-        for key, advantage, n in json.loads(file.read(length))["sequences"]:
+        header = json.loads(file.read(length))
+        without_room = int(header["left_out_tokens"])
+        for key, advantage, n in header["sequences"]:
             size = n * _PER_TOKEN
             if not 0 <= size <= MOST_BYTES:
                 raise ValueError("a sequence of unlikely length")
@@ -116,4 +125,4 @@ def decode_learned(file: BinaryIO, keys: Collection[str]) -> dict[str, LearnedSe
             )
     except (struct.error, TypeError, KeyError, ValueError) as error:
         raise ValueError(f"damaged: {error}") from error
-    return found
+    return LearnedTokens(found, without_room)

@@ -24,7 +24,7 @@ from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store.access.any_store import AnyStore
 from arttrace.store.access.sql import run_query
-from arttrace.store.file import cancellation
+from arttrace.store.file import cancellation, reading
 from arttrace.store.file.connections import SharedFile
 from arttrace.store.ingest.pause_gc import gc_paused
 from arttrace.store.rows.columns import EVALUATE
@@ -273,8 +273,12 @@ class StoreQueries(AnyStore):
             rows = connection.execute(query, [SUMMARY_VERSION, list(given)]).fetchall()
         known = {id for id, _ in rows}
         found = {one.id: one for _, document in rows if (one := _summary.decode(document)) is not None}
-        for missing in self._parts([id for id in given if id not in known]):
+        unread, done = [id for id in given if id not in known], 0
+        tell = reading.of_runs(len(unread))
+        for missing in self._parts(unread):
             found.update((one.id, one) for one in self._summarise(missing))
+            done += len(missing)
+            tell(done)
         return list(found.values())
 
     def _with_calls_to_read(self) -> list[str]:

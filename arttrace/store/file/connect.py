@@ -10,7 +10,7 @@ from pathlib import Path
 import duckdb
 
 from arttrace.store.file import migrations, reread
-from arttrace.store.file.duckdb_file import FILES, connection_to, copy_beside, for_its_user, make, opening
+from arttrace.store.file.duckdb_file import FILES, connection_to, copy_beside, for_its_user, make, name_of, opening
 from arttrace.store.rows import trace_links
 from arttrace.store.rows.tables import VERSION
 from arttrace.system.errors import StoreError, StoreInUse
@@ -80,7 +80,7 @@ def _confined(connection: duckdb.DuckDBPyConnection, path: Path) -> duckdb.DuckD
     there; no other file, no network, and nothing undoes that. Whoever may query the store of a collector would read
     any file of its user otherwise."""
     if connection.execute("SELECT current_setting('enable_external_access')").fetchone() == (True,):
-        allowed = [f"{one}{ending}" for one in (path, copy_beside(path)) for ending in FILES]
+        allowed = [name_of(f"{one}{ending}") for one in (path, copy_beside(path)) for ending in FILES]
         connection.execute("SET allowed_paths = ?", [allowed])
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")

@@ -61,11 +61,22 @@ def replace(path: Path, by: Path) -> None:
 
 def connection_to(path: Path) -> duckdb.DuckDBPyConnection:
     """A connection to a file, with our settings; its cursors have them too."""
-    connection = duckdb.connect(str(path), config=_SETTINGS)
+    connection = duckdb.connect(name_of(path), config=_SETTINGS)
     connection.execute("SET enable_progress_bar = false")  # in `python -c` and notebooks it would go to stdout
     connection.execute("SET GLOBAL TimeZone = 'UTC'")
     for_its_user(path)
     return connection
+
+
+def name_of(path: Path | str) -> str:
+    """A file's name as DuckDB takes it: UTF-8, whatever Python takes names to be. An interpreter whose locale is C, and
+    that was told not to mind, reads a name in any other letters as bytes that it does not know."""
+    try:
+        return os.fsencode(path).decode()
+    except UnicodeDecodeError:
+        raise StoreError(
+            f"DuckDB opens no file whose name is not UTF-8: {str(path)!a}", "Give another directory with --dir."
+        ) from None
 
 
 def for_its_user(path: Path) -> None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from arttrace.records import semconv
 from arttrace.store.file.connections import SharedFile
-from arttrace.store.file.duckdb_file import copy_beside, create
+from arttrace.store.file.duckdb_file import copy_beside, create, name_of
 from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
 from arttrace.system.errors import StoreError
 
@@ -219,7 +219,7 @@ def copy_kept(connection: duckdb.DuckDBPyConnection, target: Path, kept: Sequenc
     ids = pa.table({"id": pa.array([id for run in kept for id in run.trajectories], pa.string())})
     connection.register("_traces", traces)
     connection.register("_trajectories", ids)
-    place = str(target).replace("'", "''")
+    place = name_of(target).replace("'", "''")
     connection.execute(f"ATTACH '{place}' AS kept")
     try:
         for table in ("span_records", "prompts", "token_prompts", "links"):

@@ -70,7 +70,8 @@ def _read(work: Work, out: IO[bytes]) -> None:
 
 def main() -> None:
     """Reads the segments that standard input names."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in {"SIGINT", "SIGTERM", "SIGHUP"} & set(dir(signal)):  # for its reader, which then ends the input
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
     source, out = sys.stdin.buffer, sys.stdout.buffer
     code = 0
     try:

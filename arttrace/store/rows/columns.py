@@ -17,7 +17,7 @@ from arttrace.records.reward import Judgement, Reward
 from arttrace.records.span import Attributes, SpanRow
 from arttrace.store.rows.tables import GROUPINGS, JUDGEMENTS, POLICY_STEPS, REWARDS, Row, Table
 from arttrace.trajectories import groups
-from arttrace.trajectories.decoding.attribute_values import from_json, text
+from arttrace.trajectories.decoding.attribute_values import from_json, text, whole_number
 from arttrace.trajectories.decoding.operation import span_error
 from arttrace.trajectories.identity.membership import given_id
 
@@ -105,4 +105,5 @@ _NO_CALL: Row = (None,) * 4
 
 
 def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62 else None
+    number = whole_number(value)
+    return number if number is not None and 0 <= number < 1 << 62 else None

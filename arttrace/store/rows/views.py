@@ -18,9 +18,10 @@ _IS_CALL = f"operation IN {semconv.CALL_OPERATIONS}"
 _OWN_TAGS = f"TRY_CAST({of_document('arttrace.tags', operator='->')} AS VARCHAR[])"
 _OWN_METADATA = f"TRY_CAST({of_document('arttrace.metadata')} AS JSON)"
 
-
 _IS_TOP_AGENT = "(operation IS NOT DISTINCT FROM 'invoke_agent' AND parent_span_id IS NULL)"
 """The root of a run of another SDK, which knows no entries."""
+_NAME = f"nullif(trim(regexp_replace(name, '^{semconv.OPERATION_INVOKE_AGENT}', '')), '')"
+_AGENT_NAME = f"coalesce({of_document(semconv.AGENT_NAME)}, {_NAME}, 'agent')"
 
 
 def _said(attribute: str, value: str) -> str:
@@ -31,6 +32,8 @@ def _said(attribute: str, value: str) -> str:
 
 
 _IN_ORDER = "s.start_ns, s.trace_id, s.span_id"
+_TOP_FIRST = f"(s.operation IS NULL, s.parent_span_id IS NOT NULL, {_IN_ORDER})"
+_ENTRY = f"coalesce(any_value(s.entry), min_by(s.above, {_TOP_FIRST}) FILTER (s.above IS NOT NULL))"
 _ALL_TAGS = f"flatten(list(s.tags ORDER BY s.entry IS NULL, {_IN_ORDER}) FILTER (s.tags IS NOT NULL))"
 _TAGS = f"list_filter({_ALL_TAGS}, lambda tag, place: list_position({_ALL_TAGS}, tag) = place)"
 _MAPS = f"list(s.said ORDER BY s.entry IS NOT NULL, {_IN_ORDER}) FILTER (s.said IS NOT NULL)"
@@ -55,11 +58,7 @@ _SPANS = View(
     "spans",
     "one per captured span, the fullest version of it",
     (
-        Column(
-            "trajectory_id",
-            _TRAJECTORY_ID.meaning + "; NULL for a span of no run",
-            BELONGS_TO,
-        ),
+        Column("trajectory_id", _TRAJECTORY_ID.meaning + "; NULL for a span of no run", BELONGS_TO),
         Column("trace_id", "the trace, 32 hex digits", "s.trace_id"),
         Column("span_id", "the span, 16 hex digits", "s.span_id"),
         Column("parent_span_id", "the span above it in the trace"),
@@ -243,7 +242,7 @@ _AGENTS = View(
     "one per recorded agent",
     (
         *_WHERE_IT_STANDS,
-        Column("name", "the agent", f"coalesce({of_document('gen_ai.agent.name')}, name)"),
+        Column("name", "the agent", _AGENT_NAME),
         Column("entry", "of a run's entry: module:function, or the name it was given"),
         Column("tags", "its tags, a list", _OWN_TAGS),
         Column("metadata", "its metadata as JSON: metadata->>'user'", _OWN_METADATA),
@@ -291,7 +290,7 @@ _TRAJECTORIES = View(
     (
         Column("id", "the trajectory, as `arttrace ls` names it", "s.trajectory_id"),
         Column("project", "the project of its entry", "any_value(s.project)"),
-        Column("entry", "the entry that was run, module:function or a name", "any_value(s.entry)"),
+        Column("entry", "module:function or a name; of another SDK's run the agent or span at its top", _ENTRY),
         Column("scenario", "the task that was attempted", "any_value(s.scenario)"),
         Column("group", "the group it is compared in; NULL where nothing says one", _GROUP),
         Column("started", "when its first span began", as_time("min(s.start_ns)")),
@@ -324,7 +323,9 @@ _TRAJECTORIES = View(
     f"""FROM (SELECT *,
             {_said(semconv.TAGS, _OWN_TAGS)} AS tags,
             {_said(semconv.METADATA, _OWN_METADATA)} AS metadata,
-            TRY_CAST(metadata AS MAP(VARCHAR, JSON)) AS said
+            TRY_CAST(metadata AS MAP(VARCHAR, JSON)) AS said,
+            CASE WHEN operation = 'invoke_agent' THEN {_AGENT_NAME}
+                WHEN operation IS NULL AND parent_span_id IS NULL THEN name END AS above
         FROM spans WHERE trajectory_id IS NOT NULL AND operation IS DISTINCT FROM 'evaluate') s
     LEFT JOIN (
         SELECT trajectory_id, map(list(name ORDER BY name), list(value ORDER BY name)) AS rewards

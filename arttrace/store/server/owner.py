@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import signal
 import socket
 import threading
 import time
@@ -80,6 +81,40 @@ def http_server(app: App) -> uvicorn.Server:
         timeout_graceful_shutdown=5,
     )
     return uvicorn.Server(config)
+
+
+class Ending:
+    """SIGTERM ends a server of the main thread, whenever it comes: before it runs, while it does, and without effect
+    when what it used is being closed. Nothing is raised, as the event loop may lose that while it starts."""
+
+    def __init__(self) -> None:
+        self._server: uvicorn.Server | None = None
+        self._is_told = False
+
+    @classmethod
+    @contextlib.contextmanager
+    def on_sigterm(cls) -> Iterator[Ending]:
+        """In the body; for other threads than the main one it changes nothing."""
+        ending = cls()
+        if threading.current_thread() is not threading.main_thread():
+            yield ending
+            return
+        before = signal.signal(signal.SIGTERM, lambda *_: ending._tell())
+        try:
+            yield ending
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def run(self, server: uvicorn.Server, listener: socket.socket) -> None:
+        """Answer until it is told to end. Raises KeyboardInterrupt when Ctrl-C was pressed, after the same."""
+        self._server = server
+        server.should_exit = self._is_told
+        server.run(sockets=[listener])
+
+    def _tell(self) -> None:
+        self._is_told = True
+        if self._server is not None:
+            self._server.should_exit = True
 
 
 def listen(host: str, port: int) -> socket.socket:

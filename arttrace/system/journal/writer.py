@@ -54,8 +54,8 @@ class JournalWriter:
         self._max_segment_bytes = max_segment_bytes
         self._fsync_interval_s = fsync_interval_s
         self._max_total_bytes = max_total_bytes
-        self._lock = native_threads.allocate_lock()
-        self._syncing = native_threads.allocate_lock()  # taken before the other one
+        self._lock = native_threads.Lock()
+        self._syncing = native_threads.Lock()  # taken before the other one
         self._synced_fd: int | None = None
         self._fd: int | None = None
         self._path = directory
@@ -223,7 +223,7 @@ class JournalWriter:
 
     def _after_fork_in_child(self) -> None:
         # The lock may have been held by a thread that does not exist here, and the segment is the parent's.
-        self._lock, self._syncing = native_threads.allocate_lock(), native_threads.allocate_lock()
+        self._lock, self._syncing = native_threads.Lock(), native_threads.Lock()
         for fd in (self._fd, self._synced_fd):
             if fd is not None:
                 os.close(fd)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from arttrace.records.values.integers import INT64
 from arttrace.records.values.lenient_json import read_json
 from arttrace.records.values.nesting import UNREADABLE, are_shallow
 
@@ -55,6 +56,20 @@ def finite(value: Any) -> float | None:
         return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
     except OverflowError:
         return None
+
+
+def any_number(value: Any) -> float | None:
+    """The value when it is a finite number, in digits too: some exporters know no numbers."""
+    if isinstance(value, str):
+        value = or_none(lambda digits: msgspec.convert(digits, float, strict=False), value)
+    return None if isinstance(value, bool) else finite(value)
+
+
+def whole_number(value: Any) -> int | None:
+    """The value when it is a whole number of 64 bits, as a float or in digits too."""
+    if type(value) is not int:
+        value = None if isinstance(value, bool) else or_none(lambda v: msgspec.convert(v, int, strict=False), value)
+    return value if value is not None and value in INT64 else None
 
 
 def or_none(decode: Callable[[Any], _T | None], value: Any) -> _T | None:

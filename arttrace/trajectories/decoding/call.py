@@ -1,7 +1,8 @@
 """One `chat` span becomes one Call: attributes to messages, choices, tools and token truth, without ever raising.
 
-An attribute of another type than its own is left out (None or empty), so that it costs nothing else. The newest GenAI
-names are read.
+Numbers may come in digits. An attribute of another type than its own is left out (None or empty), so that it costs
+nothing else; one that says how the call was sampled counts as a setting that altered it. The newest GenAI names are
+read.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from arttrace.records.call import Call, Choice
 from arttrace.records.message import Message
 from arttrace.records.span import SpanRow
 from arttrace.records.values.tokens import TokenIds, decode_logprobs, decode_token_ids
-from arttrace.trajectories.decoding.attribute_values import or_none
+from arttrace.trajectories.decoding.attribute_values import any_number, from_json, or_none, whole_number
 from arttrace.trajectories.decoding.messages import MessageReader
 from arttrace.trajectories.decoding.operation import span_error
 
@@ -35,13 +36,13 @@ class _Attributes(msgspec.Struct, gc=False):
     request_model: str | None = _named(semconv.REQUEST_MODEL)
     response_model: str | None = _named(semconv.RESPONSE_MODEL)
     policy_version: str | None = _named(semconv.POLICY_VERSION)
-    temperature: float | None = _named(semconv.REQUEST_TEMPERATURE)
+    temperature: Any = _named(semconv.REQUEST_TEMPERATURE)
     sampling: str | None = _named(semconv.SAMPLING)
     response_id: str | None = _named(semconv.RESPONSE_ID)
     previous_response_id: str | None = _named(semconv.PREVIOUS_RESPONSE_ID)
     compacted: bool | None = _named(semconv.CONVERSATION_COMPACTED)
-    input_tokens: int | None = _named(semconv.USAGE_INPUT_TOKENS)
-    output_tokens: int | None = _named(semconv.USAGE_OUTPUT_TOKENS)
+    input_tokens: Any = _named(semconv.USAGE_INPUT_TOKENS)
+    output_tokens: Any = _named(semconv.USAGE_OUTPUT_TOKENS)
     interrupted: str | None = _named(semconv.INTERRUPTED)
     truncated: Any = _named(semconv.TRUNCATED)
     masked: Any = _named(semconv.MASKED)
@@ -56,7 +57,7 @@ _NEUTRAL: dict[str, tuple[int, ...]] = {
     semconv.REQUEST_FREQUENCY_PENALTY: (0,),
     semconv.REQUEST_PRESENCE_PENALTY: (0,),
 }
-_SAMPLING = frozenset((*_NEUTRAL, semconv.SAMPLING_SETTINGS))
+_SAMPLING = frozenset((*_NEUTRAL, semconv.SAMPLING_SETTINGS, semconv.REQUEST_TEMPERATURE))
 
 
 def decode_call(span: SpanRow, reader: MessageReader) -> Call:
@@ -80,14 +81,14 @@ def decode_call(span: SpanRow, reader: MessageReader) -> Call:
         choices=_choices(reader.choices(said.output_messages), span.attributes),
         prompt_token_ids=or_none(_prompt_token_ids, said.prompt_token_ids),
         # Whatever was asked for: the gateway let the policy sample by itself.
-        temperature=None if said.sampling == "policy" else said.temperature,
+        temperature=None if said.sampling == "policy" else any_number(said.temperature),
         altered_sampling=() if said.sampling == "policy" else _altered_sampling(span.attributes),
         processed_logprobs=said.sampling == "processed",
         response_id=said.response_id or None,
         previous_response_id=said.previous_response_id or None,
         compacted=said.compacted is True,
-        input_tokens=said.input_tokens,
-        output_tokens=said.output_tokens,
+        input_tokens=whole_number(said.input_tokens),
+        output_tokens=whole_number(said.output_tokens),
         error=span_error(span),
         interrupted=said.interrupted or None,
         truncated=bool(said.truncated),
@@ -118,13 +119,20 @@ def _prompt_token_ids(value: Any) -> TokenIds | None:
 
 
 def _altered_sampling(attributes: dict[str, Any]) -> tuple[str, ...]:
+    """The names of settings that may have changed what was sampled; one that cannot be read may have."""
     if attributes.keys().isdisjoint(_SAMPLING):
         return ()
-    further = attributes.get(semconv.SAMPLING_SETTINGS)
-    return (
-        *(name for name, neutral in _NEUTRAL.items() if attributes.get(name) not in (None, *neutral)),
-        *(name for name in (further if isinstance(further, (list, tuple)) else ()) if isinstance(name, str)),
-    )
+    altered = [
+        name
+        for name, neutral in _NEUTRAL.items()
+        if (value := attributes.get(name)) is not None and any_number(value) not in neutral
+    ]
+    temperature = attributes.get(semconv.REQUEST_TEMPERATURE)
+    if temperature is not None and any_number(temperature) is None:
+        altered.append(semconv.REQUEST_TEMPERATURE)
+    further = from_json(attributes.get(semconv.SAMPLING_SETTINGS))
+    names = further if isinstance(further, (list, tuple)) else () if further is None else (further,)
+    return (*altered, *(name if isinstance(name, str) else semconv.SAMPLING_SETTINGS for name in names))
 
 
 def _choices(answers: list[tuple[Message, str | None]], attributes: dict[str, Any]) -> tuple[Choice, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 from rich.box import SIMPLE_HEAD
@@ -14,7 +14,8 @@ from arttrace.records.trajectory import Trajectory
 from arttrace.store import AnyStore, TrajectorySummary
 from arttrace.store.rows.views import BELONGS_TO
 from arttrace.views.agent_tree import cropped
-from arttrace.views.labels import age, entry_name, one_line, short_ids
+from arttrace.views.labels import age, entry_name, one_line
+from arttrace.views.terminal import widest
 
 _COLUMNS = ("id", "entry", "age", "last", "agents", "calls", "tools", "tokens", "policy", "does")
 _SPANS = f"""SELECT {BELONGS_TO}, max(arrived_ns), coalesce(sum(input_tokens), 0)::BIGINT,
@@ -78,16 +79,17 @@ def running(store: AnyStore, runs: Iterable[TrajectorySummary]) -> list[Running]
     return sorted(found, key=lambda one: (-one.last_ns, one.id))
 
 
-def running_table(found: Sequence[Running], hidden: int, idle: str) -> RenderableType:
-    """The runs as a table; `hidden` are those that did nothing for longer than `idle`."""
+def running_table(found: Sequence[Running], ids_shown: Mapping[str, str], hidden: int, idle: str) -> RenderableType:
+    """The runs as a table, their ids as `ids_shown`; `hidden` are those that did nothing for longer than `idle`."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for name in _COLUMNS:
         left = name in ("id", "entry", "policy", "does")
-        table.add_column(name, justify="left" if left else "right", no_wrap=name not in ("entry", "does"))
-    prefixes = short_ids([one.id for one in found])
+        least = widest(ids_shown.values()) if name == "id" else None
+        table.add_column(
+            name, justify="left" if left else "right", no_wrap=name not in ("entry", "does"), min_width=least
+        )
     for one in found:
         cells = (
-            prefixes[one.id],
             entry_name(one.entry),
             age(one.start_ns),
             age(one.last_ns),
@@ -98,7 +100,7 @@ def running_table(found: Sequence[Running], hidden: int, idle: str) -> Renderabl
             ", ".join(one.policy_versions) or "-",
             one.does,
         )
-        table.add_row(*(cropped(Text(one_line(cell))) for cell in cells))
+        table.add_row(cropped(Text(ids_shown[one.id])), *(cropped(Text(one_line(cell))) for cell in cells))
     noun = "run has" if hidden == 1 else "runs have"
     notes = (
         [Text(f"{hidden} more {noun} not ended, and did nothing for {idle} (--idle)", style="dim")] if hidden else []

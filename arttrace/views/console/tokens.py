@@ -12,7 +12,7 @@ from rich.text import Text
 from arttrace.records.sequence import TokenReport, TokenSequence
 from arttrace.records.trajectory import Trajectory
 from arttrace.views.labels import one_line
-from arttrace.views.web.models.tokens.learned import Learned, farthest
+from arttrace.views.web.models.tokens.learned import NO_ROOM, Learned, farthest
 from arttrace.views.web.models.tokens.token_page import (
     SequenceRow,
     left_out,
@@ -61,16 +61,16 @@ def token_view(
 
 def _learner(one: TokenSequence, step: Learned, pieces: Pieces) -> str:
     """What a step computed, in words: advantage, what was clipped, and where learner and engine differ the most."""
-    tokens = step.tokens.values()
-    advantage = next((token.advantage for token in tokens), 0.0)
-    clipped, left_out = sum(token.clipped for token in tokens), sum(token.left_out for token in tokens)
+    if not step.tokens:
+        return f"learner, step {step.version}: {NO_ROOM.format(step.without_room)}"
+    advantage = next(token.advantage for token in step.tokens.values())
     far = ", ".join(
         f"{text_of(one.token_ids[at.place : at.place + 1], pieces)!r} {at.learner:.3f} (engine {at.engine:.3f}) "
         f"at {at.place}"
         for at in farthest(one, step.tokens)[:_MOST_UNLIKELY]
     )
     return (
-        f"learner, step {step.version}: advantage {advantage:+.3f}, {clipped} clipped or masked, {left_out} left out; "
+        f"learner, step {step.version}: advantage {advantage:+.3f}, of {len(step.tokens):,} tokens {step.fates}; "
         f"log-probabilities farthest from the engine's: {far}"
     )
 

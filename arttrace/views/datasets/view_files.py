@@ -62,7 +62,7 @@ def _write(
     path = folder / f"{view}.parquet"
     written = 0
     try:
-        with pq.ParquetWriter(beside(path), schema, compression="zstd") as writer:
+        with beside(path).open("wb") as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
             for part in range(parts):
                 where = f"WHERE hash(coalesce(\"{key}\"::VARCHAR, '')) % {parts} = {part}" if parts > 1 else ""
                 _, rows = store.sql(f'SELECT * FROM "{view}" {where}')  # noqa: S608

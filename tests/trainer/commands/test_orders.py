@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from one_thread import one_thread as one_thread
 from recorded_runs import recorded_group
 from tiny_model import make_base_model
 
@@ -37,9 +38,11 @@ from trainer.policies.checkpoints import Checkpoints
 LOOSE: dict[str, Any] = {"lora_rank": 8, "max_logprob_difference": 1e9}
 
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
 @pytest.fixture(scope="module")
 def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)
     return make_base_model(tmp_path_factory.mktemp("base"))
 
 

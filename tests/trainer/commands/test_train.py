@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -266,3 +268,36 @@ def test_the_line_of_a_step_says_that_the_floor_held(capsys: pytest.CaptureFixtu
     quiet = msgspec.structs.replace(done, metrics=metrics | {"groups_floored": 0.0})
     print_step(quiet, served=False, as_json=False)
     assert "floor" not in capsys.readouterr().out
+
+
+TERMINATED_WHILE_LOADING = """
+import os, signal, sys
+from trainer.commands.train import cli
+def loading(*given, **options):
+    os.kill(os.getpid(), int(os.environ["SENT"]))
+    sys.exit("the signal did nothing")
+cli.train_grpo = cli.run_offline = loading
+from arttrace.commands import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("method", "sent"), [("grpo", "SIGTERM"), ("sft", "SIGTERM"), ("dpo", "SIGHUP")])
+def test_a_termination_before_the_first_step_closes_the_store(
+    method: str, sent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Ctrl-C does: nothing is left for the next start to mend."""
+    data = DataDir(tmp_path / "data")
+    fill(data, "s")
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    arguments = ["train", "--method", method, "--base-model", str(model), "--dir", str(data.root)]
+    command = [sys.executable, "-c", TERMINATED_WHILE_LOADING, *arguments]
+    monkeypatch.setenv("SENT", str(int(signal.Signals[sent])))
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert (ran.returncode, ran.stderr.strip().splitlines()[-1]) == (130, "interrupted"), ran.stderr
+    assert sorted(one.name for one in data.root.iterdir() if one.name.startswith(("owner", "store"))) == [
+        "store.duckdb",
+        "store.duckdb.lock",
+    ]

@@ -87,7 +87,7 @@ async def test_an_answer_in_any_framing_and_in_parts_of_any_size(framing: str, s
             await writer.drain()
             await asyncio.sleep(0)
 
-    async with server(answering) as connections, asyncio.timeout(20):
+    async with server(answering) as connections, asyncio.timeout(120):
         assert await whole(connections) == (200, b"hello")
     assert heads[0].startswith(b"POST /base/path HTTP/1.1\r\nHost: 127.0.0.1:")
     assert b"\r\nx-mine: yes\r\n" in heads[0]
@@ -111,7 +111,7 @@ async def test_an_answer_that_is_not_whole_is_an_error(content: bytes) -> None:
         writer.write(content)
         await writer.drain()
 
-    async with server(answering) as connections, asyncio.timeout(20):
+    async with server(answering) as connections, asyncio.timeout(120):
         with pytest.raises(BrokenOff):
             await whole(connections)
 
@@ -130,7 +130,7 @@ async def test_chunks_that_are_none_in_the_middle_of_an_answer_are_an_error(hang
         if not hangs_up:
             await reader.read()
 
-    async with server(answering) as connections, asyncio.timeout(20):
+    async with server(answering) as connections, asyncio.timeout(120):
         with await connections.request("POST", "/path", b"{}") as answer:
             assert await answer.part() == b"hello"
             begun.set()
@@ -151,7 +151,7 @@ async def test_a_kept_connection_that_is_reset_says_nothing(caplog: pytest.LogCa
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.transport.abort()
 
-    async with server(answering) as connections, asyncio.timeout(20):
+    async with server(answering) as connections, asyncio.timeout(120):
         assert await whole(connections) == (200, b"hellohello")
         reset.set()
         await asyncio.sleep(0.05)
@@ -182,7 +182,7 @@ async def test_an_answer_that_no_engine_gives_is_a_clear_error(content: bytes) -
             await reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0))
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(content), content))
 
-    async with listening(answering) as url, asyncio.timeout(20):
+    async with listening(answering) as url, asyncio.timeout(120):
         upstream = Upstream(EngineAddress(url))
         with pytest.raises(ServingError, match="/v1/models"):
             await upstream.models()
@@ -206,7 +206,7 @@ async def test_connections_are_kept_and_dropped_where_the_server_says_so() -> No
             )
             writer.write(FRAMINGS["length"] if body == b"{}" else b"")
 
-    async with server(answering) as connections, asyncio.timeout(20):
+    async with server(answering) as connections, asyncio.timeout(120):
         for _ in range(3):
             assert await whole(connections) == (200, b"hello")
         assert made == 1

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from one_thread import one_thread as one_thread
 
 import trainer.learner  # noqa: F401  (sets how threads wait, before torch is loaded)
 
@@ -19,11 +20,15 @@ VOCABULARY = 48
 MakeSequence = Callable[..., TokenSequence]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread(one_thread: None) -> None:
+    """For every test in this folder."""
+
+
 @pytest.fixture(scope="session")
 def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    torch.set_num_threads(1)
     torch.manual_seed(3)
     config = Qwen3Config(
         vocab_size=VOCABULARY,

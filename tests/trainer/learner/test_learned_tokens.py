@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import logging
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,8 +17,10 @@ from arttrace.records.sequence import TokenSequence
 from arttrace.records.values import learned_tokens
 from arttrace.records.values.learned_tokens import (
     CLIPPED,
+    FAR,
     LEARNED_TOKENS,
     LEFT_OUT,
+    MASKED,
     LearnedSequence,
     decode_learned,
     sequence_key,
@@ -35,7 +38,7 @@ MakeSamples = Callable[[int], list[Sample]]
 
 def read(directory: Path, samples: list[Sample]) -> dict[str, LearnedSequence]:
     keys = {sequence_key(sequence) for sample in samples for sequence in sample.sequences}
-    return decode_learned(io.BytesIO((directory / LEARNED_TOKENS).read_bytes()), keys)
+    return decode_learned(io.BytesIO((directory / LEARNED_TOKENS).read_bytes()), keys).sequences
 
 
 def apart(samples: list[Sample]) -> list[Sample]:
@@ -94,7 +97,11 @@ def test_a_step_keeps_what_its_loss_used(
                 assert not flags & LEFT_OUT
 
 
-def test_a_token_that_lost_its_weight_is_marked(base_model: Path, tmp_path: Path, make_samples: MakeSamples) -> None:
+@pytest.mark.parametrize(("engine", "flag"), [(PackedLearner, LEFT_OUT), (TrlLearner, FAR)])
+def test_a_token_beyond_the_bound_is_marked(
+    engine: type[BaseLearner], flag: int, base_model: Path, tmp_path: Path, make_samples: MakeSamples
+) -> None:
+    """The packed engine takes its weight; TRL's loss keeps it, which the flag says."""
     learner = PackedLearner(base_model, LOOSE)
     samples = apart(make_samples(1))
     exact = [
@@ -114,11 +121,33 @@ def test_a_token_that_lost_its_weight_is_marked(base_model: Path, tmp_path: Path
     wrong = [*first.logprobs]
     wrong[at] = -30.0
     exact[0] = dataclasses.replace(exact[0], sequences=(msgspec.structs.replace(first, logprobs=tuple(wrong)),))
-    strict = PackedLearner(base_model, dataclasses.replace(LOOSE, max_logprob_difference=8.0))
+    strict = engine(base_model, dataclasses.replace(LOOSE, max_logprob_difference=8.0))
     assert strict.step(exact, current_version="p@0").masked_tokens == 1
     strict.save(tmp_path)
     one = read(tmp_path, exact)[sequence_key(first)]
-    assert [place for place, flags in zip(one.places, one.flags, strict=True) if flags & LEFT_OUT] == [at]
+    assert [place for place, flags in zip(one.places, one.flags, strict=True) if flags & (LEFT_OUT | FAR)] == [at]
+    assert one.flags[one.places.index(at)] & flag
+
+
+def test_what_the_importance_mask_dropped_is_told_from_what_was_clipped(
+    base_model: Path, tmp_path: Path, make_samples: MakeSamples
+) -> None:
+    masking = dataclasses.replace(LOOSE, importance="token_mask", importance_clip_max=1.5, importance_clip_min=0.7)
+    learner, samples = PackedLearner(base_model, masking), apart(make_samples(1))
+    before = {sequence_key(one): computed(learner, one) for sample in samples for one in sample.sequences}
+    metrics = learner.step(samples)
+    learner.save(tmp_path)
+    sampled = {sequence_key(one): one.logprobs for sample in samples for one in sample.sequences}
+    masked = 0
+    for key, one in read(tmp_path, samples).items():
+        for place, flags in zip(one.places, one.flags, strict=True):
+            assert not flags & CLIPPED, "the ratio starts from the policy before the step: it is 1"
+            weight = math.exp(before[key][place] - (sampled[key][place] or 0.0))
+            if min(abs(weight - 0.7), abs(weight - 1.5)) > 0.01:
+                assert bool(flags & MASKED) == (not 0.7 <= weight <= 1.5)
+            masked += bool(flags & MASKED)
+    assert masked > 0
+    assert metrics.clip_fraction > 0
 
 
 def test_what_another_step_computed_is_not_kept(base_model: Path, tmp_path: Path, make_samples: MakeSamples) -> None:
@@ -159,4 +188,7 @@ def test_the_file_is_bounded_and_a_damaged_one_is_told_from_a_sound_one(
     monkeypatch.setattr(learned_tokens, "MOST_BYTES", 200)
     learner.save(tmp_path)
     assert 0 < len((tmp_path / LEARNED_TOKENS).read_bytes()) < 400
-    assert b"left_out_tokens" in (tmp_path / LEARNED_TOKENS).read_bytes()
+    found = decode_learned(io.BytesIO((tmp_path / LEARNED_TOKENS).read_bytes()), keys)
+    assert found.without_room > 0
+    total = sum(sum(one.trained) for sample in samples if sample.advantage for one in sample.sequences)
+    assert found.without_room + sum(len(one.places) for one in found.sequences.values()) == total

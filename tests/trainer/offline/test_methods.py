@@ -12,6 +12,7 @@ import pytest
 import simulated_agent
 import torch
 from click.testing import CliRunner, Result
+from one_thread import one_thread as one_thread
 from safetensors.torch import load_file
 from simulated_agent import Run, hexid, message
 from tiny_model import make_base_model
@@ -28,10 +29,11 @@ from trainer.commands.train.cli import command
 from trainer.gateway.engines.vllm.model import read_model
 from trainer.policies.checkpoints import Checkpoints
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 @pytest.fixture(scope="module")
 def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)
     return make_base_model(tmp_path_factory.mktemp("base"))
 
 

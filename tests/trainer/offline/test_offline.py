@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from one_thread import one_thread as one_thread
 from tiny_model import make_base_model
 
 from arttrace.records.call import Call, Choice
@@ -40,9 +41,11 @@ FORGETFUL_TEMPLATE = TOOLS_TEMPLATE.replace(
 )
 
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)
     return make_base_model(tmp_path_factory.mktemp("base"))
 
 

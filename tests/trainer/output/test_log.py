@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from trainer.output import log
-from trainer.output.log import Problem, logging_to, make_room, same_level
+from trainer.output.log import JsonLines, Problem, logging_to, make_room, same_level
 
 _TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 
@@ -64,3 +68,58 @@ def test_where_no_file_can_be_written_the_work_goes_on(tmp_path: Path, capsys: p
     shown = capsys.readouterr().err
     assert "WARNING no log file" in shown
     assert "serving again" in shown
+
+
+def test_what_anybody_prints_beside_the_log_is_json_too() -> None:
+    written = io.BytesIO()
+    ascii_only = io.TextIOWrapper(written, "ascii", errors="backslashreplace")
+    lines = JsonLines(ascii_only)
+    lines.write("load")
+    lines.write("ing 10%\rloading 100%\n\n")
+    print("error: größe", file=lines)
+    print("    a traceback", file=lines)
+    lines.write("unfinished")
+    said = [json.loads(line) for line in written.getvalue().decode("ascii").splitlines()]
+    assert [(one["level"], one["message"]) for one in said] == [
+        ("info", "loading 10%"),
+        ("info", "loading 100%"),
+        ("error", "error: größe"),
+        ("info", "    a traceback"),
+    ]
+
+
+FAILS = """
+import sys, trainer.commands.train.cli as cli
+def broken(*given, **options):
+    print("half a line", end="", file=sys.stderr)
+    raise RuntimeError("gr" + chr(246))
+cli.find_serving = broken
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "before", "last"),
+    [
+        (("train", "--daemon"), "", "pass --base-model DIR"),
+        (("serve", "--base-model", ".", "--host", "0.0.0.0"), "", "config.json"),
+        (("train",), FAILS, "RuntimeError: grö"),
+    ],
+)
+def test_to_its_end_a_command_writes_nothing_else(
+    arguments: tuple[str, ...], before: str, last: str, tmp_path: Path
+) -> None:
+    """Also the error that ends it, and a traceback."""
+    command = [sys.executable, "-c", f"{before}\nfrom arttrace.commands import main; main()", *arguments]
+    ran = subprocess.run(
+        [*command, "--log-format", "json", "--dir", "größe"],
+        cwd=tmp_path,
+        env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        timeout=200,
+        check=False,
+    )
+    assert ran.returncode == 1
+    said = [json.loads(line) for line in (ran.stdout + ran.stderr).splitlines()]
+    assert said
+    assert all(re.fullmatch(_TIME, one["time"]) for one in said)
+    assert any(last in one["message"] for one in said), said

@@ -43,7 +43,10 @@ def arttrace(*arguments: str, env: dict[str, str] | None = None) -> subprocess.C
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, **(env or {})})
 
 
-def test_it_serves_publishes_and_leaves_nothing(served: Serving, tmp_path: Path, base_model: Path) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
+def test_it_serves_publishes_and_leaves_nothing(
+    served: Serving, tmp_path: Path, base_model: Path, sent: signal.Signals
+) -> None:
     data = DataDir(tmp_path / "data")
     record = find_serving(data)
     assert record is not None
@@ -61,7 +64,7 @@ def test_it_serves_publishes_and_leaves_nothing(served: Serving, tmp_path: Path,
     with pytest.raises(ServingError, match="already served"):
         start_serving(data, base_model)
 
-    os.kill(record.pid, signal.SIGTERM)
+    os.kill(record.pid, sent)
     deadline = time.monotonic() + 60
     while data.serving.exists() and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from gateway_site import Site, gateway_at
 from lost_span import WHY, lose_a_call
+from reserved_port import reserved_port
 
 import arttrace
 import arttrace.loop as art
@@ -529,12 +530,12 @@ async def test_a_server_that_answered_is_asked_again_when_its_tunnel_breaks() ->
         await writer.drain()
         writer.close()
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as first:
-        port = first.sockets[0].getsockname()[1]
-        server = ServerConnection(f"http://127.0.0.1:{port}")
-        await server.status()
-    asked = asyncio.create_task(server.status())
-    done, _ = await asyncio.wait((asked,), timeout=0.5)
-    assert not done
-    async with await asyncio.start_server(answer, "127.0.0.1", port, reuse_address=True):
-        assert (await asked).policy == "policy"
+    with reserved_port() as port:
+        async with await asyncio.start_server(answer, "127.0.0.1", port):
+            server = ServerConnection(f"http://127.0.0.1:{port}")
+            await server.status()
+        asked = asyncio.create_task(server.status())
+        done, _ = await asyncio.wait((asked,), timeout=0.5)
+        assert not done
+        async with await asyncio.start_server(answer, "127.0.0.1", port):
+            assert (await asked).policy == "policy"

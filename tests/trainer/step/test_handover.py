@@ -148,6 +148,34 @@ def test_what_the_disk_refuses_behind_it_is_withdrawn(tmp_path: Path) -> None:
     assert step(tmp_path, Weights("one")).version == "policy@1"
 
 
+class InterruptedGateway(FileGateway):
+    """The order to publish a version is interrupted while it waits for the answer; the server goes on with it."""
+
+    def publish(self, step: int, path: Path) -> PublishReport:
+        if not step:
+            self.switch()
+            return super().publish(step, path)
+        self.under_way = step, path
+        raise KeyboardInterrupt
+
+    def switch(self) -> None:
+        super().publish(*self.under_way)
+
+
+def test_a_version_whose_publishing_is_interrupted_does_not_go_on_answering(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(recorded_group("g", [0.0, 1.0]))
+    with monkeypatch.context() as patched:
+        patched.setattr(sys.modules[__name__], "FileGateway", InterruptedGateway)
+        with pytest.raises(KeyboardInterrupt):
+            step(tmp_path, Weights("one"))
+    assert FileGateway(tmp_path / "told").told == [(1, "one"), (0, "base")]
+    assert Checkpoints(DataDir(tmp_path).policies, "policy").all_steps() == []
+    assert step(tmp_path, Weights("one")).version == "policy@1"
+
+
 def test_a_gateway_that_was_restarted_meanwhile_is_told_again(tmp_path: Path) -> None:
     with Store.open(DataDir(tmp_path), create=True) as store:
         store.append(recorded_group("g", [0.0, 1.0]))

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from urllib.parse import quote
+
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
-from viewer_site import Viewer
+from simulated_agent import Run, message
+from viewer_site import HOSTILE, Viewer, serve_viewer
+
+from arttrace.records.reward import Reward, reward_clock
+from arttrace.store import Store
+from arttrace.system.paths import DataDir
 
 LEVELS = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"], "resultTypes": ["violations"]}
+TARGETS = {"runOnly": {"type": "rule", "values": ["target-size"]}, "resultTypes": ["violations"]}
+BEYOND = """(width) => [...document.querySelectorAll(".picks span, .evidence-quiet, .entry .who, .crumbs span, h1")]
+    .filter((one) => one.getBoundingClientRect().right > width).map((one) => one.className || one.tagName)"""
 COLOURS = {"runOnly": {"type": "rule", "values": ["color-contrast"]}, "resultTypes": ["violations"]}
 
 
@@ -45,11 +56,43 @@ def test_no_page_breaks_wcag_aa_in_either_theme(browser: Browser, viewer: Viewer
 
 
 def test_every_page_fits_a_phone(browser: Browser, viewer: Viewer) -> None:
-    context = browser.new_context(viewport={"width": 390, "height": 844})
+    context = browser.new_context(viewport={"width": 360, "height": 780})
     page = context.new_page()
     page.goto(viewer.link)
     for address in addresses(viewer):
         page.goto(viewer.url + address)
         expect(page.locator("h1")).to_be_visible()
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390, address
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360, address
+        assert not (found := Axe().run(page, options=TARGETS).response["violations"]), (address, found)
+    page.goto(f"{viewer.url}{addresses(viewer)[5]}")
+    expect(page.locator(".tabs [aria-current]")).to_be_in_viewport(ratio=0.9)
     context.close()
+
+
+def test_names_without_a_space_stay_within_every_page(browser: Browser, tmp_path: Path) -> None:
+    name = f"{HOSTILE}{'x' * 300}"
+    run = Run(f"id/{name}", scenario=name)
+    agent = run.agent(name, at=5, until=90)
+    asked, told = [message("user", name)], {"TOOL_CALL_ID": name, "TOOL_CALL_RESULT": name, "TOOL_CALL_ARGUMENTS": "{}"}
+    run.chat("c", asked, message("assistant", name, calls=((name, name, "{}"),)), at=10, until=20, parent=agent)
+    run.tool(name, name, at=21, until=30, parent=agent, **told)
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(run.end(at=100))
+        reward = Reward(f"r{name}", run.id, 1e9, name, "human", explanation=name, time_ns=reward_clock.now_ns())
+        store.append([reward])
+        [found] = store.summaries()
+    base = f"/runs/{quote(found.id, safe='')}"
+    opened = [base + tab for tab in ("", "/timeline", "/graph", "/tokens", "/spans")]
+    with serve_viewer(tmp_path) as viewer:
+        for width in (360, 1280):
+            context = browser.new_context(viewport={"width": width, "height": 780})
+            page = context.new_page()
+            page.goto(viewer.link)
+            for address in ("/runs", "/groups", f"/groups/one?key={quote(str(found.group), safe='')}", *opened):
+                page.goto(viewer.url + address)
+                expect(page.locator("h1")).to_be_visible()
+                assert page.evaluate("document.documentElement.scrollWidth") <= width, address
+                beyond = page.evaluate(BEYOND, width)
+                assert not beyond, (address, width, beyond)
+                assert page.evaluate("window.ran") is None, address
+            context.close()

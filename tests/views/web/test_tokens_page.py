@@ -18,6 +18,7 @@ from arttrace.records.values.learned_tokens import (
     CLIPPED,
     LEARNED_TOKENS,
     LEFT_OUT,
+    MASKED,
     Columns,
     encode_learned,
     little_endian,
@@ -114,7 +115,7 @@ def test_the_learners_numbers_stand_beside_the_engines(page: Page, viewer: Viewe
         little_endian(array("I", places)),
         struct.pack(f"<{len(places)}e", *numbers),
         struct.pack(f"<{len(places)}e", *([1.5] * len(places))),
-        bytes([CLIPPED, LEFT_OUT, *[0] * (len(places) - 2)]),
+        bytes([CLIPPED, LEFT_OUT, MASKED, *[0] * (len(places) - 3)]),
     )
     address = f"{viewer.url}/runs/{run.id}/tokens"
     page.goto(address)
@@ -128,13 +129,24 @@ def test_the_learners_numbers_stand_beside_the_engines(page: Page, viewer: Viewe
     try:
         file.write_bytes(encode_learned([columns]))
         page.goto(address)
-        expect(page.locator("#learner")).to_contain_text(f"1 of {len(places)} clipped or masked, 1 left out")
+        expect(page.locator("#learner")).to_contain_text(f"Of {len(places)} tokens 1 clipped, 1 masked, 1 left out.")
         first, second, third = (page.locator(f"#t{place}").get_attribute("title") or "" for place in places[:3])
-        assert "learner -0.250, ratio 1.500, advantage +0.400, clipped or masked" in first
-        assert "learner -0.750, ratio 1.500, advantage +0.400, left out" in second
+        assert "learner -0.250, ratio 1.500, advantage +0.400, clipped ·" in first
+        assert "learner -0.750, ratio 1.500, advantage +0.400, left out: engine and learner too far apart" in second
         assert "learner -0.250" in third
-        assert "left out" not in third
+        assert "left out by the importance mask" in third
         assert "clipped" not in third
+        page.locator("[data-tokens]").focus()
+        for title in (first, second, third):
+            page.keyboard.press("ArrowRight")
+            expect(page.get_by_role("status").filter(has_text=title)).to_be_visible()
+        page.keyboard.press("ArrowLeft")
+        expect(page.locator("#token-said")).to_contain_text(second)
+        page.locator(f"#t{places[0]}").click()
+        expect(page.locator("#token-said")).to_contain_text(first)
+        page.goto(f"{address}#t{places[2]}")
+        page.reload()
+        expect(page.locator("#token-said")).to_contain_text(third)
         gaps = [abs(number - (one.logprobs[place] or 0.0)) for number, place in zip(numbers, places, strict=True)]
         engine = one.logprobs[places[gaps.index(max(gaps))]] or 0.0
         expect(page.locator("#farthest tbody tr").first).to_contain_text(f"{engine:.3f}")

@@ -39,6 +39,7 @@ from trainer.step.version import finish_open_step
 @click.option(
     "--base-model",
     metavar="DIR|NAME",
+    type=click.UNPROCESSED,
     help="Directory of the model to train on, or its name on the Hugging Face hub.  "
     "[default: that of the running `arttrace serve`]",
 )
@@ -109,6 +110,7 @@ def command(
     may be killed at any moment and started again. Ctrl-C ends it after the running step (exit code 0), a second one
     drops that step (130). `arttrace status` shows what it does.
     """
+    as_json = as_json or log_format == "json"
     serving = find_serving(data)
     if daemon.wanted:
         config = daemon.config()
@@ -128,7 +130,10 @@ def command(
     checkpoints = Checkpoints(data.policies, policy)
     if again and method == "grpo":
         raise click.UsageError("GRPO takes each run once: --again is for sft and dpo")
-    with hold_store(data) as store, nullcontext() if dry_run else checkpoints.only_writer():
+    with (
+        hold_store(data) as store,
+        nullcontext() if dry_run else checkpoints.only_writer(),
+    ):
         if not dry_run:
             require_served(serving, policy, directory)
             finish_open_step(store, checkpoints, GatewayClient(serving.url) if serving else None)

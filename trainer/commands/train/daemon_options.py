@@ -40,6 +40,7 @@ from trainer.step.signals import stop_on_signals
 
 # Options that the command has anyway, or that are made otherwise.
 _PROGRESS_S = 60.0  # inside a step, in the log
+_OF_FILES = ("rubric",)
 _ANYWHERE = ("report_to", "keep__states")  # without --daemon too
 _SHARED = ("policy", "base_model", "advantages", "std_floor", "max_staleness", "learner", "keep")
 
@@ -91,7 +92,7 @@ def daemon_options(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(daemon=DaemonFlags(wanted or show, show, file, {**flags, **chosen}), **given)
 
     for name, field in reversed(own.items()):
-        command = click.option(_flag(name), name, type=_kind(field), help=_help(name, field))(command)
+        command = click.option(_flag(name), name, type=_kind(name, field), help=_help(name, field))(command)
     command = click.option(
         "--print-config", is_flag=True, help="Print the configuration and what the machine decides, and end."
     )(command)
@@ -181,7 +182,9 @@ def _flag(name: str) -> str:
     return "--" + name.replace("__", "-").replace("_", "-")
 
 
-def _kind(field: FieldInfo) -> type:
+def _kind(name: str, field: FieldInfo) -> Any:
+    if name in _OF_FILES:
+        return click.UNPROCESSED
     wanted = field.annotation
     named = [kind for kind in (wanted, *get_args(wanted)) if kind in (int, float, str)]
     return named[0] if named else str

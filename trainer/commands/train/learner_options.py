@@ -37,7 +37,7 @@ _OPTIONS: dict[str, tuple[Any, str]] = {
     "kl_weight": (float, "Weight of KL(policy || reference)."),
     "kl_estimator": (click.Choice(get_args(KlEstimator)), "How that KL is estimated."),
     "use_bias_correction_kl": (bool, "Multiply the KL term by the importance ratio."),
-    "kl_reference": (str, "Directory of the reference adapter; the base model without one."),
+    "kl_reference": (click.UNPROCESSED, "Directory of the reference adapter; the base model without one."),
     "max_kl": (float, "Stop above this KL to the reference, in nats per token; needs --kl-weight."),
     "epochs": (int, "Passes over the data."),
     "minibatches": (int, "Optimizer steps per pass."),

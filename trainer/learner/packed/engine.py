@@ -36,6 +36,7 @@ from trainer.learner.policy_model import (
 from trainer.learner.ranks import rank_and_count, total
 from trainer.learner.samples import PlannedStep, TokenRow
 from trainer.output.quiet import quiet
+from trainer.policies.learned_file import Fates
 
 _SMALLEST = 256
 """Tokens of the smallest micro-batch that is tried when memory runs out."""
@@ -184,10 +185,12 @@ class PackedLearner(BaseLearner):
             terms = loss_terms(config, logps, forest.advantages, known)
             loss = (forest.weights * terms.loss).sum() / plan.normaliser
             loss.backward()
-        tally.keep(forest.rows, logps, terms.ratio, terms.clipped, forest.weights == 0)
+        left_out = forest.weights == 0
+        fates = Fates(terms.clipped, left_out, terms.masked, torch.zeros_like(left_out))
+        tally.keep(forest.rows, logps, terms.ratio, fates)
         tally.targets += logps.numel()
         tally.ratio += float(terms.ratio.sum())
-        tally.clipped += int(terms.clipped.sum())
+        tally.clipped += int((terms.clipped | terms.masked).sum())
         tally.entropy += float(entropies.sum())
         tally.kl += float(terms.kl.sum())
         heat = forest.temperatures[forest.prediction]

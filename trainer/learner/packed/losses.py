@@ -33,11 +33,13 @@ class Before:
 
 @dataclass(frozen=True, slots=True)
 class LossTerms:
-    """Per target: the loss term, the importance ratio, whether it was clipped or masked, and the KL estimate or 0."""
+    """Per target: the loss term, the importance ratio, whether it was clipped, whether the importance mask took the
+    target's weight, and the KL estimate or 0."""
 
     loss: torch.Tensor
     ratio: torch.Tensor
     clipped: torch.Tensor
+    masked: torch.Tensor
     kl: torch.Tensor
 
 
@@ -62,15 +64,16 @@ def loss_terms(config: LearnerConfig, logps: torch.Tensor, advantages: torch.Ten
         if config.delta is not None:
             falling |= ratio.detach() > config.delta
         clipped = torch.where(advantages > 0, ratio.detach() > high, falling)
+    masked = torch.zeros_like(clipped)
     if config.importance != "clip":
         weight = staleness_weight(config, before)
-        loss, clipped = loss * weight, clipped | (weight == 0)
+        loss, masked = loss * weight, weight == 0
     kl = torch.zeros_like(logps)
     if before.reference is not None:
         d = before.reference - logps
         kl = -d if config.kl_estimator == "k1" else d.exp() - d - 1
         loss = loss + config.kl_weight * (kl * of_token if config.use_bias_correction_kl else kl)
-    return LossTerms(loss, ratio.detach(), clipped, kl.detach())
+    return LossTerms(loss, ratio.detach(), clipped, masked, kl.detach())
 
 
 def staleness_weight(config: LearnerConfig, before: Before) -> torch.Tensor:

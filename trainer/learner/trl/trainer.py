@@ -33,6 +33,7 @@ from trainer.learner.packed.head import Head, log_probabilities
 from trainer.learner.policy_model import as_reference, in_its_precision
 from trainer.learner.samples import MicroBatch, TokenRow
 from trainer.output.quiet import import_trl
+from trainer.policies.learned_file import Fates
 
 _trl = import_trl()
 from datasets import Dataset  # noqa: E402
@@ -231,13 +232,15 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
                 falling |= ratio > self.args.delta
             clipped = torch.where(gains, ratio > high, falling)
         tally.clipped += int(clipped.sum())
-        tally.keep(next(self._rows), self._logps[targets], ratio, clipped, torch.zeros_like(clipped))
         if self.beta:
             to_base = (inputs["ref_per_token_logps"] - self._logps)[targets]
             tally.kl += float((to_base.exp() - to_base - 1).sum())
         captured, current = inputs["old_per_token_logps"][targets], inputs["current"][targets]
         heat, bound = inputs["temperatures"][targets], self.learner_config.logprob_bound
-        tally.compare(self._logps[targets], captured, current, heat, bound)
+        logps, never = self._logps[targets], torch.zeros_like(clipped)
+        far = current & ~((logps - captured).abs() * heat <= bound)
+        tally.keep(next(self._rows), logps, ratio, Fates(clipped, never, never, far))
+        tally.compare(logps, captured, current, heat, bound)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Called by transformers after each optimizer step, and once more at the end of a run without `grad_norm`."""

@@ -67,7 +67,7 @@ class Shipper:
 
     def _reset(self) -> None:
         self._thread: native_threads.Thread | None = None
-        self._starting = native_threads.allocate_lock()
+        self._starting = native_threads.Lock()
         self._news = native_threads.Event()
         self._hurry = native_threads.Event()
         self._stop = native_threads.Event()

@@ -14,7 +14,15 @@ from arttrace.trajectories import sequences
 from arttrace.views.web.handlers.answers import integer, reader_of
 from arttrace.views.web.handlers.run import head_of, once_read
 from arttrace.views.web.models.blocks import blocks
-from arttrace.views.web.models.tokens.learned import STEPS_OF_RUN, Learned, farthest, is_kept, learned, steps_of
+from arttrace.views.web.models.tokens.learned import (
+    NO_ROOM,
+    STEPS_OF_RUN,
+    Learned,
+    farthest,
+    is_kept,
+    learned,
+    steps_of,
+)
 from arttrace.views.web.models.tokens.token_page import (
     LEVELS,
     advantage,
@@ -57,6 +65,7 @@ def show(request: Request) -> Response:
         blocks=blocks(len(chosen.token_ids), TOKENS, address, first, {"sequence": str(number)}) if chosen else (),
         tokens=tokens(chosen, pieces, first, TOKENS, computed.tokens if computed else {}) if chosen else (),
         computed=computed,
+        no_room=NO_ROOM,
         farthest=[(one, text_of(chosen.token_ids[one.place : one.place + 1], pieces)) for one in far] if chosen else (),
         unlikely=unlikely(chosen, pieces) if chosen else (),
         known=bool(pieces),

@@ -10,11 +10,12 @@ import msgspec
 
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import TrajectorySummary
-from arttrace.views.labels import entry_name, group_name, one_line
+from arttrace.views.labels import entry_name, group_name, one_line, shown_id
 from arttrace.views.run_filter import RunFilter, moment, status
 
 PAGE = 100
 STATUSES = ("failed", "incomplete", "unread", "complete")
+_LONGEST_ID = 40
 SINCE = ("15m", "1h", "24h", "7d")
 _NAMES = ("q", "entry", "group", "tag", "policy", "status", "reward", "since")
 _LABELS = {"q": "text"}
@@ -183,7 +184,7 @@ def run_row(run: TrajectorySummary) -> RunRow:
     """What the list shows of a run."""
     return RunRow(
         id=run.id,
-        short=run.id[:8],
+        short=shown_id(run.id, _LONGEST_ID),
         entry=entry_name(run.entry),
         source=run.entry,
         group="" if run.group == run.id else one_line(group_name(run.group, run.entry), 80),

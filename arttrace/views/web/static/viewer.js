@@ -40,6 +40,8 @@
   setInterval(showAges, 5000);
   document.addEventListener("htmx:afterSwap", () => showAges());
 
+  document.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+
   // --- rows: the one that keys act on -----------------------------------------------------------------------------
   let here = null;
   const rows = () => all("[data-rows] [data-href], [data-rows] [data-row]").filter((row) => row.offsetParent !== null);

@@ -14,6 +14,7 @@ import secrets
 import shutil
 import sys
 import tempfile
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -181,7 +182,8 @@ class VllmProcess:
             engine_command(options, socket, self.marker, cpu=cpu),
             log=log,
             scratch=directory,
-            env=engine_environment(options, os.environ, key, cpu=cpu),
+            # The sockets by which its processes speak among themselves lie beside its own, and go with it.
+            env={**engine_environment(options, os.environ, key, cpu=cpu), "VLLM_RPC_BASE_PATH": str(directory)},
         )
 
     @property
@@ -276,9 +278,9 @@ def _compiler() -> str | None:
 
 
 def _private_directory() -> Path:
-    """A new directory that only this user may enter, its path short enough for a socket's."""
+    """A new directory that only this user may enter, its path short enough for vLLM's sockets (named by UUIDs)."""
     made = Path(tempfile.mkdtemp(prefix="arttrace-"))
-    if len(os.fsencode(made)) > _MAX_SOCKET_PATH - len("/engine.sock"):
+    if len(os.fsencode(made)) > _MAX_SOCKET_PATH - len(f"/{uuid.UUID(int=0)}"):
         made.rmdir()
         made = Path(tempfile.mkdtemp(prefix="arttrace-", dir="/tmp"))
     return made

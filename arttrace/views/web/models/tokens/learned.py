@@ -12,14 +12,27 @@ import msgspec
 from arttrace.records.sequence import TokenSequence
 from arttrace.records.values.learned_tokens import (
     CLIPPED,
+    FAR,
     LEARNED_TOKENS,
     LEFT_OUT,
+    MASKED,
     LearnedSequence,
     decode_learned,
     sequence_key,
 )
 
 _FARTHEST = 12
+
+FATES = {
+    "clipped": "clipped",
+    "masked": "left out by the importance mask",
+    "left_out": "left out: engine and learner too far apart",
+    "far": "engine and learner too far apart, trained all the same (trl)",
+}
+"""What became of a token that did not simply count, in words."""
+SHORT = {"clipped": "clipped", "masked": "masked", "left_out": "left out", "far": "far apart"}
+"""The same in a count."""
+NO_ROOM = "no numbers of this sequence: its advantage was 0, or it is among the {:,} tokens without room in the file"
 
 STEPS_OF_RUN = """SELECT c.policy, c.step, (p.metrics->>'logprob_difference_mean')::DOUBLE,
     (p.metrics->>'logprob_difference_max')::DOUBLE, coalesce(p.adapter, '')
@@ -29,24 +42,45 @@ STEPS_OF_RUN = """SELECT c.policy, c.step, (p.metrics->>'logprob_difference_mean
 
 class LearnedToken(msgspec.Struct, frozen=True):
     """One trained token, as a step's loss used it: the learner's log-probability, the importance ratio, the advantage,
-    whether the ratio was clipped or masked, and whether the token had no weight."""
+    and what became of it; see the flags of the file."""
 
     logprob: float
     ratio: float
     advantage: float
     clipped: bool
     left_out: bool
+    masked: bool
+    far: bool
+
+    @property
+    def marked(self) -> bool:
+        """Whether it counted for less than the others, or is doubtful."""
+        return self.clipped or self.left_out or self.masked or self.far
+
+    @property
+    def words(self) -> str:
+        """What became of it; nothing for one that counted whole."""
+        said = [words for name, words in FATES.items() if getattr(self, name)]
+        return ", ".join(said)
 
 
 class Learned(msgspec.Struct, frozen=True):
-    """What one step, `version` by the name of what came out of it, computed for the tokens of a sequence, by place."""
+    """What one step, `version` by the name of what came out of it, computed for the tokens of a sequence, by place;
+    none, where its file had no room: `without_room` counts such tokens of the whole step."""
 
     version: str
     tokens: dict[int, LearnedToken]
+    without_room: int = 0
+
+    @property
+    def fates(self) -> str:
+        """How many tokens were clipped, masked, left out and far, in words."""
+        counts = {name: sum(getattr(token, name) for token in self.tokens.values()) for name in FATES}
+        return ", ".join(f"{count:,} {SHORT[name]}" for name, count in counts.items() if count) or "all counted whole"
 
 
 class LearnedColumns(msgspec.Struct, frozen=True):
-    """The same as arrays, one entry per trained token."""
+    """The same as arrays, one entry per trained token that the file has."""
 
     version: str
     advantage: float
@@ -55,6 +89,9 @@ class LearnedColumns(msgspec.Struct, frozen=True):
     ratios: tuple[float, ...]
     clipped: tuple[bool, ...]
     left_out: tuple[bool, ...]
+    masked: tuple[bool, ...]
+    far: tuple[bool, ...]
+    without_room: int
 
 
 class Farthest(msgspec.Struct, frozen=True):
@@ -74,20 +111,23 @@ def is_kept(directory: str) -> bool:
 
 
 def learned(steps: Iterable[tuple[str, str]], sequence: TokenSequence) -> Learned | None:
-    """Of the steps, as version and directory, what the last one that kept numbers of the sequence computed; None where
-    none did, or its file is not on this machine."""
+    """Of the steps, as version and directory, what the last one that kept numbers of the sequence computed, or that no
+    file had room for it; None where none did, or its file is not on this machine."""
     key = sequence_key(sequence)
+    full: Learned | None = None
     for version, directory in reversed(list(steps)):
         if not is_kept(directory):
             continue
         try:
             with (Path(directory) / LEARNED_TOKENS).open("rb") as file:
-                found = decode_learned(file, (key,)).get(key)
+                found = decode_learned(file, (key,))
         except (OSError, ValueError):
             continue
-        if found is not None:
-            return Learned(version, _by_place(found))
-    return None
+        if key in found.sequences:
+            return Learned(version, _by_place(found.sequences[key]), found.without_room)
+        if found.without_room and full is None:
+            full = Learned(version, {}, found.without_room)
+    return full
 
 
 def steps_of(rows: Iterable[Sequence[Any]]) -> tuple[tuple[str, str], ...]:
@@ -106,12 +146,17 @@ def in_columns(one: Learned) -> LearnedColumns:
         tuple(token.ratio for token in tokens),
         tuple(token.clipped for token in tokens),
         tuple(token.left_out for token in tokens),
+        tuple(token.masked for token in tokens),
+        tuple(token.far for token in tokens),
+        one.without_room,
     )
 
 
 def _by_place(one: LearnedSequence) -> dict[int, LearnedToken]:
     return {
-        place: LearnedToken(logprob, ratio, one.advantage, bool(flags & CLIPPED), bool(flags & LEFT_OUT))
+        place: LearnedToken(
+            logprob, ratio, one.advantage, *(bool(flags & flag) for flag in (CLIPPED, LEFT_OUT, MASKED, FAR))
+        )
         for place, logprob, ratio, flags in zip(one.places, one.logprobs, one.ratios, one.flags, strict=True)
     }
 

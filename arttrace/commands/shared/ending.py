@@ -1,0 +1,47 @@
+"""How a command ends when it is told to: SIGTERM, and a terminal that is closed, end it as Ctrl-C does, so that stores
+are closed and children end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+_OUTPUTS = (1, 2)
+_GONE = select.POLLERR | select.POLLHUP | select.POLLNVAL if hasattr(select, "poll") else 0
+
+
+@contextlib.contextmanager
+def ended_as_by_ctrl_c() -> Iterator[None]:
+    """In the body SIGTERM raises KeyboardInterrupt, unless the command handles it in its own way, and the first SIGHUP
+    does what SIGTERM does. A signal that is ignored, as by `nohup`, stays ignored. For the main thread."""
+    handlers = {"SIGTERM": signal.default_int_handler, "SIGHUP": _hang_up}
+    known = {getattr(signal, name): handler for name, handler in handlers.items() if hasattr(signal, name)}
+    ours = {number: handler for number, handler in known.items() if signal.getsignal(number) is signal.SIG_DFL}
+    for number, handler in ours.items():
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _hang_up(number: int, _frame: FrameType | None) -> None:
+    # A shell passes it on to its jobs, and the system sends it once more: this is no second wish.
+    signal.signal(number, lambda *_: None)
+    for output in filter(_is_gone, _OUTPUTS):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, output)
+        os.close(nowhere)
+    signal.raise_signal(signal.SIGTERM)
+
+
+def _is_gone(output: int) -> bool:
+    """Whether writing would fail, and with it the work that says what it does."""
+    poll = select.poll()
+    poll.register(output, 0)
+    return any(event & _GONE for _, event in poll.poll(0))

@@ -1,0 +1,36 @@
+"""Text as it was typed, where Python was told to know ASCII only (`LC_ALL=C PYTHONUTF8=0`): it leaves the bytes of
+other letters as surrogates, which find nothing in a store and which DuckDB refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import click
+
+
+class _TypedText(click.types.StringParamType):
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return as_typed(super().convert(value, param, ctx))
+
+
+def as_typed(text: str) -> str:
+    """A parameter of a command in letters; itself where it is no UTF-8."""
+    with contextlib.suppress(UnicodeError):
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            return os.fsencode(text).decode()
+    return text
+
+
+_TYPED_TEXT = _TypedText()
+
+
+def read_as_typed(command: click.Command) -> None:
+    """Let every parameter of text of a command, and of the commands in it, be what was typed. The names of files are
+    left as Python has them, or the operating system would not find them: theirs is `click.Path` or `click.UNPROCESSED`.
+    """
+    for parameter in command.params:
+        if parameter.type is click.STRING:
+            parameter.type = _TYPED_TEXT
+    for inner in getattr(command, "commands", {}).values():
+        read_as_typed(inner)

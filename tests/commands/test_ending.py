@@ -1,0 +1,141 @@
+"""A command that is told to end, or whose terminal is closed, leaves its store as Ctrl-C would."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from collector_process import ARTTRACE, environment
+from simulated_agent import research_run
+
+from arttrace.commands.shared.ending import ended_as_by_ctrl_c
+from arttrace.store import Store
+from arttrace.system.paths import DataDir
+
+WAITS_S = 120
+IN_A_TERMINAL = """
+import fcntl, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from arttrace.commands import main
+main()
+"""
+KEEPERS = (("view", "--port", "0"), ("collect", "--port", "0"))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDir:
+    found = DataDir(tmp_path / "data")
+    with Store.open(found, create=True) as store:
+        store.append(research_run("run"))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def as_a_terminal_starts_it() -> Iterator[None]:
+    """Not ignored, whatever started the tests."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def left_behind(data: DataDir) -> set[str]:
+    return {one.name for one in data.root.iterdir() if one.name.startswith(("owner", "store"))}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("command", KEEPERS, ids=lambda command: command[0])
+def test_a_signal_to_all_of_its_processes_closes_the_store(
+    command: tuple[str, ...], number: signal.Signals, data: DataDir
+) -> None:
+    """A shell sends it to the group, systemd to every process of a service."""
+    with subprocess.Popen(
+        [*ARTTRACE, *command],
+        env=environment(data),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        assert "http://" in process.stdout.readline()
+        try:
+            os.killpg(process.pid, number)
+            _, said = process.communicate(timeout=WAITS_S)
+        finally:
+            process.kill()
+    assert process.returncode == 0, said
+    assert left_behind(data) == {"store.duckdb", "store.duckdb.lock"}
+
+
+@pytest.mark.parametrize("command", KEEPERS, ids=lambda command: command[0])
+def test_a_terminal_that_is_closed_closes_the_store(command: tuple[str, ...], data: DataDir) -> None:
+    """Nothing can be written to it then."""
+    ours, terminal = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", IN_A_TERMINAL, *command],
+        env=environment(data),
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+    ) as process:
+        os.close(terminal)
+        shown = b""
+        while b"http://" not in shown:
+            shown += os.read(ours, 4096)
+        os.close(ours)
+        try:
+            assert process.wait(WAITS_S) == 0
+        finally:
+            process.kill()
+    assert left_behind(data) == {"store.duckdb", "store.duckdb.lock"}
+
+
+def test_a_server_for_an_mcp_client_does_not_wait_for_its_next_line(data: DataDir) -> None:
+    initialize = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    order = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": initialize}
+    with subprocess.Popen(
+        [*ARTTRACE, "mcp"], env=environment(data), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            print(json.dumps(order), file=process.stdin, flush=True)
+            assert '"id":1' in process.stdout.readline().replace(" ", "")
+            process.terminate()
+            assert process.wait(WAITS_S) == 130
+        finally:
+            process.kill()
+
+
+def test_a_closed_terminal_is_told_once_however_often_it_is_sent() -> None:
+    told = []
+    before = signal.signal(signal.SIGTERM, lambda *_: told.append("SIGTERM"))
+    try:
+        with ended_as_by_ctrl_c():
+            for _ in range(3):
+                signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert told == ["SIGTERM"]
+
+
+def test_what_nohup_started_stays() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with ended_as_by_ctrl_c():
+        signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+def test_without_a_handler_of_the_command_it_is_ctrl_c() -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        with ended_as_by_ctrl_c(), pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+        assert signal.getsignal(number) is signal.SIG_DFL
