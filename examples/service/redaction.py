@@ -5,7 +5,7 @@ from typing import Any
 
 _PATTERNS = {
     "[email]": re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*\w"),
-    "[phone]": re.compile(r"\+?\d[\d ()/-]{7,}\d"),
+    "[phone]": re.compile(r"(?<!\w)\+?\d[\d ()/-]{7,}\d(?!\w)"),  # digits of an id, as in 4f1e0304851533b7, are none
 }
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -93,6 +95,18 @@ def test_masked_it_answers_as_before_and_langfuse_gets_what_is_stored(tmp_path: 
     assert b"[email], [phone]" in kept
     assert b"ann@example.org" not in kept
     assert b"+49 30 1234567" not in kept
+
+
+def test_numbers_are_masked_and_ids_are_not() -> None:
+    """Digits in the middle of an id once were taken for a telephone number, in one run of seven."""
+    redacted = runpy.run_path(str(SERVICE / "redaction.py"))["redacted"]
+    for number in ("+49 30 1234567", "0301234567", "(030) 123-4567", "tel:030/1234567,"):
+        assert "[phone]" in redacted(f"call {number} now", kind="result")
+        assert "1234567" not in redacted(f"call {number} now", kind="result")
+    draw = random.Random(7)
+    ids = [f"{draw.getrandbits(128):032x}" for _ in range(1000)]
+    assert sum(bool(re.search(r"\d{9}", id)) for id in ids) > 50
+    assert redacted(ids, kind="result") == ids
 
 
 @pytest.fixture(scope="module")
