@@ -112,7 +112,7 @@ def _build(
         nodes=nodes,
         rewards=tuple(one for one in given if one.counts),
         notes=tuple(one for one in given if not one.counts and one.explanation),
-        incomplete="; ".join((*problems, *tree.problems, *_in_progress(spans), *_missing_spans(spans))),
+        incomplete="; ".join((*problems, *tree.problems, *_in_progress(spans, tree.tops), *_missing_spans(spans))),
         conflicts=sum(span.conflicts for span in members),
         unread=counted(unread(span, read.get(key)) for key, span in spans.items()),
     )
@@ -313,14 +313,18 @@ def _agreed(said: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     return found
 
 
-def _in_progress(spans: Mapping[SpanKey, SpanRow]) -> list[str]:
-    """Reasons for spans that were begun, and of whose end nothing is known."""
-    begun = [span for span in spans.values() if span.end_ns == 0]
-    open = Counter(
-        "call" if is_call(span) else "run" if operation(span) == semconv.OPERATION_INVOKE_AGENT else "step"
-        for span in begun
-    )
+def _in_progress(spans: Mapping[SpanKey, SpanRow], tops: Collection[SpanRow]) -> list[str]:
+    """Reasons for spans that were begun, and of whose end nothing is known: a run's own, or its agents' below."""
+    open = Counter(_kind(span, tops) for span in spans.values() if span.end_ns == 0)
     return [f"{kind} in progress" if n == 1 else f"{n} {kind}s in progress" for kind, n in sorted(open.items())]
+
+
+def _kind(span: SpanRow, tops: Collection[SpanRow]) -> str:
+    if is_call(span):
+        return "call"
+    if operation(span) != semconv.OPERATION_INVOKE_AGENT:
+        return "step"
+    return "run" if span in tops else "agent"
 
 
 def _missing_spans(spans: Mapping[SpanKey, SpanRow]) -> list[str]:

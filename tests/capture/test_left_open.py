@@ -73,7 +73,7 @@ def tool(begun: threading.Event, let_go: threading.Event) -> None:
     look()
 
 
-@pytest.mark.parametrize(("work", "said"), [(sub_agent, "run in progress"), (tool, "step in progress")])
+@pytest.mark.parametrize(("work", "said"), [(sub_agent, "agent in progress"), (tool, "step in progress")])
 def test_an_agent_or_tool_that_goes_on_after_the_root(data: DataDir, work: Begin, said: str) -> None:
     with left_open(work):
         assert stored(data).incomplete == said
