@@ -1,4 +1,5 @@
-// The curves: one small chart each; a click opens the step under the pointer.
+// The curves: one small chart each. A pointer or the arrow keys choose a step, whose numbers are said below; a click or
+// enter opens it.
 "use strict";
 (() => {
   const drawn = [];
@@ -23,7 +24,7 @@
   function draw(figure) {
     const steps = JSON.parse(figure.dataset.steps);
     const lines = JSON.parse(figure.dataset.lines);  // pairs of name and values, in the order of the figures above
-    const plot = figure.querySelector(".plot");
+    const plot = figure.querySelector(".plot"), said = figure.querySelector(".at-step");
     const muted = colour("line5");
     const text = getComputedStyle(document.body);
     const grid = { stroke: text.getPropertyValue("--line") && colour("grid-line"), width: 1 };
@@ -39,13 +40,23 @@
       }))],
       hooks: { setCursor: [(made) => {
         const at = made.cursor.idx;
-        figure.title = at == null ? "" : `${figure.dataset.policy}@${steps[at]}: ${lines.map(([name, values]) => `${name} ${values[at] == null ? "none" : values[at].toPrecision(4)}`).join(", ")}`;
+        if (at != null || !figure.contains(document.activeElement)) said.textContent = at == null ? "" : `${figure.dataset.policy}@${steps[at]}: ${lines.map(([name, values]) => `${name} ${values[at] == null ? "none" : values[at].toPrecision(4)}`).join(", ")}`;
       }] },
     }, [steps, ...lines.map(([, values]) => values)], plot);
-    chart.over.addEventListener("click", () => {
+    function open() {
       const at = chart.cursor.idx;
       if (at != null && steps[at]) location.href = `/training/step?${new URLSearchParams({ policy: figure.dataset.policy, step: steps[at] })}`;
-    });
+    }
+    chart.over.addEventListener("click", open);
+    figure.onkeydown = (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
+      const last = steps.length - 1, now = chart.cursor.idx;
+      const to = { ArrowLeft: now == null ? last : now - 1, ArrowRight: now == null ? 0 : now + 1, Home: 0, End: last }[event.key];
+      if (event.key === "Enter") open();
+      else if (to === undefined) return;
+      else chart.setCursor({ left: chart.valToPos(steps[Math.min(Math.max(to, 0), last)], "x"), top: 0 });
+      event.preventDefault();
+    };
     drawn.push(chart);
   }
   function all() {

@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
-  const typing = (target) => target.closest("input, textarea, select, [contenteditable]");
+  const typing = (target) => target.closest("input:not([type=checkbox]), textarea, select, [contenteditable]");
 
   function say(text) {
     const box = document.getElementById("said");
@@ -21,6 +21,14 @@
   }
   document.addEventListener("htmx:responseError", ({ detail: { xhr } }) => say(`That failed: ${reason(xhr.status, xhr.responseText)}`));
   document.addEventListener("htmx:sendError", () => say("That failed: the viewer does not answer."));
+
+  // --- what a request replaces: the focus stays on what has the same id, else on the part that was replaced ----------
+  let within = false;
+  document.addEventListener("htmx:beforeSwap", ({ detail }) => { within = detail.target.contains(document.activeElement); });
+  document.addEventListener("htmx:afterSettle", ({ detail }) => {
+    if (within && document.activeElement === document.body) detail.target.focus();
+    within = false;
+  });
 
   // --- times, as ages ---------------------------------------------------------------------------------------------
   function age(ns) {
@@ -73,8 +81,19 @@
   });
 
   // --- keys -------------------------------------------------------------------------------------------------------
+  function closeMenus(except) {
+    for (const menu of all(".menu[open]")) if (!menu.contains(except)) menu.open = false;
+  }
+  document.addEventListener("click", (event) => closeMenus(event.target));
+  document.addEventListener("focusin", (event) => closeMenus(event.target));
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const opened = event.key === "Escape" && event.target.closest(".menu[open], .more-marks[open]");
+    if (opened) {
+      opened.open = false;
+      opened.querySelector("summary").focus();
+      return;
+    }
     if (typing(event.target)) {
       if (event.key === "Escape") event.target.blur();
       return;
@@ -147,13 +166,18 @@
     const counts = found.querySelector("#counts");
     live.dataset.state = counts.dataset.state;
     document.getElementById("counts").innerHTML = counts.innerHTML;
-    document.getElementById("statuses").innerHTML = found.querySelector("#statuses").innerHTML;
+    keepFocus(document.getElementById("statuses"), (old) => { old.innerHTML = found.querySelector("#statuses").innerHTML; });
     const body = document.getElementById("newest");
     if (!body) { location.reload(); return; }
     const fresh = [...found.querySelector("template").content.querySelectorAll("tr[id]")];
     merge(body, fresh);
     leave(body, new Set(fresh.map((row) => row.id)));
     showAges(body);
+  }
+  function keepFocus(old, change, fresh = old) {  // on what stands in the same place afterwards
+    const at = all("a, button", old).indexOf(document.activeElement);
+    change(old);
+    if (at >= 0) all("a, button", fresh)[at]?.focus({ preventScroll: true });
   }
   function leave(body, ids) {  // rows that do not match any more; those beyond `upto` were not asked for
     const last = live.dataset.upto ? BigInt(live.dataset.upto.split(".")[0]) : -1n;
@@ -169,7 +193,7 @@
       row.normalize();
       if (!old) row.classList.add("fresh");
       if (row.id === here) row.classList.add("here");
-      if (old) old.replaceWith(row); else body.insertBefore(row, before);
+      if (old) keepFocus(old, () => old.replaceWith(row), row); else body.insertBefore(row, before);
     }
     if (window.htmx) window.htmx.process(body);
   }
