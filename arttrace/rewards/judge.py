@@ -15,6 +15,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar, overload
 
 import msgspec
@@ -182,15 +183,34 @@ async def score_groups(
         JudgeUnavailable: The judge cannot be asked at all: no further group is sent. The answers under way are paid
             for, so they are waited for and passed to `on_judged` first.
     """
+    loaded = [partial(_itself, group) for group in groups]
     judge = Judge(judge_model, extra_litellm_params or {})
+    return await score_loaded(loaded, judge, rubric, votes=votes, max_concurrency=max_concurrency, on_judged=on_judged)
+
+
+def _itself(group: Group) -> Group:
+    return group
+
+
+async def score_loaded(
+    groups: Sequence[Callable[[], Group]],
+    judge: Judge,
+    rubric: str,
+    *,
+    votes: int,
+    max_concurrency: int = 8,
+    on_judged: Callable[[Group, Judgement], None] | None = None,
+) -> list[Judgement | JudgeError]:
+    """As score_groups, each group loaded as its turn comes, so that at most `max_concurrency` are in memory."""
     slots = asyncio.Semaphore(max_concurrency)
     unavailable: list[JudgeUnavailable] = []
 
-    async def score(group: Group) -> Judgement | JudgeError:
+    async def score(load: Callable[[], Group]) -> Judgement | JudgeError:
         async with slots:
             if unavailable:
                 return unavailable[0]
             try:
+                group = load()
                 judgement = await _score_group(judge, group, rubric, votes)
             except JudgeUnavailable as error:
                 unavailable.append(error)
@@ -204,7 +224,7 @@ async def score_groups(
 
     try:
         async with asyncio.TaskGroup() as tasks:
-            scored = [tasks.create_task(score(group)) for group in groups]
+            scored = [tasks.create_task(score(load)) for load in groups]
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
     if unavailable:

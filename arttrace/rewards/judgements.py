@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 from arttrace.records.group import Group
 from arttrace.records.message import canonical_json
@@ -29,8 +30,12 @@ def judgement_key(group: Group, judge_model: str, rubric: str = DEFAULT_RUBRIC, 
     Returns:
         32 hex digits.
     """
-    runs = sorted([trajectory.id, trajectory.revision] for trajectory in group.trajectories)
-    document = [judge_model, rubric_hash(rubric), runs, *([votes] if votes > 1 else [])]
+    return key_of_runs([(one.id, one.revision) for one in group.trajectories], judge_model, rubric, votes)
+
+
+def key_of_runs(runs: Iterable[tuple[str, str]], judge_model: str, rubric: str, votes: int) -> str:
+    """As judgement_key, from the ids and revisions of the runs alone."""
+    document = [judge_model, rubric_hash(rubric), sorted(map(list, runs)), *([votes] if votes > 1 else [])]
     return hashlib.blake2b(canonical_json(document), digest_size=16).hexdigest()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -30,17 +30,26 @@ def key_of(*, group: str | None, scenario: str | None, entry: str, entry_name: s
     in memory.
     Runs of a function whose arguments were not kept cannot be compared by them: they have no key.
     """
-    if group or scenario:
-        return group or scenario
-    if (arguments is None and ":" in entry_name) or _is_redacted(arguments):
+    return group or scenario or _key_by_arguments(entry, entry_name, _in_key(arguments))
+
+
+_NO_ARGUMENTS = "null"
+
+
+def _key_by_arguments(entry: str, entry_name: str, arguments: str | None) -> str | None:
+    if arguments is None or (arguments == _NO_ARGUMENTS and ":" in entry_name) or not (entry_name or entry):
         return None
-    entry = entry_name or entry
-    if not entry:
+    return f"{entry_name or entry} {arguments}"
+
+
+def _in_key(arguments: Any) -> str | None:
+    """What a key has of arguments; None where they were redacted."""
+    if _is_redacted(arguments):
         return None
     document = canonical_json(_without_addresses(arguments))
     if len(document) <= _READABLE:
-        return f"{entry} {document.decode()}"
-    return f"{entry} #{hashlib.blake2b(document, digest_size=8).hexdigest()}"
+        return document.decode()
+    return f"#{hashlib.blake2b(document, digest_size=8).hexdigest()}"
 
 
 def _is_redacted(value: Any) -> bool:
@@ -95,43 +104,55 @@ BY = ("entry", "input", "argument.NAME", "metadata.NAME", "tag", "tag.NAME")
 value of the metadata, all tags together, the tags `NAME:...` or `NAME=...`."""
 
 
-def keys_by(by: str, runs: Sequence[Trajectory]) -> dict[str, str | None]:
+def keys_by(by: str, runs: Iterable[Trajectory]) -> dict[str, str | None]:
     """The group key of each run (by id) by another criterion; None for a run that says nothing of it.
 
     "entry" joins runs of one function that older versions recorded under the path or the module that loaded it, and
-    replays that were kept apart from the recorded run; a group or scenario that the user named stays. Raises
-    ValueError for a criterion that is none of `BY`.
+    replays that were kept apart from the recorded run; a group or scenario that the user named stays. Each run is taken
+    once and not held. Raises ValueError for a criterion that is none of `BY`.
     """
     kind, _, name = by.partition(".")
     if by == "input":
         return {run.id: _shown(_first_input(run)) for run in runs}
     if kind in ("argument", "metadata") and name:
-        values = {run.id: run.arguments if kind == "argument" else run.metadata for run in runs}
-        return {id: _shown(_value_at(value, name)) for id, value in values.items()}
+        return {run.id: _shown(_value_at(run.arguments if kind == "argument" else run.metadata, name)) for run in runs}
     if by == "tag" or (kind == "tag" and name):
         prefixes = (f"{name}:", f"{name}=")
-        tags = {run.id: [tag for tag in run.tags if by == "tag" or tag.startswith(prefixes)] for run in runs}
-        return {id: _shown(", ".join(sorted(set(found)))) for id, found in tags.items()}
+        return {
+            run.id: _shown(", ".join(sorted({tag for tag in run.tags if by == "tag" or tag.startswith(prefixes)})))
+            for run in runs
+        }
     if by != "entry":
         raise ValueError(f"{by!r} is none of {', '.join(BY)}")
-    names = {run.entry_name for run in runs if run.entry_name}
-    own = {run.id: _key_by_entry(run, names) for run in runs}
-    for run in runs:
-        original = run.metadata.get(REPLAY_OF)
-        if original in own:
-            own[run.id] = own[original]
+    entries = [_Entry.of(run) for run in runs]
+    names = {one.name for one in entries if one.name}
+    own = {one.id: one.key(names) for one in entries}
+    for one in entries:
+        if one.replay_of in own:
+            own[one.id] = own[one.replay_of]
     return own
 
 
-def _key_by_entry(run: Trajectory, names: Iterable[str]) -> str | None:
-    group = None if REPLAY_OF in run.metadata else run.group
-    return key_of(
-        group=group,
-        scenario=run.scenario,
-        entry=run.entry,
-        entry_name=run.entry_name or _name_of_source(run.entry, names),
-        arguments=run.arguments,
-    )
+class _Entry(msgspec.Struct, frozen=True):
+    """What a key by the entry point is made of; `named` is the group or scenario that the user gave."""
+
+    id: str
+    named: str | None
+    source: str
+    name: str
+    arguments: str | None
+    replay_of: Any
+
+    @classmethod
+    def of(cls, run: Trajectory) -> _Entry:
+        named = (None if REPLAY_OF in run.metadata else run.group) or run.scenario
+        arguments = None if named else _in_key(run.arguments)
+        return cls(run.id, named, run.entry, run.entry_name, arguments, run.metadata.get(REPLAY_OF))
+
+    def key(self, names: Iterable[str]) -> str | None:
+        return self.named or _key_by_arguments(
+            self.source, self.name or _name_of_source(self.source, names), self.arguments
+        )
 
 
 def _name_of_source(entry: str, names: Iterable[str]) -> str:

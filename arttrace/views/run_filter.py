@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 import operator
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 import msgspec
 
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import AnyStore, TrajectorySummary
+from arttrace.store.access.summary_pages import summary_pages
 from arttrace.views.labels import entry_name, group_name
 
 _COMPARED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq}
@@ -72,8 +74,18 @@ def is_group(text: str, run: TrajectorySummary) -> bool:
 def group_keys(store: AnyStore, text: str) -> list[str]:
     """The keys of the groups that `text` names, by their key or by what `ls` shows of it; `text` itself where there is
     none."""
-    keys = {run.group for run in store.summaries() if is_group(text, run)}
+    keys = {run.group for page in summary_pages(store) for run in page if is_group(text, run)}
     return [text] if text in keys else sorted(keys) or [text]
+
+
+def group_pages(store: AnyStore, text: str | None) -> Iterator[list[TrajectorySummary]]:
+    """The summaries of the runs in the groups that `text` names, or of all runs, some at a time. A run may come
+    twice."""
+    if text is None:
+        yield from summary_pages(store)
+        return
+    for key in group_keys(store, text):
+        yield store.summaries(group=key)
 
 
 def comparison(text: str) -> tuple[str, float] | None:
@@ -141,3 +153,18 @@ def chosen(
         if (ids is None or run.id in ids or run.id.partition(":")[0] in ids) and wanted.matches(run):
             found.append(run)
     return found
+
+
+def newest(store: AnyStore, wanted: RunFilter, text: str | None, limit: int) -> list[TrajectorySummary]:
+    """At most `limit` of a store's runs that match, and in which `text` stands where it is given; the newest first.
+    Raises StoreError."""
+    if limit <= 0:
+        return []
+    ids = None if text is None else runs_with(store, text)
+    if ids is None and not wanted:
+        return store.summaries(limit=limit)
+    found: dict[str, TrajectorySummary] = {}
+    for page in summary_pages(store, ids, since_ns=wanted.since_ns):
+        found.update((run.id, run) for run in chosen(page, wanted, ids, None))
+        found = {run.id: run for run in heapq.nlargest(limit, found.values(), key=lambda run: (run.start_ns, run.id))}
+    return list(found.values())

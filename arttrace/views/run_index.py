@@ -10,18 +10,16 @@ from __future__ import annotations
 import sqlite3
 import statistics
 from array import array
-from collections.abc import Iterable, Iterator
-from itertools import groupby, islice
+from collections.abc import Iterator
+from itertools import groupby
 from types import TracebackType
 
 import msgspec
 
 from arttrace.rewards.combine import trajectory_reward
-from arttrace.store import AnyStore, TrajectorySummary
+from arttrace.store import AnyStore
+from arttrace.store.access.summary_pages import summary_pages
 from arttrace.views.run_filter import RunFilter
-
-_IDS_OF_PAGE = 50_000
-_RUNS_OF_PAGE = 500
 
 _TABLES = """
 CREATE TABLE runs (id TEXT PRIMARY KEY, key TEXT, start INTEGER, wanted INTEGER, reward REAL) WITHOUT ROWID;
@@ -42,15 +40,6 @@ class Place(msgspec.Struct, frozen=True):
     number: int
     of: int
     advantage: float | None = None
-
-
-def summary_pages(store: AnyStore) -> Iterator[list[TrajectorySummary]]:
-    """The summaries of all runs, some at a time, the newest first. Raises StoreError."""
-    before: tuple[int, str] | None = None
-    while page := store.recorded_ids(limit=_IDS_OF_PAGE, before=before):
-        before = page[-1]
-        for start in range(0, len(page), _RUNS_OF_PAGE):
-            yield store.summaries(ids=[id for _, id in page[start : start + _RUNS_OF_PAGE]])
 
 
 class RunIndex:
@@ -108,10 +97,3 @@ class RunIndex:
         named = ", ".join("?" * len(ids))
         rows = self._table.execute(f"{_PLACES} WHERE id IN ({named})", ids)
         return {id: Place(number, of, advantage) for id, number, of, advantage in rows}
-
-
-def batched(ids: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Lists of so many; the last may be shorter."""
-    rest = iter(ids)
-    while part := list(islice(rest, size)):
-        yield part

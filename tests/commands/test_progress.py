@@ -118,7 +118,14 @@ def test_long_reading_says_how_far_it_is(
 
 
 @pytest.mark.parametrize(
-    "command", ["ls --errors", "sql 'SELECT count(*) FROM tool_calls'", "stats", "group --by input --dry-run"]
+    "command",
+    [
+        "ls --errors",
+        "sql 'SELECT count(*) FROM tool_calls'",
+        "stats",
+        "group --by input --dry-run",
+        "dataset --format trl-sft --output /dev/null",
+    ],
 )
 def test_the_first_reading_of_many_runs_says_how_far_it_is(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -126,6 +133,7 @@ def test_the_first_reading_of_many_runs_says_how_far_it_is(
     with Store.open(DataDir(tmp_path), create=True) as store:
         store.append([*research_run("a"), *research_run("b")])
     monkeypatch.setattr("arttrace.store.access.queries._SPANS_AT_ONCE", 1)
+    monkeypatch.setattr("arttrace.store.access.summary_pages._RUNS_OF_PAGE", 1)
     monkeypatch.setattr("arttrace.commands.shared.progress.Progress", partial(Progress, every_s=0.0))
     again = [CliRunner().invoke(cli, [*shlex.split(command), "--dir", str(tmp_path)]) for _ in range(2)]
     assert [done.exit_code for done in again] == [0, 0]

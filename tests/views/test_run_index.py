@@ -16,9 +16,9 @@ from arttrace.records.record import Record
 from arttrace.records.reward import Reward
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import Store, TrajectorySummary
+from arttrace.store.access import summary_pages
 from arttrace.store.rows.prefixes import RecentInputs
 from arttrace.system.paths import DataDir
-from arttrace.views import run_index
 from arttrace.views.datasets import selection
 from arttrace.views.datasets.selection import DatasetSelection, Written, selected_rows
 from arttrace.views.langfuse import push as pushing
@@ -43,8 +43,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_index, "_IDS_OF_PAGE", 7)
-    monkeypatch.setattr(run_index, "_RUNS_OF_PAGE", PAGE)
+    monkeypatch.setattr(summary_pages, "_IDS_OF_PAGE", 7)
+    monkeypatch.setattr(summary_pages, "_RUNS_OF_PAGE", PAGE)
     monkeypatch.setattr(selection, "_RUNS_AT_ONCE", PAGE)
     monkeypatch.setattr(pushing, "_RUNS_AT_ONCE", PAGE)
 
@@ -117,7 +117,7 @@ def test_what_does_not_match_is_compared_with_and_not_counted(store: Store) -> N
 
 
 def test_runs_are_found_by_the_ids_that_they_were_recorded_under(store: Store) -> None:
-    pages = list(run_index.summary_pages(store))
+    pages = list(summary_pages.summary_pages(store))
     assert max(map(len, pages)) <= PAGE
     assert sorted(run.id for page in pages for run in page) == sorted(run.id for run in store.summaries())
     one = pages[0][0]

@@ -16,10 +16,11 @@ from arttrace.commands.shared.progress import Progress, reading_told
 from arttrace.records.group import Grouping
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import AnyStore, open_store
+from arttrace.store.access.summary_pages import batched, summary_pages
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.groups import BY, group_key, keys_by, own_key
 
-_AT_ONCE = 1000
+_READ_AT_ONCE, _AT_ONCE = 500, 1000
 _SHOWN = 20
 
 
@@ -49,12 +50,19 @@ def command(by: str | None, undo: bool, entry: str | None, dry_run: bool, as_jso
     if (by is None) == (not undo):
         raise click.UsageError(f"say what to group by: --by {' | '.join(BY)}; or --undo")
     with open_store(data) as store, reading_told():
-        runs = _runs(store, entry)
-        before, own = {run.id: group_key(run) for run in runs}, {run.id: own_key(run) for run in runs}
+        before: dict[str, str] = {}
+        own: dict[str, str | None] = {}
+
+        def noted() -> Iterator[Trajectory]:
+            for run in _runs(store, entry):
+                before[run.id], own[run.id] = group_key(run), own_key(run)
+                yield run
+
         try:
-            found = own if by is None else keys_by(by, runs)
+            found = keys_by(by or "entry", noted())
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--by") from error
+        found = own if by is None else found
         after = {id: found[id] or key for id, key in before.items()}
         changed = {id: None if key == own[id] else key for id, key in after.items() if key != before[id]}
         if not dry_run:
@@ -66,17 +74,20 @@ def command(by: str | None, undo: bool, entry: str | None, dry_run: bool, as_jso
         _show(by, before, after, without, dry_run)
 
 
-def _runs(store: AnyStore, entry: str | None) -> list[Trajectory]:
-    """The stored runs, without what they said: only what groups are made of."""
-    ids = [one.id for one in store.summaries() if entry is None or entry in (one.entry, one.entry.rpartition("/")[2])]
+def _runs(store: AnyStore, entry: str | None) -> Iterator[Trajectory]:
+    """The stored runs, some of them in memory at a time."""
+    ids = {
+        run.id: None
+        for page in summary_pages(store)
+        for run in page
+        if entry is None or entry in (run.entry, run.entry.rpartition("/")[2])
+    }
     bar = Progress(len(ids), "runs read", lambda line: click.echo(line, err=True), tells_short=False)
-    found: list[Trajectory] = []
-    for start in range(0, len(ids), _AT_ONCE):
-        for run in store.trajectories(ids=ids[start : start + _AT_ONCE]):
-            first = run.calls[:1]
-            found.append(msgspec.structs.replace(run, calls=first, nodes=(), tool_calls=(), agents=run.agents[:1]))
-        bar(min(start + _AT_ONCE, len(ids)))
-    return found
+    done = 0
+    for some in batched(ids, _READ_AT_ONCE):
+        yield from store.trajectories(ids=some)
+        done += len(some)
+        bar(done)
 
 
 def _store(store: AnyStore, by: str, keys: Mapping[str, str | None]) -> None:

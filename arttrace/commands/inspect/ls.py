@@ -24,7 +24,7 @@ from arttrace.system.paths import DataDir
 from arttrace.trajectories.identity.membership import ADVICE_ON_COLLISIONS, has_collisions
 from arttrace.views import labels, run_filter, terminal
 from arttrace.views.console.shown_ids import shown_ids
-from arttrace.views.run_filter import RunFilter, chosen, runs_with
+from arttrace.views.run_filter import RunFilter, chosen, newest
 from arttrace.views.web.store_reader import StoreReader
 
 
@@ -57,11 +57,7 @@ def command(
         _follow(data, wanted, search, limit, wide, as_json)
         return
     with open_store(data) as store, reading_told():
-        if wanted or search:
-            ids = runs_with(store, search) if search else None
-            summaries = chosen(store.summaries(since_ns=wanted.since_ns), wanted, ids, limit)
-        else:
-            summaries = store.summaries(limit=limit)
+        summaries = newest(store, wanted, search or None, limit)
         waiting = [] if as_json else [id for (id,) in store.sql(_REWARDED_AND_NOT_HERE)[1]]
         late_in = late(store, summaries)
         ids_shown = {} if as_json else shown_ids(store, [one.id for one in summaries])

@@ -23,7 +23,7 @@ from arttrace.system.paths import DataDir
 from arttrace.trajectories import sequences
 from arttrace.views import run_filter, terminal
 from arttrace.views.console.comparison import compare, document
-from arttrace.views.run_filter import RunFilter, chosen, moment, runs_with
+from arttrace.views.run_filter import RunFilter, moment, newest
 from arttrace.views.statistics import By, statistics
 
 _MAX_ROWS = 1000
@@ -63,8 +63,7 @@ def server(data: DataDir) -> MCPServer[Any]:
         return text if len(text) <= _MAX_CHARACTERS else text[:_MAX_CHARACTERS] + cut
 
     def listed(store: AnyStore, wanted: RunFilter, search: str | None, limit: int) -> str:
-        ids = runs_with(store, search) if search is not None else None
-        return _json([_row(run) for run in chosen(store.summaries(since_ns=wanted.since_ns), wanted, ids, limit)])
+        return _json([_row(run) for run in newest(store, wanted, search, limit)])
 
     @made.tool()
     def list_runs(

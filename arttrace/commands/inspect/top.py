@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import chain
 
 import click
 import msgspec
@@ -13,6 +14,7 @@ from arttrace.commands.shared.following import EVERY_S, watched_store
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.units import age_ns
 from arttrace.store import open_store
+from arttrace.store.access.summary_pages import summary_pages
 from arttrace.system.paths import DataDir
 from arttrace.views import terminal
 from arttrace.views.console.running import Running, running, running_table
@@ -46,7 +48,7 @@ def command(idle: tuple[str, int], once: bool, as_json: bool, data: DataDir) -> 
     page = terminal.console()
     if as_json or once or not page.is_terminal:
         with open_store(data) as store:
-            found = running(store, store.summaries())
+            found = running(store, chain.from_iterable(summary_pages(store)))
             shown = _active(found, idle[1])
             ids_shown = {} if as_json else shown_ids(store, [one.id for one in shown])
         if as_json:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -19,26 +21,35 @@ from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.progress import reading_told
 from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
-from arttrace.rewards import judgement_key, score_groups, to_store
+from arttrace.rewards import to_store
+from arttrace.rewards.judge import score_loaded
+from arttrace.rewards.judge_calls import Judge
+from arttrace.rewards.judgements import key_of_runs
 from arttrace.rewards.langfuse_scores import LangfuseScores
 from arttrace.store import AnyStore
+from arttrace.store.access.summary_pages import batched
 from arttrace.store.server.owner import hold_store
 from arttrace.system.errors import JudgeError, StoreError
 from arttrace.system.paths import DataDir
-from arttrace.trajectories.groups import group_trajectories
 from arttrace.views.labels import key_name
-from arttrace.views.run_filter import group_keys
+from arttrace.views.run_filter import group_pages
 
 _NO_GROUP_HINT = (
     "A group comes about when an entry point runs more than once on the same scenario: give runs the same `scenario` "
     "or `group`, or call the entry point again with the same arguments. `arttrace ls` shows what the store holds."
 )
+_KEYS_AT_ONCE = 1000
+
+
+class _DueGroup(msgspec.Struct, frozen=True):
+    key: str
+    ids: tuple[str, ...]
 
 
 class _DueGroups(msgspec.Struct, frozen=True):
     """What is to be done: `due` groups are not judged yet, `judged` ones are, by this judge and rubric."""
 
-    due: list[Group]
+    due: list[_DueGroup]
     judged: list[Judgement]
     singletons: int
     incomplete: int
@@ -110,7 +121,8 @@ def command(
             )
 
         try:
-            results = asyncio.run(score_groups(plan.due, judge, params, rubric, votes=votes, on_judged=on_judged))
+            loaded = [partial(_load, store, one) for one in plan.due]
+            results = asyncio.run(score_loaded(loaded, Judge(judge, params), rubric, votes=votes, on_judged=on_judged))
         except BaseException:
             if total:
                 click.echo(f"{done} of {total} groups are scored and stored; run again to go on.", err=True)
@@ -128,26 +140,51 @@ def command(
 
 
 def _plan(store: AnyStore, judge: str, rubric: str, key: str | None, votes: int) -> _DueGroups:
-    trajectories = store.trajectories(groups=None if key is None else group_keys(store, key))
-    complete = [trajectory for trajectory in trajectories if not trajectory.incomplete]
-    groups = group_trajectories(complete)
-    several = [group for group in groups if len(group.trajectories) > 1]
+    known: dict[str, tuple[int, str, str | None]] = {}
+    for page in group_pages(store, key):
+        known.update((run.id, (run.start_ns, run.revision, None if run.incomplete else run.group)) for run in page)
+    groups: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+    for id, (_, revision, group) in sorted(known.items(), key=lambda item: (item[1][0], item[0])):
+        if group is not None:
+            groups[group].append((id, revision))
+    several = {group: runs for group, runs in sorted(groups.items()) if len(runs) > 1}
+    complete = sum(map(len, groups.values()))
     if not several:
-        raise StoreError(_why_no_group(len(trajectories), len(complete), key), _NO_GROUP_HINT)
+        raise StoreError(_why_no_group(len(known), complete, key), _NO_GROUP_HINT)
     due, judged = [], []
-    for group in several:
-        judgement = store.judgement(judgement_key(group, judge, rubric, votes))
+    keys = {group: key_of_runs(runs, judge, rubric, votes) for group, runs in several.items()}
+    stored = _stored(store, keys.values())
+    for group, runs in several.items():
+        judgement = store.judgement(keys[group]) if keys[group] in stored else None
         if judgement is None:
-            due.append(group)
+            due.append(_DueGroup(group, tuple(id for id, _ in runs)))
         else:
             judged.append(judgement)
-    return _DueGroups(due, judged, len(groups) - len(several), len(trajectories) - len(complete))
+    return _DueGroups(due, judged, len(groups) - len(several), len(known) - complete)
+
+
+def _stored(store: AnyStore, keys: Iterable[str]) -> set[str]:
+    """Those of these keys, each of hex digits, that a judgement is stored under."""
+    found: set[str] = set()
+    for some in batched(keys, _KEYS_AT_ONCE):
+        named = ", ".join(f"'{key}'" for key in some)
+        found.update(key for (key,) in store.sql(f"SELECT key FROM judgement_records WHERE key IN ({named})")[1])  # noqa: S608
+    return found
+
+
+def _load(store: AnyStore, due: _DueGroup) -> Group:
+    """The runs of a group as they are now. Raises JudgeError where there is nothing to compare any more."""
+    found = [run for run in store.trajectories(ids=due.ids) if not run.incomplete]
+    runs = tuple(sorted(found, key=lambda run: (run.start_ns, run.id)))
+    if len(runs) < 2:
+        raise JudgeError(f"of group {due.key!r}, {len(runs)} runs are left", "They were pruned, or changed; run again.")
+    return Group(due.key, runs)
 
 
 def _show_due(plan: _DueGroups, votes: int, as_json: bool) -> None:
-    runs = sum(len(group.trajectories) for group in plan.due)
+    runs = sum(len(group.ids) for group in plan.due)
     if as_json:
-        due = {group.key: len(group.trajectories) for group in plan.due}
+        due = {group.key: len(group.ids) for group in plan.due}
         click.echo(
             msgspec.json.encode(
                 {

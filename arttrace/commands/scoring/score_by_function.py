@@ -9,9 +9,10 @@ import math
 import statistics
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import click
 import msgspec
@@ -24,10 +25,11 @@ from arttrace.rewards.langfuse_scores import LangfuseScores
 from arttrace.store import AnyStore, TrajectorySummary
 from arttrace.system.errors import ArttraceError, StoreError
 from arttrace.views.labels import short_id
-from arttrace.views.run_filter import group_keys
+from arttrace.views.run_filter import group_pages
 
 _AT_ONCE = 100
 _SHOWN_ERRORS = 5
+_State = Literal["due", "done", "incomplete"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,26 +97,32 @@ def score_by_function(
     as_json: bool,
 ) -> None:
     """Reward every complete run that this version has not rewarded. Raises ArttraceError when some could not be."""
-    keys = None if group is None else set(group_keys(store, group))
-    runs = [one for one in store.summaries() if keys is None or one.group in keys]
-    complete = [one for one in runs if not one.incomplete]
-    if not complete:
+    found: dict[str, tuple[int, _State]] = {}
+    for page in group_pages(store, group):
+        found.update((one.id, (one.start_ns, _state(one, rewarder))) for one in page)
+    states = Counter(state for _, state in found.values())
+    if states["incomplete"] == len(found):
         where = "the store" if group is None else f"group {group!r}"
         raise StoreError(
-            f"There is nothing to reward: of {len(runs)} trajectories in {where}, none is complete.",
+            f"There is nothing to reward: of {len(found)} trajectories in {where}, none is complete.",
             "`arttrace ls` shows what the store holds.",
         )
-    due = [one for one in complete if not rewarder.done(one)]
-    before = len(complete) - len(due)
+    due = [id for _, id in sorted((start_ns, id) for id, (start_ns, state) in found.items() if state == "due")]
     outcome = _Outcome()
     if not dry_run:
-        _score(store, rewarder, [one.id for one in due][::-1], outcome, scores)
-    _tell(rewarder, outcome, len(due), before, len(runs) - len(complete), dry_run=dry_run, as_json=as_json)
+        _score(store, rewarder, due, outcome, scores)
+    _tell(rewarder, outcome, len(due), states["done"], states["incomplete"], dry_run=dry_run, as_json=as_json)
     if outcome.failed:
         raise ArttraceError(
             f"{len(outcome.failed)} of {len(due)} runs could not be rewarded; {outcome.failed[0][1]}",
             "Fix the function and run again: the others are stored.",
         )
+
+
+def _state(run: TrajectorySummary, rewarder: Rewarder) -> _State:
+    if run.incomplete:
+        return "incomplete"
+    return "done" if rewarder.done(run) else "due"
 
 
 def _score(store: AnyStore, rewarder: Rewarder, due: Sequence[str], outcome: _Outcome, scores: LangfuseScores) -> None:

@@ -86,7 +86,9 @@ class AnyStore(ABC):
         raise NotImplementedError
 
     @operation
-    def recorded_ids(self, *, limit: int, before: tuple[int, str] | None = None) -> list[tuple[int, str]]:
+    def recorded_ids(
+        self, *, limit: int, before: tuple[int, str] | None = None, since_ns: int | None = None
+    ) -> list[tuple[int, str]]:
         """The ids that runs were recorded under, each after the start of its first span in nanoseconds since 1970; the
         newest first. One of a trace may stand for several trajectories, or for a part of another one: ask `summaries`
         for them.
@@ -94,6 +96,7 @@ class AnyStore(ABC):
         Args:
             limit: How many at most.
             before: The last one of the page before, so that all can be read page by page.
+            since_ns: Those alone of which a span started then or later.
         """
         raise NotImplementedError
 

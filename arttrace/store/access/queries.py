@@ -76,14 +76,18 @@ class StoreQueries(AnyStore):
         self.data = data
         self._file = file
 
-    def recorded_ids(self, *, limit: int, before: tuple[int, str] | None = None) -> list[tuple[int, str]]:
+    def recorded_ids(
+        self, *, limit: int, before: tuple[int, str] | None = None, since_ns: int | None = None
+    ) -> list[tuple[int, str]]:
         """As AnyStore.recorded_ids."""
-        earlier = "" if before is None else "HAVING (min(start_ns), trajectory_id) < (?, ?)"
+        earlier = "true" if before is None else "(min(start_ns), trajectory_id) < (?, ?)"
+        later = "true" if since_ns is None else "max(start_ns) >= ?"
         query = f"""SELECT min(start_ns), trajectory_id FROM span_records
-            WHERE trajectory_id IS NOT NULL AND {OF_RUNS} GROUP BY trajectory_id {earlier}
+            WHERE trajectory_id IS NOT NULL AND {OF_RUNS} GROUP BY trajectory_id HAVING {earlier} AND {later}
             ORDER BY 1 DESC, 2 DESC LIMIT ?"""  # noqa: S608
+        values = [*(before or ()), *([] if since_ns is None else [since_ns]), limit]
         with self._file.reading() as connection:
-            rows = connection.execute(query, [*(before or ()), limit]).fetchall()
+            rows = connection.execute(query, values).fetchall()
         return [(int(start_ns), id) for start_ns, id in rows]
 
     def summaries(

@@ -22,6 +22,28 @@ def told(telling: Callable[[int], Tell]) -> Iterator[None]:
         _telling.reset(token)
 
 
+class InParts:
+    """Tells of `total` runs as of one thing, which are read in several parts."""
+
+    def __init__(self, total: int) -> None:
+        self._tell = of_runs(total)
+        self._before = 0
+
+    @contextlib.contextmanager
+    def next(self) -> Iterator[None]:
+        """What is read in the body is the next part."""
+        done = 0
+
+        def tell(count: int) -> None:
+            nonlocal done
+            done = count
+            self._tell(self._before + count)
+
+        with told(lambda total: tell):
+            yield
+        self._before += done
+
+
 def of_runs(total: int) -> Tell:
     """What to call while so many runs are read."""
     telling = _telling.get()

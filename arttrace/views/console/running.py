@@ -50,7 +50,7 @@ def has_not_ended(run: TrajectorySummary | Trajectory) -> bool:
 
 def running(store: AnyStore, runs: Iterable[TrajectorySummary]) -> list[Running]:
     """Those of `runs` that have not ended, the last that did something first. Raises StoreError."""
-    open = [run for run in runs if has_not_ended(run)]
+    open = list({run.id: run for run in runs if has_not_ended(run)}.values())
     if not open:
         return []
     ids = ", ".join("'" + run.id.replace("'", "''") + "'" for run in open)

@@ -18,11 +18,12 @@ from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 from arttrace.store import AnyStore, TrajectorySummary
 from arttrace.store.access.run_spans import is_whole_trace, root_of, spans_of_runs
+from arttrace.store.access.summary_pages import batched
 from arttrace.trajectories.decoding.attribute_values import text
 from arttrace.views.langfuse.client import LangfuseClient, Refused
 from arttrace.views.langfuse.state import Sent, SentRuns
 from arttrace.views.run_filter import RunFilter
-from arttrace.views.run_index import Place, RunIndex, batched
+from arttrace.views.run_index import Place, RunIndex
 
 _RUNS_AT_ONCE = 200
 _SPANS_OF_REQUEST, _BYTES_OF_REQUEST = 500, 4 << 20

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import AnyStore, TrajectorySummary
-from arttrace.store.access.queries import OF_RUNS
-from arttrace.store.rows.summary import SUMMARY_VERSION
+from arttrace.store.access.summary_pages import UNREAD
 from arttrace.system.errors import StoreError
 from arttrace.views.run_filter import runs_with
 
@@ -41,10 +40,6 @@ _BEGAN = """WITH fresh AS (SELECT trace_id, trajectory_id FROM span_records WHER
     SELECT (SELECT count(*) FROM fresh), (SELECT min(start_ns) FROM span_records WHERE
         trajectory_id IN (SELECT trajectory_id FROM fresh) OR trace_id IN (SELECT trace_id FROM fresh)
         OR trace_id IN (SELECT linked_trace_id FROM links WHERE trace_id IN (SELECT trace_id FROM fresh)))"""
-
-
-_UNREAD = f"""SELECT count(DISTINCT trajectory_id) FROM span_records WHERE {OF_RUNS} AND trajectory_id NOT IN
-    (SELECT trajectory_id FROM summaries WHERE version = '{SUMMARY_VERSION}')"""  # noqa: S608
 
 
 class SoFar(NamedTuple):
@@ -81,7 +76,7 @@ class StoreReader:
         with self._lock:
             if not self._begun and self._mark == _Mark():
                 self.store.ingest_spool()
-                [(unread,)] = self.sql(_UNREAD)
+                [(unread,)] = self.sql(UNREAD)
                 self._begun = True
                 if unread > FIRST:
                     self._unread = unread
@@ -187,7 +182,7 @@ class StoreReader:
             while self._unread:
                 limit *= 2
                 newest = _sorted(self.store.summaries(limit=limit))
-                [(unread,)] = self.sql(_UNREAD)
+                [(unread,)] = self.sql(UNREAD)
                 with self._lock:
                     self._newest_first = newest
                     self._unread = unread if len(newest) == limit else 0

@@ -1,0 +1,51 @@
+"""The summaries of many runs, a page of them in memory at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TypeVar
+
+from arttrace.store.access.any_store import AnyStore
+from arttrace.store.access.queries import OF_RUNS
+from arttrace.store.file.reading import InParts
+from arttrace.store.rows.summary import SUMMARY_VERSION, TrajectorySummary
+
+_IDS_OF_PAGE = 50_000
+_RUNS_OF_PAGE = 2_000  # of 2 to 6 KB each; every page costs a look through the table of spans
+
+UNREAD = f"""SELECT count(DISTINCT trajectory_id) FROM span_records WHERE {OF_RUNS} AND trajectory_id NOT IN
+    (SELECT trajectory_id FROM summaries WHERE version = '{SUMMARY_VERSION}')"""  # noqa: S608
+"""How many runs have no summary yet."""
+
+T = TypeVar("T")
+
+
+def summary_pages(
+    store: AnyStore, ids: Iterable[str] | None = None, *, since_ns: int | None = None
+) -> Iterator[list[TrajectorySummary]]:
+    """The summaries of all runs, some at a time, about the newest first; of `ids` alone where they are given, runs' own
+    or those that they were recorded under; else of those with something since `since_ns`. A run of a trace that holds
+    several may come twice. Raises StoreError."""
+    [(unread,)] = store.sql(UNREAD)[1]
+    parts = InParts(unread)
+    for page in batched(_recorded(store, since_ns) if ids is None else ids, _RUNS_OF_PAGE):
+        with parts.next():
+            found = store.summaries(ids=page)
+        yield found
+
+
+def _recorded(store: AnyStore, since_ns: int | None) -> Iterator[str]:
+    before: tuple[int, str] | None = None
+    since = {} if since_ns is None else {"since_ns": since_ns}  # a collector of an older version does not know it
+    while page := store.recorded_ids(limit=_IDS_OF_PAGE, before=before, **since):
+        before = page[-1]
+        for _, id in page:
+            yield id
+
+
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Lists of so many; the last may be shorter."""
+    rest = iter(items)
+    while part := list(islice(rest, size)):
+        yield part
