@@ -10,6 +10,9 @@ import msgspec
 
 from arttrace.records.values.integers import Int64
 
+JUDGE: Final = "judge"
+"""The source of a judge's score. Of those of one name that judges gave a run, the latest counts."""
+
 
 class Reward(msgspec.Struct, frozen=True, tag="reward", omit_defaults=True):
     """One number given to a trajectory, or to one agent of it.

@@ -6,9 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
-from arttrace.records.reward import Reward
-
-JUDGE = "judge"
+from arttrace.records.reward import JUDGE, Reward
 
 
 class Rewarded(Protocol):

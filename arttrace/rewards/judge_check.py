@@ -16,8 +16,7 @@ from typing import Any
 import msgspec
 
 from arttrace.records.group import Group
-from arttrace.records.reward import Reward
-from arttrace.rewards.combine import JUDGE
+from arttrace.records.reward import JUDGE, Reward
 from arttrace.rewards.judge_calls import Bill, Judge, score_transcripts
 from arttrace.rewards.judge_errors import JudgeUnavailable
 from arttrace.rewards.judge_prompt import DEFAULT_RUBRIC

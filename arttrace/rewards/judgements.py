@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from arttrace.records.group import Group
 from arttrace.records.message import canonical_json
 from arttrace.records.record import Record
-from arttrace.records.reward import Judgement, Reward
-from arttrace.rewards.combine import JUDGE
+from arttrace.records.reward import JUDGE, Judgement, Reward
 from arttrace.rewards.judge_prompt import DEFAULT_RUBRIC
+
+RULER = "ruler"
+"""The name of its rewards."""
 
 
 def rubric_hash(rubric: str) -> str:
@@ -46,14 +48,15 @@ def rewards_from(judgement: Judgement) -> list[Reward]:
         judgement: What `ruler_score_group` or `score_groups` returned.
 
     Returns:
-        Rewards in 0..1, with ids that make storing them twice harmless.
+        Rewards in 0..1, with ids that make storing them twice harmless, and by which a later judgement of the same run
+        replaces this one's, at Langfuse too.
     """
     return [
         Reward(
-            id=f"{judgement.id}:{trajectory_id}",
+            id=f"{RULER}:{trajectory_id}",
             trajectory_id=trajectory_id,
             value=score,
-            name="ruler",
+            name=RULER,
             source=JUDGE,
             explanation=judgement.explanations.get(trajectory_id, ""),
             judgement_id=judgement.id,

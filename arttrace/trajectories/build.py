@@ -10,7 +10,7 @@ import msgspec
 
 from arttrace.records import semconv
 from arttrace.records.call import Call
-from arttrace.records.reward import Reward
+from arttrace.records.reward import JUDGE, Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Agent, AgentCall, HttpRequest, MessageNode, ToolCall, Trajectory
 from arttrace.trajectories.agents.http_requests import http_request, is_http_request, lost_requests
@@ -110,7 +110,7 @@ def _build(
         http_requests=requests,
         http_lost=lost_requests(spans.values()),
         nodes=nodes,
-        rewards=tuple(one for one in given if one.counts),
+        rewards=_counting(given),
         notes=tuple(one for one in given if not one.counts and one.explanation),
         incomplete="; ".join((*problems, *tree.problems, *_in_progress(spans, tree.tops), *_missing_spans(spans))),
         conflicts=sum(span.conflicts for span in members),
@@ -357,6 +357,17 @@ def _latest(rewards: Iterable[Reward]) -> tuple[Reward, ...]:
         if newest is None or _age(reward) > _age(newest):
             latest[reward.id] = reward
     return tuple(sorted(latest.values(), key=lambda reward: (reward.time_ns, reward.id)))
+
+
+def _counting(given: Sequence[Reward]) -> tuple[Reward, ...]:
+    """Without notes and what was taken back; of the scores of one name that judges gave the whole run the latest."""
+    counting = [one for one in given if one.counts]
+    judged = {one.name: one.id for one in counting if _judged(one)}
+    return tuple(one for one in counting if not _judged(one) or judged[one.name] == one.id)
+
+
+def _judged(reward: Reward) -> bool:
+    return reward.source == JUDGE and reward.agent_id is None
 
 
 def _age(reward: Reward) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ By = Literal["entry", "agent", "model", "tool"]
 _SECONDS = "quantile_cont(seconds, 0.5), quantile_cont(seconds, 0.9), quantile_cont(seconds, 0.99)"
 _QUERIES: Final[dict[By, str]] = {
     "entry": """SELECT entry, count(*), count(*), sum(calls), sum(input_tokens), sum(output_tokens), count(error),
-        {seconds}, avg(list_sum(map_values(rewards)))
+        {seconds}, avg(reward)
         FROM trajectories WHERE started >= {since} GROUP BY 1 ORDER BY 2 DESC, 1""",
     "agent": """WITH made AS (SELECT trace_id, parent_span_id, count(*) calls, sum(input_tokens) asked,
             sum(output_tokens) answered FROM calls GROUP BY 1, 2)

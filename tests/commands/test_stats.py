@@ -55,6 +55,23 @@ def test_figures_are_those_of_the_runs(root: Path) -> None:
     assert sum(one["calls"] or 0 for one in found["agent"]) == 3
 
 
+def test_a_run_that_is_judged_again_counts_once(root: Path) -> None:
+    """A group that grows is judged anew: the reward is what `ls` shows, not the sum of all judgements."""
+    with Store.open(DataDir(root)) as store:
+        judged = [("one", 0.4), ("two", 0.8)]
+        store.append([Reward(a, "run-2", v, "ruler", "judge", time_ns=n) for n, (a, v) in enumerate(judged, 1)])
+        store.append([Reward("three", "run-1", 0.5, "ruler", "judge", time_ns=3)])
+        [(groups, mean)] = store.sql("SELECT count(*), avg(mean_reward) FROM groups")[1]
+        assert [store.trajectory("run-2").rewards[0].id, len(store.trajectory("run-2").rewards)] == ["two", 1]
+        sql = dict(store.sql("SELECT id, reward FROM trajectories")[1])
+        assert store.sql("SELECT id FROM rewards WHERE trajectory_id = 'run-2'")[1] == [("two",)]
+    listed = {one["id"]: one["reward"] for one in json.loads(run(root, "ls", "--json").output)}
+    assert listed == sql == {"run-0": 0.0, "run-1": 0.75, "run-2": 0.8}
+    [entry] = json.loads(run(root, "stats", "--json", "--by", "entry").output)["entry"]
+    assert entry["reward"] == mean == pytest.approx(1.55 / 3)
+    assert groups == 1
+
+
 def test_since_and_by(root: Path) -> None:
     [entry] = json.loads(run(root, "stats", "--json", "--by", "entry", "--since", "1h").output)["entry"]
     assert entry["runs"] == 2

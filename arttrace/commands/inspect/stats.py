@@ -39,8 +39,8 @@ def command(by: tuple[By, ...], since: str | None, as_json: bool, data: DataDir)
 
     Seconds are quantiles: half of them are below p50, 99 of 100 below p99. A policy's versions are models of their own.
     Input and output are tokens. The cost is US dollars, by the prices in $ARTTRACE_PRICES and litellm's; "?" stands for
-    calls whose price is not known, which are in no sum. The reward is the mean of the runs that have one, of each the
-    sum of its rewards.
+    calls whose price is not known, which are in no sum. The reward is the mean of the runs that have one, as `ls`
+    shows it.
     """
     since_ns = 0 if since is None else moment(since)
     with open_store(data) as store, reading_told():

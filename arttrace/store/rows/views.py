@@ -251,15 +251,12 @@ _AGENTS = View(
     "FROM spans WHERE operation = 'invoke_agent'",
 )
 
+_REWARDED: Final = "coalesce(p.trajectory_id, t.trajectory_id, r.trajectory_id)"
 _REWARDS = View(
     "rewards",
-    "one per reward that counts; of those with one id the one given last",
+    "one per reward that counts; of those with one id, and of judges' of one name, the last",
     (
-        Column(
-            "trajectory_id",
-            "the trajectory that it was given to",
-            "coalesce(p.trajectory_id, t.trajectory_id, r.trajectory_id)",
-        ),
+        Column("trajectory_id", "the trajectory that it was given to", _REWARDED),
         Column("agent_id", "the agent that it was given to; NULL when it is the whole trajectory's", "r.agent_id"),
         Column("name", "what it measures", "r.name"),
         Column("source", "code, judge, or who else gave it", "r.source"),
@@ -269,14 +266,16 @@ _REWARDS = View(
         Column("id", "a reward given again under the same id replaces the earlier one", "r.id"),
         Column("given", "when", as_time("r.time_ns")),
     ),
-    """FROM (SELECT *,
-            CASE WHEN trajectory_id IN (SELECT trajectory_id FROM placed_spans WHERE trajectory_id IS NOT NULL)
-            THEN NULL ELSE split_part(trajectory_id, ':', 1) END AS trace
-        FROM reward_records QUALIFY row_number() OVER (
-            PARTITION BY id ORDER BY time_ns DESC, value DESC, name DESC, explanation DESC) = 1) r
+    f"""FROM (SELECT *,
+            CASE WHEN trajectory_id NOT IN (SELECT trajectory_id FROM placed_spans WHERE trajectory_id IS NOT NULL)
+            THEN split_part(trajectory_id, ':', 1) END AS trace
+        FROM reward_records QUALIFY 1 = row_number() OVER (
+            PARTITION BY id ORDER BY time_ns DESC, value DESC, name DESC, explanation DESC)) r
     LEFT JOIN (SELECT DISTINCT ON (id) id, trajectory_id FROM placed_rewards ORDER BY id, trace_id) p ON p.id = r.id
     LEFT JOIN trace_roots t ON t.trace_id = r.trace
-    WHERE NOT contains(r.document, '"counts":false')""",
+    WHERE NOT contains(r.document, '"counts":false')
+    QUALIFY r.source <> 'judge' OR r.agent_id IS NOT NULL OR 1 = row_number() OVER (
+        PARTITION BY {_REWARDED}, r.source, r.agent_id, r.name ORDER BY r.time_ns DESC, r.id DESC)""",  # noqa: S608
 )
 
 REGROUPED: Final = """SELECT trajectory_id, key FROM regrouped
@@ -316,6 +315,7 @@ _TRAJECTORIES = View(
             "CASE WHEN count(s.entry) > 0 THEN any_value(s.error) FILTER (s.entry IS NOT NULL)"
             f" ELSE any_value(s.error) FILTER (s.{_IS_TOP_AGENT[1:-1].replace(' parent', ' s.parent')}) END",
         ),
+        Column("reward", "what it is worth, as `arttrace ls` shows and training takes it", "any_value(r.reward)"),
         Column("rewards", "the sum by name, a map: rewards['correct']", "any_value(r.rewards)"),
         Column("tags", "its tags, a list: list_contains(tags, 'beta')", _TAGS),
         Column("metadata", "its metadata as JSON: metadata->>'user'", _METADATA),
@@ -328,10 +328,11 @@ _TRAJECTORIES = View(
                 WHEN operation IS NULL AND parent_span_id IS NULL THEN name END AS above
         FROM spans WHERE trajectory_id IS NOT NULL AND operation IS DISTINCT FROM 'evaluate') s
     LEFT JOIN (
-        SELECT trajectory_id, map(list(name ORDER BY name), list(value ORDER BY name)) AS rewards
-        FROM (SELECT trajectory_id, name, sum(value) AS value FROM rewards WHERE agent_id IS NULL GROUP BY ALL)
-        GROUP BY trajectory_id
-    ) r USING (trajectory_id)
+        SELECT trajectory_id, map(list(name ORDER BY name), list(value ORDER BY name)) AS rewards,
+            coalesce((sum(code) + max(judged).value) / 2, sum(code), max(judged).value) AS reward
+        FROM (SELECT trajectory_id, name, sum(value) AS value, sum(value) FILTER (source <> 'judge') AS code,
+            max({{'at': given, 'id': id, 'value': value}}) FILTER (source = 'judge') AS judged FROM rewards
+            WHERE agent_id IS NULL GROUP BY trajectory_id, name) GROUP BY trajectory_id) r USING (trajectory_id)
     LEFT JOIN ({REGROUPED}) g USING (trajectory_id)
     GROUP BY s.trajectory_id""",  # noqa: S608
 )
@@ -344,10 +345,10 @@ _GROUPS = View(
         Column("trajectories", "how many there are", "count(*)"),
         Column("calls", "their model calls", "sum(calls)::BIGINT"),
         Column("started", "when the first began", "min(started)"),
-        Column("mean_reward", "the mean of their rewards' sums", "avg(reward)"),
+        Column("mean_reward", "the mean of what they are worth", "avg(reward)"),
         Column("spread", "the standard deviation of these", "stddev_pop(reward)"),
     ),
-    "FROM (SELECT *, list_sum(map_values(rewards)) AS reward FROM trajectories) GROUP BY 1",
+    "FROM trajectories GROUP BY 1",
 )
 
 _POLICY_STEPS = View(

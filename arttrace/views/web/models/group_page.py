@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from arttrace.records.reward import Reward
-from arttrace.rewards.combine import JUDGE, trajectory_reward
+from arttrace.records.reward import JUDGE, Reward
+from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import TrajectorySummary
 from arttrace.views.labels import group_name, key_name, one_line
 from arttrace.views.web.models.run_list import RunRow, run_row
