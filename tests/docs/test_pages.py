@@ -14,6 +14,7 @@ import yaml
 from doc_blocks import PAGES, ROOT
 
 from arttrace.records import semconv
+from trainer.demo.recipe import base_model_path
 
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
 HISTORY = ROOT / "CHANGELOG.md"
@@ -46,6 +47,12 @@ def test_the_api_page_has_every_public_name(module: str) -> None:
     text = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
     [listed] = re.findall(rf"^::: {module}\n    options:\n      members:\n((?:        - \w+\n)+)", text, re.MULTILINE)
     assert set(re.findall(r"- (\w+)", listed)) == set(importlib.import_module(module).__all__)
+
+
+def test_the_demos_model_is_named_as_the_demo_makes_it_now() -> None:
+    told = {(page.name, one) for page in PAGES for one in re.findall(r"base-seed-1-\w+", page.read_text("utf-8"))}
+    assert told
+    assert {one for _, one in told} == {base_model_path(1).name}, told
 
 
 def test_every_page_of_the_site_is_in_the_navigation() -> None:
