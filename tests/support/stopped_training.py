@@ -28,7 +28,8 @@ class Start(msgspec.Struct, frozen=True):
 
     `stop` is where it is stopped, as PLACE:VERSION with the version in the making: a state of the daemon, which has
     just written that it is in it; "optimizer", when the step has changed the weights in memory; "half", the middle of
-    writing the adapter; or "handed", when it was handed over and is not on disk. `presses` are those of Ctrl-C there;
+    writing the adapter; "handed", when it was handed over and is not on disk; or "report", when it is recorded, and
+    before a tracker is told. `presses` are those of Ctrl-C there;
     without any it is SIGKILL.
     """
 
@@ -78,6 +79,7 @@ def child(start: Start) -> None:
     from trainer.learner import base
     from trainer.learner.packed import engine as packed
     from trainer.policies import checkpoints
+    from trainer.step import reporters
 
     torch.set_num_threads(1)
     if start.stop is not None:
@@ -109,6 +111,14 @@ def child(start: Start) -> None:
                 stop_here(start.presses)
             return complete(self, step, *rest)
 
+        catch_up = reporters.Reporters.catch_up
+
+        def stopping_catch_up(self: Any, steps: Any, *rest: Any, **named: Any) -> Any:
+            if place == "report" and any(done.step == int(version) for done in steps):
+                stop_here(start.presses)
+            return catch_up(self, steps, *rest, **named)
+
+        reporters.Reporters.catch_up = stopping_catch_up  # type: ignore[method-assign]
         checkpoints.Checkpoints.complete = stopping_complete  # type: ignore[method-assign]
         machine.write_state, base.save_adapter = stopping_write, stopping_save
         packed.PackedLearner._optimise = stopping_optimise  # type: ignore[method-assign]

@@ -40,7 +40,17 @@ from trainer.daemon.config import DaemonConfig
 from trainer.daemon.idle import Mark, idle_shares
 from trainer.daemon.queue import ReadyTerms, look
 from trainer.daemon.scoring import JudgeTerms, judge
-from trainer.daemon.state import FAILED, STARTING, STOPPED, DaemonState, Pause, StepPlan, read_state, write_state
+from trainer.daemon.state import (
+    FAILED,
+    STARTING,
+    STOPPED,
+    DaemonState,
+    Pause,
+    StepPlan,
+    read_state,
+    reported_steps,
+    write_state,
+)
 from trainer.grpo.metrics import group_rewards, version_rewards
 from trainer.grpo.trainer import NothingToTrain, PolicyTrainer
 from trainer.learner.interface import Learner, NotFinite
@@ -169,7 +179,8 @@ class Daemon:
         )
         made = [self._checkpoints.manifest(n) for n in self._checkpoints.all_steps()]
         self._rewarded = [msgspec.structs.replace(done, consumed=()) for done in made]
-        self._note(reported=self._reporters.catch_up(made, self.state.reported, self._checkpoints, self._store))
+        self._reported = reported_steps(self._checkpoints, self._store)
+        self._note(reported=self._reported.tell(self._reporters))
 
     def _choose(self) -> StepPlan:
         """Wait until enough groups are ready, and choose those that are ready for longest."""
@@ -262,7 +273,7 @@ class Daemon:
         status = self._gateway_status()
         mark, self._mark = self._mark, Mark.now(status)
         self._note(idle=idle_shares(mark, self._mark, done.metrics.get("step_s", 0.0)))
-        self._note(reported=self._reporters.catch_up([done], self.state.reported, self._checkpoints, self._store))
+        self._note(reported=self._reported.tell(self._reporters))
         stay = (status.loaded_steps if status else set()) | self._checkpoints.kept()
         keep = self._config.keep
         self._checkpoints.prune(to_prune(self._checkpoints.steps(), version_rewards(self._rewarded), keep, stay))

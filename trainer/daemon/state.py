@@ -6,14 +6,18 @@ after it. What was trained on is not in it: the checkpoints' manifests decide th
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import msgspec
 
 from arttrace.records.policy import Consumed
+from arttrace.store import AnyStore
 from arttrace.system.errors import TrainingError
 from arttrace.system.files import replace_file
 from trainer.grpo.metrics import GroupReward
+from trainer.policies.checkpoints import Checkpoints
+from trainer.step.reported import ReportedSteps
 
 _FILE = "daemon.json"
 
@@ -109,6 +113,14 @@ def read_state(directory: Path) -> DaemonState | None:
             f"The daemon's state {path} cannot be read: {error}.",
             "Move it away and start again: which runs were trained on is kept in the checkpoints.",
         ) from error
+
+
+def reported_steps(checkpoints: Checkpoints, store: AnyStore) -> ReportedSteps:
+    """Which versions of a policy each tracker was told of, also by a daemon that kept it in its state alone."""
+    known = None
+    with contextlib.suppress(TrainingError):  # a daemon says so
+        known = read_state(checkpoints.directory)
+    return ReportedSteps(checkpoints, store, known.reported if known else None)
 
 
 def write_state(directory: Path, state: DaemonState) -> None:

@@ -31,15 +31,21 @@ class Reporters:
         """Reports to nobody."""
         return cls({}, lambda line: None)
 
+    @property
+    def names(self) -> list[str]:
+        """Those that can still be told."""
+        return list(self._reporters)
+
     def catch_up(
         self,
         steps: Sequence[PolicyStep],
         reported: Mapping[str, int],
         checkpoints: Checkpoints,
         store: AnyStore | None = None,
+        note: Callable[[dict[str, int]], None] = lambda reported: None,
     ) -> dict[str, int]:
-        """Report to each the steps that it has not had yet; returns by name the last one reported. The `store` has the
-        runs that the steps were trained on."""
+        """Report to each the steps that it has not had yet; returns by name the last one reported, and tells `note`
+        after each. The `store` has the runs that the steps were trained on."""
         reported_to = dict(reported)
         examples: dict[int, ExampleTable | None] = {}
         for name in list(self._reporters):
@@ -53,6 +59,7 @@ class Reporters:
                 if not self._safely(name, "step", done, adapter, examples[done.step]):
                     break
                 reported_to[name] = done.step
+                note(reported_to)
         return reported_to
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:

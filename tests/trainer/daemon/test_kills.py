@@ -149,3 +149,35 @@ def test_ctrl_c_finishes_the_step_and_a_second_one_drops_it(tmp_path: Path) -> N
         assert_as_undisturbed(undisturbed, ours, 3, ids)
         with Store.open(DataDir(tmp_path / name)) as store:
             assert [step.step for step in store.policy_steps("policy")] == [1, 2, 3]
+
+
+def test_a_step_whose_start_was_killed_before_its_report_is_reported_once_by_the_next(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    data = DataDir(tmp_path / "data")
+    with Store.open(data, create=True) as store:
+        store.append(recorded_group("first", [0.0, 1.0], policy="policy@9"))
+    base_model = make_base_model(tmp_path / "base")
+    common = ["--base-model", str(base_model), "--lora-rank", "8", "--dir", str(data.root), "--json"]
+    reported = [*common, "--report-to", "tensorboard"]
+    nothing_left = Start(tuple(reported), exit=1)
+    run([killed_at("report:1", reported), nothing_left, nothing_left], timeout=400)
+
+    def steps(policy: str = "policy") -> list[int]:
+        events = EventAccumulator(str(data.policies / policy / "tensorboard" / policy))
+        events.Reload()
+        assert len(events.Tensors("example/text_summary")) == len(events.Scalars("step_s"))
+        return [event.step for event in events.Scalars("step_s")]
+
+    assert steps() == [1], "with the seconds, which the store has and the manifest has not"
+    assert not [path for path in data.policies.joinpath("policy").iterdir() if path.name.startswith(".")]
+    with Store.open(data) as store:
+        for n, key in enumerate(("second", "third", "fourth"), start=1):
+            store.append(recorded_group(key, [0.0, 1.0], at=n * 2000, policy="policy@9"))
+    one_step = ["--min-groups", "1", "--group-size", "2", "--poll", "0.05", "--max-steps", "4"]
+    run([killed_at("report:2", [*reported, "--steps", "3"]), Start(tuple(reported))], timeout=400)
+    assert steps() == [1, 2, 3]
+    with Store.open(data) as store:
+        store.append(recorded_group("fifth", [0.0, 1.0], at=9000, policy="policy@9"))
+    run([Start(("--daemon", *one_step, *reported))], timeout=400)
+    assert steps() == [1, 2, 3, 4], "the daemon knows what the others have reported"

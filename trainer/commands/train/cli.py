@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from typing import get_args
 
 import click
+import msgspec
 
 from arttrace.commands.shared.options import dir_option, json_option
 from arttrace.store.server.owner import hold_store
@@ -17,11 +18,13 @@ from trainer.commands.train.learner_options import learner_options
 from trainer.commands.train.offline import OfflineTerms, run_offline
 from trainer.commands.train.orders import take_orders
 from trainer.commands.train.report import base_model_to_train, require_base_model, require_served
+from trainer.daemon.state import reported_steps
 from trainer.grpo.advantages import STD_FLOOR, Scale
 from trainer.learner import LearnerConfig
 from trainer.output.log import LogFormat, log_format_option
 from trainer.policies.checkpoints import Checkpoints
 from trainer.serving import GatewayClient, find_serving
+from trainer.step.reported import Reporting
 from trainer.step.version import finish_open_step
 
 
@@ -130,13 +133,17 @@ def command(
     checkpoints = Checkpoints(data.policies, policy)
     if again and method == "grpo":
         raise click.UsageError("GRPO takes each run once: --again is for sft and dpo")
+    report_to = () if dry_run else daemon.report_to
+    told = {"method": method, **msgspec.to_builtins(learner)}
     with (
         hold_store(data) as store,
         nullcontext() if dry_run else checkpoints.only_writer(),
+        Reporting(report_to, reported_steps(checkpoints, store), checkpoints, told, _say) as reporting,
     ):
         if not dry_run:
             require_served(serving, policy, directory)
             finish_open_step(store, checkpoints, GatewayClient(serving.url) if serving else None)
+            reporting.catch_up()
             if method == "grpo" and (note := routing_note(directory)):
                 click.echo(f"note: {note}", err=True)
         if method == "grpo" and dry_run:
@@ -152,7 +159,7 @@ def command(
                 scale=advantages,
                 std_floor=std_floor,
                 max_staleness=max_staleness,
-                report_to=daemon.report_to,
+                reporting=reporting,
                 keep_states=daemon.keep_states,
                 as_json=as_json,
             )
@@ -171,8 +178,12 @@ def command(
                 directory,
                 terms,
                 learner,
-                report_to=daemon.report_to,
+                reporting=reporting,
                 keep_states=daemon.keep_states,
                 dry_run=dry_run,
                 as_json=as_json,
             )
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)

@@ -10,7 +10,6 @@ from contextlib import closing
 from pathlib import Path
 
 import click
-import msgspec
 
 from arttrace.commands.shared.progress import Progress
 from arttrace.store import AnyStore
@@ -26,7 +25,7 @@ from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.retention import KEPT_STATES
 from trainer.serving import GatewayClient, ServingFile
 from trainer.step.phases import Clock, Phase
-from trainer.step.reporters import open_reporters
+from trainer.step.reported import Reporting
 from trainer.step.signals import stop_on_signals
 
 _SKIPPED = "all rewards within each group are equal, so there is nothing to learn from them"
@@ -45,7 +44,7 @@ def train_grpo(
     scale: Scale,
     std_floor: float,
     max_staleness: int | None,
-    report_to: Sequence[str] = (),
+    reporting: Reporting,
     keep_states: int = KEPT_STATES,
     as_json: bool,
 ) -> None:
@@ -105,10 +104,9 @@ def train_grpo(
     def say(line: str) -> None:
         click.echo(line, err=True)
 
-    config = {"method": "grpo", **msgspec.to_builtins(learner)}
-    reporters = open_reporters(report_to, checkpoints.directory, checkpoints.policy, config, say)
+    reporting.begin()
     trainer.learner.progress = lambda total: Progress(total, "tokens of the step", say, tells_short=False)
-    with stop_on_signals(stop, say), closing(reporters):
+    with stop_on_signals(stop, say), closing(reporting):
         trainer.resume()
         for number, share in enumerate(shares):
             if stop.is_set():
@@ -120,7 +118,7 @@ def train_grpo(
                 print_skip(as_json)
             else:
                 print_step(done, served=serving is not None, as_json=as_json)
-                reporters.catch_up([done], {}, checkpoints, store)
+                reporting.catch_up()
 
 
 def print_skip(as_json: bool) -> None:

@@ -23,7 +23,7 @@ from trainer.offline.plan import Method, OfflinePlan, plan_dpo, plan_sft, requir
 from trainer.offline.step import load_tokenizer, train_offline
 from trainer.policies.checkpoints import Checkpoints
 from trainer.serving import GatewayClient, ServingFile
-from trainer.step.reporters import open_reporters
+from trainer.step.reported import Reporting
 
 
 class OfflineTerms(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ def run_offline(
     terms: OfflineTerms,
     learner: LearnerConfig,
     *,
-    report_to: Sequence[str],
+    reporting: Reporting,
     keep_states: int,
     dry_run: bool,
     as_json: bool,
@@ -59,9 +59,9 @@ def run_offline(
     require_examples(plan)
     _tell_plan(checkpoints.policy, plan, "is", err=True)
     gateway = GatewayClient(serving.url) if serving else None
-    config = {"method": terms.method, **msgspec.to_builtins(learner)}
 
-    with closing(open_reporters(report_to, checkpoints.directory, checkpoints.policy, config, _say)) as reporters:
+    with closing(reporting):
+        reporting.begin()
         _say(f"loading {base_model}")
         done = train_offline(
             store,
@@ -75,7 +75,7 @@ def run_offline(
         )
         print_step(done, served=serving is not None, as_json=as_json)
         sys.stdout.flush()
-        reporters.catch_up([done], {}, checkpoints, store)
+        reporting.catch_up()
 
 
 def _groups(store: AnyStore, checkpoints: Checkpoints, terms: OfflineTerms) -> tuple[list[Group], frozenset[str]]:

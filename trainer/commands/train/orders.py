@@ -32,6 +32,7 @@ from trainer.commands.train.line_pipes import answers, lines_in
 from trainer.commands.train.offline import OfflineTerms, plan_offline
 from trainer.commands.train.report import require_served
 from trainer.daemon.config import names
+from trainer.daemon.state import reported_steps
 from trainer.grpo.advantages import STD_FLOOR, Scale
 from trainer.grpo.shares import build, choose_groups, share_out
 from trainer.grpo.trainer import NothingToTrain, PolicyTrainer
@@ -44,7 +45,7 @@ from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.retention import KEPT_STATES
 from trainer.serving import GatewayClient, find_serving
 from trainer.step.phases import Clock, Phase
-from trainer.step.reporters import Reporters, open_reporters
+from trainer.step.reported import Reporting
 from trainer.step.signals import stop_on_signals
 from trainer.step.version import finish_open_step
 
@@ -191,7 +192,8 @@ class OrderedTrainer:
             None  # what the learner was last asked for; its own is fitted to the machine
         )
         self._holds: int | None = None  # the version that the learner holds
-        self._reporters: dict[tuple[str, ...], Reporters] = {}
+        self._reporting: dict[tuple[str, ...], Reporting] = {}
+        self._reported = reported_steps(checkpoints, store)
         self._consumed: dict[str, set[str]] = {}  # by method; nobody else makes versions meanwhile
 
     def gateway(self) -> GatewayClient | None:
@@ -227,7 +229,7 @@ class OrderedTrainer:
         try:
             settings = parse_settings(order.settings)
             if order.log is not None:
-                self._reporters_of(settings).log(order.log.numbers, order.log.step)
+                self._reporting_of(settings).log(order.log.numbers, order.log.step)
                 return OrderResult(order.id)
             for done, left_out in self._train(settings, order.groups):
                 if left_out:
@@ -238,7 +240,7 @@ class OrderedTrainer:
                 self._consumed.get(settings.method, set()).update(one.trajectory_id for one in done.consumed)
                 step = {"version": done.version, "adapter": done.adapter, "metrics": done.metrics}
                 made.append({**step, "left_out": left_out})
-                self._report(settings, done)
+                self._reporting_of(settings).catch_up()
         except ArttraceError as error:
             self._read_anew()
             return OrderResult(order.id, made, skipped, error.message, error.hint)
@@ -254,14 +256,16 @@ class OrderedTrainer:
 
     def close(self) -> None:
         """Let the reporters write what they hold."""
-        for reporters in self._reporters.values():
-            reporters.close()
+        for reporting in self._reporting.values():
+            reporting.close()
 
     def _train(self, settings: TrainSettings, groups: tuple[OrderedGroup, ...] | None) -> Iterator[_Step]:
         gateway = self.gateway()
         self._store.ingest_spool()
         if self._holds is None:
             finish_open_step(self._store, self._checkpoints, gateway)
+            self._reporting_of(settings).catch_up()
+        self._reporting_of(settings).begin()
         if settings.method != "grpo":
             yield self._train_offline(settings, groups, gateway)
             return
@@ -341,19 +345,13 @@ class OrderedTrainer:
             raise TrainingError(f"{len(missing)} of the {len(ids)} runs are not in the store, {missing[0]} for one.")
         return [Group(group.key, tuple(found[id] for id in group.ids)) for group in groups]
 
-    def _report(self, settings: TrainSettings, done: PolicyStep) -> None:
-        if settings.report_to:
-            self._reporters_of(settings).catch_up([done], {}, self._checkpoints, self._store)
-
-    def _reporters_of(self, settings: TrainSettings) -> Reporters:
-        reporters = self._reporters.get(settings.report_to)
-        if reporters is None:
+    def _reporting_of(self, settings: TrainSettings) -> Reporting:
+        reporting = self._reporting.get(settings.report_to)
+        if reporting is None:
             config = {"method": settings.method, **msgspec.to_builtins(settings.learner)}
-            reporters = open_reporters(
-                settings.report_to, self._checkpoints.directory, self._checkpoints.policy, config, self._say
-            )
-            self._reporters[settings.report_to] = reporters
-        return reporters
+            reporting = Reporting(settings.report_to, self._reported, self._checkpoints, config, self._say)
+            self._reporting[settings.report_to] = reporting
+        return reporting
 
     def _say(self, line: str) -> None:
         self._answer(OrderProgress(self._order, line))

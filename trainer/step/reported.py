@@ -1,0 +1,127 @@
+"""Which versions each tracker was told of. What a start that was killed had not told yet, the next one tells, once.
+
+It stands in a file of the policy's directory, which the daemon and all others share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from arttrace.records.policy import PolicyStep
+from arttrace.store import AnyStore
+from arttrace.system.errors import ArttraceError
+from arttrace.system.files import replace_file
+from trainer.policies.checkpoints import Checkpoints
+from trainer.step.reporters import Reporters, open_reporters
+
+_FILE = "reported.json"
+_steps = msgspec.json.Decoder(dict[str, int])
+
+
+class ReportedSteps:
+    """By tracker the last version that it was told of; `earlier` is what is known from elsewhere. To be used by the
+    policy's only writer."""
+
+    def __init__(self, checkpoints: Checkpoints, store: AnyStore, earlier: Mapping[str, int] | None = None) -> None:
+        self._checkpoints = checkpoints
+        self._store = store
+        self._path = checkpoints.directory / _FILE
+        self._last = dict(earlier or {})
+        for name, step in _read(self._path).items():
+            self._last[name] = max(step, self._last.get(name, 0))
+
+    def begin(self, names: Sequence[str]) -> None:
+        """Those of these trackers that were never told of anything are to be told of the versions after the newest."""
+        newest = max(self._checkpoints.all_steps(), default=0)
+        if new := {name: newest for name in names if name not in self._last}:
+            self._keep(self._last | new)
+
+    def is_due(self, names: Sequence[str]) -> bool:
+        """Whether there are versions that one of these should have been told of."""
+        newest = max(self._checkpoints.all_steps(), default=0)
+        return any(self._last.get(name, newest) < newest for name in names)
+
+    def tell(self, reporters: Reporters) -> dict[str, int]:
+        """Tells each what it was not told yet: of one that is new, all. Returns by name the last version told."""
+        after = min((self._last.get(name, 0) for name in reporters.names), default=None)
+        if after is not None and (steps := [n for n in self._checkpoints.all_steps() if n > after]):
+            made = self._made(steps)
+            reporters.catch_up(made, self._last, self._checkpoints, self._store, note=self._keep)
+        return dict(self._last)
+
+    def _made(self, steps: Sequence[int]) -> list[PolicyStep]:
+        """As the store has them, with the numbers of publishing; its records are made from the manifests otherwise."""
+        recorded: dict[int, PolicyStep] = {}
+        with contextlib.suppress(ArttraceError):
+            recorded = {done.step: done for done in self._store.policy_steps(self._checkpoints.policy)}
+        return [recorded.get(step) or self._checkpoints.manifest(step) for step in steps]
+
+    def _keep(self, last: Mapping[str, int]) -> None:
+        self._last = dict(last)
+        with contextlib.suppress(OSError):  # on a full disk the next start tells it again
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(self._path, msgspec.json.encode(self._last))
+
+
+class Reporting:
+    """The trackers of one command, opened when there is something to tell. Use it as a context manager."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        reported: ReportedSteps,
+        checkpoints: Checkpoints,
+        config: Mapping[str, Any],
+        say: Callable[[str], None],
+    ) -> None:
+        self._names = names
+        self._reported = reported
+        self._checkpoints = checkpoints
+        self._config = config
+        self._say = say
+        self._open: Reporters | None = None
+
+    def __enter__(self) -> Reporting:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def begin(self) -> None:
+        """Opens them, before the first step is taken. Raises TrainingError for an unknown name or a missing package."""
+        self._reporters()
+        self._reported.begin(self._names)
+
+    def catch_up(self) -> None:
+        """Tells each of the versions that it was not told of. Raises TrainingError as `begin`."""
+        if self._reported.is_due(self._names):
+            self._reported.tell(self._reporters())
+
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        """Tells each further numbers of a step. Raises TrainingError as `begin`."""
+        self._reporters().log(numbers, step)
+
+    def close(self) -> None:
+        """Lets each write what it still holds."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def _reporters(self) -> Reporters:
+        if self._open is None:
+            self._open = open_reporters(
+                self._names, self._checkpoints.directory, self._checkpoints.policy, self._config, self._say
+            )
+        return self._open
+
+
+def _read(path: Path) -> dict[str, int]:
+    try:
+        return _steps.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return {}
