@@ -58,6 +58,9 @@ class LargeServer(LangfuseServer):
     def take_scores(self, body: bytes) -> Any:
         return _json(202, {"message": "Accepted"})
 
+    def count_observations(self, query: dict[str, Any]) -> Any:
+        return _json(200, {"data": [{"count_count": self.count}]})
+
     def list_observations(self, query: dict[str, str]) -> Any:
         self.requests.clear()
         at, limit = int(query.get("cursor", "0")), int(query["limit"])

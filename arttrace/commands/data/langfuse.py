@@ -11,15 +11,15 @@ import msgspec
 
 from arttrace.capture.base.langfuse_project import Connection
 from arttrace.commands.shared.options import SharedOptionsGroup, json_option, store_option
-from arttrace.commands.shared.progress import EVERY_S, Progress
+from arttrace.commands.shared.progress import EVERY_S, Progress, duration
 from arttrace.commands.shared.run_filters import checked, run_filters
 from arttrace.store import open_store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from arttrace.views.langfuse.client import LangfuseClient
-from arttrace.views.langfuse.pull import Pulled, TraceQuery, pull
+from arttrace.views.langfuse.pull import Pulled, TraceQuery, pull, total
 from arttrace.views.langfuse.push import Pushed, push
-from arttrace.views.langfuse.state import Project, PullCursor, SentRuns, links
+from arttrace.views.langfuse.state import Cursor, Project, PullCursor, SentRuns, links
 from arttrace.views.run_filter import RunFilter, moment
 
 
@@ -138,13 +138,13 @@ def pull_command(
     )
     query = msgspec.structs.replace(asked, since=_iso(since), until=_iso(until))
     kept = PullCursor(data, connection, asked.id)
-    at = kept.load()
-    before = 0 if at is None else at.observations + at.scores
+    before = kept.load()
     with (
         open_store(data, create=True) as store,
         LangfuseClient(connection, requests_per_minute=rate, say=_say) as client,
     ):
-        pulled = pull(store, client, query, kept, with_scores=scores, progress=_every_now_and_then(before))
+        progress = _every_now_and_then(before, lambda: total(client, query, kept))
+        pulled = pull(store, client, query, kept, with_scores=scores, progress=progress)
     if as_json:
         click.echo(msgspec.json.encode(pulled))
         return
@@ -156,19 +156,29 @@ def pull_command(
         click.secho(f"  {pulled.refused} cannot be read: {reasons}", fg="yellow", err=True)
 
 
-def _every_now_and_then(before: int) -> Callable[[Pulled], None]:
-    """Pages come without their number: what was read by now, and at what rate. What an interrupted pull had read is
-    counted and in no rate."""
+def _every_now_and_then(before: Cursor | None, counted: Callable[[], int | None]) -> Callable[[Pulled], None]:
+    """Pages come without their number: what was read by now, at what rate, and what is left where `counted` knows how
+    many there are, which is asked when there is something to say. What an interrupted pull had read is in no rate."""
     began = shown_at = time.monotonic()
+    observations, scores = (before.observations, before.scores) if before else (0, 0)
+    of: int | None = None
+    is_asked = False
 
     def progress(pulled: Pulled) -> None:
-        nonlocal shown_at
+        nonlocal shown_at, of, is_asked
         now = time.monotonic()
-        read = pulled.observations + pulled.scores
-        if now - shown_at >= EVERY_S:
-            shown_at = now
-            rate = (read - before) / (now - began)
-            _say(f"{pulled.observations} observations and {pulled.scores} scores, {rate:.0f} per second")
+        if now - shown_at < EVERY_S:
+            return
+        if not is_asked:
+            of, is_asked = counted(), True
+        shown_at = now
+        read = pulled.observations - observations
+        rate = (read + pulled.scores - scores) / (now - began)
+        shown = "" if of is None else f" of {max(of, pulled.observations)}"
+        line = f"{pulled.observations}{shown} observations and {pulled.scores} scores, {rate:.0f} per second"
+        if of is not None and read > 0 and pulled.observations < of:
+            line += f", {duration((of - pulled.observations) * (now - began) / read)} left"
+        _say(line)
 
     return progress
 

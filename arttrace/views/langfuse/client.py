@@ -17,6 +17,7 @@ from arttrace.wire.content import secrets
 
 _TRACES = "/api/public/otel/v1/traces"
 _SCORES = "/api/public/scores"
+_METRICS = "/api/public/v2/metrics"
 _PROJECTS = "/api/public/projects"
 OBSERVATIONS = "/api/public/v2/observations"
 SCORES = "/api/public/v3/scores"
@@ -138,6 +139,23 @@ class LangfuseClient:
             raise LangfuseError(f"{self._at}{path} answered no list", "Is LANGFUSE_BASE_URL that of a Langfuse server?")
         cursor = meta.get("cursor")
         return [item for item in data if isinstance(item, dict)], cursor if isinstance(cursor, str) and cursor else None
+
+    def count(self, since: str, until: str) -> int | None:
+        """How many observations began in this time (ISO 8601), None where the server does not tell it: asked once."""
+        query = {
+            "view": "observations",
+            "metrics": [{"measure": "count", "aggregation": "count"}],
+            "filters": [],
+            "fromTimestamp": since,
+            "toTimestamp": until,
+        }
+        self._pace()
+        try:
+            answer = self._request("GET", _METRICS, params={"query": msgspec.json.encode(query).decode()})
+            [row] = _json(answer)["data"] if answer.is_success else [{}]
+            return int(row["count_count"])
+        except (httpx.HTTPError, LangfuseError, LookupError, TypeError, ValueError):
+            return None
 
     def _ask(self, method: str, path: str, **given: Any) -> httpx.Response:
         """The answer, with a status of 2xx. Asked again on 429, 5xx and where nobody answers."""

@@ -24,6 +24,7 @@ _TRACES_OF_PAGE = 1000
 _TRACES_AT_ONCE = 40
 _SCORES_OF_PAGE = 100
 _KEPT_REASONS = 5
+_FIRST = "2020-01-01T00:00:00.000Z"  # before there was Langfuse
 
 
 class TraceQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +117,13 @@ def pull(
             progress(done)
     kept.clear()
     return done
+
+
+def total(client: LangfuseClient, query: TraceQuery, kept: PullCursor) -> int | None:
+    """How many observations the query asks for, None where that is not known: whole traces are taken, and what is
+    counted is what the conditions hold for. Asked while it is under way."""
+    at = kept.load()
+    return client.count(query.since or _FIRST, at.to) if query.is_whole and at is not None else None
 
 
 def _observations(

@@ -14,8 +14,10 @@ from simulated_agent import research_run
 
 from arttrace.capture.base.langfuse_project import Connection
 from arttrace.commands import cli
+from arttrace.commands.data import langfuse
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
+from arttrace.views.langfuse import pull as pulling
 
 HOUR = 3600 * 10**9
 
@@ -83,3 +85,38 @@ def test_a_time_bounds_what_began_in_it(tmp_path: Path) -> None:
 def test_both_names_of_the_servers_address_are_taken(name: str) -> None:
     keys = {"LANGFUSE_PUBLIC_KEY": "pk", "LANGFUSE_SECRET_KEY": "sk-of-a-test"}
     assert Connection.resolve({**keys, name: "https://traces.example/"}).url == "https://traces.example"
+
+
+def answers_503(path: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
+    return 503, {"content-type": "application/json"}, b"{}"
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_counted", "told"),
+    [
+        ([], True, "16 of 16 observations"),
+        (["--name", "research"], True, "observations and"),
+        ([], False, "16 observations and"),
+    ],
+)
+def test_a_pull_says_how_much_is_left_where_the_server_can_count(
+    asked: list[str], is_counted: bool, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages come without their number, which the metrics tell; that they cannot be had costs the number alone."""
+    data = DataDir(tmp_path / "data")
+    with Store.open(data, create=True) as store:
+        store.append([*research_run("one", "s"), *research_run("two", "t")])
+    monkeypatch.setattr(langfuse, "EVERY_S", 0.0)
+    monkeypatch.setattr(pulling, "_OBSERVATIONS_OF_PAGE", 5)
+    with langfuse_server() as server:
+        arttrace(server, data, "push")
+        if not is_counted:
+            monkeypatch.setattr(server, "count_observations", lambda query: answers_503("", b""))
+        run = CliRunner().invoke(
+            cli, ["langfuse", "pull", *asked, "--dir", str(tmp_path / "other")], env=server.environ()
+        )
+        assert run.exit_code == 0, run.output
+        lines = [line for line in run.stderr.splitlines() if "per second" in line]
+        assert any(told in line for line in lines), lines
+        assert ("left" in lines[0]) == (not asked and is_counted)
+        assert server.count("/api/public/v2/metrics") == (0 if asked else 1), "asked once"
