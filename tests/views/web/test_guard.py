@@ -21,7 +21,7 @@ from arttrace.views.web.rendering import HERE
 
 
 def test_without_the_key_nothing_of_a_run_is_shown(viewer: Viewer) -> None:
-    for address in ("/runs", "/runs/more", "/", "/nothing"):
+    for address in ("/runs", "/rows/runs", "/", "/nothing"):
         answer = httpx.get(viewer.url + address)
         assert answer.status_code == 401
         assert "travel_desk" not in answer.text

@@ -22,15 +22,17 @@ FOCUS = """() => {
         const beyond = [box.left - seen.left, box.top - seen.top, seen.right - box.right, seen.bottom - box.bottom];
         if (beyond.some((one) => one + grow > 1)) faults.push(`its outline is cut by .${at.className || at.tagName}`);
     }
-    const over = document.elementFromPoint(seen.left + Math.min(seen.width / 2, 30), seen.top + Math.min(seen.height / 2, 30));
-    if (!over || !(one.contains(over) || over.contains(one))) faults.push(`is under .${over?.className} at ${seen.top}`);
-    const order = [...document.querySelectorAll("a, button, input, select, textarea, summary, [tabindex]")].indexOf(one);
+    const across = Math.min(seen.width / 2, 30), down = Math.min(seen.height / 2, 30);
+    const over = document.elementFromPoint(seen.left + across, seen.top + down);
+    if (!over || !(one.contains(over) || over.contains(one))) faults.push(`is under .${over?.className}`);
+    const every = [...document.querySelectorAll("a, button, input, select, textarea, summary, [tabindex]")];
     const name = `${one.tagName} ${(one.getAttribute("aria-label") || one.textContent).trim().slice(0, 40)}`;
-    return { order, faults: faults.map((fault) => `${name} ${fault}`) };
+    return { order: every.indexOf(one), faults: faults.map((fault) => `${name} ${fault}`) };
 }"""
 
-STOPS = """() => [...document.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex='0']")]
-    .filter((one) => one.tabIndex >= 0 && one.type !== "hidden" && one.checkVisibility({ contentVisibilityAuto: false })).length"""
+STOPS = """() => [
+    ...document.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex='0']"),
+].filter((one) => one.tabIndex >= 0 && one.type !== "hidden" && one.checkVisibility()).length"""
 
 
 def run_id(viewer: Viewer, group: str) -> str:

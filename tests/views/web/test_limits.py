@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 from playwright.sync_api import Browser, expect
-from simulated_agent import research_run
+from simulated_agent import Run, message, research_run, result
 from starlette.testclient import TestClient
 from viewer_site import KEY, serve_viewer
 
@@ -17,12 +19,14 @@ from arttrace.records.span import SpanRow
 from arttrace.store import Store
 from arttrace.store.ingest import writer
 from arttrace.system.paths import DataDir
+from arttrace.trajectories import sequences
 from arttrace.views.langfuse.state import Project, Sent
 from arttrace.views.web import store_reader
 from arttrace.views.web.app import create_app
 from arttrace.views.web.guard import login_link
 from arttrace.views.web.handlers import run as run_handlers
 from arttrace.views.web.handlers import runs as runs_handlers
+from arttrace.views.web.handlers import tokens as tokens_handlers
 from arttrace.views.web.store_reader import StoreReader
 
 
@@ -177,10 +181,10 @@ def test_a_list_that_more_runs_came_to_than_it_can_hold_is_loaded_anew(
     client: TestClient, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.append([call(f"run-{n}", number=n + 1, start_ns=10**18 + n, text="a") for n in range(120)])
-    assert client.get("/runs/live?&state=old&upto=").headers["hx-refresh"] == "true"
+    assert client.get("/rows/live?&state=old&upto=").headers["hx-refresh"] == "true"
     monkeypatch.setattr(runs_handlers, "MOST_LIVE", 100)
-    assert client.get("/runs/live?&state=old&upto=1.x").headers["hx-refresh"] == "true"
-    assert "run-run-119" in client.get(f"/runs/live?&state=old&upto={10**18 + 100}.run-100").text
+    assert client.get("/rows/live?&state=old&upto=1.x").headers["hx-refresh"] == "true"
+    assert "run-run-119" in client.get(f"/rows/live?&state=old&upto={10**18 + 100}.run-100").text
 
 
 def test_a_run_that_was_pushed_links_to_langfuse(client: TestClient, store: Store, tmp_path: Path) -> None:
@@ -213,6 +217,38 @@ def test_the_page_says_what_failed_and_drops_rows_that_match_no_more(browser: Br
         expect(page.locator("#said")).to_have_text("That failed: log in again.")
         page.goto(login_link(viewer.url, KEY))
         refusal = "<div class=notice-page><p>It is gone.</p><p>All runs</p></div>"
-        context.route("**/runs/live*", lambda route: route.fulfill(status=409, body=refusal))
+        context.route("**/rows/live*", lambda route: route.fulfill(status=409, body=refusal))
         expect(page.locator("#said")).to_have_text("The list is not up to date: It is gone.")
         context.close()
+
+
+def test_every_block_of_a_page_comes_and_no_id_twice(
+    client: TestClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ENTRIES", "BARS", "ROWS", "SPANS"):
+        monkeypatch.setattr(run_handlers, name, 2)
+    monkeypatch.setattr(tokens_handlers, "TOKENS", 2)
+    run = Run("folder/r")
+    asked = tuple((f"id-{n}", "look", "{}") for n in range(5))
+    said = [message("user", "go"), message("assistant", "", calls=asked)]
+    run.chat("c", said[:1], said[1], at=10, until=20)
+    last = [*said, *(result(id, "found") for id, _, _ in asked)]
+    run.chat("d", last, message("assistant", "done"), at=30, until=40)
+    spans = run.end(at=100)
+    store.append(spans)
+    store.append([msgspec.structs.replace(spans[-1], name="another version of it")])
+    made, _ = sequences(store.trajectory("folder/r"))
+    held = {"": 8, "/timeline": 8, "/graph": 2, "/spans": 4, "/tokens": sum(made[0].trained)}
+    for tab, count in held.items():
+        shown = client.get(f"/runs/folder/r{tab}").text
+        for address in re.findall(r'data-src="(.*?)"', shown):
+            shown += client.get(html.unescape(address)).text
+        ids = re.findall(r' id="((?:[ebgst])\d+)"', shown)
+        assert len(ids) == len(set(ids)) == count, (tab, ids)
+
+
+def test_a_run_may_have_any_name(client: TestClient, store: Store) -> None:
+    names = ("more", "live", "a/b", "ready")
+    store.append([call(id, number=number, text="hello") for number, id in enumerate(names, start=1)])
+    for id in names:
+        assert "hello" in client.get(f"/runs/{id}").text

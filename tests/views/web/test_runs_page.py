@@ -59,7 +59,7 @@ def test_pages_follow_each_other_by_their_last_run(viewer: Viewer) -> None:
     whole = re.findall(r'id="run-(\S+?)"', httpx.get(viewer.url + "/runs", headers=told).text)
     starts = {run.id: run.start_ns for run in viewer.store.summaries()}
     third = whole[2]
-    after = httpx.get(f"{viewer.url}/runs/more?after={starts[third]}.{third}", headers=told).text
+    after = httpx.get(f"{viewer.url}/rows/runs?after={starts[third]}.{third}", headers=told).text
     assert re.findall(r'id="run-(\S+?)"', after) == whole[3:]
 
 

@@ -56,6 +56,10 @@ def test_what_is_left_out_is_told_in_words(page: Page, viewer: Viewer) -> None:
     page.goto(f"{viewer.url}/runs/{run.id}/tokens")
     expect(page.locator("#left-out")).to_contain_text("sampling was narrowed or shifted 2 calls")
     expect(page.locator("#left-out")).to_contain_text("Leave top_p at 1")
+    ids = {placed.call.span_id for placed in viewer.store.trajectory(run.id).calls}
+    said = page.locator("#left-out a").all_inner_texts()
+    assert len(said) == 2
+    assert set(said) < ids, "whole, since two may begin alike"
 
 
 def test_every_reason_of_a_call_has_words() -> None:

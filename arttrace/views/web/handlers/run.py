@@ -89,7 +89,7 @@ def show(request: Request) -> Response:
         text=text,
         total=len(entries),
         found=len(found),
-        blocks=_blocks(len(found), ENTRIES, f"/runs/{summary.id}/rows/transcript", first, q=text),
+        blocks=_blocks(len(found), ENTRIES, f"/rows/transcript/{summary.id}", first, q=text),
         entries=found[first : first + ENTRIES],
         at=at,
         cut=any(part.beyond for one in entries for part in (*one.parts, *((one.result,) if one.result else ()))),
@@ -114,7 +114,7 @@ def timeline(request: Request) -> Response:
         "run_timeline.html",
         **_head(reader, summary, "timeline"),
         total=len(bars),
-        blocks=_blocks(len(bars), BARS, f"/runs/{summary.id}/rows/timeline"),
+        blocks=_blocks(len(bars), BARS, f"/rows/timeline/{summary.id}"),
         bars=bars[:BARS],
         whole_ns=max(summary.end_ns - summary.start_ns, 1),
     )
@@ -123,7 +123,7 @@ def timeline(request: Request) -> Response:
 def timeline_rows(request: Request) -> Response:
     """A block of the waterfall."""
     reader, id = reader_of(request), request.path_params["id"]
-    return page("_bars.html", id=id, bars=_part(request, _bars(reader, id), BARS))
+    return page("_bars.html", id=id, bars=_part(request, _bars(reader, id), BARS), first=integer(request, "from"))
 
 
 @once_read
@@ -134,7 +134,7 @@ def graph(request: Request) -> Response:
     made = _graphs(reader, summary.id)
     wanted = request.query_params.get("agent", "")
     chosen = next((one for one in made if one.agent_id == wanted), made[0] if made else None)
-    address = f"/runs/{summary.id}/rows/graph"
+    address = f"/rows/graph/{summary.id}"
     return page(
         "run_graph.html",
         **_head(reader, summary, "graph"),
@@ -151,7 +151,7 @@ def graph_rows(request: Request) -> Response:
     wanted = request.query_params.get("agent", "")
     chosen = next((one for one in _graphs(reader, id) if one.agent_id == wanted), None)
     rows = _part(request, chosen.rows if chosen else (), ROWS)
-    return page("_graph_rows.html", id=id, chosen=chosen, rows=rows)
+    return page("_graph_rows.html", id=id, chosen=chosen, rows=rows, first=integer(request, "from"))
 
 
 def spans(request: Request) -> Response:
@@ -163,7 +163,7 @@ def spans(request: Request) -> Response:
         "run_spans.html",
         **_head(reader, summary, "spans"),
         total=len(found),
-        blocks=_blocks(len(found), SPANS, f"/runs/{summary.id}/rows/spans"),
+        blocks=_blocks(len(found), SPANS, f"/rows/spans/{summary.id}"),
         spans=found[:SPANS],
     )
 
@@ -172,7 +172,7 @@ def span_rows(request: Request) -> Response:
     """A block of the spans."""
     reader, id = reader_of(request), request.path_params["id"]
     found = sorted(reader.spans(id), key=lambda span: (span.start_ns, span.span_id))
-    return page("_span_rows.html", id=id, spans=_part(request, found, SPANS))
+    return page("_span_rows.html", id=id, spans=_part(request, found, SPANS), first=integer(request, "from"))
 
 
 def span(request: Request) -> Response:

@@ -54,7 +54,7 @@ def show(request: Request) -> Response:
     computed = _learned(reader, summary.id, chosen, number) if chosen else None
     far = farthest(chosen, computed.tokens) if chosen and computed else ()
     first = at - at % TOKENS
-    address = f"/runs/{summary.id}/rows/tokens"
+    address = f"/rows/tokens/{summary.id}"
     return page(
         "run_tokens.html",
         **head_of(request, "tokens"),
