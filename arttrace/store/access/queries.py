@@ -63,7 +63,7 @@ _SPANS_AT_ONCE = 5_000  # of runs that are built: fewer, and the tables are look
 
 _Used = tuple[str, list[Any]]
 
-_MADE_BY = """coalesce(json_extract_string(document, '$.method'), CASE
+MADE_BY = """coalesce(json_extract_string(document, '$.method'), CASE
     WHEN json_extract_string(document, '$.metrics.learned_tokens') IS NULL THEN 'grpo'
     WHEN coalesce(json_extract_string(document, '$.metrics.accuracy')::DOUBLE, 0) > 0 THEN 'dpo' ELSE 'sft' END)"""
 """PolicyStep.made_by in SQL."""
@@ -389,5 +389,5 @@ def _used(policy: str | None, method: str | None) -> _Used | None:
     query = "SELECT trajectory_id FROM consumption WHERE policy = ?"
     if method is None:
         return query, [policy]
-    others = f"SELECT step FROM policy_step_records WHERE policy = ? AND {_MADE_BY} != ?"  # noqa: S608
+    others = f"SELECT step FROM policy_step_records WHERE policy = ? AND {MADE_BY} != ?"  # noqa: S608
     return f"{query} AND step NOT IN ({others})", [policy, policy, method]

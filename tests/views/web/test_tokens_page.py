@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 from array import array
 from pathlib import Path
@@ -11,8 +12,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 from simulated_agent import research_run
-from viewer_site import Viewer
+from starlette.testclient import TestClient
+from viewer_site import KEY, Viewer
 
+from arttrace.records import semconv
+from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.sequence import NotTrained
 from arttrace.records.values.learned_tokens import (
     CLIPPED,
@@ -24,7 +28,10 @@ from arttrace.records.values.learned_tokens import (
     little_endian,
     sequence_key,
 )
+from arttrace.store import Store
+from arttrace.system.paths import DataDir
 from arttrace.trajectories import build_trajectories, sequences
+from arttrace.views.web.app import create_app
 from arttrace.views.web.models.tokens.token_page import WORDS, advantage, tokens
 from arttrace.views.web.models.tokens.token_pieces import pieces_of
 
@@ -60,6 +67,28 @@ def test_what_is_left_out_is_told_in_words(page: Page, viewer: Viewer) -> None:
     said = page.locator("#left-out a").all_inner_texts()
     assert len(said) == 2
     assert set(said) < ids, "whole, since two may begin alike"
+
+
+@pytest.mark.parametrize("method", ["sft", "dpo"])
+@pytest.mark.parametrize("sampled", [True, False])
+def test_a_run_that_was_trained_on_by_its_text_says_why_its_tokens_have_no_numbers(
+    tmp_path: Path, method: str, sampled: bool
+) -> None:
+    spans = research_run("run")
+    if not sampled:  # as what another model said
+        for span in spans:
+            span.attributes.pop(semconv.TOKEN_IDS, None)
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(spans)
+        [run] = store.trajectories()
+        consumed = (Consumed(run.id, run.revision),)
+        store.append([PolicyStep(policy="writer", step=1, adapter="gone", consumed=consumed, method=method)])
+        client = TestClient(create_app(store, KEY), base_url="http://localhost")
+        shown = client.get("/runs/run/tokens", headers={"authorization": f"Bearer {KEY}"}).text
+    assert re.search(rf"writer@1</a> by {method.upper()}", shown)
+    assert "keeps no numbers of single tokens. What is marked here is what GRPO trains." in shown
+    assert "the advantage was 0" not in shown
+    assert ("No token that GRPO could train" in shown) is not sampled
 
 
 def test_every_reason_of_a_call_has_words() -> None:

@@ -15,6 +15,7 @@ from arttrace.views.web.handlers.answers import integer, reader_of
 from arttrace.views.web.handlers.run import head_of, once_read
 from arttrace.views.web.models.blocks import blocks
 from arttrace.views.web.models.tokens.learned import (
+    METHODS,
     NO_ROOM,
     STEPS_OF_RUN,
     Learned,
@@ -22,6 +23,7 @@ from arttrace.views.web.models.tokens.learned import (
     is_kept,
     learned,
     steps_of,
+    why_no_numbers,
 )
 from arttrace.views.web.models.tokens.token_page import (
     LEVELS,
@@ -53,6 +55,7 @@ def show(request: Request) -> Response:
     chosen = made[number] if made else None
     computed = _learned(reader, summary.id, chosen, number) if chosen else None
     far = farthest(chosen, computed.tokens) if chosen and computed else ()
+    steps = _steps(reader, summary.id)
     first = at - at % TOKENS
     address = f"/rows/tokens/{summary.id}"
     return page(
@@ -71,7 +74,10 @@ def show(request: Request) -> Response:
         known=bool(pieces),
         left_out=left_out(run, report),
         advantage=_advantage(reader, summary),
-        steps=_steps(reader, summary.id),
+        steps=steps,
+        methods=METHODS,
+        by_text=[METHODS[method] for *_, method in steps if method in ("sft", "dpo")],
+        no_numbers=why_no_numbers(steps),
         levels=LEVELS,
         at=at,
     )
@@ -98,9 +104,9 @@ def _advantage(reader: StoreReader, summary: TrajectorySummary) -> object:
     return advantage(trajectory_reward(summary), rewards)
 
 
-def _steps(reader: StoreReader, id: str) -> Sequence[tuple[str, int, float | None, float | None, str]]:
+def _steps(reader: StoreReader, id: str) -> Sequence[tuple[str, int, float | None, float | None, str, str]]:
     """The steps that trained on the run: policy, step, how far the learner's log-probabilities were from the engine's,
-    and the directory of what came out."""
+    the directory of what came out, and the method."""
     return reader.sql(STEPS_OF_RUN.format(id.replace("'", "''")))
 
 

@@ -20,6 +20,7 @@ from arttrace.records.values.learned_tokens import (
     decode_learned,
     sequence_key,
 )
+from arttrace.store.access.queries import MADE_BY
 
 _FARTHEST = 12
 
@@ -34,10 +35,24 @@ SHORT = {"clipped": "clipped", "masked": "masked", "left_out": "left out", "far"
 """The same in a count."""
 NO_ROOM = "no numbers of this sequence: its advantage was 0, or it is among the {:,} tokens without room in the file"
 
-STEPS_OF_RUN = """SELECT c.policy, c.step, (p.metrics->>'logprob_difference_mean')::DOUBLE,
-    (p.metrics->>'logprob_difference_max')::DOUBLE, coalesce(p.adapter, '')
+METHODS = {"grpo": "GRPO", "sft": "SFT", "dpo": "DPO", "fork": "a fork"}
+NO_NUMBERS = {
+    "grpo": "The learner's own log-probability of each token of this sequence is not on this machine: the step did not "
+    "compute it (the advantage was 0), or the version was pruned or made before they were kept.",
+    "sft": "SFT trained on the text of every answer in the run, tokenised anew, whoever sampled it, and keeps no "
+    "numbers of single tokens. What is marked here is what GRPO trains.",
+    "dpo": "DPO compared the text of the answers in this run's last history with those of another run, tokenised anew, "
+    "and keeps no numbers of single tokens. What is marked here is what GRPO trains.",
+    "fork": "A fork is a copy: its steps of before it have the numbers, where they were kept.",
+}
+"""Why there is nothing of single tokens, by the method of the step."""
+
+STEPS_OF_RUN = f"""SELECT c.policy, c.step, (p.metrics->>'logprob_difference_mean')::DOUBLE,
+    (p.metrics->>'logprob_difference_max')::DOUBLE, coalesce(p.adapter, ''),
+    coalesce((SELECT arg_max({MADE_BY}, time_ns) FROM policy_step_records s
+        WHERE s.policy = c.policy AND s.step = c.step), 'grpo')
     FROM consumption c LEFT JOIN policy_steps p ON p.policy = c.policy AND p.step = c.step
-    WHERE c.trajectory_id = '{}' ORDER BY 1, 2 LIMIT 20"""
+    WHERE c.trajectory_id = '{{}}' ORDER BY 1, 2 LIMIT 20"""  # noqa: S608
 
 
 class LearnedToken(msgspec.Struct, frozen=True):
@@ -132,7 +147,12 @@ def learned(steps: Iterable[tuple[str, str]], sequence: TokenSequence) -> Learne
 
 def steps_of(rows: Iterable[Sequence[Any]]) -> tuple[tuple[str, str], ...]:
     """The rows of STEPS_OF_RUN as versions with their directories."""
-    return tuple((f"{policy}@{step}", directory) for policy, step, _, _, directory in rows)
+    return tuple((f"{policy}@{step}", directory) for policy, step, _, _, directory, _ in rows)
+
+
+def why_no_numbers(rows: Iterable[Sequence[Any]]) -> tuple[str, ...]:
+    """Why nothing of single tokens is there, for each method of the rows of STEPS_OF_RUN."""
+    return tuple(NO_NUMBERS[method] for method in dict.fromkeys(row[5] for row in rows) if method in NO_NUMBERS)
 
 
 def in_columns(one: Learned) -> LearnedColumns:
