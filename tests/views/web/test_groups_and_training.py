@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
 from msgspec.structs import replace
 from playwright.sync_api import Page, expect
 from starlette.testclient import TestClient
@@ -64,6 +65,34 @@ def test_curves_are_drawn_and_a_point_opens_its_step(page: Page) -> None:
     expect(page.locator("tbody tr[id]")).to_have_count(3)
     page.locator("tbody tr[id]").first.get_by_role("link", name="travel_desk:plan").click()
     expect(page.locator("h1")).to_contain_text("travel_desk:plan")
+
+
+def test_each_curve_is_there_by_name_with_the_numbers_of_its_steps(page: Page, viewer: Viewer) -> None:
+    page.goto(viewer.url + "/training?policy=policy")
+    last = {step.step: step for step in viewer.store.policy_steps("policy")}[30].metrics
+    curves = {
+        "Evaluation": (),
+        "Reward": ("reward_mean",),
+        "Spread": ("reward_spread",),
+        "Entropy": ("entropy",),
+        "KL": ("kl",),
+        "Clipped": ("clip_fraction",),
+        "Log-probability difference": ("logprob_difference_mean", "logprob_difference_max"),
+        "Throughput": ("tokens_per_second",),
+        "Seconds by phase": ("rollout_s", "score_s", "train_s", "publish_s"),
+        "Loss and gradient": ("loss", "grad_norm"),
+        "Groups": ("groups", "groups_equal"),
+    }
+    charts = page.locator(".chart")
+    expect(charts).to_have_count(len(curves))
+    assert [chart.get_attribute("aria-label") for chart in charts.all()] == list(curves)
+    for chart, names in zip(charts.all(), curves.values(), strict=True):
+        chart.press("End")
+        said = chart.get_by_role("status").inner_text()
+        assert said.startswith("policy@30: ")
+        for name in names or ("val/reward",):
+            [shown] = re.findall(rf"\b{name} (-?[\d.e-]+)", said)
+            assert float(shown) == pytest.approx(last.get(name, 0.81), rel=1e-3)
 
 
 def test_versions_have_what_they_were_evaluated_with(viewer: Viewer) -> None:
