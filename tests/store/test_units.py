@@ -191,6 +191,24 @@ def test_a_linked_trace_is_part_of_the_run_that_it_links_to(data: DataDir) -> No
     assert set(exported) == {(span.trace_id, span.span_id) for span in spans}
 
 
+@pytest.mark.parametrize("has_parent", [True, False])
+def test_a_run_that_links_to_a_span_of_nobodys_run_is_listed(data: DataDir, has_parent: bool) -> None:
+    """An agent that works off a queue links to what put its task there, in the trace of a program without agents."""
+    above = "e" * 16
+    other = linked("other", ("b" * 32, "1" * 16))
+    sent = SpanRow("b" * 32, "1" * 16, "queue send", 5, 6, parent_span_id=above if has_parent else None)
+    queue = SpanRow("b" * 32, above, "program", 4, 9)
+    so_far: list[SpanRow] = []
+    with Store.open(data, create=True) as store:
+        for piece in [other[:-1], [sent], other[-1:], [queue]]:
+            store.append(piece)
+            so_far += piece
+            assert store.trajectories() == build_trajectories(so_far)
+            assert [(one.id, one.calls) for one in store.summaries()] == [(other[0].trace_id, 1)]
+            agree(store)
+        assert store.trajectory(other[0].trace_id).incomplete == ""
+
+
 @pytest.mark.parametrize("main_first", [True, False])
 def test_what_comes_in_a_linked_trace_is_never_missed(data: DataDir, main_first: bool) -> None:
     """Kept summaries of a joined trajectory go when a span comes in any of its traces, in any order."""

@@ -131,6 +131,18 @@ def test_a_link_to_what_never_arrived_is_missed() -> None:
     assert shown([entry, span(B, "call", "entry")]) == {"run": (1, "")}
 
 
+def test_a_link_to_a_span_of_nobodys_run_ties_to_nothing() -> None:
+    """As a consumer's to the message that it works on; what stands above that span, and is lost, may be the run's."""
+    work = in_two_traces()[3:]
+    sent = span(A, "ask", "queue", operation=None)
+    queue = span(A, "queue", operation=None)
+    assert shown([queue, sent, *work]) == {B: (1, "")}
+    assert shown([sent, *work]) == {B: (1, "linked span missing: 1")}
+    served = span(A, "served", "queue", AGENT, run="other", ENTRY="agent:run")
+    assert shown([queue, sent, *work, served]) == {"other": (0, ""), B: (1, "")}
+    assert shown([queue, sent, *work, span(A, "main", "queue", AGENT)]) == {A: (1, "")}
+
+
 def test_a_torn_agent_above_an_entry_is_no_part_of_the_entrys_run() -> None:
     inner = span(A, "inner", "outer", AGENT, run="run", ENTRY="agent:run")
     spans = [inner, span(A, "call", "inner"), span(A, "outer", "lost", AGENT), span(A, "outer call", "outer")]

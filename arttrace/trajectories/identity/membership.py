@@ -70,13 +70,15 @@ def may_belong_elsewhere(span: SpanRow, attributes: Mapping[str, object], given:
 
 def membership(spans: Mapping[SpanKey, UniqueSpan]) -> Membership:
     """The membership of every span."""
-    parents, cut = without_cycles(_given_parents(spans))
+    given = {key: (key[0], at) if (at := span.row.parent_span_id) else None for key, span in spans.items()}
+    links = _Links(spans, given)
+    parents, cut = without_cycles(given | links.above())
     named = _inherited(spans, parents, semconv.TRAJECTORY_ID)
     made = {id: Home(id, id) for id in named.values() if id is not None}
     homes = {key: made[id] for key, id in named.items() if id is not None}
     doubts: dict[str, Counter[str]] = {}
     if len(homes) < len(spans):
-        homes.update(_Trees(spans, parents, cut, homes).homes(doubts))
+        homes.update(_Trees(spans, parents, cut, homes, links).homes(doubts))
     problems: dict[str, list[str]] = {}
     for id in sorted({homes[key].id for key in cut}):
         problems.setdefault(id, []).append("parents in a cycle")
@@ -96,18 +98,45 @@ MAY_LACK = "may lack spans whose parent did not arrive"
 LINK_LOST = "linked span missing"
 
 
-def _given_parents(spans: Mapping[SpanKey, UniqueSpan]) -> Parents:
-    """The key of every span's parent as its sender gave it. An agent whose parent is not among the spans stands under
-    the first one of them that it links to."""
-    found: Parents = {}
-    for key, span in spans.items():
-        row = span.row
-        parent = (row.trace_id, row.parent_span_id) if row.parent_span_id else None
-        if row.links and parent not in spans and operation(row) == semconv.OPERATION_INVOKE_AGENT:
-            linked = [link for one in row.links if (link := (one.trace_id, one.span_id)) in spans and link != key]
-            parent = linked[0] if linked else parent
-        found[key] = parent
-    return found
+class _Links:
+    """What agents whose parent is not among the spans link to. A link ties to a run: one to a span of nobody's run, a
+    message that was sent, say, ties to nothing, and one to a span whose own parent did not arrive is as good as lost."""
+
+    def __init__(self, spans: Mapping[SpanKey, UniqueSpan], parents: Parents) -> None:
+        self._spans = spans
+        self._linking = {
+            key: [link for one in span.row.links if (link := (one.trace_id, one.span_id)) != key]
+            for key, span in spans.items()
+            if span.row.links and parents[key] not in spans and operation(span.row) == semconv.OPERATION_INVOKE_AGENT
+        }
+        if self._linking:
+            self._parents, _ = without_cycles(parents)
+            self._top = tops(self._parents)
+            self._named = _inherited(spans, self._parents, semconv.TRAJECTORY_ID)
+            self._of_runs = {
+                self._top[key] for key, span in spans.items() if self._named[key] is None and is_of_a_run(span.row)
+            }
+
+    def above(self) -> Parents:
+        """The span that each of them stands under."""
+        found: Parents = {}
+        for key, links in self._linking.items():
+            if tied := [link for link in links if link in self._spans and self._ties(key, link)]:
+                found[key] = tied[0]
+        return found
+
+    def lost(self, key: SpanKey) -> list[SpanKey]:
+        """What it links to that is not there."""
+        if semconv.ENTRY in self._spans[key].row.attributes:
+            return []
+        return [
+            link
+            for link in self._linking.get(key, ())
+            if link not in self._spans or (self._parents[self._top[link]] is not None and not self._ties(key, link))
+        ]
+
+    def _ties(self, key: SpanKey, link: SpanKey) -> bool:
+        return key[0] == link[0] or self._named[link] is not None or self._top[link] in self._of_runs
 
 
 def _inherited(spans: Mapping[SpanKey, UniqueSpan], parents: Parents, attribute: str) -> dict[SpanKey, str | None]:
@@ -138,6 +167,7 @@ class _Trees:
         parents: Parents,
         cut: Collection[SpanKey],
         named: Mapping[SpanKey, Home],
+        links: _Links,
     ) -> None:
         self._spans, self._parents = spans, parents
         self._top = tops(parents)
@@ -148,7 +178,7 @@ class _Trees:
         self._conversations = _inherited(spans, parents, semconv.CONVERSATION_ID)
         self._of_runs = {key for key, span in spans.items() if is_of_a_run(span.row)}
         run_trees = [top for top, members in self._members.items() if not self._of_runs.isdisjoint(members)]
-        self._links = {top: lost for top in run_trees if (lost := self._lost_links(top))}
+        self._links = {top: lost for top in run_trees if (lost := links.lost(top))}
         """What the trees link to that is not there."""
         self._torn = {top for top in run_trees if parents[top] or top in cut or top in self._links}
         self._found: dict[SpanKey, Home] = {}
@@ -173,12 +203,6 @@ class _Trees:
         self._settle(list(self._links), doubts, reached)
         self._settle([top for top in self._torn if top[0] in linking and top not in self._links], doubts)
         return self._found
-
-    def _lost_links(self, top: SpanKey) -> list[SpanKey]:
-        row = self._spans[top].row
-        if not row.links or operation(row) != semconv.OPERATION_INVOKE_AGENT or semconv.ENTRY in row.attributes:
-            return []
-        return [link for one in row.links if (link := (one.trace_id, one.span_id)) not in self._spans]
 
     def _note(self, homes: Iterable[tuple[SpanKey, Home]]) -> None:
         """What the spans that have a home tell about trees that have none."""
