@@ -10,6 +10,7 @@ import msgspec
 
 from arttrace.records import semconv
 from arttrace.records.call import Call
+from arttrace.records.record import encode_record
 from arttrace.records.reward import JUDGE, Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Agent, AgentCall, HttpRequest, MessageNode, ToolCall, Trajectory
@@ -371,7 +372,7 @@ def _judged(reward: Reward) -> bool:
 
 
 def _age(reward: Reward) -> tuple[Any, ...]:
-    return (reward.time_ns, reward.value, reward.name, reward.explanation)
+    return (reward.time_ns, reward.value, reward.name, reward.explanation, encode_record(reward))
 
 
 def _resource_name(spans: Mapping[SpanKey, SpanRow]) -> str:

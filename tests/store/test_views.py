@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import time
@@ -168,6 +169,44 @@ def test_what_several_processes_say_of_a_run_reads_the_same_everywhere(store: St
     assert listed["others"]["incomplete"] == ""
     assert listed["no root"]["tags"] == ["c", "b", "d"]
     assert (rows["nothing"], listed["nothing"]["tags"]) == ((None, None), [])
+
+
+def test_what_several_entries_of_one_run_say_does_not_depend_on_their_order(tmp_path: Path) -> None:
+    """An id that was used again: what they agree on is said, as in the listing, and every error."""
+    entries = []
+    for number, (group, scenario) in enumerate([("g", "s"), (None, "s"), ("h", "s")]):
+        run = Run("again", scenario=scenario)
+        [root] = run.end(GROUP=group, PROJECT=f"p{number // 2}", ENTRY=f"agent:{number}")
+        failed = {"status_code": 2, "status_message": f"failed {number}"}
+        entries.append(msgspec.structs.replace(root, trace_id=f"{number + 1}" * 32, **failed))
+    said = set()
+    for at, order in enumerate(itertools.permutations(entries)):
+        with Store.open(DataDir(tmp_path / str(at)), create=True) as store:
+            for entry in order:
+                store.append([entry])
+            [row] = store.sql('SELECT "group", scenario, project, entry, error FROM trajectories')[1]
+            [listed] = store.summaries()
+            said.add((*row, listed.error))
+            assert [len(store.trajectories(entry=f"agent:{number}")) for number in range(4)] == [1, 1, 1, 0]
+    errors = "failed 0; failed 1; failed 2"
+    assert said == {(None, "s", None, "agent:0", errors, errors)}
+
+
+def test_of_two_rewards_with_one_id_and_time_one_counts_whatever_their_order(tmp_path: Path) -> None:
+    first = Reward(id="r", trajectory_id="a", value=1.0, time_ns=5)
+    for changed in ({"counts": False}, {"source": "judge"}, {"agent_id": "x"}):
+        given = [first, msgspec.structs.replace(first, **changed)]
+        found = set()
+        for at, order in enumerate([given, given[::-1]]):
+            with Store.open(DataDir(tmp_path / f"{at}{changed}"), create=True) as store:
+                store.append(research_run("a"))
+                for reward in order:
+                    store.append([reward])
+                rows = store.sql("SELECT source, agent_id, value FROM rewards")[1]
+                [listed] = store.summaries()
+                assert rows == [(one.source, one.agent_id, one.value) for one in listed.rewards]
+                found.add(tuple(rows))
+        assert len(found) == 1, changed
 
 
 def test_help_and_docs_tell_every_column() -> None:

@@ -250,7 +250,7 @@ class StoreQueries(AnyStore):
                 )
             )
         if entry is not None:
-            conditions.append(("any_value(entry) = ?", [entry]))
+            conditions.append(("list_contains(list(entry), ?)", [entry]))
         if since_ns is not None:
             conditions.append(("max(start_ns) >= ?", [since_ns]))
         query += " GROUP BY trajectory_id"

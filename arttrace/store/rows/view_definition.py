@@ -41,6 +41,15 @@ def of_document(name: str, *, operator: str = "->>", of: str = "") -> str:
     return f"coalesce({of}document->'attributes'{operator}'{name}', {of}document->'conventions'{operator}'{name}')"
 
 
+def said_of_run(column: str, order: str) -> str:
+    """What a run's spans `s` say of it, whatever order they came in: its entries, where none contradicts another (a
+    run's id may be used again); where there is none, the span that is first in this order."""
+    of_entries = f"min(s.{column}) FILTER (s.entry IS NOT NULL)"
+    first = f"min_by(s.{column}, ({order})) FILTER (s.{column} IS NOT NULL)"
+    return f"""CASE WHEN count(s.entry) = 0 THEN {first}
+            WHEN {of_entries} = {of_entries.replace("min(", "max(")} THEN {of_entries} END"""
+
+
 def as_text(views: Iterable[View], width: int) -> str:
     """Every view with its columns and their meaning, for a terminal of this width."""
     lines: list[str] = []

@@ -11,7 +11,7 @@ from typing import Final
 from arttrace.records import semconv
 from arttrace.store.rows import span_membership
 from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
-from arttrace.store.rows.view_definition import Column, View, as_time, of_document
+from arttrace.store.rows.view_definition import Column, View, as_time, of_document, said_of_run
 
 _SECONDS = "({0}end_ns::HUGEINT - {0}start_ns) / 1e9"
 _IS_CALL = f"operation IN {semconv.CALL_OPERATIONS}"
@@ -33,7 +33,10 @@ def _said(attribute: str, value: str) -> str:
 
 _IN_ORDER = "s.start_ns, s.trace_id, s.span_id"
 _TOP_FIRST = f"(s.operation IS NULL, s.parent_span_id IS NOT NULL, {_IN_ORDER})"
-_ENTRY = f"coalesce(any_value(s.entry), min_by(s.above, {_TOP_FIRST}) FILTER (s.above IS NOT NULL))"
+_OF_TOP = f"min_by(s.above, {_TOP_FIRST}) FILTER (s.above IS NOT NULL)"
+_ENTRY = f"coalesce(min_by(s.entry, ({_IN_ORDER})) FILTER (s.entry IS NOT NULL), {_OF_TOP})"
+_COUNT = "count(*) FILTER (s.operation = '{}')"
+_ERRORS = "string_agg(s.error, '; ' ORDER BY s.error)"
 _ALL_TAGS = f"flatten(list(s.tags ORDER BY s.entry IS NULL, {_IN_ORDER}) FILTER (s.tags IS NOT NULL))"
 _TAGS = f"list_filter({_ALL_TAGS}, lambda tag, place: list_position({_ALL_TAGS}, tag) = place)"
 _MAPS = f"list(s.said ORDER BY s.entry IS NOT NULL, {_IN_ORDER}) FILTER (s.said IS NOT NULL)"
@@ -270,7 +273,7 @@ _REWARDS = View(
             CASE WHEN trajectory_id NOT IN (SELECT trajectory_id FROM placed_spans WHERE trajectory_id IS NOT NULL)
             THEN split_part(trajectory_id, ':', 1) END AS trace
         FROM reward_records QUALIFY 1 = row_number() OVER (
-            PARTITION BY id ORDER BY time_ns DESC, value DESC, name DESC, explanation DESC)) r
+            PARTITION BY id ORDER BY time_ns DESC, value DESC, name DESC, explanation DESC, document DESC)) r
     LEFT JOIN (SELECT DISTINCT ON (id) id, trajectory_id FROM placed_rewards ORDER BY id, trace_id) p ON p.id = r.id
     LEFT JOIN trace_roots t ON t.trace_id = r.trace
     WHERE NOT contains(r.document, '"counts":false')
@@ -282,26 +285,22 @@ REGROUPED: Final = """SELECT trajectory_id, key FROM regrouped
     QUALIFY row_number() OVER (PARTITION BY trajectory_id ORDER BY time_ns DESC, grouping_id DESC) = 1"""
 """The keys that runs have by a grouping; NULL where it was taken back."""
 
-_GROUP = "coalesce(any_value(g.key), any_value(s.group_key))"
+_GROUP = f"coalesce(any_value(g.key), {said_of_run('group_key', _IN_ORDER)})"
 _TRAJECTORIES = View(
     "trajectories",
     "one per run",
     (
         Column("id", "the trajectory, as `arttrace ls` names it", "s.trajectory_id"),
-        Column("project", "the project of its entry", "any_value(s.project)"),
+        Column("project", "the project of its entry", said_of_run("project", _IN_ORDER)),
         Column("entry", "module:function or a name; of another SDK's run the agent or span at its top", _ENTRY),
-        Column("scenario", "the task that was attempted", "any_value(s.scenario)"),
+        Column("scenario", "the task that was attempted", said_of_run("scenario", _IN_ORDER)),
         Column("group", "the group it is compared in; NULL where nothing says one", _GROUP),
         Column("started", "when its first span began", as_time("min(s.start_ns)")),
         Column("seconds", "from then to the end of its last span", "(max(s.end_ns)::HUGEINT - min(s.start_ns)) / 1e9"),
         Column("arrived", "when its last span came into the store", "max(s.arrived)"),
-        Column("recorded_agents", "agents with a span of their own", "count(*) FILTER (s.operation = 'invoke_agent')"),
+        Column("recorded_agents", "agents with a span of their own", _COUNT.format("invoke_agent")),
         Column("calls", "model calls", f"count(*) FILTER (s.{_IS_CALL})"),
-        Column(
-            "recorded_tool_calls",
-            "tools called, with a span of their own",
-            "count(*) FILTER (s.operation = 'execute_tool')",
-        ),
+        Column("recorded_tool_calls", "tools called, with a span of their own", _COUNT.format("execute_tool")),
         Column("input_tokens", "tokens of all prompts", "TRY_CAST(sum(s.input_tokens) AS BIGINT)"),
         Column("output_tokens", "tokens of all answers", "TRY_CAST(sum(s.output_tokens) AS BIGINT)"),
         Column(
@@ -312,8 +311,8 @@ _TRAJECTORIES = View(
         Column(
             "error",
             "what ended the run; NULL when nothing did",
-            "CASE WHEN count(s.entry) > 0 THEN any_value(s.error) FILTER (s.entry IS NOT NULL)"
-            f" ELSE any_value(s.error) FILTER (s.{_IS_TOP_AGENT[1:-1].replace(' parent', ' s.parent')}) END",
+            f"CASE WHEN count(s.entry) > 0 THEN {_ERRORS} FILTER (s.entry IS NOT NULL)"
+            f" ELSE {_ERRORS} FILTER {_IS_TOP_AGENT} END",
         ),
         Column("reward", "what it is worth, as `arttrace ls` shows and training takes it", "any_value(r.reward)"),
         Column("rewards", "the sum by name, a map: rewards['correct']", "any_value(r.rewards)"),

@@ -99,8 +99,8 @@ LINK_LOST = "linked span missing"
 
 
 class _Links:
-    """What agents whose parent is not among the spans link to. A link ties to a run: one to a span of nobody's run, a
-    message that was sent, say, ties to nothing, and one to a span whose own parent did not arrive is as good as lost."""
+    """What agents whose parent is not among the spans link to. A link ties to a run: one to a span of nobody's run (a
+    message that was sent, say) ties to nothing, and one to a span that lost its own parent is as good as lost."""
 
     def __init__(self, spans: Mapping[SpanKey, UniqueSpan], parents: Parents) -> None:
         self._spans = spans
