@@ -20,6 +20,32 @@ def is_reward_span(span: SpanRow) -> bool:
     return span.name.startswith(_SPAN_PREFIX) and any(semconv.REWARD_ID in event.attributes for event in span.events)
 
 
+def reward_span(reward: Reward) -> SpanRow:
+    """A reward as a span without length, whose ids follow from the reward's: sent twice it is one."""
+    digest = hashlib.blake2b(reward.id.encode(), digest_size=24).hexdigest()
+    time_ns = max(reward.time_ns, 1)
+    event: dict[str, Any] = {
+        semconv.EVALUATION_NAME: reward.name,
+        semconv.EVALUATION_SCORE: reward.value,
+        semconv.REWARD_ID: reward.id,
+        semconv.REWARD_SOURCE: reward.source,
+    }
+    if reward.explanation:
+        event[semconv.EVALUATION_EXPLANATION] = reward.explanation
+    if reward.agent_id is not None:
+        event[semconv.REWARD_AGENT_ID] = reward.agent_id
+    return SpanRow(
+        trace_id=digest[:32],
+        span_id=digest[32:],
+        name=f"{_SPAN_PREFIX}{reward.name}",
+        start_ns=time_ns,
+        end_ns=time_ns,
+        attributes={semconv.TRAJECTORY_ID: reward.trajectory_id},
+        events=[SpanEvent(semconv.EVALUATION_EVENT, time_ns, event)],
+        scope_name="arttrace",
+    )
+
+
 def rewards_of(span: SpanRow) -> Iterator[Reward]:
     """The rewards in a span's `gen_ai.evaluation.result` events. One without a number is none.
 

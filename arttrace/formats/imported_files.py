@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from arttrace.formats.conversations import Exchanges, conversation, messages_of
+from arttrace.formats.evaluations import is_reward_span, rewards_of
 from arttrace.formats.files.items import Item, ItemFile
 from arttrace.formats.files.known_ids import KnownIds
 from arttrace.formats.files.unpacked import Unreadable
@@ -108,9 +109,11 @@ def _batches(records: Iterable[Record], found: Imported) -> Iterator[list[Record
 
 
 def _counted(records: list[Record], found: Imported, traces: KnownIds) -> list[Record]:
-    spans = [record for record in records if isinstance(record, SpanRow)]
+    given = [record for record in records if isinstance(record, SpanRow)]
+    spans = [span for span in given if not is_reward_span(span)]
     found.spans += len(spans)
     found.rewards += sum(isinstance(record, Reward) for record in records)
+    found.rewards += sum(1 for span in given for _ in rewards_of(span))
     traces.add(span.trace_id.encode() for span in spans)
     found.traces = traces.count
     for what, count in unread_calls(map(normalised, with_messages(spans))).items():

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from arttrace.capture.export.shipping.otlp import encode_request, reward_span
-from arttrace.formats.evaluations import rewards_of
+from arttrace.capture.export.shipping.otlp import encode_request
+from arttrace.formats.evaluations import reward_span, rewards_of
 from arttrace.formats.otlp.decode_protobuf import protobuf_spans
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanEvent, SpanLink, SpanRow

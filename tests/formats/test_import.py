@@ -18,6 +18,7 @@ from arttrace.formats.imported_files import Unreadable, read_file
 from arttrace.formats.otlp.decode_json import parse_json
 from arttrace.formats.otlp.encode_json import encode_json
 from arttrace.formats.otlp.encode_protobuf import encode_protobuf
+from arttrace.records.reward import Reward
 from arttrace.records.span import SpanEvent, SpanLink, SpanRow
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
@@ -109,6 +110,29 @@ def test_exported_spans_of_one_run_and_of_all(tmp_path: Path) -> None:
     assert (again.kinds, len(again.records)) == ({"otlp": 2}, 16)
 
 
+@pytest.mark.parametrize("form", ["otlp-json", "otlp-protobuf"])
+def test_exported_rewards_come_back(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those given in code, by a function or by a judge stand on no span of the run: a backup without them lost them."""
+    monkeypatch.setattr("arttrace.commands.data.export._SPANS_AT_ONCE", 1)
+    given = [
+        Reward("o'clock", "a", 0.25, "stars", explanation="late", time_ns=5_000),
+        Reward("judged", "a", 0.75, "ruler", "judge", time_ns=7_000),
+        Reward("checker", "b", 1.0, agent_id="2" * 16, time_ns=9_000),
+    ]
+    with Store.open(DataDir(tmp_path / "data"), create=True) as store:
+        store.append([*research_run("a"), *research_run("b"), *given])
+        rewards = {id: store.trajectory(id).rewards for id in ("a", "b")}
+    backup = str(tmp_path / "backup")
+    assert "16 spans and 3 rewards in" in run(tmp_path, "export", "--format", form, "-o", backup).output
+    again = run(tmp_path / "other", "import", backup).output
+    assert "2 traces, 16 spans, 3 rewards" in again
+    with Store.open(DataDir(tmp_path / "other" / "data")) as store:
+        assert {id: store.trajectory(id).rewards for id in ("a", "b")} == rewards
+        assert [len(rewards[id]) for id in ("a", "b")] == [2, 1]
+    assert "8 spans and 2 rewards in" in run(tmp_path, "export", "a", "-o", backup).output
+    assert run(tmp_path / "other", "export", "-o", backup).output.startswith("19 spans in"), "they stand on spans now"
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -155,7 +179,7 @@ def test_beside_a_running_collector(tmp_path: Path) -> None:
         assert collector.stdout is not None
         assert "collecting on" in collector.stdout.readline()
         assert "1 conversations" in run(tmp_path, "import", file).output
-        assert "3 spans in" in run(tmp_path, "export", "--output", str(tmp_path / "out")).output
+        assert "3 spans and 1 reward in" in run(tmp_path, "export", "--output", str(tmp_path / "out")).output
     finally:
         collector.terminate()
         collector.wait(30)

@@ -131,9 +131,14 @@ def require_trainable(batch: TrainingBatch) -> None:
         reasons = ", ".join(f"{n} calls: {why}" for why, n in sorted(batch.quarantined.items()))
         raise NothingToTrain(
             f"{len(batch.consumed)} rewarded trajectories, but no trainable token among them ({reasons or 'no call'}).",
-            "GRPO needs the sampled token ids and log-probabilities: let the agent call the gateway of "
-            "`arttrace serve`, which asks the engine for them.",
+            _FOREIGN if set(batch.quarantined) == {NotTrained.OTHER_POLICY} else _NO_TOKENS,
         )
+
+
+_NO_TOKENS = """GRPO needs the sampled token ids and log-probabilities: let the agent call the gateway of \
+`arttrace serve`, which asks the engine for them."""
+_FOREIGN = """GRPO learns from what the policy itself sampled: train the policy that `arttrace ls` names, or serve \
+this one (`arttrace serve --policy NAME`) and run the agent again."""
 
 
 _HINTS = {

@@ -133,7 +133,10 @@ class Checkpoints:
         try:
             return msgspec.json.decode(path.read_bytes(), type=PolicyStep)
         except FileNotFoundError:
-            raise TrainingError(f"There is no version {self.policy}@{step}: {path} is missing.") from None
+            raise TrainingError(
+                f"There is no version {self.policy}@{step}: {path} is missing.",
+                "`arttrace policies` lists those there are.",
+            ) from None
         except (OSError, msgspec.DecodeError) as error:
             raise TrainingError(
                 f"The manifest {path} cannot be read: {error}.",

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 import click
+import msgspec
 
 from arttrace.commands.shared.options import store_option
 from arttrace.commands.shared.progress import Progress, reading_told
+from arttrace.formats.evaluations import reward_span, rewards_of
 from arttrace.formats.otlp.encode_json import encode_json
 from arttrace.formats.otlp.encode_protobuf import encode_protobuf
+from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.store import AnyStore, open_store
 from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
@@ -26,6 +29,7 @@ _FORMS: dict[str, Callable[[list[SpanRow]], bytes]] = {
     "otlp-protobuf": encode_protobuf,
 }
 _PARQUET = "parquet"
+_OF_REWARD = ("id", "trajectory_id", "value", "name", "source", "agent_id", "explanation", "time_ns")
 
 
 @click.command("export")
@@ -37,7 +41,7 @@ def command(ids: tuple[str, ...], form: str, output: Path | None, data: DataDir)
     """Write the spans of the trajectories ID (or of everything) as they came: one OTLP/JSON request per line, or one
     request in protobuf. With parquet, the views of `arttrace sql`, a file for each, in the folder OUTPUT.
 
-    `arttrace import` and any OTLP receiver take spans in again.
+    `arttrace import` and any OTLP receiver take spans in again, rewards too, which are spans of their own.
     """
     if form == _PARQUET and (ids or output is None):
         raise click.UsageError("parquet is all of every view, in a folder: give --output, and no ID")
@@ -50,12 +54,13 @@ def command(ids: tuple[str, ...], form: str, output: Path | None, data: DataDir)
                 _write(store, ids, _FORMS[form], sys.stdout.buffer)
                 return
             with output.open("wb") as file:
-                count = _write(store, ids, _FORMS[form], file)
+                spans, rewards = _write(store, ids, _FORMS[form], file)
         except OSError as error:
             raise ArttraceError(
                 f"{output or 'standard output'} cannot be written: {error.strerror or error}"
             ) from error
-    click.echo(f"{count} spans in {output}")
+    and_rewards = f" and {rewards} reward{'s' * (rewards > 1)}" if rewards else ""
+    click.echo(f"{spans} spans{and_rewards} in {output}")
 
 
 def _write_views(store: AnyStore, folder: Path) -> None:
@@ -71,13 +76,35 @@ def _write_views(store: AnyStore, folder: Path) -> None:
         click.echo(f"{rows} rows in {folder / view}.parquet")
 
 
-def _write(store: AnyStore, ids: tuple[str, ...], encode: Callable[[list[SpanRow]], bytes], file: BinaryIO) -> int:
-    count = 0
+def _write(
+    store: AnyStore, ids: tuple[str, ...], encode: Callable[[list[SpanRow]], bytes], file: BinaryIO
+) -> tuple[int, int]:
+    """How many spans were written, and how many rewards that stand on none of them."""
+    count = reward_count = 0
+    on_spans: set[str] = set()
     for spans in _of_trajectories(store, ids) if ids else _everything(store):
         count += len(spans)
+        on_spans.update(reward.id for span in spans for reward in rewards_of(span))
         if spans:
             file.write(encode(spans))
-    return count
+    for rewards in (store.trajectory(id).rewards for id in ids) if ids else _all_rewards(store):
+        if given := [reward_span(reward) for reward in rewards if reward.id not in on_spans]:
+            reward_count += len(given)
+            file.write(encode(given))
+    return count, reward_count
+
+
+def _all_rewards(store: AnyStore) -> Iterator[list[Reward]]:
+    after = "WHERE true"
+    while True:
+        _, rows = store.sql(
+            f"""SELECT id, trajectory_id, value, name, source, agent_id, explanation, coalesce(epoch_ns(given), 0)
+            FROM rewards {after} ORDER BY id LIMIT {_SPANS_AT_ONCE}"""  # noqa: S608
+        )
+        if not rows:
+            return
+        yield [msgspec.convert(dict(zip(_OF_REWARD, row, strict=True)), Reward) for row in rows]
+        after = "WHERE id > '" + str(rows[-1][0]).replace("'", "''") + "'"
 
 
 def _of_trajectories(store: AnyStore, ids: tuple[str, ...]) -> Iterator[list[SpanRow]]:

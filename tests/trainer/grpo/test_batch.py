@@ -111,6 +111,13 @@ def test_what_another_policy_or_an_unknown_one_sampled_is_context() -> None:
     assert batch.captured_tokens > batch.trained_tokens
 
 
+def test_what_to_do_about_runs_of_another_policy_alone() -> None:
+    groups = groups_of({i: research_run(i, scenario="s") for i in "ab"}, {"a": 1.0, "b": 0.0})
+    with pytest.raises(TrainingError, match="sampled by another policy") as told:
+        require_trainable(make_batch(groups, policy="mine"))
+    assert "serve --policy" in str(told.value.hint), "the tokens are there: `arttrace serve` alone is no remedy"
+
+
 @pytest.mark.parametrize(
     ("rewards", "said"),
     [({}, "2 no reward"), ({"a": 1.0}, "1 alone in its group")],

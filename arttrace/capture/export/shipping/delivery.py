@@ -17,8 +17,9 @@ from typing import Final, NoReturn
 import msgspec
 
 from arttrace.capture.base.guard import logger
-from arttrace.capture.export.shipping.otlp import encode_request, reward_span
+from arttrace.capture.export.shipping.otlp import encode_request
 from arttrace.capture.export.shipping.otlp_client import Answer, OtlpClient
+from arttrace.formats.evaluations import reward_span
 from arttrace.records import semconv
 from arttrace.records.record import Record, encode_record
 from arttrace.records.reward import Reward

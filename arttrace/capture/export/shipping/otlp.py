@@ -6,15 +6,12 @@ numbers are those of opentelemetry-proto `collector/trace/v1`, `trace/v1`, `comm
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from arttrace.formats.otlp.protobuf_fields import encode_varint
-from arttrace.records import semconv
-from arttrace.records.reward import Reward
 from arttrace.records.span import SpanEvent, SpanLink, SpanRow
 from arttrace.records.values.integers import INT64
 
@@ -42,32 +39,6 @@ def encode_request(spans: Iterable[SpanRow]) -> bytes:
     if last is not None:
         request.append(_resource_spans(last, group))
     return b"".join(request)
-
-
-def reward_span(reward: Reward) -> SpanRow:
-    """A reward as a span without length, whose ids follow from the reward's: sent twice it is one."""
-    digest = hashlib.blake2b(reward.id.encode(), digest_size=24).hexdigest()
-    time_ns = max(reward.time_ns, 1)
-    event: dict[str, Any] = {
-        semconv.EVALUATION_NAME: reward.name,
-        semconv.EVALUATION_SCORE: reward.value,
-        semconv.REWARD_PREFIX + "id": reward.id,
-        semconv.REWARD_PREFIX + "source": reward.source,
-    }
-    if reward.explanation:
-        event[semconv.EVALUATION_EXPLANATION] = reward.explanation
-    if reward.agent_id is not None:
-        event[semconv.REWARD_PREFIX + "agent_id"] = reward.agent_id
-    return SpanRow(
-        trace_id=digest[:32],
-        span_id=digest[32:],
-        name=f"evaluate {reward.name}",
-        start_ns=time_ns,
-        end_ns=time_ns,
-        attributes={semconv.TRAJECTORY_ID: reward.trajectory_id},
-        events=[SpanEvent(semconv.EVALUATION_EVENT, time_ns, event)],
-        scope_name="arttrace",
-    )
 
 
 def _same_origin(one: SpanRow, other: SpanRow) -> bool:
