@@ -15,11 +15,14 @@ from click.testing import CliRunner
 from google.protobuf.json_format import MessageToDict, ParseDict
 from langfuse_server import langfuse_server
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from simulated_agent import Run, message
 
 from arttrace.capture.base.langfuse_project import Connection
 from arttrace.commands import cli
 from arttrace.formats.imported_files import Unreadable, read_file
 from arttrace.records.message import Message, TextPart, ToolCallPart, ToolResultPart
+from arttrace.records.semconv import CONVERSATION_ID
+from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
@@ -256,6 +259,28 @@ def test_an_object_of_spans_and_logs_is_read_whole(tmp_path: Path) -> None:
 def test_an_event_whose_span_did_not_arrive_makes_its_run_incomplete(tmp_path: Path) -> None:
     run = read(tmp_path, record("gen_ai.choice", {"content": text("x")}, spanId="b" * 16))
     assert "missing" in run.incomplete or "did not arrive" in run.incomplete
+
+
+def test_an_event_whose_span_did_not_arrive_is_missed_in_every_run_of_its_trace_that_may_lack_it(
+    tmp_path: Path,
+) -> None:
+    """Each of two conversations may; a run that names itself counts its spans, and the event is about another SDK's."""
+    named = Run("named")
+    named.chat("c", [message("user", "u")], message("assistant", "a"), at=1)
+    ours = [msgspec.structs.replace(one, trace_id="1" * 32) for one in named.end()]
+    for lost, why in ((False, ""), (True, "may lack spans whose parent did not arrive: 1")):
+        call = read_file(CALL, "x").records[0]
+        assert isinstance(call, SpanRow)
+        calls = [
+            msgspec.structs.replace(call, span_id=letter * 16, attributes={**call.attributes, CONVERSATION_ID: letter})
+            for letter in "abc"
+        ]
+        events = read_file(logs(record("gen_ai.user.message", {"content": text("hi")})), "x").records
+        with Store.open(DataDir(tmp_path / str(lost)), create=True) as store:
+            for given in (events, calls[lost:], ours):
+                store.append(given)
+            found = {one.id.partition(":")[2] or one.id: one.incomplete for one in store.summaries()}
+            assert found == {"named": "", "b": why, "c": why} | ({} if lost else {"a": ""})
 
 
 def test_events_without_a_span_are_refused_and_other_logs_are_not_kept() -> None:

@@ -177,7 +177,8 @@ class _Trees:
                 self._members.setdefault(top, []).append(key)
         self._conversations = _inherited(spans, parents, semconv.CONVERSATION_ID)
         self._of_runs = {key for key, span in spans.items() if is_of_a_run(span.row)}
-        run_trees = [top for top, members in self._members.items() if not self._of_runs.isdisjoint(members)]
+        self._missable = self._of_runs | {key for key, span in spans.items() if _tells_of_a_call(span.row)}
+        run_trees = [top for top, members in self._members.items() if not self._missable.isdisjoint(members)]
         self._links = {top: lost for top in run_trees if (lost := links.lost(top))}
         """What the trees link to that is not there."""
         self._torn = {top for top in run_trees if parents[top] or top in cut or top in self._links}
@@ -245,7 +246,7 @@ class _Trees:
         self._note(settled.items())
         self._found.update(settled)
         for top, found in several.items():
-            lost = sum(key in self._of_runs for key in self._members[top])
+            lost = sum(key in self._missable for key in self._members[top])
             for home in found - {settled[top]}:
                 doubts.setdefault(home.id, Counter())[MAY_LACK] += lost
             if top in self._links:
@@ -261,6 +262,8 @@ class _Trees:
         found -= self._others.get(top, set())
         if (parent := self._parents[top]) is not None:
             found -= self._others.get(parent, set())
+        if self._of_runs.isdisjoint(self._members[top]):  # log records: what names its trajectory counts its spans
+            found = {home for home in found if home.given == top[0]}
         same = {home for home in found if home.id == f"{home.given}:{self._conversations[top]}"}
         return same if len(same) == 1 else found
 
@@ -317,6 +320,11 @@ class _Trees:
                 part = part or (key if key in self._of_runs else None)
                 found[key] = part
         return {key: part for key, part in found.items() if part is not None}
+
+
+def _tells_of_a_call(span: SpanRow) -> bool:
+    """Whether a span stands for a log record about the one above it: where that did not arrive, a run lacks it."""
+    return semconv.LOG_RECORD in span.attributes and span.parent_span_id is not None
 
 
 def _only(items: Collection[str]) -> str | None:
