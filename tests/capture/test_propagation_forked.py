@@ -72,6 +72,45 @@ def test_forked_processes_are_executions_of_their_own(tmp_path: Path, server: Ch
     assert len(set.union(*told.values())) == 3
 
 
+GOES_ON = """
+import os
+import arttrace
+from arttrace.capture.export import recorder
+recorder._SHOWN_AFTER_S = 600.0  # what lasts is shown anyway
+told, tell = os.pipe()
+with arttrace.trajectory(name="outer"):
+    if os.fork() == 0:
+        @arttrace.agent
+        def worker():
+            arttrace.flush()
+            os.write(tell, b"begun")
+            os.kill(os.getpid(), 9)
+        worker()
+    assert os.read(told, 5) == b"begun"
+os.wait()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_an_agent_in_another_process_that_has_just_begun_is_missed_when_the_run_ends(tmp_path: Path) -> None:
+    run(GOES_ON, tmp_path)
+    (trajectory,) = build_trajectories(read_spans(tmp_path / "d"))
+    assert agents(trajectory) == [("outer", None, 0), ("worker", "outer", 0)]
+    assert trajectory.incomplete == "agent in progress"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_short_agent_in_another_process_is_spooled_once(tmp_path: Path) -> None:
+    """Nothing is written while a turn gathers what ends in it."""
+    program = GOES_ON.replace("            arttrace.flush()\n", "").replace("os.kill(os.getpid(), 9)", "pass")
+    program = program.replace(
+        "        worker()\n    ", "        worker()\n        arttrace.flush()\n        os._exit(0)\n    "
+    )
+    run(program.replace("_SHOWN_AFTER_S", "GATHER_S"), tmp_path)
+    assert one_trajectory(tmp_path).agents[1].name == "worker"
+    assert len(read_spans(tmp_path / "d")) == 2
+
+
 PREFORK = """
 import os, signal, sys
 import arttrace

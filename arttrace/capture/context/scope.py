@@ -109,7 +109,7 @@ class Scope(Position):
                 sampling.begin(
                     run.id, name if entry is None else entry.name, sample, tags=run.tags, metadata=run.metadata
                 )
-            self.recorder.started(self)
+            self.recorder.started(self, joins=not self.is_root)
         run.open_scopes[id(self)] = self
 
     def _place(self) -> str:

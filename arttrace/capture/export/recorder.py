@@ -130,31 +130,30 @@ class Recorder:
             self.hand_over(self._patience_s)
             self._patience_s -= time.monotonic() - began
 
-    def started(self, what: Lasting) -> None:
-        """Say that a call or a root has begun. One that lasts over a second is spooled once as it is, without an end.
-
-        It is asked in the background for its span and the attributes known by then.
-        """
+    def started(self, what: Lasting, *, joins: bool = False) -> None:
+        """Say that a call or a root has begun: it is asked in the background for its span and the attributes known by
+        then. One that lasts over a second is spooled once as it is, without an end; one that `joins` another process's
+        run at the end of this turn, as that run may end before it."""
         self._open[id(what)] = (time.monotonic() + _SHOWN_AFTER_S, what)
-        if self._idle:  # the worker waits for a job, and for nothing else
-            self.submit(_nothing)
+        if joins or self._idle:  # the worker waits for a job, and for nothing else
+            self.submit(partial(self._joined.append, what) if joins else _nothing)
 
     def record(self, record: Record) -> None:
         """Append a record to the spool in the background."""
         self.submit(lambda: self.append(record))
 
     def append(self, record: Record) -> None:
-        """Append a record to the spool when this turn of the jobs ends; one that the spool refuses is logged and
-        counted."""
+        """Append a record to the spool when this turn ends; one that the spool refuses is logged and counted."""
         try:
-            payload = encode_record(record)
-            if not self._buffer.takes(record, payload):
+            if not self._buffer.takes(record, payload := encode_record(record)):
                 self._turn.append(payload)
         except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
             self._spool.refuse(error)
 
     def _end_turn(self) -> None:
         """Write what the jobs of this turn appended: at once, as each write hands the interpreter over."""
+        while self._joined:
+            self._show(self._joined.pop(0))
         payloads = self._turn.copy()
         self._turn.clear()
         before = self._spool.recorded
@@ -194,8 +193,7 @@ class Recorder:
         self._spool.sync()
 
     def _sync_beside(self) -> bool:
-        """Sync in a thread of its own: a disk may take its time, and what ends meanwhile is to be written. False while
-        the one before waits for the disk."""
+        """Sync in a thread of its own: what ends meanwhile is to be written. False while the last waits for the disk."""
         if not self._syncing.acquire(blocking=False):
             return False
         try:
@@ -213,7 +211,7 @@ class Recorder:
 
     def _wait(self, done: native_threads.Event, timeout_s: float | None) -> bool:
         """Wait for a job to be done by the worker, or do what waits in its place when there is none."""
-        end = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+        end = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
             worker = self._worker
             if done.wait_outside(0.0 if worker is None else min(_LOOK_AFTER_S, max(0.0, end - time.monotonic()))):
@@ -265,6 +263,7 @@ class Recorder:
         self._worker: native_threads.Thread | None = None
         self._starting = native_threads.allocate_lock()
         self._open: dict[int, tuple[float, Lasting]] = {}  # by id(), in order; not what was spooled
+        self._joined: list[Lasting] = []  # what began in this turn and joins another process's run
         self._idle = True
 
     def _start_worker(self) -> None:
