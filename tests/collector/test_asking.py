@@ -22,8 +22,9 @@ from simulated_agent import research_run
 from arttrace.collector.app import CollectorApp
 from arttrace.collector.forward import Forward
 from arttrace.collector.spool import Spool
+from arttrace.records.trajectory import Trajectory
 from arttrace.store import Store, open_store
-from arttrace.store.access import remote, sql
+from arttrace.store.access import queries, remote, sql
 from arttrace.store.access.owner_file import read_owner
 from arttrace.store.file import cancellation
 from arttrace.store.server import limits, owner, timeouts
@@ -121,6 +122,33 @@ def test_a_query_has_so_long(owned: Store, data: DataDir, monkeypatch: pytest.Mo
     with open_store(data) as store, pytest.raises(StoreError, match=r"took longer than 0\.3 seconds"):
         store.sql(ENDLESS)
     assert owned._file.readers == 0
+
+
+def test_a_query_that_reads_the_runs_first_keeps_what_it_read(
+    owned: Store, data: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading many runs takes longer than a query may; whoever asks again need not begin anew."""
+    owned.append(research_run("b"))
+    read: list[str] = []
+    build = Store._build
+
+    def slow(self: Store, given: list[str]) -> list[Trajectory]:
+        if len(read) == 1:
+            assert eventually(lambda: cancellation.check() is not None)
+        read.extend(given)
+        return build(self, given)
+
+    monkeypatch.setattr(queries, "_SPANS_AT_ONCE", 1)
+    monkeypatch.setattr(Store, "_build", slow)
+    with open_store(data) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(cancellation, "QUERY_S", 0.3)
+            with pytest.raises(StoreError, match=r"took longer than 0\.3 seconds: it reads the runs") as error:
+                store.sql("SELECT * FROM tool_calls")
+        assert error.value.hint == "What was read is kept: ask again."
+        monkeypatch.setattr(Store, "_build", lambda self, given: [read.extend(given), build(self, given)][1])
+        assert len(store.sql("SELECT * FROM tool_calls")[1]) == 8
+    assert sorted(read) == ["a", "b"]
 
 
 def test_a_query_in_ones_own_process_has_so_long_too(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:

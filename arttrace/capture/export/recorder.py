@@ -193,7 +193,7 @@ class Recorder:
         self._spool.sync()
 
     def _sync_beside(self) -> bool:
-        """Sync in a thread of its own: what ends meanwhile is to be written. False while the last waits for the disk."""
+        """Sync in a thread of its own: what ends meanwhile is to be written. False while one waits for the disk."""
         if not self._syncing.acquire(blocking=False):
             return False
         try:

@@ -209,10 +209,15 @@ class StoreQueries(AnyStore):
             connection = self._file.opened()
             with self._file.if_possible():
                 place(connection)
-        if _of_tools(query):  # those that no span recorded are known once a trajectory is built
-            self._summaries(self._given())
-        elif _of_messages(query):  # those that stand beside their calls likewise
-            self._summaries(self._with_calls_to_read())
+        try:
+            if _of_tools(query):  # those that no span recorded are known once a trajectory is built
+                self._summaries(self._given())
+            elif _of_messages(query):  # those that stand beside their calls likewise
+                self._summaries(self._with_calls_to_read())
+        except cancellation.Stopped as stopped:
+            raise cancellation.Stopped(
+                f"{stopped.message}: it reads the runs that were not read before", "What was read is kept: ask again."
+            ) from stopped
         with cancellation.bounded(), self._file.reading() as connection:
             return run_query(connection, query)
 
