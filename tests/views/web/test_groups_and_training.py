@@ -23,6 +23,10 @@ def test_why_a_group_taught_nothing_is_found_in_three_clicks(page: Page) -> None
     page.get_by_role("link", name="oslo day").click()
     expect(page.locator("#verdict")).to_contain_text("all 3 rewards are 0.500")
     expect(page.locator("#verdict")).to_contain_text("0 for every one of them")
+    expect(page.locator(".alike > summary")).to_have_text("11 entries are alike in both; they do not part")
+    page.locator(".alike > summary").click()
+    expect(page.locator(".alike")).to_contain_text("The last 8 of them; each run has all.")
+    expect(page.get_by_text("Nothing further.")).to_have_count(0)
 
 
 def test_runs_stand_side_by_side_from_where_they_part(page: Page, viewer: Viewer) -> None:

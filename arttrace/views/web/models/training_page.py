@@ -12,7 +12,7 @@ from arttrace.records.policy import PolicyStep
 
 CHARTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Reward", "mean of the runs trained on", ("reward_mean",)),
-    ("Spread", "largest less smallest reward within groups, mean", ("reward_spread",)),
+    ("Spread", "of the rewards in a group, mean", ("reward_spread",)),
     ("Entropy", "nats", ("entropy",)),
     ("KL", "nats, against the base model", ("kl",)),
     ("Clipped", "share of tokens", ("clip_fraction",)),

@@ -1,0 +1,35 @@
+"""The ways through the viewer that the README promises, click by click."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+ROOT = Path(__file__).parents[3]
+ENDS = {
+    "why a run failed": ("article.here", "hotel service: there is no city named Atlantis"),
+    "why a group taught nothing": ("#verdict", "Nothing: "),
+    "which tokens were trained": (".tokens .t >> nth=0", "Let"),
+}
+"""Where each ends: what is there, and what it says."""
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/view.md"])
+def test_each_question_is_answered_in_under_five_clicks(page: Page, document: str) -> None:
+    told = re.findall(r"^\| (wh.*?) \| (.*) \|$", (ROOT / document).read_text(encoding="utf-8"), re.MULTILINE)
+    assert [question for question, _ in told] == list(ENDS)
+    first = page.url
+    for question, way in told:
+        clicks = way.split(", ")
+        assert len(clicks) < 5
+        page.goto(first)
+        for click in clicks:
+            if click.startswith("*"):
+                page.get_by_role("link", name=re.compile(f"^{click.strip('*')}")).first.click()
+            else:
+                page.locator("tbody tr[data-href] a").first.click()
+        selector, words = ENDS[question]
+        expect(page.locator(selector)).to_contain_text(words)
