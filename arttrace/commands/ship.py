@@ -30,7 +30,8 @@ def command(endpoint: str | None, data: DataDir) -> None:
     Captured processes do this themselves while they run; this is for what they could not deliver before they ended.
     Spans of processes that captured without an endpoint are delivered too, unless there is a store here, which takes
     them in. A collector that is away is asked again until Ctrl-C; nothing is lost by that. The bearer token is
-    ARTTRACE_API_KEY; the receivers are those of ARTTRACE_ENDPOINT and OTEL_EXPORTER_OTLP_*.
+    ARTTRACE_API_KEY; the receivers are those of ARTTRACE_ENDPOINT and OTEL_EXPORTER_OTLP_*, and Langfuse with
+    ARTTRACE_LANGFUSE=1.
     """
     settings = Settings.resolve(dir=data.root, endpoint=endpoint)
     collector = settings.collector
@@ -39,11 +40,6 @@ def command(endpoint: str | None, data: DataDir) -> None:
     if collector is not None and not data.store.exists():
         outboxes.append((data.spool, collector))
     outboxes += [(data.receivers / receiver.folder(), receiver) for receiver in beside]
-    if not outboxes:
-        raise ArttraceError(
-            "there is no collector to ship to",
-            "Pass --endpoint URL or set ARTTRACE_ENDPOINT, or OTEL_EXPORTER_OTLP_ENDPOINT for a receiver.",
-        )
     known = {directory for directory, _ in outboxes}
     for about, directory in waiting(data):
         if directory not in known and (size := sum(sizes(directory).values())):
@@ -51,6 +47,12 @@ def command(endpoint: str | None, data: DataDir) -> None:
                 f"{size / 1e6:.1f} MB wait for {about.name}; the program that knows it delivers them when it runs again"
             )
             click.echo(shown, err=True)
+    if not outboxes:
+        raise ArttraceError(
+            "there is no collector to ship to",
+            "Pass --endpoint URL or set ARTTRACE_ENDPOINT, or OTEL_EXPORTER_OTLP_ENDPOINT for a receiver, or"
+            " ARTTRACE_LANGFUSE=1 for Langfuse.",
+        )
     counts = _deliver_all(outboxes)
     refused, damaged = sum(each.refused for each in counts), sum(each.damaged for each in counts)
     if damaged:

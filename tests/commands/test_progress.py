@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from simulated_agent import research_run
 
 from arttrace.commands import cli
-from arttrace.commands.shared.progress import Progress, duration, watched
+from arttrace.commands.shared.progress import CountedProgress, Progress, duration, watched
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
 
@@ -55,6 +55,15 @@ def test_short_work_need_not_be_told() -> None:
     now = 6.0
     progress(2)
     assert told == ["1 of 2 runs, 5.0 s each, 5 s left", "2 of 2 runs, 3.0 s each"]
+
+
+def test_work_that_tells_its_size_late_is_timed_from_its_beginning() -> None:
+    told: list[str] = []
+    now = 0.0
+    bar = CountedProgress(0, "runs", told.append, every_s=5.0, clock=lambda: now)
+    now = 2.0
+    bar.of(4, 4)
+    assert told == ["4 of 4 runs, 2.0 per second"]
 
 
 def test_work_that_does_not_say_how_far_it_is_is_watched() -> None:

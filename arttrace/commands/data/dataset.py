@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from arttrace.commands.shared.options import json_option, store_option
-from arttrace.commands.shared.progress import Progress, reading_told
+from arttrace.commands.shared.progress import CountedProgress, reading_told
 from arttrace.commands.shared.run_filters import run_filters
 from arttrace.formats.datasets.forms import Form, Unsuitable
 from arttrace.store import open_store
@@ -82,20 +82,13 @@ def command(
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     written = Written()
-    bar: Progress | None = None
-
-    def progress(done: int, total: int) -> None:
-        nonlocal bar
-        if bar is None:
-            bar = Progress(total, "runs", lambda line: click.echo(line, err=True), tells_short=False)
-        bar(done)
-
+    bar = CountedProgress(0, "runs", lambda line: click.echo(line, err=True), tells_short=False)
     with (
         open_store(data) as store,
         reading_told(),
         DatasetFiles(output, selection.form, held_out=bool(held_out)) as files,
     ):
-        for row, is_held_out in selected_rows(store, selection, written, progress):
+        for row, is_held_out in selected_rows(store, selection, written, bar.of):
             try:
                 files.write(row, held_out=is_held_out)
             except Unsuitable as error:

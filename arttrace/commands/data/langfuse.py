@@ -11,7 +11,7 @@ import msgspec
 
 from arttrace.capture.base.langfuse_project import Connection
 from arttrace.commands.shared.options import SharedOptionsGroup, json_option, store_option
-from arttrace.commands.shared.progress import EVERY_S, Progress, duration
+from arttrace.commands.shared.progress import EVERY_S, CountedProgress, duration
 from arttrace.commands.shared.run_filters import checked, run_filters
 from arttrace.store import open_store
 from arttrace.system.errors import ArttraceError
@@ -53,14 +53,11 @@ def push_command(
     """
     connection = Connection.resolve()
     with open_store(data) as store, LangfuseClient(connection, requests_per_minute=rate, say=_say) as client:
-        bar: Progress | None = None
+        bar = CountedProgress(0, "runs", _say)
 
         def progress(done: int, total: int) -> None:
-            nonlocal bar
-            if bar is None:
-                bar = Progress(total, "runs", _say)
             if total > 1:
-                bar(done)
+                bar.of(done, total)
 
         sent = SentRuns(data, connection)
         pushed = push(store, client, connection, sent, wanted, with_scores=scores, progress=progress)

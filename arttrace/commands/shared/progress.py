@@ -44,6 +44,15 @@ class Progress:
         self._say(f"{done} of {self._total} {self._unit}{_pace(done, self._total, now - self._began)}{note}")
 
 
+class CountedProgress(Progress):
+    """Progress of work that says with each call of how many: its time counts from before any was done."""
+
+    def of(self, done: int, total: int) -> None:
+        """`done` of `total` are."""
+        self._total = total
+        self(done)
+
+
 @contextlib.contextmanager
 def watched(measure: Callable[[], int], progress: Progress, *, every_s: float = EVERY_S) -> Iterator[None]:
     """Tells how far work in the body is that does not say so itself: `measure` says how much is done. Its errors of the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import msgspec
@@ -28,7 +29,11 @@ def test_a_push_prints_the_page_and_show_has_it(tmp_path: Path) -> None:
     assert links(data, "one") == []
     with langfuse_server() as server:
         pages = f"{server.url}/project/cmproject1/traces"
-        assert arttrace(server, data, "langfuse", "push").output.splitlines()[-1] == pages
+        said = arttrace(server, data, "langfuse", "push")
+        assert said.output.splitlines()[-1] == pages
+        rates = re.findall(r"2 of 2 runs, (\S+) (per second|s each)", said.stderr)
+        assert rates, said.stderr
+        assert rates[0][1] == "s each" or float(rates[0][0]) < 10_000, "timed from its end on, it was millions a second"
         page = f"{pages}/{traces['one']}"
         assert links(data, "one") == [page]
         assert links(data, "on") == []
