@@ -175,6 +175,16 @@ def test_training_on_runs_without_tokens(arttrace: Command, data: DataDir) -> No
     arttrace("train").says("no trainable token", "let the agent call the gateway of `arttrace serve`")
 
 
+@pytest.mark.parametrize("command", ["collect", "view"])
+def test_a_port_that_another_program_has(arttrace: Command, data: DataDir, command: str) -> None:
+    """Whoever has it need not be a collector."""
+    fill(data, {"x": "s"}, {})
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        outcome = arttrace(command, "--port", taken.getsockname()[1])
+    outcome.says("cannot be used: Address already in use", "choose another with --port")
+    assert "collector" not in outcome.err
+
+
 def test_training_without_a_model(arttrace: Command, data: DataDir, tmp_path: Path) -> None:
     fill(data, {"x": "s", "y": "s"}, {"x": 0.0, "y": 1.0})
     arttrace("train").says("Which model to train is not known", "arttrace serve --base-model DIR")

@@ -129,7 +129,7 @@ def listen(host: str, port: int) -> socket.socket:
         listener.close()
         raise ArttraceError(
             f"port {port} on {host} cannot be used: {error.strerror}",
-            "Another collector may run there; pass another port with --port.",
+            "Where another program listens there, choose another with --port.",
         ) from error
     return listener
 

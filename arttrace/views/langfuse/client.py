@@ -181,7 +181,7 @@ class LangfuseClient:
                     "Run the command again later: it goes on where it stopped, and sends nothing twice.",
                 )
             wait = max(retry_after, min(_FIRST_WAIT_S * 2.0 ** (failures - 1), _LONGEST_WAIT_S))
-            self._say(f"{secrets.without_known(why)}; asking again in {wait:.0f} s")
+            self._say(f"{secrets.without_known(why)}; asking again in {f'{wait:.1f}'.removesuffix('.0')} s")
             self._sleep(wait)
 
     def _request(self, method: str, path: str, **given: Any) -> httpx.Response:

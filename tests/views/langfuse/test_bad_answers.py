@@ -58,6 +58,14 @@ def test_who_is_busy_is_asked_again_when_it_says() -> None:
     assert len(waits) == 3
 
 
+def test_a_short_wait_is_told_as_what_it_is() -> None:
+    told: list[str] = []
+    with langfuse_server(script=[_always(503), _always(429, retry_after="7")]) as server:
+        connection = Connection.resolve(server.environ())
+        LangfuseClient(connection, sleep=lambda _: None, say=told.append).page("/api/public/v2/observations", {})
+    assert [line.rpartition("asking again in ")[2] for line in told] == ["0.5 s", "7 s"]
+
+
 def test_who_never_answers_is_given_up_with_what_to_do() -> None:
     with (
         langfuse_server(script=[_always(500)] * 20) as server,
