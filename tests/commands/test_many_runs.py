@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from collector_process import collecting
 from recorded_runs import recorded_group
 from simulated_agent import research_run
 
@@ -116,3 +117,17 @@ def test_what_runs_now_is_looked_for_page_by_page(root: Path, most: list[int]) -
         store.append(research_run("open")[:-1])
     assert [run["id"] for run in ran(root, "top", "--idle", "100000d")] == ["open"]
     assert 0 < most[0] <= PAGE
+
+
+def test_a_running_collector_answers_the_same(root: Path) -> None:
+    commands = [
+        ["ls", "--reward", ">1.5", "--limit", "3"],
+        ["ls", "--since", "1970-01-01T00:00:00.020+00:00", "--search", "task g1"],
+        ["score", "--reward", f"{root.parent / 'rewarding.py'}:some", "--group", "g05", "--dry-run"],
+        ["score", "--judge", "openai/stand-in", "--dry-run"],
+        ["group", "--by", "input", "--dry-run"],
+    ]
+    alone = [ran(root, *command) for command in commands]
+    with collecting(DataDir(root)):
+        assert [ran(root, *command) for command in commands] == alone
+    assert [run["id"] for run in alone[1]] == [f"g{group}-{run}" for group in (11, 10) for run in (2, 1, 0)]
