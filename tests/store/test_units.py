@@ -237,6 +237,25 @@ def test_a_reward_on_a_span_of_a_linked_trace_is_the_runs(data: DataDir) -> None
         agree(store)
 
 
+@pytest.mark.parametrize("reward_first", [True, False])
+@pytest.mark.parametrize("rewarded", ["", ":one"])
+def test_a_reward_of_the_trace_of_a_run_that_names_itself_is_the_runs(
+    data: DataDir, rewarded: str, reward_first: bool
+) -> None:
+    """As feedback is given, or a score imported, by somebody who knows the trace alone."""
+    main, _ = caller()
+    reward = Reward(id="r", trajectory_id=main[0].trace_id + rewarded, value=0.5)
+    with Store.open(data, create=True) as store:
+        store.append(research_run("beside"))
+        for given in ([reward], main[:1], main[1:]) if reward_first else (main[:1], main[1:], [reward]):
+            store.append(given)
+            if len(store.summaries()) == 2:
+                agree(store)
+        assert store.sql("SELECT trajectory_id FROM rewards")[1] == [("main",)]
+        query = "SELECT id, rewards['reward'], reward FROM trajectories ORDER BY id"
+        assert store.sql(query)[1] == [("beside", None, None), ("main", 0.5, 0.5)]
+
+
 @pytest.mark.parametrize("rewarded", ["", ":one"])
 def test_a_reward_of_a_trace_that_is_linked_later_is_the_runs(data: DataDir, rewarded: str) -> None:
     main, tool = caller()

@@ -30,7 +30,7 @@ from arttrace.store.ingest.pause_gc import gc_paused
 from arttrace.store.rows.columns import EVALUATE
 from arttrace.store.rows.decode import read_spans
 from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
-from arttrace.store.rows.span_membership import found_on, place
+from arttrace.store.rows.span_membership import found_on, mark_rewarded, place
 from arttrace.store.rows.summary import (
     SUMMARY_VERSION,
     InferredTool,
@@ -55,6 +55,7 @@ _summary: msgspec.json.Decoder[TrajectorySummary | None] = msgspec.json.Decoder(
 
 OF_RUNS = f"operation IS DISTINCT FROM '{EVALUATE}' AND NOT ({IS_MARK}) AND trajectory_id NOT IN ({LEFT_OUT})"
 _of_tools = re.compile(r"\btool_calls\b", re.IGNORECASE).search
+_of_rewards = re.compile(r"\b(rewards|trajectories|groups)\b", re.IGNORECASE).search
 _of_messages = re.compile(r"\b(messages|calls)\b", re.IGNORECASE).search
 _TO_READ = f"operation IN {semconv.CALL_OPERATIONS} AND prompt IS NULL"
 _ITEMS = "SELECT unnest(?::VARCHAR[])"
@@ -208,6 +209,8 @@ class StoreQueries(AnyStore):
         with self._file.lock:
             connection = self._file.opened()
             with self._file.if_possible():
+                if _of_rewards(query):
+                    mark_rewarded(connection)
                 place(connection)
         try:
             if _of_tools(query):  # those that no span recorded are known once a trajectory is built
@@ -215,9 +218,8 @@ class StoreQueries(AnyStore):
             elif _of_messages(query):  # those that stand beside their calls likewise
                 self._summaries(self._with_calls_to_read())
         except cancellation.Stopped as stopped:
-            raise cancellation.Stopped(
-                f"{stopped.message}: it reads the runs that were not read before", "What was read is kept: ask again."
-            ) from stopped
+            why = f"{stopped.message}: it reads the runs that were not read before"
+            raise cancellation.Stopped(why, "What was read is kept: ask again.") from stopped
         with cancellation.bounded(), self._file.reading() as connection:
             return run_query(connection, query)
 

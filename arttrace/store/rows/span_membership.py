@@ -51,6 +51,13 @@ def mark(connection: duckdb.DuckDBPyConnection, traces: Set[str], odd: Set[str])
         connection.execute(query, [list(odd)])
 
 
+def mark_rewarded(connection: duckdb.DuckDBPyConnection) -> None:
+    """Marks the traces that rewards were given to by their ids: these are the run's that holds a trace's root."""
+    connection.execute("""INSERT INTO odd_traces SELECT DISTINCT trace, false
+        FROM (SELECT split_part(trajectory_id, ':', 1) AS trace FROM reward_records)
+        SEMI JOIN span_records s ON s.trace_id = trace ANTI JOIN odd_traces o ON o.trace_id = trace""")
+
+
 def place(connection: duckdb.DuckDBPyConnection) -> None:
     """Looks at the marked traces. Raises duckdb.Error; then they stay marked."""
     query = "SELECT trace_id FROM odd_traces WHERE NOT placed"
