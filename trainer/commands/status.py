@@ -131,6 +131,8 @@ def _lines(state: DaemonState, running: bool, serving: ServingFile | None, now_n
             agreement = (
                 f"log-probabilities of engine and learner differ by {mean:.3g} in the mean, by {most:.3g} at most"
             )
+            if state.last.get("staleness_max", 0) > 0:
+                agreement += "; runs of earlier versions are among them, from which the policy has moved since"
             lines.append(("agreement", agreement))
         if state.idle:
             shares = [f"{name} {state.idle[name]:.0%}" for name in ("engine", "learner") if name in state.idle]

@@ -115,6 +115,11 @@ def test_how_far_learner_and_engine_agree_is_shown_everywhere(tmp_path: Path) ->
     assert measured.items() <= document["last"].items()
     assert b'arttrace_train_last_logprob_difference_max{policy="policy"} 0.0456\n' in render(state)
     assert b'arttrace_train_last_logprob_difference_mean{policy="policy"} 0.000123\n' in render(state)
+    assert "earlier versions" not in shown
+    state.last["staleness_max"] = 2.0
+    write_state(directory, state)
+    shown = " ".join(CliRunner().invoke(status, ["--dir", str(tmp_path)]).stdout.split())
+    assert "by 0.0456 at most; runs of earlier versions are among them" in shown, "no fault of the engine"
 
 
 def test_runs_that_got_spans_after_they_were_trained_on_are_told(tmp_path: Path) -> None:
