@@ -15,6 +15,9 @@ from viewer_site import Viewer, serve_viewer
 from arttrace.records.reward import Reward, reward_clock
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
+from arttrace.trajectories import sequences
+from arttrace.views.web.handlers import run as run_handlers
+from arttrace.views.web.handlers import tokens as tokens_handlers
 
 HOUR = 3600 * 10**6
 """In microseconds, as made runs count."""
@@ -185,3 +188,18 @@ def test_the_waterfall_draws_each_bar_at_its_time(page: Page, viewer: Viewer) ->
     expect(page.locator(".axis")).to_contain_text("50.00 s")
     bars.nth(2).get_by_role("link").click()
     expect(page.locator(".span-head")).to_contain_text("chat policy")
+
+
+def test_a_long_run_is_there_to_its_end(page: Page, viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_handlers, "BARS", 2)
+    monkeypatch.setattr(tokens_handlers, "TOKENS", 4)
+    page.goto(viewer.url + "/runs/timed/timeline")
+    expect(page.locator(".bar-row")).to_have_count(4)
+    page.goto(viewer.url + "/runs/timed/tokens")
+    made, _ = sequences(viewer.store.trajectory("timed"))
+    places = [place for place, trained in enumerate(made[0].trained) if trained]
+    expect(page.locator("[data-tokens] .t")).to_have_count(len(places))
+    page.locator("[data-tokens]").focus()
+    for _ in places:
+        page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("status").filter(has_text=f"place {places[-1]} ")).to_be_visible()
