@@ -34,6 +34,7 @@ from trainer.daemon.config import DaemonConfig
 from trainer.gateway.status import PublishReport
 from trainer.learner import LearnerConfig
 from trainer.policies.checkpoints import Checkpoints
+from trainer.step.reporters import Reporters
 
 LOOSE: dict[str, Any] = {"lora_rank": 8, "max_logprob_difference": 1e9}
 
@@ -286,3 +287,33 @@ def test_runs_that_came_since_the_last_order_are_found(
         answer = trainer.fill(TrainOrder(1, {}, (OrderedGroup("late", ("late-0", "late-1")),)))
     assert (answer.error, answer.skipped) == ("", 1)
     assert [run.id for run in stepped[0][0].trajectories] == ["late-0", "late-1"]
+
+
+def test_a_step_that_died_before_its_report_is_reported_by_the_next_start(
+    data: DataDir, base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def dies(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    checkpoints = Checkpoints(data.policies, "policy")
+    first, second = (
+        TrainOrder(
+            n, {**LOOSE, "report_to": "tensorboard"}, (OrderedGroup(key, tuple(f"{key}-{run}" for run in range(3))),)
+        )
+        for n, key in enumerate("ab")
+    )
+    with Store.open(data) as store:
+        with monkeypatch.context() as patched:
+            patched.setattr(Reporters, "catch_up", dies)
+            killed = OrderedTrainer(data, store, checkpoints, base_model)
+            with pytest.raises(KeyboardInterrupt):
+                killed.fill(first)
+        assert checkpoints.latest() == 1
+        trainer = OrderedTrainer(data, store, checkpoints, base_model)
+        assert trainer.fill(second).error == ""
+        trainer.close()
+    events = EventAccumulator(str(checkpoints.directory / "tensorboard" / "policy"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("loss")] == [1, 2]
