@@ -14,6 +14,7 @@ from simulated_agent import Run, message, research_run
 from units import agree, caller, linked, sessions
 
 from arttrace.commands import cli
+from arttrace.records import semconv
 from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanEvent, SpanRow
@@ -102,6 +103,24 @@ def test_conversations_are_rewarded_and_consumed_one_by_one(data: DataDir) -> No
         assert [one.id for one in store.summaries(unconsumed_by="p")] == [f"{trace}:two"]
         assert [one.id for one in store.summaries(unconsumed_by="p", limit=1)] == [f"{trace}:two"]
         assert len(store.summaries(unconsumed_by="other")) == 2
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_what_a_trace_has_besides_conversations_is_consumed_alone(data: DataDir, listed: bool) -> None:
+    """It has the trace's id, which is no word about the conversations."""
+    spans = sessions("one", "two", "three")
+    alone = msgspec.structs.replace(spans[4], attributes={semconv.OPERATION_NAME: "invoke_agent"})
+    spans = [*spans[:4], alone, *spans[5:]]
+    trace = spans[0].trace_id
+    with Store.open(data, create=True) as store:
+        store.append(spans)
+        if listed:
+            assert {one.id for one in store.summaries()} == {trace, f"{trace}:one", f"{trace}:two"}
+        store.append([PolicyStep("p", 1, "x", consumed=(Consumed(trace, "r"),))])
+        left = {f"{trace}:one", f"{trace}:two"}
+        for _ in range(2):
+            assert {one.id for one in store.trajectories(unconsumed_by="p")} == left
+            assert {one.id for one in store.summaries(unconsumed_by="p")} == left
 
 
 def test_rewards_of_conversations_go_with_them(data: DataDir) -> None:

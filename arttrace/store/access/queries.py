@@ -30,7 +30,7 @@ from arttrace.store.ingest.pause_gc import gc_paused
 from arttrace.store.rows.columns import EVALUATE
 from arttrace.store.rows.decode import read_spans
 from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
-from arttrace.store.rows.span_membership import found_on, mark_rewarded, place
+from arttrace.store.rows.span_membership import SPLIT, found_on, mark_rewarded, place
 from arttrace.store.rows.summary import (
     SUMMARY_VERSION,
     InferredTool,
@@ -110,7 +110,7 @@ class StoreQueries(AnyStore):
         given = self._given(ids=ids, groups=groups, entry=entry, since_ns=since_ns, used=used, limit=most)
         asked = None if ids is None else set(ids)
         kept = self._summaries(given)
-        known = self._consumed(used, {one.id for one in kept} - set(given))
+        known = self._consumed(used, {one.id for one in kept})
         found = [
             one
             for one in kept
@@ -168,7 +168,7 @@ class StoreQueries(AnyStore):
         used = _used(unconsumed_by, method)
         given = self._given(ids=ids, groups=None if keys is None else sorted(keys), entry=entry, used=used)
         built = self._build(given)
-        known = self._consumed(used, {one.id for one in built} - set(given))
+        known = self._consumed(used, {one.id for one in built})
         return [
             trajectory
             for trajectory in built
@@ -242,7 +242,7 @@ class StoreQueries(AnyStore):
             query += f" AND trajectory_id IN ({_ITEMS})"
             values.append(sorted({*ids, *(part for id in ids for part in before_colons(id))}))
         if used is not None:
-            query += f" AND trajectory_id NOT IN ({used[0]})"
+            query += f" AND (trajectory_id NOT IN ({used[0]}) OR {SPLIT})"
             values += used[1]
         if groups is not None:  # a run that says nothing of itself is a group named by its id
             keys = [*groups, *(part for key in groups for part in before_colons(key))]

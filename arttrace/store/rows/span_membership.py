@@ -20,6 +20,7 @@ from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 from arttrace.store.rows import trace_links
 from arttrace.store.rows.columns import EVALUATE
+from arttrace.store.rows.summary import SUMMARY_VERSION
 from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan
 from arttrace.trajectories.identity.membership import is_of_a_run, membership
 from arttrace.trajectories.identity.reward_membership import trace_roots
@@ -34,6 +35,12 @@ READING: Final = 3
 
 AGAIN: Final = "UPDATE odd_traces SET placed = false;"
 """Marks all that were placed by other rules."""
+
+SPLIT: Final = f"""trajectory_id IN (
+    SELECT trajectory_id FROM summaries WHERE version = '{SUMMARY_VERSION}' GROUP BY ALL HAVING count(*) > 1
+    UNION ALL SELECT trace_id FROM odd_traces
+    ANTI JOIN (SELECT trajectory_id FROM summaries WHERE version = '{SUMMARY_VERSION}') ON trajectory_id = trace_id)"""  # noqa: S608
+"""Several trajectories were given under an id, or nobody has looked yet: what is said of it is not said of all."""
 
 _AT_ONCE = 500
 _ITEMS = "SELECT unnest(?::VARCHAR[])"
