@@ -71,6 +71,19 @@ def test_a_second_conversation_that_comes_late_splits_the_trace(data: DataDir) -
         agree(store)
 
 
+def test_a_reward_of_what_is_no_conversation_of_its_own_is_the_traces(data: DataDir) -> None:
+    """Given while the trace held two, or by somebody who did not know that it holds one."""
+    spans = sessions("one")
+    trace = spans[0].trace_id
+    with Store.open(data, create=True) as store:
+        store.append([*spans, Reward(id="r", trajectory_id=f"{trace}:two", value=0.5)])
+        assert [(one.id, len(one.rewards)) for one in store.summaries()] == [(trace, 1)]
+        agree(store)
+        store.append(sessions("one", "two"))
+        assert {one.id: len(one.rewards) for one in store.summaries()} == {f"{trace}:one": 0, f"{trace}:two": 1}
+        agree(store)
+
+
 def test_explicit_ids_with_a_colon_are_their_own(data: DataDir) -> None:
     """`run:sub` is no conversation of `run`, though they share a trace."""
     run = Run("run")

@@ -114,10 +114,12 @@ def _place(connection: duckdb.DuckDBPyConnection, traces: Collection[str], neede
     runs = {id_of[key] for key in of_runs}
     placed = [(*key, id if id in runs else None) for key, id in id_of.items() if key[0] in traces]
     rewards = [(key[0], reward, id_of[key]) for reward, key in found_on(of_runs.values()).items() if key[0] in traces]
-    roots = [one for one in trace_roots(of_runs, above, id_of).items() if one[0] in traces and one[0] not in runs]
+    of_traces = {trace: id for trace, id in trace_roots(of_runs, above, id_of).items() if trace in traces}
+    roots = [one for one in of_traces.items() if one[0] not in runs]
+    roots += [(f"{trace}:", id) for trace, id in of_traces.items()]  # for conversations that are none by now
     _replace(connection, "placed_spans", traces, [row for row in placed if row[2] != stored[row[:2]]])
     _replace(connection, "placed_rewards", traces, rewards)
-    _replace(connection, "trace_roots", traces, roots)
+    _replace(connection, "trace_roots", [*traces, *(f"{trace}:" for trace in traces)], roots)
     query = f"UPDATE odd_traces SET placed = true WHERE trace_id IN ({_ITEMS})"  # noqa: S608
     connection.execute(query, [list(traces)])
 

@@ -271,7 +271,7 @@ _REWARDS = View(
     ),
     f"""FROM (SELECT *,
             CASE WHEN trajectory_id NOT IN (SELECT trajectory_id FROM placed_spans WHERE trajectory_id IS NOT NULL)
-            THEN split_part(trajectory_id, ':', 1) END AS trace
+            THEN regexp_replace(trajectory_id, ':.*', ':', 's') END AS trace
         FROM reward_records QUALIFY 1 = row_number() OVER (
             PARTITION BY id ORDER BY time_ns DESC, value DESC, name DESC, explanation DESC, document DESC)) r
     LEFT JOIN (SELECT DISTINCT ON (id) id, trajectory_id FROM placed_rewards ORDER BY id, trace_id) p ON p.id = r.id
