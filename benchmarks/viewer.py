@@ -99,6 +99,8 @@ def measure(viewer: Viewer, page: Page, name: str, address: str, selector: str) 
     first = opened(page, viewer.url + address, selector)
     again = statistics.median(opened(page, viewer.url + address, selector) for _ in range(ROUNDS))
     frames = page.evaluate(_FRAMES)
+    if page.locator(".block").count() > 1 and page.locator(".block:not([data-src])").count() == 1:
+        raise SystemExit(f"{name}: only the first block came")
     middle, worst = frames[len(frames) // 2], frames[int(len(frames) * 0.95)]
     print(f"| {name} | {first:.0f} ms | {again:.0f} ms | {middle:.0f} ms | {worst:.0f} ms |", flush=True)
 
