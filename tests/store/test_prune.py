@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 import time
 from pathlib import Path
@@ -193,6 +194,18 @@ def test_the_command(data: DataDir) -> None:
     assert prune("--older-than", "soon")[0] == 2
     assert "0 trajectories (0 spans) to go, 1 kept" in prune("--max-size", "10GB", "--dry-run")[1]
     assert "1 trajectories (8 spans) gone, 0 kept" in prune("--older-than", "0s")[1]
+
+
+def test_the_command_says_when_more_goes_than_it_said(data: DataDir) -> None:
+    """What a file of this size has room for is estimated; a file takes some space by itself."""
+    with Store.open(data, create=True) as store:
+        for number in range(40):
+            store.append(research_run(f"run-{number}"))
+    prune = ["prune", "--dir", str(data.root), "--max-size", "100KB"]
+    told = CliRunner().invoke(cli, prune).output
+    [to_go, gone] = [int(count) for count in re.findall(r"(\d+) trajectories \(\d+ spans\) (?:to go|gone)", told)]
+    assert to_go < gone == 40
+    assert f"{gone - to_go} more than estimated" in told
 
 
 def test_what_came_in_lately_stays_whenever_it_happened(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:

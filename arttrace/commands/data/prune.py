@@ -54,6 +54,8 @@ def command(age_ns: int | None, max_bytes: int | None, dry_run: bool, data: Data
             with watched(lambda: min(_megabytes(fresh), size - 1), bar, every_s=_LOOK_S):
                 done = store.prune(before_ns=before_ns, max_bytes=max_bytes)
     click.echo(_counts(done, "gone"))
+    if max_bytes is not None and (more := done.trajectories - found.trajectories) > 0:
+        click.echo(f"{more} more than estimated: with those that were to stay the file was larger than --max-size")
     if done.bytes_after is not None:
         click.echo(f"{done.bytes_before / 1e6:.1f} MB before, {done.bytes_after / 1e6:.1f} MB now")
 
