@@ -133,6 +133,20 @@ def test_exported_rewards_come_back(tmp_path: Path, form: str, monkeypatch: pyte
     assert run(tmp_path / "other", "export", "-o", backup).output.startswith("19 spans in"), "they stand on spans now"
 
 
+@pytest.mark.parametrize("ids", [[], ["a"]])
+def test_of_a_reward_given_again_after_an_import_the_last_is_exported(tmp_path: Path, ids: list[str]) -> None:
+    """It has the id of the one that stands on a span: a judge's next score of a run, say."""
+    first = Reward("ruler:a", "a", 0.25, "ruler", "judge", time_ns=1_000)
+    last = Reward("ruler:a", "a", 0.75, "ruler", "judge", explanation="better", time_ns=2_000)
+    backup = str(tmp_path / "backup")
+    for place, given in (("one", [*research_run("a"), first]), ("two", [last]), ("three", [])):
+        with Store.open(DataDir(tmp_path / place / "data"), create=True) as store:
+            store.append(given)
+            assert store.trajectory("a").rewards == ((first,) if place == "one" else (last,))
+        assert run(tmp_path / place, "export", *ids, "-o", backup).exit_code == 0
+        assert run(tmp_path / {"one": "two", "two": "three"}.get(place, "four"), "import", backup).exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [

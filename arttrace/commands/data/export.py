@@ -79,19 +79,24 @@ def _write_views(store: AnyStore, folder: Path) -> None:
 def _write(
     store: AnyStore, ids: tuple[str, ...], encode: Callable[[list[SpanRow]], bytes], file: BinaryIO
 ) -> tuple[int, int]:
-    """How many spans were written, and how many rewards that stand on none of them."""
+    """How many spans were written, and how many rewards that do not stand on them as they are by now."""
     count = reward_count = 0
-    on_spans: set[str] = set()
+    on_spans: set[tuple[str, float, int]] = set()
     for spans in _of_trajectories(store, ids) if ids else _everything(store):
         count += len(spans)
-        on_spans.update(reward.id for span in spans for reward in rewards_of(span))
+        on_spans.update(_as_given(reward) for span in spans for reward in rewards_of(span))
         if spans:
             file.write(encode(spans))
     for rewards in (store.trajectory(id).rewards for id in ids) if ids else _all_rewards(store):
-        if given := [reward_span(reward) for reward in rewards if reward.id not in on_spans]:
+        if given := [reward_span(reward) for reward in rewards if _as_given(reward) not in on_spans]:
             reward_count += len(given)
             file.write(encode(given))
     return count, reward_count
+
+
+def _as_given(reward: Reward) -> tuple[str, float, int]:
+    """What tells it from one that was given before under its id, in what the view of rewards has of it."""
+    return reward.id, reward.value, reward.time_ns // 1000
 
 
 def _all_rewards(store: AnyStore) -> Iterator[list[Reward]]:
