@@ -188,6 +188,29 @@ def test_a_torn_tree_finds_its_conversation() -> None:
     assert shown(spans) == {f"{A}:one": (0, ""), f"{A}:two": (1, "parent missing")}
 
 
+def nested(name: str, conversation: str | None) -> list[SpanRow]:
+    """An agent that says a conversation or none, and whose tool runs an agent in the session "inner"."""
+    return [
+        span(A, name, operation=AGENT, CONVERSATION_ID=conversation),
+        span(A, f"{name} asks", name, TOOL),
+        span(A, f"{name} runs", f"{name} asks", None),
+        span(A, f"{name} expert", f"{name} runs", AGENT, CONVERSATION_ID="inner"),
+        span(A, f"{name} call", f"{name} expert"),
+    ]
+
+
+@pytest.mark.parametrize("conversation", [None, "two"])
+def test_a_conversation_that_stands_within_several_runs_does_not_tell_whose_a_torn_tree_is(
+    conversation: str | None,
+) -> None:
+    other = span(A, "other", operation=AGENT, CONVERSATION_ID="one")
+    spans = [*nested("first", None), *nested("second", conversation), other]
+    lost = "may lack spans whose parent did not arrive: 2"
+    found = shown(without(spans, "second runs"))
+    of_second = f"{A}:two" if conversation else A
+    assert found == {of_second: (0, lost), f"{A}:one": (0, lost), f"{A}:inner": (2, "parent missing")}
+
+
 # --- ids that stand for several spans --------------------------------------------------------------------------
 
 

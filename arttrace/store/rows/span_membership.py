@@ -30,7 +30,7 @@ FIND: Final = """INSERT INTO odd_traces
     UNION SELECT trace_id, false FROM links UNION SELECT linked_trace_id, false FROM links"""
 """Marks what a store that was made without these tables holds."""
 
-READING: Final = 3
+READING: Final = 4
 """Counted up when spans are placed by other rules."""
 
 AGAIN: Final = "UPDATE odd_traces SET placed = false;"

@@ -182,6 +182,9 @@ class _Trees:
         self._links = {top: lost for top in run_trees if (lost := links.lost(top))}
         """What the trees link to that is not there."""
         self._torn = {top for top in run_trees if parents[top] or top in cut or top in self._links}
+        self._within = self._spoken_within() if self._torn and any(self._conversations.values()) else {}
+        """The conversations in each trace that stand within a run which does not begin with them, as that of an agent
+        which a tool started: what says such a one and lost its parent may be a part of any run."""
         self._found: dict[SpanKey, Home] = {}
         self._separate: dict[str, set[str]] = {}
         """The conversations in each trace."""
@@ -264,8 +267,16 @@ class _Trees:
             found -= self._others.get(parent, set())
         if self._of_runs.isdisjoint(self._members[top]):  # log records: what names its trajectory counts its spans
             found = {home for home in found if home.given == top[0]}
-        same = {home for home in found if home.id == f"{home.given}:{self._conversations[top]}"}
-        return same if len(same) == 1 else found
+        said = self._conversations[top]
+        same = {home for home in found if home.id == f"{home.given}:{said}"}
+        return same if len(same) == 1 and said not in self._within.get(top[0], ()) else found
+
+    def _spoken_within(self) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for key, part in self._parts(key for members in self._members.values() for key in members).items():
+            if (said := self._conversations[key]) and said != self._conversations[part]:
+                found.setdefault(key[0], set()).add(said)
+        return found
 
     def _reach(self, trace: str, linking: Mapping[str, Collection[str]]) -> set[Home]:
         """The runs in a trace and in those to which torn trees in it link, and so on."""
