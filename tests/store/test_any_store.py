@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,6 +19,8 @@ from arttrace.records.record import encode_record
 from arttrace.records.reward import Judgement, Reward
 from arttrace.store import AnyStore, RemoteStore, Store, open_store
 from arttrace.store.access.operations import OPERATIONS
+from arttrace.store.access.summary_pages import summary_pages
+from arttrace.store.server import api
 from arttrace.store.server.owner import hold_store
 from arttrace.system.errors import StoreError
 from arttrace.system.journal import JournalWriter
@@ -50,6 +53,21 @@ def test_both_have_the_same_methods() -> None:
     for name in (*OPERATIONS, "append"):
         for other in (RemoteStore, AnyStore):
             assert inspect.signature(getattr(Store, name)) == inspect.signature(getattr(other, name)), name
+
+
+@pytest.mark.parametrize("since_ns", [None, T0])
+def test_an_owner_of_a_version_that_does_not_know_since_is_asked_for_all(
+    data: DataDir, monkeypatch: pytest.MonkeyPatch, since_ns: int | None
+) -> None:
+    fields: list[Any] = [("limit", int), ("before", tuple[int, str] | None, None)]
+    before = msgspec.defstruct("recorded_ids", fields, frozen=True, forbid_unknown_fields=True)
+    asked = msgspec.structs.replace(OPERATIONS["recorded_ids"], arguments=before)
+    monkeypatch.setattr(api, "OPERATIONS", {**OPERATIONS, asked.name: asked})
+    with hold_store(data, create=True) as owner, open_store(data) as store:
+        owner.append([*research_run("a"), *research_run("b")])
+        assert isinstance(store, RemoteStore)
+        pages = list(summary_pages(store, since_ns=since_ns))
+    assert sorted(run.id for page in pages for run in page) == ["a", "b"]
 
 
 def test_what_went_in_comes_out(store: AnyStore) -> None:

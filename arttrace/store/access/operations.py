@@ -149,7 +149,8 @@ def _operation(name: str) -> Operation:
     for parameter in list(inspect.signature(method).parameters.values())[1:]:
         default = () if parameter.default is parameter.empty else (parameter.default,)
         fields.append((parameter.name, hints[parameter.name], *default))
-    arguments = msgspec.defstruct(name, fields, frozen=True, forbid_unknown_fields=True)
+    # An owner of an earlier version refuses what it does not know: what is not given is not sent.
+    arguments = msgspec.defstruct(name, fields, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
     return Operation(name, arguments, *_codec(name, hints["return"]))
 
 

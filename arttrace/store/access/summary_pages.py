@@ -10,6 +10,7 @@ from arttrace.store.access.any_store import AnyStore
 from arttrace.store.access.queries import OF_RUNS
 from arttrace.store.file.reading import InParts
 from arttrace.store.rows.summary import SUMMARY_VERSION, TrajectorySummary
+from arttrace.system.errors import StoreError
 
 _IDS_OF_PAGE = 50_000
 _RUNS_OF_PAGE = 2_000  # of 2 to 6 KB each; every page costs a look through the table of spans
@@ -25,8 +26,8 @@ def summary_pages(
     store: AnyStore, ids: Iterable[str] | None = None, *, since_ns: int | None = None
 ) -> Iterator[list[TrajectorySummary]]:
     """The summaries of all runs, some at a time, about the newest first; of `ids` alone where they are given, runs' own
-    or those that they were recorded under; else of those with something since `since_ns`. A run of a trace that holds
-    several may come twice. Raises StoreError."""
+    or those that they were recorded under; else about of those with something since `since_ns`. A run of a trace that
+    holds several may come twice. Raises StoreError."""
     [(unread,)] = store.sql(UNREAD)[1]
     parts = InParts(unread)
     for page in batched(_recorded(store, since_ns) if ids is None else ids, _RUNS_OF_PAGE):
@@ -37,11 +38,20 @@ def summary_pages(
 
 def _recorded(store: AnyStore, since_ns: int | None) -> Iterator[str]:
     before: tuple[int, str] | None = None
-    since = {} if since_ns is None else {"since_ns": since_ns}  # a collector of an older version does not know it
-    while page := store.recorded_ids(limit=_IDS_OF_PAGE, before=before, **since):
+    while page := _page(store, before, since_ns):
         before = page[-1]
         for _, id in page:
             yield id
+
+
+def _page(store: AnyStore, before: tuple[int, str] | None, since_ns: int | None) -> list[tuple[int, str]]:
+    if since_ns is not None:
+        try:
+            return store.recorded_ids(limit=_IDS_OF_PAGE, before=before, since_ns=since_ns)
+        except StoreError as error:
+            if "unknown field `since_ns`" not in error.message:  # an owner of an earlier version
+                raise
+    return store.recorded_ids(limit=_IDS_OF_PAGE, before=before)
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
