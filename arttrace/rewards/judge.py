@@ -29,7 +29,7 @@ from arttrace.rewards.judge_errors import JudgeUnavailable
 from arttrace.rewards.judge_prompt import DEFAULT_RUBRIC
 from arttrace.rewards.judgements import judgement_key, rubric_hash
 from arttrace.rewards.transcript import transcript, transcript_of_messages
-from arttrace.system.errors import JudgeError
+from arttrace.system.errors import ArttraceError, JudgeError
 from arttrace.wire.messages import parse_message
 
 DEFAULT_JUDGE = "openai/o3"
@@ -201,22 +201,25 @@ async def score_loaded(
     max_concurrency: int = 8,
     on_judged: Callable[[Group, Judgement], None] | None = None,
 ) -> list[Judgement | JudgeError]:
-    """As score_groups, each group loaded as its turn comes, so that at most `max_concurrency` are in memory."""
+    """As score_groups, each group loaded as its turn comes, so that at most `max_concurrency` are in memory. An error
+    of ours in loading one ends the round as a judge that cannot be asked does."""
     slots = asyncio.Semaphore(max_concurrency)
-    unavailable: list[JudgeUnavailable] = []
+    ending: list[ArttraceError] = []
 
-    async def score(load: Callable[[], Group]) -> Judgement | JudgeError:
+    async def score(load: Callable[[], Group]) -> Judgement | JudgeError | None:
         async with slots:
-            if unavailable:
-                return unavailable[0]
+            if ending:
+                return None
             try:
                 group = load()
                 judgement = await _score_group(judge, group, rubric, votes)
-            except JudgeUnavailable as error:
-                unavailable.append(error)
-                return error
             except JudgeError as error:
+                if isinstance(error, JudgeUnavailable):
+                    ending.append(error)
                 return error
+            except ArttraceError as error:
+                ending.append(error)
+                return None
         assert judgement is not None
         if on_judged is not None:
             on_judged(group, judgement)
@@ -227,9 +230,9 @@ async def score_loaded(
             scored = [tasks.create_task(score(load)) for load in groups]
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
-    if unavailable:
-        raise unavailable[0]
-    return [task.result() for task in scored]
+    if ending:
+        raise ending[0]
+    return [result for task in scored if (result := task.result()) is not None]
 
 
 async def _score_group(

@@ -19,7 +19,7 @@ from arttrace.records.trajectory import Trajectory
 from arttrace.rewards import judge, judgement_key, rewards_from, ruler, ruler_score_group, score_groups
 from arttrace.rewards.judge_errors import JudgeUnavailable
 from arttrace.rewards.judge_prompt import parse_prompt
-from arttrace.system.errors import JudgeError
+from arttrace.system.errors import JudgeError, StoreError
 
 MODEL = "openai/stand-in"
 TRUTH = {"run-a": 1.0, "run-b": 0.0, "run-c": 0.0}
@@ -319,6 +319,36 @@ def test_an_answer_under_way_when_the_judge_is_gone_is_kept(
         )
     assert len(stored) == 1
     assert len(judge_server.requests) == 2, "no further group is sent"
+
+
+def test_an_answer_under_way_when_a_group_cannot_be_loaded_is_kept(judge_server: Any, make_run: Any) -> None:
+    gone = threading.Event()
+
+    def late(request: dict[str, Any]) -> tuple[int, Any]:
+        gone.wait(60)
+        return judge_server.good(request)
+
+    def broken() -> Group:
+        gone.set()
+        raise StoreError("the store cannot be read")
+
+    judge_server.script = [late]
+    groups = groups_of(make_run, 3)
+    loaded = [lambda: groups[0], broken, lambda: groups[2]]
+    stored: list[str] = []
+    with pytest.raises(StoreError, match="cannot be read"):
+        asyncio.run(
+            judge.score_loaded(
+                loaded,
+                judge.Judge(MODEL, {"api_base": judge_server.url}),
+                judge.DEFAULT_RUBRIC,
+                votes=1,
+                max_concurrency=2,
+                on_judged=lambda group, judgement: stored.append(group.key),
+            )
+        )
+    assert stored == ["g0"], "it is paid for"
+    assert len(judge_server.requests) == 1, "no further group is sent"
 
 
 def test_an_error_of_the_store_comes_out_as_it_is(judge_server: Any, make_run: Any) -> None:
