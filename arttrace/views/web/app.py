@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -14,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from arttrace.store import AnyStore
 from arttrace.system.errors import StoreError
+from arttrace.views.web.addresses import WithIds
 from arttrace.views.web.guard import AccessGuard
 from arttrace.views.web.handlers import annotate, groups, run, runs, tokens, training
 from arttrace.views.web.rendering import STATIC, page
@@ -22,7 +22,7 @@ from arttrace.views.web.store_reader import StoreReader
 
 def create_app(store: AnyStore, key: str, *, anywhere: bool = False) -> ASGIApp:
     """The viewer of a store, behind its guard: see `AccessGuard` for `key` and `anywhere`."""
-    app = Starlette(
+    app = WithIds(
         routes=[
             Route("/", _home),
             Route("/runs", runs.show),
@@ -32,23 +32,23 @@ def create_app(store: AnyStore, key: str, *, anywhere: bool = False) -> ASGIApp:
             Route("/training/step", training.step),
             Route("/rows/runs", runs.more),
             Route("/rows/live", runs.live),
-            Route("/rows/tokens/{id:path}", tokens.rows),
-            Route("/rows/transcript/{id:path}", run.transcript_rows),
-            Route("/rows/timeline/{id:path}", run.timeline_rows),
-            Route("/rows/graph/{id:path}", run.graph_rows),
-            Route("/rows/spans/{id:path}", run.span_rows),
-            Route("/runs/{id:path}/tokens", tokens.show),
-            Route("/runs/{id:path}/timeline", run.timeline),
-            Route("/runs/{id:path}/graph", run.graph),
-            Route("/runs/{id:path}/spans", run.spans),
-            Route("/runs/{id:path}/spans/{span_id}", run.span),
-            Route("/runs/{id:path}/spans/{span_id}/span.json", run.span_json),
-            Route("/runs/{id:path}/run.json", run.whole_json),
-            Route("/runs/{id:path}/run.md", run.whole_markdown),
-            Route("/runs/{id:path}/rewards", annotate.give, methods=["POST"]),
-            Route("/runs/{id:path}/ready", run.ready),
-            Route("/runs/{id:path}/changed", run.changed),
-            Route("/runs/{id:path}", run.show),
+            Route("/rows/tokens/{id:id}", tokens.rows),
+            Route("/rows/transcript/{id:id}", run.transcript_rows),
+            Route("/rows/timeline/{id:id}", run.timeline_rows),
+            Route("/rows/graph/{id:id}", run.graph_rows),
+            Route("/rows/spans/{id:id}", run.span_rows),
+            Route("/runs/{id:id}/tokens", tokens.show),
+            Route("/runs/{id:id}/timeline", run.timeline),
+            Route("/runs/{id:id}/graph", run.graph),
+            Route("/runs/{id:id}/spans", run.spans),
+            Route("/runs/{id:id}/spans/{span_id:part}", run.span),
+            Route("/runs/{id:id}/spans/{span_id:part}/span.json", run.span_json),
+            Route("/runs/{id:id}/run.json", run.whole_json),
+            Route("/runs/{id:id}/run.md", run.whole_markdown),
+            Route("/runs/{id:id}/rewards", annotate.give, methods=["POST"]),
+            Route("/runs/{id:id}/ready", run.ready),
+            Route("/runs/{id:id}/changed", run.changed),
+            Route("/runs/{id:id}", run.show),
             Mount("/static", _Kept(StaticFiles(directory=STATIC))),
         ],
         exception_handlers={StoreError: _store_error, HTTPException: _http_error},

@@ -10,10 +10,11 @@ import shlex
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import HTMLResponse
+
+from arttrace.views.web.addresses import escaped
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
@@ -77,7 +78,7 @@ def _environment() -> Environment:
         clock=clock,
         reward=reward,
         shell=shlex.quote,
-        path=lambda text: quote(text, safe=""),
+        path=escaped,
     )
     return made
 

@@ -6,6 +6,7 @@ import html
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -252,3 +253,41 @@ def test_a_run_may_have_any_name(client: TestClient, store: Store) -> None:
     store.append([call(id, number=number, text="hello") for number, id in enumerate(names, start=1)])
     for id in names:
         assert "hello" in client.get(f"/runs/{id}").text
+
+
+def test_the_address_of_a_run_shows_that_run_whatever_its_name(client: TestClient, store: Store) -> None:
+    """A name may hold what addresses are made of: of `a/tokens` the page is not that of the tokens of `a`."""
+    names = ("a", "a/tokens", "a/spans/1", "a/run.json", "a/b?c", "a#b", "a%2Ftokens", "a%20")
+    store.append([call(id, number=number, text=f"said by {number}.") for number, id in enumerate(names, start=1)])
+    links = dict.fromkeys(re.findall(r'href="(/runs/.*?)"', client.get("/runs").text))
+    assert len(links) == len(names)
+    for link in links:
+        shown = client.get(link)
+        [id] = re.findall(r'<code class="id" title="(.*?)">', shown.text)
+        told = f"said by {1 + names.index(id)}."
+        assert link == f"/runs/{quote(id, safe='')}"
+        assert told in shown.text
+        assert told in client.get(f"{link}/run.json").text
+        for tab in ("/tokens", "/timeline", "/graph", "/spans"):
+            assert f'title="{id}">' in client.get(link + tab).text
+        rewards = client.post(f"{link}/rewards", data={"value": "1"})
+        assert f'hx-post="{link}/rewards"' in rewards.text
+        assert len(store.trajectory(id).rewards) == 1
+        span = re.findall(rf'href="({re.escape(link)}/spans/.*?)"', client.get(f"{link}/spans").text)[0]
+        assert f'title="{id}">' in client.get(span).text
+        for rows in ("transcript", "timeline", "graph", "spans"):
+            assert client.get(f"/rows/{rows}/{quote(id, safe='')}").status_code == 200
+
+
+def test_the_beginning_of_a_name_leads_to_its_run(client: TestClient, store: Store) -> None:
+    store.append([call("week?1/tokens", text="hello")])
+    found = client.get("/runs/week", params={"q": "hel"})
+    assert found.status_code == 200
+    assert found.url.raw_path == b"/runs/week%3F1%2Ftokens?q=hel"
+
+
+def test_a_block_of_a_sequence_that_there_is_not_is_said(client: TestClient, store: Store) -> None:
+    store.append([call("r", text="hello")])
+    answer = client.get("/rows/tokens/r?sequence=7&from=0")
+    assert answer.status_code == 409
+    assert "sequence" in answer.text

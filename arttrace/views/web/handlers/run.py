@@ -18,6 +18,7 @@ from arttrace.trajectories import sequences
 from arttrace.views.costs.prices import load_prices
 from arttrace.views.costs.usage import cost_of_run, cost_words
 from arttrace.views.langfuse.state import links
+from arttrace.views.web.addresses import escaped
 from arttrace.views.web.handlers.answers import integer, reader_of
 from arttrace.views.web.models.blocks import EntryBlock, blocks
 from arttrace.views.web.models.content import shown
@@ -76,7 +77,7 @@ def show(request: Request) -> Response:
     reader = reader_of(request)
     summary = reader.run(request.path_params["id"])
     if summary.id != request.path_params["id"]:
-        return RedirectResponse(str(request.url.replace(path=f"/runs/{summary.id}")))
+        return RedirectResponse(str(request.url.replace(path=f"/runs/{escaped(summary.id)}")))
     entries = _entries(reader, summary.id)
     text = request.query_params.get("q", "").strip()
     found = matching(entries, text) if text else entries
@@ -89,7 +90,7 @@ def show(request: Request) -> Response:
         text=text,
         total=len(entries),
         found=len(found),
-        blocks=_blocks(len(found), ENTRIES, f"/rows/transcript/{summary.id}", first, q=text),
+        blocks=_blocks(len(found), ENTRIES, f"/rows/transcript/{escaped(summary.id)}", first, q=text),
         entries=found[first : first + ENTRIES],
         at=at,
         cut=any(part.beyond for one in entries for part in (*one.parts, *((one.result,) if one.result else ()))),
@@ -114,7 +115,7 @@ def timeline(request: Request) -> Response:
         "run_timeline.html",
         **_head(reader, summary, "timeline"),
         total=len(bars),
-        blocks=_blocks(len(bars), BARS, f"/rows/timeline/{summary.id}"),
+        blocks=_blocks(len(bars), BARS, f"/rows/timeline/{escaped(summary.id)}"),
         bars=bars[:BARS],
         whole_ns=max(summary.end_ns - summary.start_ns, 1),
     )
@@ -134,7 +135,7 @@ def graph(request: Request) -> Response:
     made = _graphs(reader, summary.id)
     wanted = request.query_params.get("agent", "")
     chosen = next((one for one in made if one.agent_id == wanted), made[0] if made else None)
-    address = f"/rows/graph/{summary.id}"
+    address = f"/rows/graph/{escaped(summary.id)}"
     return page(
         "run_graph.html",
         **_head(reader, summary, "graph"),
@@ -163,7 +164,7 @@ def spans(request: Request) -> Response:
         "run_spans.html",
         **_head(reader, summary, "spans"),
         total=len(found),
-        blocks=_blocks(len(found), SPANS, f"/rows/spans/{summary.id}"),
+        blocks=_blocks(len(found), SPANS, f"/rows/spans/{escaped(summary.id)}"),
         spans=found[:SPANS],
     )
 

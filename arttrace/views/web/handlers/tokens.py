@@ -10,7 +10,9 @@ from starlette.responses import Response
 from arttrace.records.sequence import TokenReport, TokenSequence
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import TrajectorySummary
+from arttrace.system.errors import StoreError
 from arttrace.trajectories import sequences
+from arttrace.views.web.addresses import escaped
 from arttrace.views.web.handlers.answers import integer, reader_of
 from arttrace.views.web.handlers.run import head_of, once_read
 from arttrace.views.web.models.blocks import blocks
@@ -57,7 +59,7 @@ def show(request: Request) -> Response:
     far = farthest(chosen, computed.tokens) if chosen and computed else ()
     steps = _steps(reader, summary.id)
     first = at - at % TOKENS
-    address = f"/rows/tokens/{summary.id}"
+    address = f"/rows/tokens/{escaped(summary.id)}"
     return page(
         "run_tokens.html",
         **head_of(request, "tokens"),
@@ -88,6 +90,8 @@ def rows(request: Request) -> Response:
     reader, id = reader_of(request), request.path_params["id"]
     made, _ = _sequences(reader, id)
     number = integer(request, "sequence")
+    if number >= len(made):
+        raise StoreError(f"There is no sequence {number} in this run.")
     computed = _learned(reader, id, made[number], number)
     pieces = _pieces(reader, reader.run(id))
     found = tokens(made[number], pieces, integer(request, "from"), TOKENS, computed.tokens if computed else {})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -18,13 +18,12 @@ class EntryBlock(msgspec.Struct, frozen=True):
 
 def blocks(count: int, size: int, address: str, loaded: int, more: Mapping[str, str]) -> tuple[EntryBlock, ...]:
     """The blocks of a list of `count` rows; the one that begins at `loaded` is in the page."""
-    path = quote(address, safe="/")
     asked = {name: value for name, value in more.items() if value}
     return tuple(
         EntryBlock(
             first,
             min(size, count - first),
-            "" if first == loaded else f"{path}?{urlencode({'from': str(first), **asked})}",
+            "" if first == loaded else f"{address}?{urlencode({'from': str(first), **asked})}",
         )
         for first in range(0, count, size)
     )
