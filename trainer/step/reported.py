@@ -34,6 +34,10 @@ class ReportedSteps:
         self._last = dict(earlier or {})
         for name, step in _read(self._path).items():
             self._last[name] = max(step, self._last.get(name, 0))
+        newest = max(
+            checkpoints.all_steps(), default=0
+        )  # less where versions were moved away: their numbers come again
+        self._last = {name: min(step, newest) for name, step in self._last.items()}
 
     def begin(self, names: Sequence[str]) -> None:
         """Those of these trackers that were never told of anything are to be told of the versions after the newest."""
@@ -98,8 +102,9 @@ class Reporting:
         self._reported.begin(self._names)
 
     def catch_up(self) -> None:
-        """Tells each of the versions that it was not told of. Raises TrainingError as `begin`."""
+        """Tells each of the versions that it was not told of, a new one of none. Raises TrainingError as `begin`."""
         if self._reported.is_due(self._names):
+            self.begin()
             self._reported.tell(self._reporters())
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:

@@ -1,0 +1,94 @@
+"""Which versions a tracker is told of, over several starts of which some were killed before they reported."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arttrace.records.policy import PolicyStep
+from arttrace.store import Store
+from arttrace.system.paths import DataDir
+from trainer.daemon.state import DaemonState, reported_steps, write_state
+from trainer.policies.checkpoints import Checkpoints
+from trainer.step import reporters
+from trainer.step.example import ExampleTable
+from trainer.step.reported import Reporting
+
+
+class Told:
+    """A tracker that keeps which versions it was told of, in `steps`."""
+
+    def __init__(self, steps: list[int]) -> None:
+        self.steps = steps
+
+    def step(self, done: PolicyStep, adapter: Path | None, example: ExampleTable | None) -> None:
+        self.steps.append(done.step)
+
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        raise AssertionError("nothing is logged here")
+
+    def close(self) -> None:
+        pass
+
+
+class Site:
+    """A policy, and what the trackers `one` and `two` were told of it."""
+
+    def __init__(self, root: Path, store: Store) -> None:
+        self.checkpoints = Checkpoints(root, "policy")
+        self.store = store
+        self.told: dict[str, list[int]] = {"one": [], "two": []}
+
+    def make(self, step: int) -> None:
+        self.checkpoints.write(step, lambda _: None, PolicyStep("policy", step, "", (), metrics={}, time_ns=step))
+
+    def start(self, *names: str, makes: int | None = None, killed: bool = False) -> None:
+        reported = reported_steps(self.checkpoints, self.store)
+        with Reporting(names, reported, self.checkpoints, {}, lambda line: None) as reporting:
+            reporting.catch_up()
+            reporting.begin()
+            if makes is not None:
+                self.make(makes)
+            if not killed:
+                reporting.catch_up()
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    with Store.open(DataDir(tmp_path / "data"), create=True) as store:
+        made = Site(tmp_path / "policies", store)
+
+        def kind(name: str) -> Any:
+            return lambda folder, policy, config: Told(made.told[name])
+
+        monkeypatch.setattr(reporters, "_KINDS", {name: kind(name) for name in made.told})
+        yield made
+
+
+def test_a_new_tracker_begins_with_the_starts_own_step_also_beside_one_that_missed_some(site: Site) -> None:
+    site.start("one", makes=1)
+    site.start("one", makes=2, killed=True)
+    site.start("one", "two", makes=3)
+    assert site.told == {"one": [1, 2, 3], "two": [3]}
+
+
+def test_a_version_made_again_in_place_of_one_that_was_moved_away_is_reported(site: Site) -> None:
+    site.start("one", makes=1)
+    site.start("one", makes=2)
+    shutil.move(site.checkpoints.path(2), site.checkpoints.directory.parent / "kept")
+    site.start("one", makes=2)
+    site.start("one", makes=3)
+    assert site.told["one"] == [1, 2, 2, 3]
+
+
+def test_a_state_of_a_daemon_that_kept_no_versions_of_its_trackers_is_taken(site: Site) -> None:
+    site.make(1)
+    write_state(site.checkpoints.directory, DaemonState(policy="policy"))
+    site.start("one", makes=2)
+    (site.checkpoints.directory / "reported.json").write_bytes(b'{"one": ')
+    site.start("one", makes=3)
+    assert site.told["one"] == [2, 3]
