@@ -173,8 +173,9 @@ def _every_now_and_then(before: Cursor | None, counted: Callable[[], int | None]
         rate = (read + pulled.scores - scores) / (now - began)
         shown = "" if of is None else f" of {max(of, pulled.observations)}"
         line = f"{pulled.observations}{shown} observations and {pulled.scores} scores, {rate:.0f} per second"
-        if of is not None and read > 0 and pulled.observations < of:
-            line += f", {duration((of - pulled.observations) * (now - began) / read)} left"
+        left = 0 if of is None else of - pulled.observations - pulled.refused
+        if read > 0 and left > 0 and pulled.scores == scores:  # scores come when all observations have
+            line += f", {duration(left * (now - began) / read)} left"
         _say(line)
 
     return progress

@@ -120,3 +120,17 @@ def test_a_pull_says_how_much_is_left_where_the_server_can_count(
         assert any(told in line for line in lines), lines
         assert ("left" in lines[0]) == (not asked and is_counted)
         assert server.count("/api/public/v2/metrics") == (0 if asked else 1), "asked once"
+
+
+def test_what_cannot_be_read_is_not_left_and_no_time_is_told_while_scores_come(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(langfuse, "EVERY_S", 0.0)
+    progress = langfuse._every_now_and_then(None, lambda: 10)
+    for observations, refused, scores in ((5, 1, 0), (8, 2, 0), (7, 0, 100)):
+        progress(pulling.Pulled(observations=observations, refused=refused, scores=scores))
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert first.startswith("5 of 10 observations")
+    assert first.endswith(" left")
+    assert "left" not in second
+    assert "left" not in third
