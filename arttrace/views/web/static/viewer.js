@@ -30,6 +30,12 @@
     within = false;
   });
 
+  // --- a run in progress loads its page again when it has changed: not while somebody writes there -------------------
+  const written = () => all("input, textarea").some((field) => field.value !== field.defaultValue);
+  document.addEventListener("htmx:beforeOnLoad", (event) => {
+    if (event.target.matches("[data-follows]") && (typing(document.activeElement) || written())) event.preventDefault();
+  });
+
   // --- times, as ages ---------------------------------------------------------------------------------------------
   function age(ns) {
     const seconds = Math.max(0, Date.now() / 1000 - ns / 1e9);
