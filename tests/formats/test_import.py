@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 from simulated_agent import research_run
 
 from arttrace.commands import cli, main
@@ -129,8 +130,9 @@ def test_exported_rewards_come_back(tmp_path: Path, form: str, monkeypatch: pyte
     with Store.open(DataDir(tmp_path / "other" / "data")) as store:
         assert {id: store.trajectory(id).rewards for id in ("a", "b")} == rewards
         assert [len(rewards[id]) for id in ("a", "b")] == [2, 1]
-    assert "8 spans and 2 rewards in" in run(tmp_path, "export", "a", "-o", backup).output
-    assert run(tmp_path / "other", "export", "-o", backup).output.startswith("19 spans in"), "they stand on spans now"
+    for place in (tmp_path, tmp_path / "other"):
+        assert "16 spans and 3 rewards in" in run(place, "export", "--format", form, "-o", backup).output
+        assert "8 spans and 2 rewards in" in run(place, "export", "a", "a", "-o", backup).output
 
 
 @pytest.mark.parametrize("ids", [[], ["a"]])
@@ -145,6 +147,22 @@ def test_of_a_reward_given_again_after_an_import_the_last_is_exported(tmp_path: 
             assert store.trajectory("a").rewards == ((first,) if place == "one" else (last,))
         assert run(tmp_path / place, "export", *ids, "-o", backup).exit_code == 0
         assert run(tmp_path / {"one": "two", "two": "three"}.get(place, "four"), "import", backup).exit_code == 0
+
+
+@pytest.mark.parametrize("ids", [[], ["a"]])
+def test_a_reward_taken_back_after_an_import_is_not_exported(tmp_path: Path, ids: list[str]) -> None:
+    """A span carries it where it was imported."""
+    given = Reward("checked", "a", 1.0, time_ns=1_000)
+    backup = str(tmp_path / "backup")
+    for place, records in (
+        ("one", [*research_run("a"), given]),
+        ("two", [replace(given, time_ns=2_000, counts=False)]),
+    ):
+        with Store.open(DataDir(tmp_path / place / "data"), create=True) as store:
+            store.append(records)
+        said = run(tmp_path / place, "export", *ids, "-o", backup).output
+        assert said.startswith("8 spans and 1 reward in" if place == "one" else "8 spans in")
+        assert run(tmp_path / "two", "import", backup).exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import msgspec
 
 from arttrace.commands.shared.options import store_option
 from arttrace.commands.shared.progress import Progress, reading_told
-from arttrace.formats.evaluations import reward_span, rewards_of
+from arttrace.formats.evaluations import is_reward_span, reward_span, rewards_of
 from arttrace.formats.otlp.encode_json import encode_json
 from arttrace.formats.otlp.encode_protobuf import encode_protobuf
 from arttrace.records.reward import Reward
@@ -79,18 +79,21 @@ def _write_views(store: AnyStore, folder: Path) -> None:
 def _write(
     store: AnyStore, ids: tuple[str, ...], encode: Callable[[list[SpanRow]], bytes], file: BinaryIO
 ) -> tuple[int, int]:
-    """How many spans were written, and how many rewards that do not stand on them as they are by now."""
+    """How many spans were written, and how many rewards that do not stand on them as they are by now. Spans that only
+    carry a reward are made anew: it may have been given again meanwhile, or taken back."""
     count = reward_count = 0
-    on_spans: set[tuple[str, float, int]] = set()
-    for spans in _of_trajectories(store, ids) if ids else _everything(store):
+    written: set[tuple[str, float, int]] = set()
+    for found in _of_trajectories(store, ids) if ids else _everything(store):
+        spans = [span for span in found if not is_reward_span(span)]
         count += len(spans)
-        on_spans.update(_as_given(reward) for span in spans for reward in rewards_of(span))
+        written.update(_as_given(reward) for span in spans for reward in rewards_of(span))
         if spans:
             file.write(encode(spans))
     for rewards in (store.trajectory(id).rewards for id in ids) if ids else _all_rewards(store):
-        if given := [reward_span(reward) for reward in rewards if _as_given(reward) not in on_spans]:
+        if given := [reward for reward in rewards if _as_given(reward) not in written]:
             reward_count += len(given)
-            file.write(encode(given))
+            file.write(encode([reward_span(reward) for reward in given]))
+            written.update(map(_as_given, given if ids else ()))  # an id may be given twice
     return count, reward_count
 
 
