@@ -46,7 +46,8 @@ def build_trajectories(
     `ids` keeps only these trajectories, and with a trace's id all of its conversations. `rewarded` gives the span that
     a reward (by id) was found on, whose trajectory is then the rewarded one. A reward given to a trace that is no
     trajectory, because conversations split it or because it is a part of one, goes to the trajectory that holds its
-    root. A trace with neither a trajectory id nor a GenAI operation is nobody's run and is left out.
+    root. Of rewards with one id the latest counts, whichever trajectories they were given to. A trace with neither a
+    trajectory id nor a GenAI operation is nobody's run and is left out.
     """
     unique = deduplicate(spans)
     belonging = membership(unique)
@@ -59,7 +60,7 @@ def build_trajectories(
         key: None if parent in homes and homes[parent].id != homes[key].id else parent for key, parent in above.items()
     }
     given: dict[str, list[Reward]] = {}
-    if rewards := tuple(rewards):
+    if rewards := _latest(rewards):
         of_runs = {key: span.row for key, span in unique.items() if is_of_a_run(span.row)}
         given = by_trajectory(rewards, rewarded or {}, of_runs, above, {key: home.id for key, home in homes.items()})
     built = [

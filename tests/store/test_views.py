@@ -237,3 +237,18 @@ def test_tool_calls_that_no_span_recorded_are_there_and_marked(store: Store) -> 
     assert store.sql(query)[1] == [recorded, ("run", "two", "look", '{"q": 2}', "page 2", True, True)]
     assert store.sql(query.replace("tool_calls", '"Tool_Calls"'))[1] == store.sql(query)[1]
     assert len(store.trajectory("run").tool_calls) == 2
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_a_reward_given_again_for_another_run_counts_there_alone(store: Store, is_listed: bool) -> None:
+    """A reward id names one reward, in `ls` and to training as in SQL."""
+    given = [Reward("score", run, at / 4, time_ns=at) for at, run in enumerate(("a", "c", "b"))]
+    store.append([*research_run("a"), *research_run("b"), *research_run("c")])
+    for now, last in ((given[0], given[0]), (given[2], given[2]), (given[1], given[2])):
+        store.append([now])
+        expected = [(last.trajectory_id, last.value)]
+        if is_listed:
+            assert [(one.id, r.value) for one in store.summaries() for r in one.rewards] == expected
+        assert [(one.id, r.value) for one in store.trajectories() for r in one.rewards] == expected
+        assert store.sql("SELECT trajectory_id, value FROM rewards")[1] == expected
+    assert [(one.id, r.value) for one in store.summaries() for r in one.rewards] == expected

@@ -27,7 +27,7 @@ from arttrace.store.access.sql import run_query
 from arttrace.store.file import cancellation, reading
 from arttrace.store.file.connections import SharedFile
 from arttrace.store.ingest.pause_gc import gc_paused
-from arttrace.store.rows.columns import EVALUATE
+from arttrace.store.rows.columns import EVALUATE, GIVEN_TO
 from arttrace.store.rows.decode import read_spans
 from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
 from arttrace.store.rows.span_membership import SPLIT, found_on, mark_rewarded, place
@@ -352,9 +352,7 @@ class StoreQueries(AnyStore):
             if any_links(connection):  # a trace may belong to the run that it links to
                 traces = above(connection, traces)
             stored = self._spans(connection, traces, shared=True)
-            query = f"SELECT document FROM reward_records WHERE trajectory_id IN ({_ITEMS})"  # noqa: S608
-            named = [*given, *traces]
-            rows = connection.execute(f"{query} OR split_part(trajectory_id, ':', 1) IN ({_ITEMS})", [named, named])
+            rows = connection.execute(GIVEN_TO, {"ids": [*given, *traces]})
             rewards = [_reward.decode(document) for (document,) in rows.fetchall()]
         spans = with_messages([span for span in stored if not (is_reward_span(span) or _is_mark(span))])
         built = build_trajectories(map(normalised, spans), rewards, ids=frozenset(given), rewarded=found_on(spans))

@@ -269,7 +269,7 @@ class Writer:
             regrouped = [(id, key, one.time_ns, one.id) for one in groupings for id, key in one.keys.items()]
             self._insert(tables.REGROUPED, regrouped)
             self._outdate({part for id, *_ in regrouped for part in (id, *before_colons(id))})
-            self._outdate_rewarded({record.trajectory_id for _, record in fresh if isinstance(record, Reward)})
+            self._outdate_rewarded([record.id for _, record in fresh if isinstance(record, Reward)])
             new += sum(1 for _, record in fresh if not (isinstance(record, Reward) and record.id in derived))
         return new
 
@@ -283,10 +283,13 @@ class Writer:
         found = self._connection.execute(query, [list(traces)]).fetchall()
         self._outdate(named | {id for (id,) in found if id})
 
-    def _outdate_rewarded(self, ids: set[str]) -> None:
-        """What was rewarded may be a trace, or a conversation of one, that is a part of other trajectories by now."""
-        of_traces = ids | {part for id in ids for part in before_colons(id)}
-        if ids:
+    def _outdate_rewarded(self, rewards: Sequence[str]) -> None:
+        """What was rewarded, or was before under the same id, may be a trace, or a conversation of one, that is a part
+        of other trajectories by now."""
+        if rewards:
+            query = "SELECT DISTINCT trajectory_id FROM reward_records WHERE id IN (SELECT unnest(?::VARCHAR[]))"
+            ids = {id for (id,) in self._connection.execute(query, [list(rewards)]).fetchall()}
+            of_traces = ids | {part for id in ids for part in before_colons(id)}
             self._outdate_traces({id for id in of_traces if _is_trace(id)}, of_traces)
 
     def _outdate(self, trajectory_ids: set[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -107,3 +107,14 @@ _NO_CALL: Row = (None,) * 4
 def _count(value: Any) -> int | None:
     number = whole_number(value)
     return number if number is not None and 0 <= number < 1 << 62 else None
+
+
+LAST_GIVEN: Final = """1 = row_number() OVER (
+            PARTITION BY id ORDER BY time_ns DESC, value DESC, name DESC, explanation DESC, document DESC)"""
+"""Of the rewards with one id the one that counts, whichever run the others were given to."""
+
+_TO = "(trajectory_id IN (SELECT unnest($ids)) OR split_part(trajectory_id, ':', 1) IN (SELECT unnest($ids)))"
+GIVEN_TO: Final = f"""SELECT document FROM (
+        SELECT * FROM reward_records WHERE id IN (SELECT id FROM reward_records WHERE {_TO}) QUALIFY {LAST_GIVEN})
+    WHERE {_TO}"""  # noqa: S608
+"""The rewards given under these ids or to conversations of these traces."""

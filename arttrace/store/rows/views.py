@@ -10,6 +10,7 @@ from typing import Final
 
 from arttrace.records import semconv
 from arttrace.store.rows import span_membership
+from arttrace.store.rows.columns import LAST_GIVEN
 from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
 from arttrace.store.rows.view_definition import Column, View, as_time, of_document, said_of_run
 
@@ -272,8 +273,7 @@ _REWARDS = View(
     f"""FROM (SELECT *,
             CASE WHEN trajectory_id NOT IN (SELECT trajectory_id FROM placed_spans WHERE trajectory_id IS NOT NULL)
             THEN regexp_replace(trajectory_id, ':.*', ':', 's') END AS trace
-        FROM reward_records QUALIFY 1 = row_number() OVER (
-            PARTITION BY id ORDER BY time_ns DESC, value DESC, name DESC, explanation DESC, document DESC)) r
+        FROM reward_records QUALIFY {LAST_GIVEN}) r
     LEFT JOIN (SELECT DISTINCT ON (id) id, trajectory_id FROM placed_rewards ORDER BY id, trace_id) p ON p.id = r.id
     LEFT JOIN trace_roots t ON t.trace_id = r.trace
     WHERE NOT contains(r.document, '"counts":false')
