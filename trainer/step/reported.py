@@ -108,7 +108,8 @@ class Reporting:
             self._reported.tell(self._reporters())
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
-        """Tells each further numbers of a step. Raises TrainingError as `begin`."""
+        """Tells each further numbers of a step, after what it was not told of. Raises TrainingError as `begin`."""
+        self.catch_up()
         self._reporters().log(numbers, step)
 
     def close(self) -> None:
