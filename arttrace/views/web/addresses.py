@@ -9,11 +9,13 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.types import Receive, Scope, Send
 
 _WITH_IDS = ("/runs/", "/rows/")
+_DOTS = (".", "..")
+"""Parts that a browser takes out of an address, escaped or not."""
 
 
 def escaped(id: str) -> str:
-    """An id as one part of an address."""
-    return quote(id, safe="")
+    """An id as one part of an address. Where it is dots alone, or these after tildes, a tilde comes before it."""
+    return f"~{id}" if id.lstrip("~") in _DOTS else quote(id, safe="")
 
 
 class _Id(Convertor[str]):
@@ -22,7 +24,7 @@ class _Id(Convertor[str]):
     regex = ".+"
 
     def convert(self, value: str) -> str:
-        return unquote(value)
+        return unquote(value[1:] if value[0] == "~" and value.lstrip("~") in _DOTS else value)
 
     def to_string(self, value: str) -> str:
         return escaped(value)

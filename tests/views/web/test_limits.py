@@ -257,7 +257,7 @@ def test_a_run_may_have_any_name(client: TestClient, store: Store) -> None:
 
 def test_the_address_of_a_run_shows_that_run_whatever_its_name(client: TestClient, store: Store) -> None:
     """A name may hold what addresses are made of: of `a/tokens` the page is not that of the tokens of `a`."""
-    names = ("a", "a/tokens", "a/spans/1", "a/run.json", "a/b?c", "a#b", "a%2Ftokens", "a%20")
+    names = ("a", "a/tokens", "a/spans/1", "a/run.json", "a/b?c", "a#b", "a%2Ftokens", "a%20", ".", "..", "~.", "~~")
     store.append([call(id, number=number, text=f"said by {number}.") for number, id in enumerate(names, start=1)])
     links = dict.fromkeys(re.findall(r'href="(/runs/.*?)"', client.get("/runs").text))
     assert len(links) == len(names)
@@ -265,7 +265,7 @@ def test_the_address_of_a_run_shows_that_run_whatever_its_name(client: TestClien
         shown = client.get(link)
         [id] = re.findall(r'<code class="id" title="(.*?)">', shown.text)
         told = f"said by {1 + names.index(id)}."
-        assert link == f"/runs/{quote(id, safe='')}"
+        assert link == f"/runs/{'~' if id in ('.', '..', '~.') else ''}{quote(id, safe='')}"
         assert told in shown.text
         assert told in client.get(f"{link}/run.json").text
         for tab in ("/tokens", "/timeline", "/graph", "/spans"):
@@ -276,7 +276,7 @@ def test_the_address_of_a_run_shows_that_run_whatever_its_name(client: TestClien
         span = re.findall(rf'href="({re.escape(link)}/spans/.*?)"', client.get(f"{link}/spans").text)[0]
         assert f'title="{id}">' in client.get(span).text
         for rows in ("transcript", "timeline", "graph", "spans"):
-            assert client.get(f"/rows/{rows}/{quote(id, safe='')}").status_code == 200
+            assert client.get(link.replace("/runs/", f"/rows/{rows}/")).status_code == 200
 
 
 def test_the_beginning_of_a_name_leads_to_its_run(client: TestClient, store: Store) -> None:
