@@ -91,6 +91,17 @@ def test_a_run_that_was_trained_on_by_its_text_says_why_its_tokens_have_no_numbe
     assert ("No token that GRPO could train" in shown) is not sampled
 
 
+def test_a_method_of_a_later_version_is_named_as_it_is(tmp_path: Path) -> None:
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(research_run("run"))
+        [run] = store.trajectories()
+        consumed = (Consumed(run.id, run.revision),)
+        store.append([PolicyStep(policy="writer", step=1, adapter="gone", consumed=consumed, method="rloo")])
+        client = TestClient(create_app(store, KEY), base_url="http://localhost")
+        shown = client.get("/runs/run/tokens", headers={"authorization": f"Bearer {KEY}"}).text
+    assert "writer@1</a> by rloo" in shown
+
+
 def test_every_reason_of_a_call_has_words() -> None:
     of_calls = [
         one for one in NotTrained if list(NotTrained).index(one) < list(NotTrained).index(NotTrained.INCOMPLETE)
