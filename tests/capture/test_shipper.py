@@ -114,6 +114,30 @@ def test_the_token_goes_along_and_is_in_no_log_and_no_repr(
     assert len(left(data)) == 1  # a wrong token costs nothing
 
 
+def test_an_attempt_that_began_before_the_collector_was_set_right_decides_nothing(
+    record_to: Callable[[str], Recorder], receiver: Receiver, data: DataDir
+) -> None:
+    asked, waited_for = threading.Event(), threading.Event()
+
+    def refuse(_spans: list[SpanRow]) -> Reply:
+        asked.set()
+        waited_for.wait(60)
+        return 401, {}, b""
+
+    receiver.script = [refuse]
+    recorder = record_to(receiver.url)
+    recorder.record(span(0))
+    recorder.close()
+    assert asked.wait(60)
+    shipper = recorder.destinations.shipper()
+    outcome = shipper.begin_drain()
+    waited_for.set()
+    until(lambda: outcome(True) is not None, "it is known whether it was delivered")
+    shipper.end_drain()
+    assert outcome(True)
+    assert (receiver.ids(), left(data)) == ({id_of(0)}, [])
+
+
 def test_a_collector_that_is_away_gets_everything_when_it_is_back(
     record_to: Callable[[str], Recorder], data: DataDir, caplog: pytest.LogCaptureFixture
 ) -> None:

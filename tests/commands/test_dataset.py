@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +156,20 @@ def test_a_file_that_cannot_be_written_names_itself_and_an_old_one_stays(data: D
     args[4] = str(tmp_path / "old.jsonl")
     assert CliRunner().invoke(cli, args).exit_code == 1
     assert (tmp_path / "old.jsonl").read_text() == "old"
+
+
+def test_a_pipe_stays_one_and_a_link_leads_where_it_led(data: DataDir, tmp_path: Path) -> None:
+    """By root `--output /dev/null` once put a file in the place of the device."""
+    written, _ = write(data, tmp_path / "file.jsonl", "trl-sft")
+    pipe, link = tmp_path / "pipe", tmp_path / "link.jsonl"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with os.fdopen(reader, "rb") as read:
+        write_dataset(data, pipe, "trl-sft", code=0)
+        assert [json.loads(line) for line in read.read().splitlines()] == written
+    assert pipe.is_fifo()
+    link.symlink_to(tmp_path / "file.jsonl")
+    (tmp_path / "file.jsonl").write_text("old")
+    assert write(data, link, "trl-sft")[0] == written
+    assert link.is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file.jsonl", "link.jsonl", "pipe"]

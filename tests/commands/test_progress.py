@@ -133,12 +133,13 @@ def test_long_reading_says_how_far_it_is(
         "sql 'SELECT count(*) FROM tool_calls'",
         "stats",
         "group --by input --dry-run",
-        "dataset --format trl-sft --output /dev/null",
+        "dataset --format trl-sft --output rows.jsonl",
     ],
 )
 def test_the_first_reading_of_many_runs_says_how_far_it_is(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     with Store.open(DataDir(tmp_path), create=True) as store:
         store.append([*research_run("a"), *research_run("b")])
     monkeypatch.setattr("arttrace.store.access.queries._SPANS_AT_ONCE", 1)

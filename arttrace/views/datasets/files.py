@@ -161,11 +161,11 @@ class DatasetFiles:
                 self._open.close()
                 if kind is None:
                     for path in self._paths:
-                        beside(path).replace(path)
+                        put_in_place(path)
         finally:
             self._open.close()
             for path in self._paths:
-                beside(path).unlink(missing_ok=True)
+                remove_part(path)
 
     @contextlib.contextmanager
     def _naming(self, path: Path) -> Iterator[None]:
@@ -177,5 +177,19 @@ class DatasetFiles:
 
 
 def beside(path: Path) -> Path:
-    """Where a file is written until it is whole."""
-    return path.with_name(f".{path.name}.part")
+    """Where a file is written until it is whole: beside what its name leads to, or right there if that is a device or a
+    pipe, which no file may take the place of."""
+    path = path.resolve()
+    return path if path.exists() and not path.is_file() else path.with_name(f".{path.name}.part")
+
+
+def put_in_place(path: Path) -> None:
+    """Give what was written beside it its name."""
+    if (part := beside(path)) != path.resolve():
+        part.replace(path.resolve())
+
+
+def remove_part(path: Path) -> None:
+    """Remove what was written beside it, if that is there still."""
+    if (part := beside(path)) != path.resolve():
+        part.unlink(missing_ok=True)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from arttrace.store import AnyStore
 from arttrace.store.rows.views import DESCRIBED
 from arttrace.system.errors import ArttraceError
-from arttrace.views.datasets.files import beside
+from arttrace.views.datasets.files import beside, put_in_place, remove_part
 
 ROWS_AT_ONCE = 50_000
 """About as many rows of a view are in memory."""
@@ -71,9 +71,9 @@ def _write(
                 writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
                 written += len(rows)
                 progress(view, written, total)
-        beside(path).replace(path)
+        put_in_place(path)
     finally:
-        beside(path).unlink(missing_ok=True)
+        remove_part(path)
     return written
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from helper import twice
 
 print("printed while importing")
 running = peak = 0
+four_tasks, four_threads = asyncio.Barrier(4), threading.Barrier(4)
 
 async def answer(x, mode=""):
     """An agent that was never told of arttrace."""
@@ -31,7 +33,8 @@ async def answer(x, mode=""):
     print("printed while running")
     running += 1
     peak = max(peak, running)
-    await asyncio.sleep(0.02)
+    if mode == "four at once":
+        await four_tasks.wait()
     running -= 1
     if mode == "raise":
         raise ValueError("no answer to that")
@@ -48,8 +51,8 @@ def plain(x, mode=""):
         return input()
     if mode == "odd":
         return object
-    time.sleep(0.02)
-    return threading.current_thread().name
+    four_threads.wait(60)
+    return f"{os.getpid()} {threading.current_thread().name}"
 
 async def several(x):
     yield x
@@ -82,10 +85,13 @@ def workers(agent: Path, data: DataDir) -> Iterator[RolloutWorkers]:
 
 
 def test_every_job_has_its_result_in_order_and_its_trajectory_on_disk(workers: RolloutWorkers, data: DataDir) -> None:
-    jobs = [RolloutJob({"x": x}, scenario=f"s{x % 2}", group="g", metadata={"n": x}) for x in range(10)]
+    jobs = [
+        RolloutJob({"x": x, "mode": "four at once"}, scenario=f"s{x % 2}", group="g", metadata={"n": x})
+        for x in range(12)
+    ]
     came: list[RolloutResult] = []
     results = workers.run(jobs, on_result=came.append)
-    assert [result.result["twice"] for result in results] == [2 * x for x in range(10)]
+    assert [result.result["twice"] for result in results] == [2 * x for x in range(12)]
     assert {result.result["base_url"] for result in results} == {"http://x/v1"}
     assert max(result.result["peak"] for result in results) == 4
     assert sorted(r.trajectory_id for r in came) == sorted(r.trajectory_id for r in results)
@@ -146,8 +152,9 @@ def test_a_run_that_takes_too_long_is_ended_with_what_it_started(agent: Path, da
 
 def test_plain_functions_run_in_threads_of_several_workers(agent: Path, data: DataDir) -> None:
     with RolloutWorkers(f"{agent}:plain", data, workers=2, concurrency=4) as workers:
-        names = {result.result for result in workers.run([RolloutJob({"x": x}) for x in range(16)])}
-        assert names == {f"rollout_{n}" for n in range(4)}
+        ran = [str(result.result).split() for result in workers.run([RolloutJob({"x": x}) for x in range(8)])]
+        assert Counter(worker for worker, _ in ran).most_common() == [(worker, 4) for worker in dict(ran)]
+        assert Counter(thread for _, thread in ran) == {f"rollout_{n}": 2 for n in range(4)}
         no_input, odd = workers.run([RolloutJob({"x": 1, "mode": mode}) for mode in ("input", "odd")])
     assert (no_input.error or "").startswith("EOFError")  # our jobs are not on the user's standard input
     assert odd.result == "<class 'object'>"

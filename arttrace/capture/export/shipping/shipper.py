@@ -73,7 +73,8 @@ class Shipper:
         self._stop = native_threads.Event()
         self._waiting = 0  # callers of `drain`
         self._delivery: Delivery | None = None
-        self.outages = self.misconfigured = 0
+        self.outages = 0
+        self._attempts = self._misconfigured = 0  # begun; the last of them that found a receiver set up wrongly
 
     @property
     def counts(self) -> Delivered:
@@ -100,7 +101,7 @@ class Shipper:
         """Deliver what is sealed with short pauses, until `end_drain`. The function, which is called with whether to be
         patient, says whether it is delivered; None while it may still be."""
         sealed, outages = sizes(self._directory, sealed_only=True), self.outages
-        misconfigured = self.misconfigured
+        begun = self._attempts
         self._waiting += 1
         if sealed:
             self._start()
@@ -110,7 +111,7 @@ class Shipper:
         def outcome(patient: bool) -> bool | None:
             if not undelivered(self._directory, sealed):
                 return True
-            if self.misconfigured > misconfigured:  # nothing will be taken until somebody changes something
+            if self._misconfigured > begun:  # nothing will be taken until somebody changes something again
                 return False
             return False if self._thread is None or (not patient and self.outages > outages) else None
 
@@ -171,12 +172,14 @@ class Shipper:
             while not stop.is_set() and lock.held():
                 self._news.clear()
                 self._hurry.clear()
+                self._attempts += 1
                 try:
                     self._delivery.run()
                 except NotNow as refusal:
                     failures += 1
                     self.outages += 1
-                    self.misconfigured += refusal.misconfigured
+                    if refusal.misconfigured:
+                        self._misconfigured = self._attempts
                     if refusal.kind != said:
                         said = refusal.kind
                         logger.warning("arttrace: %s; what was recorded waits in %s", refusal.reason, self._directory)
