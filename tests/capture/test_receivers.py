@@ -444,6 +444,8 @@ def test_the_command_ships_to_each_receiver_however_many_before_it_are_away(
     ) as shipping:
         try:
             until(lambda: two[1].spans, "the second receiver has it while the first is away")
+            asked = len(two[0].requests)
+            until(lambda: len(two[0].requests) > asked, "the first is asked again: the second's answer has been read")
         finally:
             shipping.send_signal(signal.SIGINT)
         said, complaints = shipping.communicate(timeout=60)
