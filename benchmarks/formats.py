@@ -31,17 +31,22 @@ def make(path: Path, runs: int, answers: int) -> None:
 
 def step(folder: Path, *arguments: str) -> None:
     """Runs a command; prints seconds and peak memory."""
+    began = time.monotonic()
+    run_command(folder, *arguments)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    print(json.dumps({"seconds": time.monotonic() - began, "MiB": peak}))
+
+
+def run_command(folder: Path, *arguments: str) -> None:
+    """Run a command of arttrace in this process, on the data in the folder."""
     from arttrace.commands import main
 
     sys.argv = ["arttrace", *arguments, "--dir", str(folder / "data")]
-    began = time.monotonic()
     try:
         main()
     except SystemExit as exit:
         if exit.code:
             raise
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-    print(json.dumps({"seconds": time.monotonic() - began, "MiB": peak}))
 
 
 def measured(folder: Path, *arguments: str) -> dict[str, float]:

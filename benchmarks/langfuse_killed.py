@@ -10,7 +10,6 @@ killed up to half a second after it has come to 1/4, 2/4 and 3/4 of the work, so
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import signal
@@ -18,12 +17,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from langfuse_large import LargeServer, _json, langfuse_server, protobuf_spans
+from langfuse_large import LargeServer, _json, protobuf_spans, serve, served
 
 from arttrace.capture.base.langfuse_project import Connection
 from arttrace.store import Store
@@ -59,7 +57,7 @@ def main() -> None:
     options.add_argument("--kills", type=int, default=3)
     given = options.parse_args()
     count = given.observations
-    with tempfile.TemporaryDirectory() as folder, _served(count) as environ:
+    with tempfile.TemporaryDirectory() as folder, served(__file__, "--serve", str(count)) as environ:
         places = [count * n // (given.kills + 1) for n in range(1, given.kills + 1)]
         print(f"{count} observations", flush=True)
         _round("pull", folder, environ, places)
@@ -126,32 +124,9 @@ def _step(what: str, folder: str) -> None:
             )
 
 
-def _serve(count: int) -> None:
-    import langfuse_server as stand_in
-
-    stand_in.LangfuseServer = CountingServer
-    with langfuse_server() as server:
-        server.prepare(count)
-        print(json.dumps(server.environ()), flush=True)
-        sys.stdin.read()
-
-
-@contextmanager
-def _served(count: int) -> Iterator[dict[str, str]]:
-    command = [sys.executable, __file__, "--serve", str(count)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            yield json.loads(process.stdout.readline())
-        finally:
-            process.stdin.close()
-            process.wait(30)
-
-
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--serve"]:
-        _serve(int(sys.argv[2]))
+        serve(CountingServer, int(sys.argv[2]))
     elif sys.argv[1:2] == ["--step"]:
         _step(*sys.argv[2:4])
     else:

@@ -82,9 +82,12 @@ def main() -> None:
     options.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.serve:
-        _serve(given.observations)
+        serve(LargeServer, given.observations)
         return
-    with tempfile.TemporaryDirectory() as folder, _served(given.observations) as environ:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        served(__file__, "--serve", "--observations", str(given.observations)) as environ,
+    ):
         data = DataDir(Path(folder, "one"))
         connection = Connection.resolve(environ)
         with Store.open(data, create=True) as store, LangfuseClient(connection) as client:
@@ -132,10 +135,11 @@ def _memory_mb() -> int:
     return pages * 4096 >> 20
 
 
-def _serve(count: int) -> None:
+def serve(kind: type[LargeServer], count: int) -> None:
+    """Serve so many observations until standard input ends."""
     import langfuse_server as stand_in
 
-    stand_in.LangfuseServer = LargeServer
+    stand_in.LangfuseServer = kind
     with langfuse_server() as server:
         server.prepare(count)
         print(json.dumps(server.environ()), flush=True)
@@ -143,9 +147,11 @@ def _serve(count: int) -> None:
 
 
 @contextmanager
-def _served(count: int) -> Iterator[dict[str, str]]:
-    command = [sys.executable, __file__, "--serve", "--observations", str(count)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+def served(*command: str) -> Iterator[dict[str, str]]:
+    """Run a program that calls `serve`; its server's environment variables."""
+    with subprocess.Popen(
+        [sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         try:
             yield json.loads(process.stdout.readline())
         finally:

@@ -17,6 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from formats import run_command
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 GROUP, GROUPS_AT_ONCE = 4, 250
@@ -51,14 +53,7 @@ def step(folder: Path, *arguments: str) -> None:
     if arguments[0] == _MCP:
         _ask_mcp(folder)
     else:
-        from arttrace.commands import main
-
-        sys.argv = ["arttrace", *arguments, "--dir", str(folder / "data")]
-        try:
-            main()
-        except SystemExit as exit:
-            if exit.code:
-                raise
+        run_command(folder, *arguments)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     print("\n" + json.dumps({"seconds": time.monotonic() - began, "MiB": peak}))
 

@@ -34,20 +34,18 @@ class ReportedSteps:
         self._last = dict(earlier or {})
         for name, step in _read(self._path).items():
             self._last[name] = max(step, self._last.get(name, 0))
-        newest = max(
-            checkpoints.all_steps(), default=0
-        )  # less where versions were moved away: their numbers come again
+        newest = self._newest()  # less where versions were moved away: their numbers come again
         self._last = {name: min(step, newest) for name, step in self._last.items()}
 
     def begin(self, names: Sequence[str]) -> None:
         """Those of these trackers that were never told of anything are to be told of the versions after the newest."""
-        newest = max(self._checkpoints.all_steps(), default=0)
+        newest = self._newest()
         if new := {name: newest for name in names if name not in self._last}:
             self._keep(self._last | new)
 
     def is_due(self, names: Sequence[str]) -> bool:
         """Whether there are versions that one of these should have been told of."""
-        newest = max(self._checkpoints.all_steps(), default=0)
+        newest = self._newest()
         return any(self._last.get(name, newest) < newest for name in names)
 
     def tell(self, reporters: Reporters) -> dict[str, int]:
@@ -57,6 +55,9 @@ class ReportedSteps:
             made = self._made(steps)
             reporters.catch_up(made, self._last, self._checkpoints, self._store, note=self._keep)
         return dict(self._last)
+
+    def _newest(self) -> int:
+        return max(self._checkpoints.all_steps(), default=0)
 
     def _made(self, steps: Sequence[int]) -> list[PolicyStep]:
         """As the store has them, with the numbers of publishing; its records are made from the manifests otherwise."""

@@ -15,6 +15,7 @@ from arttrace.commands.autorl.stages import AutoRL, write_scenarios
 from arttrace.commands.autorl.state import Plan, State, StateFile, policy_name
 from arttrace.commands.scoring.judge_options import judge_base_url_option, judge_params, rubric_option
 from arttrace.commands.shared.options import dir_option, json_option
+from arttrace.commands.shared.progress import say
 from arttrace.loop.backend import LocalBackend
 from arttrace.loop.model import TrainableModel
 from arttrace.mcp import Offer, connect, read_offer
@@ -136,20 +137,16 @@ async def _run(state: State, file: StateFile, data: DataDir, params: dict[str, A
     plan = state.plan
     offer = await _offer(plan.mcp) if plan.mcp is not None else None
     if len(state.scenarios) < plan.scenarios:
-        _say(f"{plan.writer} writes scenarios")
+        say(f"{plan.writer} writes scenarios")
         await write_scenarios(state, file, offer, params)
-    _say(f"{len(state.scenarios)} scenarios, {plan.held_out} of them held out: {file.directory / 'state.json'}")
+    say(f"{len(state.scenarios)} scenarios, {plan.held_out} of them held out: {file.directory / 'state.json'}")
     async with LocalBackend(data.root) as backend:
         model = TrainableModel(plan.policy, plan.base_model)
         await model.register(backend)
-        await AutoRL(state, file, model, backend, params, settings, _say).train()
+        await AutoRL(state, file, model, backend, params, settings, say).train()
     return state
 
 
 async def _offer(server: str) -> Offer:
     async with connect(server) as client:
         return await read_offer(client)
-
-
-def _say(line: str) -> None:
-    click.echo(line, err=True)

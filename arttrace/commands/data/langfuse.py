@@ -11,7 +11,7 @@ import msgspec
 
 from arttrace.capture.base.langfuse_project import Connection
 from arttrace.commands.shared.options import SharedOptionsGroup, json_option, store_option
-from arttrace.commands.shared.progress import EVERY_S, CountedProgress, duration
+from arttrace.commands.shared.progress import EVERY_S, CountedProgress, duration, say
 from arttrace.commands.shared.run_filters import checked, run_filters
 from arttrace.store import open_store
 from arttrace.system.errors import ArttraceError
@@ -52,8 +52,8 @@ def push_command(
     goes on where it stopped; what is sent again replaces what is there.
     """
     connection = Connection.resolve()
-    with open_store(data) as store, LangfuseClient(connection, requests_per_minute=rate, say=_say) as client:
-        bar = CountedProgress(0, "runs", _say)
+    with open_store(data) as store, LangfuseClient(connection, requests_per_minute=rate, say=say) as client:
+        bar = CountedProgress(0, "runs", say)
 
         def progress(done: int, total: int) -> None:
             if total > 1:
@@ -138,7 +138,7 @@ def pull_command(
     before = kept.load()
     with (
         open_store(data, create=True) as store,
-        LangfuseClient(connection, requests_per_minute=rate, say=_say) as client,
+        LangfuseClient(connection, requests_per_minute=rate, say=say) as client,
     ):
         progress = _every_now_and_then(before, lambda: total(client, query, kept))
         pulled = pull(store, client, query, kept, with_scores=scores, progress=progress)
@@ -176,13 +176,9 @@ def _every_now_and_then(before: Cursor | None, counted: Callable[[], int | None]
         left = 0 if of is None else of - pulled.observations - pulled.refused
         if read > 0 and left > 0 and pulled.scores == scores:  # scores come when all observations have
             line += f", {duration(left * (now - began) / read)} left"
-        _say(line)
+        say(line)
 
     return progress
-
-
-def _say(line: str) -> None:
-    click.echo(line, err=True)
 
 
 def _count(number: int, noun: str) -> str:

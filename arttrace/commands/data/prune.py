@@ -10,7 +10,7 @@ import click
 
 from arttrace.commands.shared import units
 from arttrace.commands.shared.options import store_option
-from arttrace.commands.shared.progress import Progress, watched
+from arttrace.commands.shared.progress import Progress, say, watched
 from arttrace.store import open_store
 from arttrace.store.file.duckdb_file import copy_beside
 from arttrace.store.file.prune import Pruned
@@ -50,7 +50,7 @@ def command(age_ns: int | None, max_bytes: int | None, dry_run: bool, data: Data
         if found.trajectories or found.spans:
             fresh = copy_beside(data.store)
             size = _kept_megabytes(found)
-            bar = Progress(size, "MB (estimated)", _say, tells_short=False)
+            bar = Progress(size, "MB (estimated)", say, tells_short=False)
             with watched(lambda: min(_megabytes(fresh), size - 1), bar, every_s=_LOOK_S):
                 done = store.prune(before_ns=before_ns, max_bytes=max_bytes)
     click.echo(_counts(done, "gone"))
@@ -69,10 +69,6 @@ def _kept_megabytes(found: Pruned) -> int:
 def _megabytes(file: Path) -> int:
     """What is written of a store so far; 0 where it is another machine's."""
     return sum(one.stat().st_size for one in (file, file.with_name(file.name + ".wal")) if one.exists()) // _MEGA
-
-
-def _say(line: str) -> None:
-    click.echo(line, err=True)
 
 
 def _tell(found: Pruned) -> None:

@@ -78,11 +78,12 @@ def reading_told() -> Iterator[None]:
     """In the body, where a store's runs are read for the first time, and that takes long, how far it is is told."""
     from arttrace.store.file.reading import told  # here, as some who tell their progress have no store
 
-    with told(lambda total: Progress(total, "runs read", _say, tells_short=False)):
+    with told(lambda total: Progress(total, "runs read", say, tells_short=False)):
         yield
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """Print a line about the work, on standard error."""
     click.echo(line, err=True)
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 from simulated_agent import Run, message, research_run, result
 from starlette.testclient import TestClient
 from viewer_site import KEY, serve_viewer
@@ -200,13 +200,18 @@ def test_a_run_that_was_pushed_links_to_langfuse(client: TestClient, store: Stor
     assert "javascript:" not in client.get("/runs/r").text
 
 
+def logged_in(browser: Browser, url: str) -> Page:
+    page = browser.new_context().new_page()
+    page.goto(login_link(url, KEY))
+    return page
+
+
 def test_the_page_says_what_failed_and_drops_rows_that_match_no_more(browser: Browser, tmp_path: Path) -> None:
     with Store.open(DataDir(tmp_path), create=True) as store:
         store.append([call("r", end_ns=0, text="hello")])
     with serve_viewer(tmp_path) as viewer:
-        context = browser.new_context()
-        page = context.new_page()
-        page.goto(login_link(viewer.url, KEY))
+        page = logged_in(browser, viewer.url)
+        context = page.context
         page.goto(f"{viewer.url}/runs?status=incomplete")
         expect(page.locator("#newest tr[id]")).to_have_count(1)
         viewer.store.append([call("r", text="hello"), call("s", number=3, end_ns=0, text="hello")])
@@ -298,9 +303,7 @@ def test_a_run_in_progress_is_not_loaded_again_while_somebody_writes(browser: Br
     with Store.open(DataDir(tmp_path), create=True) as store:
         store.append([call("r", end_ns=0, text="hello")])
     with serve_viewer(tmp_path) as viewer:
-        context = browser.new_context()
-        page = context.new_page()
-        page.goto(login_link(viewer.url, KEY))
+        page = logged_in(browser, viewer.url)
         page.goto(f"{viewer.url}/runs/r")
         page.get_by_text("A number or a note").click()
         note = page.locator("#say-note")
@@ -314,4 +317,4 @@ def test_a_run_in_progress_is_not_loaded_again_while_somebody_writes(browser: Br
         note.fill("")
         page.locator("h1").click()
         expect(page.locator("main")).to_contain_text("and more")
-        context.close()
+        page.context.close()

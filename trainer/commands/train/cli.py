@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from arttrace.commands.shared.options import dir_option, json_option
+from arttrace.commands.shared.progress import say
 from arttrace.store.server.owner import hold_store
 from arttrace.system.paths import DataDir
 from trainer.commands.train.choices import routing_note, show_config
@@ -138,7 +139,7 @@ def command(
     with (
         hold_store(data) as store,
         nullcontext() if dry_run else checkpoints.only_writer(),
-        Reporting(report_to, reported_steps(checkpoints, store), checkpoints, told, _say) as reporting,
+        Reporting(report_to, reported_steps(checkpoints, store), checkpoints, told, say) as reporting,
     ):
         if not dry_run:
             require_served(serving, policy, directory)
@@ -183,7 +184,3 @@ def command(
                 dry_run=dry_run,
                 as_json=as_json,
             )
-
-
-def _say(line: str) -> None:
-    click.echo(line, err=True)

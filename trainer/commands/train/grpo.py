@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from arttrace.commands.shared.progress import Progress
+from arttrace.commands.shared.progress import Progress, say
 from arttrace.store import AnyStore
 from trainer.commands.train.report import print_step, print_uses, require_base_model, uses_document
 from trainer.grpo.advantages import Scale
@@ -100,9 +100,6 @@ def train_grpo(
         keep_states=keep_states,
     )
     stop = threading.Event()
-
-    def say(line: str) -> None:
-        click.echo(line, err=True)
 
     reporting.begin()
     trainer.learner.progress = lambda total: Progress(total, "tokens of the step", say, tells_short=False)

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import msgspec
 
-from arttrace.commands.shared.progress import Progress
+from arttrace.commands.shared.progress import Progress, say
 from arttrace.records.group import Group
 from arttrace.store import AnyStore
 from arttrace.trajectories.groups import group_trajectories
@@ -62,7 +62,7 @@ def run_offline(
 
     with closing(reporting):
         reporting.begin()
-        _say(f"loading {base_model}")
+        say(f"loading {base_model}")
         done = train_offline(
             store,
             checkpoints,
@@ -70,7 +70,7 @@ def run_offline(
             base_model,
             plan,
             learner,
-            progress=lambda total: Progress(total, "optimizer steps", _say),
+            progress=lambda total: Progress(total, "optimizer steps", say),
             keep_states=keep_states,
         )
         print_step(done, served=serving is not None, as_json=as_json)
@@ -98,7 +98,7 @@ def plan_offline(
     terms: OfflineTerms,
     groups: Sequence[Group] | None = None,
     *,
-    say: Callable[[str], None] | None = None,
+    say: Callable[[str], None] = say,
 ) -> OfflinePlan:
     """What would be trained on: of these groups, or of all runs that the method was not given yet. `say` gets the
     progress, by default the terminal."""
@@ -108,15 +108,11 @@ def plan_offline(
     bounds: dict[str, Any] = {
         "max_length": terms.max_length,
         "max_positions": positions,
-        "progress": lambda total: Progress(total, "runs rendered", say or _say, tells_short=False),
+        "progress": lambda total: Progress(total, "runs rendered", say, tells_short=False),
     }
     if terms.method == "sft":
         return plan_sft(groups, tokenizer, min_reward=terms.min_reward, used=used, **bounds)
     return plan_dpo(groups, tokenizer, min_gap=terms.min_gap, **bounds)
-
-
-def _say(line: str) -> None:
-    click.echo(line, err=True)
 
 
 def _print_plan(checkpoints: Checkpoints, plan: OfflinePlan, as_json: bool) -> None:

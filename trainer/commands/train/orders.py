@@ -16,10 +16,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import click
 import msgspec
 
-from arttrace.commands.shared.progress import Progress
+from arttrace.commands.shared.progress import Progress, say
 from arttrace.loop.trainer_process import LoggedNumbers
 from arttrace.records.group import Group
 from arttrace.records.policy import PolicyStep
@@ -144,7 +143,7 @@ def take_orders(data: DataDir, policy: str, base_model: Path) -> None:
     stop = threading.Event()
     with ExitStack() as stack:
         answer = stack.enter_context(answers())
-        stack.enter_context(stop_on_signals(stop, _say))
+        stack.enter_context(stop_on_signals(stop, say))
         answer(OrderResult(0))
         # Only what unsloth, if a setting asks for it, need not come before.
         threading.Thread(target=importlib.import_module, args=("torch",), daemon=True).start()
@@ -369,7 +368,3 @@ def _reasons(left_out: Mapping[NotTrained, int]) -> str:
 
 def _counts(left_out: Mapping[NotTrained, int]) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items()))
-
-
-def _say(line: str) -> None:
-    click.echo(line, err=True)
