@@ -18,6 +18,7 @@ from uuid import uuid4
 
 import httpx
 
+from arttrace.system.exit_status import how_ended
 from arttrace.system.private_files import users_umask
 
 _ANSWER_WITHIN_S = 30.0
@@ -121,7 +122,7 @@ def _end(gateway: PolicyGateway, trajectory: str, program: str, code: int) -> st
     """End the run; returns what is to be said of it."""
     order: dict[str, object] = {"entry": program, "metadata": {"exit_code": code}}
     if code:
-        order["error"] = f"the program ended with exit code {code}"
+        order["error"] = f"the program ended with {how_ended(code)}"
     try:
         with gateway.client() as client:
             answer = client.post(f"{gateway.server}/r/{trajectory}/end", json=order)

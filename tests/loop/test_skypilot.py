@@ -127,7 +127,7 @@ async def test_versions_of_a_program_that_was_killed_are_copied_when_its_machine
     (log.parent / "sky.fails").touch()
     (log.parent / "has-versions").touch()
     backend = art.SkyPilotBackend(checkpoints=tmp_path / "kept")
-    with pytest.raises(ServingError, match="`sky launch` ended with 1"):
+    with pytest.raises(ServingError, match="`sky launch` ended with exit code 1"):
         await backend.register(art.TrainableModel("policy", "Qwen/Qwen3-0.6B"))
     assert said(log) == ["sky launch", "ssh -o", "ssh -o", "rsync -a", "sky down"]
 
@@ -135,7 +135,7 @@ async def test_versions_of_a_program_that_was_killed_are_copied_when_its_machine
 async def test_a_launch_that_fails_leaves_nothing(log: Path) -> None:
     (log.parent / "sky.fails").touch()
     backend = art.SkyPilotBackend()
-    with pytest.raises(ServingError, match=r"`sky launch` ended with 1: sky says no"):
+    with pytest.raises(ServingError, match=r"`sky launch` ended with exit code 1: sky says no"):
         await backend.register(art.TrainableModel("policy", "Qwen/Qwen3-0.6B"))
     assert said(log) == ["sky launch", "ssh -o", "sky down"]
 

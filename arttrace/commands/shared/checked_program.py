@@ -14,6 +14,7 @@ from arttrace.commands.shared.check import Check
 from arttrace.records.sequence import NotTrained
 from arttrace.store import TrajectorySummary, open_store
 from arttrace.system.errors import StoreError
+from arttrace.system.exit_status import how_ended
 from arttrace.system.paths import DataDir
 from arttrace.views.labels import one_line
 from arttrace.views.web.models.tokens.token_page import WORDS
@@ -37,7 +38,7 @@ def check_program(program: Sequence[str]) -> Iterator[Check]:
             command, env=environment | _NOWHERE_ELSE, stdout=sys.stderr.fileno(), check=False
         ).returncode
         if code:
-            yield Check("program", "error", f"it ended with exit code {code}", "What it printed stands above.")
+            yield Check("program", "error", f"it ended with {how_ended(code)}", "What it printed stands above.")
         else:
             yield Check("program", "ok", "it ended without an error")
         try:

@@ -22,6 +22,7 @@ from arttrace.loop.model import TrainableModel
 from arttrace.loop.remote.backend import ServerBackend
 from arttrace.loop.trainer_process import LoggedNumbers, TrainedStep
 from arttrace.system.errors import ServingError
+from arttrace.system.exit_status import how_ended
 
 _PORT = 8000
 _TASK = Path("examples") / "skypilot" / "server.yaml"
@@ -282,4 +283,6 @@ async def _run(*command: str) -> None:
         raise
     if process.returncode:
         last = said.decode(errors="replace").strip()[-_SHOWN:]
-        raise ServingError(f"`{' '.join(command[:2])}` ended with {process.returncode}: {last or 'it said nothing'}")
+        raise ServingError(
+            f"`{' '.join(command[:2])}` ended with {how_ended(process.returncode)}: {last or 'it said nothing'}"
+        )

@@ -63,9 +63,20 @@ def recorded(site: Site) -> Trajectory:
 @pytest.mark.parametrize(
     ("variable", "path"), [("OPENAI_BASE_URL", "/chat/completions"), ("ANTHROPIC_BASE_URL", "/v1/messages")]
 )
-@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (0, None),
+        (3, "the program ended with exit code 3"),
+        (
+            137,
+            "the program ended with exit code 137, signal SIGKILL: killed from outside, which usually means that the "
+            "machine ran out of memory",
+        ),
+    ],
+)
 async def test_a_program_is_one_run_that_ends_with_it(
-    site: Site, agent: Path, variable: str, path: str, code: int
+    site: Site, agent: Path, variable: str, path: str, code: int, error: str | None
 ) -> None:
     site.engine.scripted.append((200, "application/json", json.dumps(MESSAGE).encode()))
     program = await started(site, agent, variable, path, code)
@@ -75,7 +86,7 @@ async def test_a_program_is_one_run_that_ends_with_it(
     assert said.decode() == f"arttrace: 1 model call of agent recorded as run {run.id}\n"
     assert (run.entry, run.incomplete, len(run.calls)) == ("agent", "", 1)
     assert run.metadata == {"exit_code": code}
-    assert run.error == (None if code == 0 else "the program ended with exit code 3")
+    assert run.error == error
 
 
 @pytest.mark.parametrize("site", ["secret"], indirect=True)
