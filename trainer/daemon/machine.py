@@ -58,6 +58,7 @@ from trainer.output.log import Problem
 from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.retention import to_prune
 from trainer.serving import GatewayStatus
+from trainer.step.left_out import left_out_lines
 from trainer.step.phases import Clock, Phase
 from trainer.step.reporters import Reporters
 from trainer.step.retry import RetryUntilStopped, StopRequested
@@ -226,7 +227,11 @@ class Daemon:
             self._skip("the judge could not score any of the groups", ())
             return
         try:
-            done = self._loop.train(groups, clock, beside=self.state.set_aside, judgements=judgements)
+            clock(Phase.BATCH)
+            batch = self._loop.batch(groups)
+            for line in left_out_lines(batch.left_out, calls=batch.quarantined):
+                self._say(line)
+            done = self._loop.train_on(batch, clock, beside=self.state.set_aside, judgements=judgements)
         except (NotFinite, NothingToTrain) as error:
             self._skip(error.message, groups)
             self._not_finite = self._not_finite + 1 if isinstance(error, NotFinite) else 0

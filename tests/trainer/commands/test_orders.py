@@ -17,11 +17,13 @@ import pytest
 import torch
 from one_thread import one_thread as one_thread
 from recorded_runs import recorded_group
+from simulated_agent import Run, message
 from tiny_model import make_base_model
 
 from arttrace.loop.trainer_process import LoggedNumbers, TrainerProcess
 from arttrace.records.group import Group
 from arttrace.records.record import encode_record
+from arttrace.records.reward import Reward
 from arttrace.store import Store, open_store
 from arttrace.system.errors import ServingError, TrainingError
 from arttrace.system.journal import JournalWriter
@@ -92,7 +94,7 @@ def test_steps_on_exactly_the_groups_that_are_given_by_one_process(
         alone = Group("d", groups["d"].trajectories[:1])
         [first] = await trainer.train([groups["a"], part, alone], LOOSE)
         assert first.left_out == {"alone in its group": 1}
-        assert "arttrace: runs that the step leaves out: 1 alone in its group" in capfd.readouterr().err
+        assert "arttrace: left out: 1 trajectories (alone in its group)" in capfd.readouterr().err
         pid = checkpoints.writer()
         assert pid is not None
         assert first.version == "policy@1"
@@ -193,7 +195,7 @@ def test_the_model_is_loaded_once_for_all_that_one_learner_can_do(
         order("a")
         order("b", learning_rate=1e-3, epochs=2, loss="grpo", advantages="std")
         assert learners.made == 1
-        by_sft = order("a", method="sft", report_to="tensorboard")
+        by_sft = order("a", method="sft", report_to="tensorboard", max_logprob_difference=None)
         assert by_sft.steps[0]["version"] == "policy@3"
         assert order("c").steps[0]["version"] == "policy@4"
         assert learners.made == 1, "what SFT made was loaded into it"
@@ -215,6 +217,48 @@ def test_every_setting_of_the_command_is_known() -> None:
     assert names - elsewhere - daemons - of_daemon - {"data"} <= known
     with pytest.raises(TrainingError, match="no method 'ppo'"):
         parse_settings({"method": "ppo"})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"min_reward": 1.0}, "min_reward is a setting of sft, and does nothing for grpo"),
+        ({"method": "sft", "loss": "dapo"}, "loss is a setting of grpo, and does nothing for sft"),
+        ({"method": "dpo", "steps": 2}, "steps is a setting of grpo, and does nothing for dpo"),
+    ],
+)
+def test_a_setting_that_the_method_does_not_read_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(TrainingError, match=said):
+        parse_settings(given)
+
+
+def test_what_each_method_leaves_out_is_said_before_the_model_is_loaded(
+    data: DataDir, base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all that waits, and of groups that are given; one conversation is longer than what it is bound to."""
+    long = Run("d-3", scenario="d")
+    long.chat("m", [message("user", "task d")], message("assistant", "word " * 300), at=1, policy="policy@0")
+    with Store.open(data) as store:
+        store.append([*long.end(), Reward(id="r-d-3", trajectory_id="d-3", value=2.0)])
+        store.append(recorded_group("alone", (1.0,)))
+        said: list[str] = []
+        monkeypatch.setattr(orders, "train_offline", lambda *_, **__: said.append("trains") or None)
+        trainer = OrderedTrainer(
+            data, store, Checkpoints(data.policies, "policy"), base_model, lambda one: said.append(one.said)
+        )
+        two = tuple(OrderedGroup(key, tuple(f"{key}-{n}" for n in range(last))) for key, last in (("c", 3), ("d", 4)))
+        for group in (None, two):
+            said.clear()
+            assert trainer.fill(TrainOrder(1, {"method": "sft"}, group)).error == ""
+            found = [line for line in said if "runs rendered" not in line]
+            assert "left out: 1 conversations (longer than the model's 512 positions)" in found[:-2]
+            assert any(line.startswith("left out: ") and "not the best of its group" in line for line in found[:-2])
+            assert found[-2:] == [f"loading {base_model}", "trains"]
+        said.clear()
+        monkeypatch.setattr(orders.PolicyTrainer, "train_on", lambda *_, **__: said.append("trains") or None)
+        assert trainer.fill(TrainOrder(2, LOOSE)).error == ""
+        assert "left out: 1 trajectories (alone in its group)" in said
+        assert said.index("left out: 1 trajectories (alone in its group)") < said.index("trains")
 
 
 def test_runs_of_a_version_that_could_not_be_published_are_not_trained_on_again(

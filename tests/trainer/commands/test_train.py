@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated_agent import research_run
+from simulated_agent import Run, message, research_run
 
 from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.record import Record
@@ -116,6 +116,57 @@ def test_a_person_reads_in_a_dry_run_what_is_left_out_and_why(data: DataDir) -> 
         "  left out: 2 trajectories (no reward)",
     ]
     assert Checkpoints(data.policies, "policy").latest() is None
+
+
+def test_what_a_step_leaves_out_is_said_before_the_model_is_loaded(
+    data: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(data, "equal", rewards=(0.5, 0.5))
+    with Store.open(data) as store:
+        store.append(research_run("alone-0", scenario="alone"))
+        for n in range(2):
+            cut = Run(f"cut-{n}", scenario="cut")
+            for at, lost in enumerate((None, ["gen_ai.output.messages"])):
+                cut.chat(f"m{at}", [message("user", "?")], message("assistant", str(n)), at=at, TRUNCATED=lost)
+            store.append([*cut.end(), Reward(id=f"r-{cut.id}", trajectory_id=cut.id, value=float(n))])
+
+    class Loading(StandInLearner):
+        def __init__(self, base_model: Path, config: LearnerConfig) -> None:
+            print("loading", file=sys.stderr)
+            super().__init__(base_model, config)
+
+    monkeypatch.setattr("trainer.learner.packed.engine.PackedLearner", Loading)
+    plan = json.loads(train(data, "--dry-run").stdout)
+    assert (plan["trajectories_left_out"], plan["calls_quarantined"]) == ({"alone in its group": 1}, {"truncated": 2})
+    done = train(data)
+    assert json.loads(done.stdout)["version"] == "policy@1"
+    assert done.stderr.splitlines() == [
+        "left out: 1 trajectories (alone in its group)",
+        "quarantined: 2 calls (truncated)",
+        "loading",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--min-reward 1", "--min-reward is an option of --method sft, and does nothing for grpo"),
+        ("--max-length 99", "--max-length is an option of --method sft and dpo, and does nothing for grpo"),
+        ("--again", "--again is an option of --method sft and dpo, and does nothing for grpo"),
+        ("--method dpo --min-reward 1", "--min-reward is an option of --method sft, and does nothing for dpo"),
+        ("--method sft --min-gap 0.5", "--min-gap is an option of --method dpo, and does nothing for sft"),
+        ("--method sft --steps 2", "--steps is an option of --method grpo, and does nothing for sft"),
+        ("--method dpo --advantages std", "--advantages is an option of --method grpo, and does nothing for dpo"),
+        ("--method sft --loss dapo", "--loss is an option of --method grpo, and does nothing for sft"),
+        ("--method dpo --kl-weight 0.1", "--kl-weight is an option of --method grpo, and does nothing for dpo"),
+        ("--daemon --min-reward 1", "--min-reward is an option of --method sft, and does nothing for grpo"),
+        ("--daemon --steps 2", "--max-steps"),
+        ("--print-config --again", "--again is an option of --method sft and dpo, and does nothing for grpo"),
+    ],
+)
+def test_an_option_that_the_method_does_not_read_is_refused(data: DataDir, arguments: str, said: str) -> None:
+    refused = CliRunner().invoke(command, ["--dir", str(data.root), *arguments.split()])
+    assert (refused.exit_code, said in refused.output) == (2, True), refused.output
 
 
 def test_only_the_groups_that_are_taken_are_built(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,8 @@ import msgspec
 from daemon_site import Site, until
 from recorded_runs import recorded_group
 
+from arttrace.records import semconv
+from arttrace.records.span import SpanRow
 from trainer.daemon.state import read_state
 
 
@@ -71,6 +73,16 @@ def test_stale_runs_are_left_out(site: Site) -> None:
     daemon = site.run(max_staleness=0)
     assert site.consumed() == ["a-0", "a-1"]
     assert daemon.state.queue.left_out == {"too stale": 2}
+
+
+def test_calls_that_a_step_does_not_train_on_are_said(site: Site) -> None:
+    records = recorded_group("cut", (0.0, 1.0))
+    calls = [one for one in records if isinstance(one, SpanRow) and semconv.TOKEN_IDS in one.attributes]
+    calls[0].attributes[semconv.TRUNCATED] = [semconv.OUTPUT_MESSAGES]
+    site.store.append(records)
+    site.run(max_steps=1)
+    assert site.learner.trained == [{"cut-0", "cut-1"}]
+    assert site.said == ["quarantined: 1 calls (truncated)"]
 
 
 def test_a_step_takes_fewer_groups_when_no_more_come(site: Site) -> None:

@@ -19,6 +19,7 @@ from trainer.commands.train.learner_options import learner_options
 from trainer.commands.train.offline import OfflineTerms, run_offline
 from trainer.commands.train.orders import take_orders
 from trainer.commands.train.report import base_model_to_train, require_base_model, require_served
+from trainer.commands.train.settings import TrainSettings, not_read
 from trainer.daemon.state import reported_steps
 from trainer.grpo.advantages import STD_FLOOR, Scale
 from trainer.learner import LearnerConfig
@@ -115,6 +116,21 @@ def command(
     drops that step (130). `arttrace status` shows what it does.
     """
     as_json = as_json or log_format == "json"
+    asked = TrainSettings(
+        method=method,
+        steps=steps,
+        advantages=advantages,
+        std_floor=std_floor,
+        max_staleness=max_staleness,
+        min_reward=min_reward,
+        min_gap=min_gap,
+        max_length=max_length,
+        again=again,
+        learner=learner,
+    )
+    for name, methods in not_read(asked):
+        flag, others = name.replace("_", "-"), " and ".join(methods)
+        raise click.UsageError(f"--{flag} is an option of --method {others}, and does nothing for {method}")
     serving = find_serving(data)
     if daemon.wanted:
         config = daemon.config()
@@ -124,6 +140,10 @@ def command(
             return
         if dry_run or method != "grpo":
             raise click.UsageError("--daemon trains by GRPO, and has no --dry-run")
+        if steps != 1:
+            raise click.UsageError(
+                "--daemon makes one version after the other: --max-steps ends it at one, not --steps"
+            )
         run_daemon(data, config, serving, log_format, as_json)
         return
     policy = policy or (serving.policy if serving else "policy")
@@ -132,8 +152,6 @@ def command(
         take_orders(data, policy, require_base_model(directory))
         return
     checkpoints = Checkpoints(data.policies, policy)
-    if again and method == "grpo":
-        raise click.UsageError("GRPO takes each run once: --again is for sft and dpo")
     report_to = () if dry_run else daemon.report_to
     told = {"method": method, **msgspec.to_builtins(learner)}
     with (

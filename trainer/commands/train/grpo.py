@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from trainer.learner.interface import teaches
 from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.retention import KEPT_STATES
 from trainer.serving import GatewayClient, ServingFile
+from trainer.step.left_out import left_out_lines
 from trainer.step.phases import Clock, Phase
 from trainer.step.reported import Reporting
 from trainer.step.signals import stop_on_signals
@@ -68,8 +69,12 @@ def train_grpo(
             max_staleness=max_staleness,
         )
         clock.stop()
+        told = {reason: count for reason, count in made.left_out.items() if reason not in choice.left_out}
+        _tell(left_out_lines(told, calls=made.quarantined))
         return made, clock
 
+    if shares:
+        _tell(left_out_lines(choice.left_out))
     batch, clock = batch_of(shares[0]) if shares else (TrainingBatch(left_out=choice.left_out), Clock())
     require_trainable(batch)  # before the imports that take seconds
     base_model = require_base_model(base_model)
@@ -167,7 +172,10 @@ def print_plan(
     if batch.equal_groups:
         click.echo(f"  {batch.equal_groups} of the groups have equal rewards and teach nothing.")
     click.echo(f"  {batch.trained_tokens} of {batch.captured_tokens} sampled tokens would be trained.")
-    for reason, count in sorted(left_out.items()):
-        click.echo(f"  left out: {count} trajectories ({reason})")
-    for fault, count in sorted(batch.quarantined.items()):
-        click.echo(f"  quarantined: {count} calls ({fault})")
+    for line in left_out_lines(left_out, calls=batch.quarantined):
+        click.echo(f"  {line}")
+
+
+def _tell(lines: Iterable[str]) -> None:
+    for line in lines:
+        say(line)

@@ -23,6 +23,7 @@ from trainer.offline.plan import Method, OfflinePlan, plan_dpo, plan_sft, requir
 from trainer.offline.step import load_tokenizer, train_offline
 from trainer.policies.checkpoints import Checkpoints
 from trainer.serving import GatewayClient, ServingFile
+from trainer.step.left_out import left_out_lines
 from trainer.step.reported import Reporting
 
 
@@ -141,6 +142,6 @@ def _tell_plan(policy: str, plan: OfflinePlan, how: str, *, err: bool = False) -
         f"{len(plan.consumed)} trajectories, {plan.learned_tokens} tokens learned.",
         f"  {plan.groups} groups, {plan.groups_equal} of them with equal rewards.",
     ]
-    lines += [f"  left out: {n} trajectories ({why})" for why, n in sorted(plan.trajectories_left_out.items())]
-    lines += [f"  left out: {n} conversations ({why})" for why, n in sorted(plan.conversations_left_out.items())]
+    left_out = left_out_lines(plan.trajectories_left_out, conversations=plan.conversations_left_out)
+    lines += [f"  {line}" for line in left_out]
     click.echo("\n".join(lines), err=err)

@@ -11,7 +11,7 @@ import dataclasses
 import importlib
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,8 @@ from arttrace.system.paths import DataDir
 from trainer.commands.train.line_pipes import answers, lines_in
 from trainer.commands.train.offline import OfflineTerms, plan_offline
 from trainer.commands.train.report import require_served
-from trainer.daemon.config import names
+from trainer.commands.train.settings import TrainSettings, parse_settings
 from trainer.daemon.state import reported_steps
-from trainer.grpo.advantages import STD_FLOOR, Scale
 from trainer.grpo.shares import build, choose_groups, share_out
 from trainer.grpo.trainer import NothingToTrain, PolicyTrainer
 from trainer.learner import LearnerConfig, make_learner
@@ -41,8 +40,8 @@ from trainer.learner.machine.fitting import FITTED
 from trainer.offline.plan import require_examples
 from trainer.offline.step import train_offline
 from trainer.policies.checkpoints import Checkpoints
-from trainer.policies.retention import KEPT_STATES
 from trainer.serving import GatewayClient, find_serving
+from trainer.step.left_out import left_out_lines
 from trainer.step.phases import Clock, Phase
 from trainer.step.reported import Reporting
 from trainer.step.signals import stop_on_signals
@@ -64,23 +63,6 @@ class OrderedGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     key: str
     ids: tuple[str, ...]
-
-
-class TrainSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The options of `arttrace train`, by their names; those of the learner are in `learner`."""
-
-    method: str = "grpo"
-    steps: int = 1
-    advantages: Scale = "none"
-    std_floor: float = STD_FLOOR
-    keep_states: int = KEPT_STATES
-    max_staleness: int | None = None
-    min_reward: float | None = None
-    min_gap: float = 0.1
-    max_length: int | None = None
-    again: bool = False
-    report_to: tuple[str, ...] = ()
-    learner: LearnerConfig = LearnerConfig()
 
 
 class TrainOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,30 +90,6 @@ class OrderProgress(msgspec.Struct, frozen=True):
 
     id: int
     said: str
-
-
-def parse_settings(given: dict[str, Any]) -> TrainSettings:
-    """Settings from one flat mapping of options. Raises TrainingError that names what is wrong."""
-    of_learner = {name: value for name, value in given.items() if name in LearnerConfig.__dataclass_fields__}
-    own = {name: value for name, value in given.items() if name not in of_learner}
-    if "learner" in own:
-        raise TrainingError("There is no setting 'learner'.", "Pass its fields by their names: learning_rate=1e-4.")
-    if isinstance(own.get("report_to"), str):
-        own["report_to"] = names(own["report_to"])
-    try:
-        learner = msgspec.convert(of_learner, LearnerConfig).checked()
-        settings = msgspec.structs.replace(msgspec.convert(own, TrainSettings), learner=learner)
-    except msgspec.ValidationError as error:
-        raise TrainingError(
-            f"The settings of the training are wrong: {error}.", "See `arttrace train --help`."
-        ) from None
-    if settings.method not in ("grpo", "sft", "dpo"):
-        raise TrainingError(f"There is no method {settings.method!r}.", "Use grpo, sft or dpo.")
-    if not settings.std_floor > 0:
-        raise TrainingError(f"std_floor must be above 0, not {settings.std_floor}.")
-    if settings.steps < 1:
-        raise TrainingError(f"steps must be at least 1, not {settings.steps}.")
-    return settings
 
 
 def take_orders(data: DataDir, policy: str, base_model: Path) -> None:
@@ -231,8 +189,6 @@ class OrderedTrainer:
                 self._reporting_of(settings).log(order.log.numbers, order.log.step)
                 return OrderResult(order.id)
             for done, left_out in self._train(settings, order.groups):
-                if left_out:
-                    self._say(f"runs that the step leaves out: {_counts(left_out)}")
                 if done is None:
                     skipped += 1
                     continue
@@ -279,6 +235,7 @@ class OrderedTrainer:
             raise NothingToTrain("There is nothing to train on.", _reasons(choice.left_out))
         if fewer:
             self._say(fewer)
+        self._tell(left_out_lines(choice.left_out))
         for share in shares:
             yield self._step(settings, build(self._store, share), gateway)
 
@@ -299,6 +256,7 @@ class OrderedTrainer:
         clock = Clock()
         clock(Phase.BATCH)
         batch = loop.batch(groups)
+        self._tell(left_out_lines(batch.left_out, calls=batch.quarantined))
         done = loop.train_on(batch, clock)
         self._holds = done.step if done else self._holds
         return done, batch.left_out
@@ -316,6 +274,7 @@ class OrderedTrainer:
         exactly = None if groups is None else self._exactly(groups, terms.method, again=terms.again)
         plan = plan_offline(self._store, self._checkpoints, self._base_model, terms, exactly, say=self._say)
         require_examples(plan)
+        self._tell(left_out_lines(plan.trajectories_left_out, conversations=plan.conversations_left_out))
         self._say(f"loading {self._base_model}")
         done = train_offline(
             self._store,
@@ -351,6 +310,10 @@ class OrderedTrainer:
             reporting = Reporting(settings.report_to, self._reported, self._checkpoints, config, self._say)
             self._reporting[settings.report_to] = reporting
         return reporting
+
+    def _tell(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self._say(line)
 
     def _say(self, line: str) -> None:
         self._answer(OrderProgress(self._order, line))

@@ -1,0 +1,86 @@
+"""TrainSettings: what may be asked of a training by its method; what the method does not read is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from arttrace.system.errors import TrainingError
+from trainer.daemon.config import names
+from trainer.grpo.advantages import STD_FLOOR, Scale
+from trainer.learner import LearnerConfig
+from trainer.policies.retention import KEPT_STATES
+
+METHODS = ("grpo", "sft", "dpo")
+
+_OFFLINE = ("sft", "dpo")
+_READ_BY: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("steps", "advantages", "std_floor", "max_staleness"), ("grpo",)),
+    **dict.fromkeys(("engine", "micro_batch_tokens", "minibatches", "max_logprob_difference"), ("grpo",)),
+    **dict.fromkeys(("loss", "epsilon_low", "epsilon_high", "delta", "cispo_max_ratio", "dr_grpo_length"), ("grpo",)),
+    **dict.fromkeys(("importance", "importance_clip_min", "importance_clip_max"), ("grpo",)),
+    **dict.fromkeys(("importance_sampling_level", "kl_weight", "kl_estimator", "kl_reference"), ("grpo",)),
+    **dict.fromkeys(("use_bias_correction_kl", "max_kl"), ("grpo",)),
+    "min_reward": ("sft",),
+    "min_gap": ("dpo",),
+    "max_length": _OFFLINE,
+    "again": _OFFLINE,
+}
+"""The methods that read a setting; one that is not here is read by all."""
+
+
+class TrainSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of `arttrace train`, by their names; those of the learner are in `learner`."""
+
+    method: str = "grpo"
+    steps: int = 1
+    advantages: Scale = "none"
+    std_floor: float = STD_FLOOR
+    keep_states: int = KEPT_STATES
+    max_staleness: int | None = None
+    min_reward: float | None = None
+    min_gap: float = 0.1
+    max_length: int | None = None
+    again: bool = False
+    report_to: tuple[str, ...] = ()
+    learner: LearnerConfig = LearnerConfig()
+
+
+def parse_settings(given: dict[str, Any]) -> TrainSettings:
+    """Settings from one flat mapping of options. Raises TrainingError that names what is wrong."""
+    of_learner = {name: value for name, value in given.items() if name in LearnerConfig.__dataclass_fields__}
+    own = {name: value for name, value in given.items() if name not in of_learner}
+    if "learner" in own:
+        raise TrainingError("There is no setting 'learner'.", "Pass its fields by their names: learning_rate=1e-4.")
+    if isinstance(own.get("report_to"), str):
+        own["report_to"] = names(own["report_to"])
+    try:
+        learner = msgspec.convert(of_learner, LearnerConfig).checked()
+        settings = msgspec.structs.replace(msgspec.convert(own, TrainSettings), learner=learner)
+    except msgspec.ValidationError as error:
+        raise TrainingError(
+            f"The settings of the training are wrong: {error}.", "See `arttrace train --help`."
+        ) from None
+    if settings.method not in METHODS:
+        raise TrainingError(f"There is no method {settings.method!r}.", "Use grpo, sft or dpo.")
+    for name, methods in not_read(settings):
+        raise TrainingError(f"{name} is a setting of {' and '.join(methods)}, and does nothing for {settings.method}.")
+    if not settings.std_floor > 0:
+        raise TrainingError(f"std_floor must be above 0, not {settings.std_floor}.")
+    if settings.steps < 1:
+        raise TrainingError(f"steps must be at least 1, not {settings.steps}.")
+    return settings
+
+
+def not_read(settings: TrainSettings) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The settings that are not as they are by default and that the method does not read, with the methods that do."""
+    usual = TrainSettings()
+    for name, methods in _READ_BY.items():
+        if settings.method not in methods and _value(settings, name) != _value(usual, name):
+            yield name, methods
+
+
+def _value(settings: TrainSettings, name: str) -> Any:
+    return getattr(settings if name in settings.__struct_fields__ else settings.learner, name)
