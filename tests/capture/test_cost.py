@@ -9,11 +9,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+import openai
 import pytest
+from chat_server import ChatServer
+from spool import finished_spans
 
+import arttrace
 from arttrace.capture.decorators import _binder
+from arttrace.capture.export.recorder import Recorder
 
 COUNTED = """
 import sys
@@ -100,3 +106,51 @@ def test_arguments_are_bound_as_inspect_binds_them(function: Callable[..., Any])
                 bound.apply_defaults()
                 expected = bound.arguments
             assert list(bind(args, given).items()) == list(expected.items())
+
+
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+REQUESTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "with tools": {"tools": TOOLS},
+    "stream": {"stream": True},
+    "tokens": {"logprobs": True, "extra_body": {"return_token_ids": True}},
+    "stream of tokens": {"stream": True, "logprobs": True, "extra_body": {"return_token_ids": True}},
+}
+
+
+@pytest.mark.parametrize("content", ["full", "redacted", "off"])
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_body_is_parsed_once(
+    name: str, content: Any, server: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request's and the response's, on the user's thread and in the background together."""
+    parsed: list[str] = []
+
+    def profile(frame: FrameType, event: str, called: Any) -> None:
+        if event != "c_call" or called.__name__ not in ("decode", "json_decode", "loads"):
+            return
+        if isinstance(called.__self__, (bytes, str)) or f"{os.sep}arttrace{os.sep}" not in frame.f_code.co_filename:
+            return
+        for value in frame.f_locals.values():
+            if value == server.requests[-1][1]:
+                parsed.append("request")
+            elif b'"object": "chat.completion' in (
+                value[0] if isinstance(value, list) else value if isinstance(value, bytes) else b""
+            ):
+                parsed.append("response")
+
+    arttrace.init(dir=tmp_path, capture_content=content)
+    with arttrace.trajectory(name="root"), openai.OpenAI(base_url=server.url, api_key="sk-test-0123456789") as client:
+        messages: Any = [{"role": "user", "content": "the question"}]
+        monkeypatch.setattr(Recorder, "submit", lambda self, job, weight=0, *, waits=True: job())
+        sys.setprofile(profile)
+        try:
+            answer = client.chat.completions.create(model="m", messages=messages, **REQUESTS[name])
+            if "stream" in name:
+                list(answer)
+        finally:
+            sys.setprofile(None)
+        monkeypatch.undo()
+    assert arttrace.flush()
+    assert sorted(parsed) == ["request", "response"]
+    assert len([span for span in finished_spans(tmp_path) if span.name == "chat m"]) == 1

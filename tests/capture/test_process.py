@@ -206,7 +206,10 @@ def test_a_spool_that_cannot_be_written_breaks_nothing_and_is_said_once(tmp_path
 POOL = """
 import multiprocessing, sys
 import arttrace
+from arttrace.capture.export import recorder
 from openai import OpenAI
+
+recorder.GATHER_S = 600.0  # nothing is written before it is asked for
 
 @arttrace.trajectory(name="job")
 def job(number):

@@ -8,7 +8,9 @@ import re
 import signal
 import threading
 import time
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -194,3 +196,48 @@ def test_a_disk_that_is_almost_full_is_logged_a_few_times_and_every_loss_counted
         int(number) for record in caplog.records for number in re.findall(r"(\d+) (?:were|records)", record.message)
     ]
     assert sum(said) == recorder.refused == 102
+
+
+def test_in_a_crowd_the_interpreter_is_given_up_for_the_writes_alone(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever gives it up waits behind all threads that want it: ten calls that ended meanwhile, and take 1.5 ms each,
+    have the worker wait once per turn."""
+    submitted = [10.0]
+    given_up: list[object] = []
+    append, began = recorder._spool.journal.append, native_threads.Event()
+
+    class Jobs(native_threads.SimpleQueue):  # type: ignore[type-arg]
+        def get_nowait(self) -> Any:
+            if not began.is_set():  # the worker waits for the first job, and has it 50 ms late
+                began.set()
+                given_up.clear()
+                raise native_threads.Empty
+            return super().get_nowait()
+
+    def late() -> float:
+        return submitted[0] + (0.05 if native_threads.is_ours() else 0.0)
+
+    def written(*records: bytes) -> None:
+        given_up.append(len(records))
+        append(*records)
+
+    monkeypatch.setattr(recorder_module, "time", SimpleNamespace(monotonic=late))
+    monkeypatch.setattr(native_threads, "sleep", given_up.append)
+    monkeypatch.setattr(recorder._hurry, "wait", given_up.append)
+    monkeypatch.setattr(recorder._spool.journal, "append", written)
+    recorder._jobs, all_there, done = Jobs(), native_threads.Event(), native_threads.Event()
+
+    def work(number: int) -> None:
+        submitted[0] += 0.0015
+        recorder.append(Reward(id=str(number), trajectory_id="t", value=1.0))
+
+    recorder.submit(lambda: all_there.wait(60))
+    for number in range(10):
+        recorder.submit(partial(work, number))
+    recorder.submit(done.set)
+    all_there.set()
+    assert done.wait(60)
+    assert recorder.flush(60)
+    assert given_up == [3, 3, 3, 1]
+    assert recorder.recorded == 10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -276,3 +277,74 @@ def test_ls_does_not_ask_somebody_to_run_an_agent_who_just_did(server: ChatServe
     )
     assert "Run an agent first" not in listing.stderr
     assert "1 request to 127.0.0.1/v1/models/g:generateContent" in listing.stderr
+
+
+BY_EVERY_CLIENT = """
+import asyncio, json, os
+import aiohttp, boto3, httpx, requests
+url = os.environ["OPENAI_BASE_URL"]
+body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+async def asynchronously():
+    async with httpx.AsyncClient() as client:
+        await client.post(url + "/chat/completions", json=body)
+    async with aiohttp.ClientSession() as session:
+        await session.post(url + "/chat/completions", json=body)
+        await session.post(url + "/models", json=body)
+httpx.post(url + "/chat/completions", json=body)
+requests.post(url + "/chat/completions", json=body)
+asyncio.run(asynchronously())
+aws = {"region_name": "us-east-1", "aws_access_key_id": "a", "aws_secret_access_key": "b"}
+bedrock = boto3.client("bedrock-runtime", endpoint_url=url.removesuffix("/v1"), **aws)
+for model in ("meta.llama:3", "anthropic.claude"):
+    bedrock.invoke_model(modelId=model, body=json.dumps(body))
+"""
+
+
+def test_what_any_client_sent_to_a_model_is_named(server: ChatServer, tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(BY_EVERY_CLIENT)
+    told = said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
+    assert "4 requests to 127.0.0.1/v1/chat/completions (ARTTRACE_CAPTURE_HTTP=1 captures them)" in told
+    for model in ("meta.llama:3", "anthropic.claude"):
+        assert f"1 request to 127.0.0.1/model/{model}/invoke (no setting captures them: arttrace has no hook" in told
+    assert told.count("not captured") == 3
+
+
+MANY_ADDRESSES = """
+import httpx, os
+body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+url = os.environ["OPENAI_BASE_URL"]
+for number in range(30):
+    httpx.post(f"{url}/models/{number}:generateContent", json=body)
+    httpx.post(f"{url}/{number}/chat/completions", json=body)
+"""
+
+
+def test_none_of_many_addresses_is_left_out(server: ChatServer, tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(MANY_ADDRESSES)
+    told = said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
+    assert sum(map(int, re.findall(r"not captured: (\d+) requests?", told))) == 60
+    assert "20 requests to other addresses (ARTTRACE_CAPTURE_HTTP=1 captures them)" in told
+    assert "20 requests to other addresses (no setting captures them" in told
+
+
+BY_A_SPAN = """
+import httpx, os, sys
+from opentelemetry import trace
+body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+url = os.environ["OPENAI_BASE_URL"] + "/models/g:generateContent"
+tracer = trace.get_tracer("a framework")
+with tracer.start_as_current_span("invoke_agent boss"):
+    httpx.post(url, json=body)
+    with tracer.start_as_current_span("generate_content g") as span:
+        httpx.post(url, json=body)
+        httpx.post(url, json=body)
+        span.set_attribute("gen_ai.request.model", "g")
+"""
+
+
+def test_what_was_recorded_from_its_span_is_not_said_to_be_lost(server: ChatServer, tmp_path: Path) -> None:
+    """The span of one call whose client asked twice, behind a request of nobody's span."""
+    (tmp_path / "agent.py").write_text(BY_A_SPAN)
+    told = said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
+    assert "1 run and 1 model call captured" in told
+    assert "not captured: 1 request to 127.0.0.1/v1/models/g:generateContent" in told

@@ -15,6 +15,7 @@ from arttrace.capture.context.flow import claim_execution, current_flow
 from arttrace.capture.context.position import Position
 from arttrace.capture.context.recorded_tools import RecordedTools
 from arttrace.capture.context.scope import Scope, open_scope
+from arttrace.capture.export import summary
 from arttrace.capture.export.open_span import OpenSpan
 from arttrace.records import semconv
 from arttrace.wire.content import MAX_CONTENT_BYTES, ContentMode, Hidden
@@ -180,6 +181,7 @@ class FollowedCall:
         self.span = OpenSpan(name, SpanKind.CLIENT, scope.context, time.time_ns())
         self._execution = claim_execution(scope.root.execution)
         self._calls = scope.calls
+        self._passed = scope.passed
 
     @property
     def capture_content(self) -> ContentMode:
@@ -207,6 +209,10 @@ class FollowedCall:
             return
         scope.calls += 1
         scope.run.ended_spans += 1
+        for what, count in scope.passed.items():
+            if (by_this_call := count - self._passed.get(what, 0)) > 0:
+                scope.note_passed(what, -by_this_call)
+                summary.recorded_after_all(what, by_this_call)
         end_ns = time.time_ns()
         kept: dict[str, Any] = {name: value for name, value in attributes.items() if name.startswith(_OF_A_CALL)}
         kept |= {name: attributes[name] for name in _CONTENT_OF_A_CALL if attributes.get(name)}

@@ -45,6 +45,9 @@ class Position:
     """Whether it is the outermost of its trajectory, in whichever process."""
     calls: int
     """Model calls begun right inside it."""
+    passed: Mapping[str, int] = {}
+    """Requests made right inside it that were to a model and are no call so far, as the end of `arttrace run` names
+    them."""
     handle: ReferenceType[Any] | None = None
     """The one that the user has, as long as the user has it."""
 
@@ -78,6 +81,10 @@ class Position:
         """Whether another process records its span. What goes right below it is uppermost here: this process counts it
         by itself."""
         return True
+
+    def note_passed(self, what: str, count: int = 1) -> None:
+        """So many more such requests; fewer, where they were of a call after all."""
+        self.passed = {**self.passed, what: self.passed.get(what, 0) + count}
 
     @property
     def has_ended(self) -> bool:

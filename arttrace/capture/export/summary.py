@@ -28,6 +28,8 @@ _OWNER = "ARTTRACE_TALLY_OWNER"
 _MAX_KINDS = 20
 BY_A_SETTING = "ARTTRACE_CAPTURE_HTTP=1 captures them"
 BY_NONE = "no setting captures them: they are in another protocol than OpenAI's or Anthropic's"
+BY_NO_HOOK = "no setting captures them: arttrace has no hook for boto3's calls"
+_ELSEWHERE = "other addresses"
 # Model APIs that are neither OpenAI's nor Anthropic's: Gemini, Ollama, Cohere, Bedrock.
 _OTHERS = re.compile(
     r":(stream)?generatecontent|/api/(chat|generate)|/v\d/chat"
@@ -114,12 +116,23 @@ def _is_call(attributes: Mapping[str, Any]) -> bool:
     return attributes.get(semconv.OPERATION_NAME) in _CALLS
 
 
-def passed(host: str | None, path: str, *, known: bool) -> None:
-    """A POST went out that no call was recorded of. `known` says that it is in a protocol that is read."""
-    if known or _is_of_another_api(path):
-        what = f"{host or ''}{path[-80:]} ({BY_A_SETTING if known else BY_NONE})"
-        if what in _tally.passed or len(_tally.passed) < _MAX_KINDS:
-            _tally.passed[what] = _tally.passed.get(what, 0) + 1
+def passed(host: str | None, path: str, why: str) -> str | None:
+    """A POST went out that no call was recorded of, and what the line names it by; None for one to no model API. `why`
+    is one of the three above; by a setting only what is in a protocol that is read is captured."""
+    if why != BY_A_SETTING and not _is_of_another_api(path):
+        return None
+    what = f"{host or ''}{path[-80:]} ({why})"
+    if what not in _tally.passed and len(_tally.passed) >= _MAX_KINDS:
+        what = f"{_ELSEWHERE} ({why})"
+    _tally.passed[what] = _tally.passed.get(what, 0) + 1
+    return what
+
+
+def recorded_after_all(what: str, count: int) -> None:
+    """So many of the requests that had `passed` were of a call that has been recorded by other means."""
+    left = _tally.passed.pop(what, 0) - count
+    if left > 0:
+        _tally.passed[what] = left
 
 
 def matched(route: str) -> None:

@@ -20,6 +20,8 @@ from typing import Any, Protocol
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.calls import routing
 from arttrace.capture.calls.model_call import ModelCall, UnrecordedCall, begin_call, is_wanted
+from arttrace.capture.context import program
+from arttrace.capture.context.flow import calling_flow
 from arttrace.capture.export import summary
 from arttrace.capture.patches.registry import patch
 from arttrace.wire import Ending, api_of
@@ -53,8 +55,7 @@ def begin_plain_call(
             return None
         api = api_of(path)
         if api is None:
-            if summary.is_on() and is_wanted():
-                summary.passed(host, path, known=False)
+            note_passed(host, path, summary.BY_NONE)
             return None
         hook = sys.modules.get("arttrace.capture.patches.model_clients")
         client = None if hook is None or request is None else hook.client_of(request)
@@ -63,12 +64,19 @@ def begin_plain_call(
         call = begin_call(http_client, path=path, provider=provider, plain=client is None)
         if call is None:
             routing.plain_call_passed(http_client)
-            if summary.is_on() and is_wanted():
-                summary.passed(host, path, known=True)
+            note_passed(host, path, summary.BY_A_SETTING)
         elif hook is not None and client is not None:
             hook.note_passed_by(client)
         return call
     return None
+
+
+def note_passed(host: str | None, path: str, why: str) -> None:
+    """Count a POST that may be to a model and that no call is begun for, where that is told at the end."""
+    if summary.is_on() and is_wanted() and (what := summary.passed(host, path, why)):
+        scope = calling_flow().scope or program.begun()
+        if scope is not None:
+            scope.note_passed(what)
 
 
 def _call_of(client: Any, request: Any) -> tuple[ModelCall | None, ModelCall | UnrecordedCall | None]:

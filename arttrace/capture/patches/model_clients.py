@@ -2,7 +2,8 @@
 
 Both are made by Stainless's generator, so that one hook fits both. Recorded are chat completions, responses, legacy
 completions, embeddings and messages, however they were asked for (create, parse, stream, raw), messages at Bedrock and
-Vertex AI too. Other endpoints (files, audio, counting tokens, ...) pass untouched and unrecorded.
+Vertex AI too. Other endpoints (files, audio, counting tokens, ...) pass untouched and unrecorded. Of boto3 is counted
+what it sends to models, for who is to be told that it was not captured.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ from contextvars import ContextVar
 from functools import partial
 from types import ModuleType
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from arttrace.capture.base.guard import Guard, logger
 from arttrace.capture.calls.model_call import ModelCall, UnrecordedCall, begin_call, is_suppressed
-from arttrace.capture.patches.httpx import current_call
+from arttrace.capture.export import summary
+from arttrace.capture.patches.httpx import current_call, note_passed
 from arttrace.capture.patches.registry import is_patched, patch
 from arttrace.wire import api_of
 
 _beginning = Guard("beginning a model call")
 _ending = Guard("ending a model call")
+_counting = Guard("counting a request of boto3's")
 _said: set[str] = set()
 
 
@@ -41,6 +45,23 @@ def install(module: ModuleType) -> None:
         for client in _overriding(base):
             if _calls_past_us(client.request, base):
                 patch(client, "request", partial(hook, above=True))
+
+
+def install_botocore(module: ModuleType) -> None:
+    """Hook `botocore.httpsession.URLLib3Session.send`, by which boto3 sends."""
+    patch(module.URLLib3Session, "send", _botocore_send)
+
+
+def _botocore_send(send: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(send)
+    def hooked(self: Any, request: Any) -> Any:
+        with _counting:
+            if request.method == "POST":
+                url = urlsplit(request.url)
+                note_passed(url.hostname, unquote(url.path), summary.BY_NO_HOOK)
+        return send(self, request)
+
+    return hooked
 
 
 def _overriding(base: type[Any]) -> Iterator[type[Any]]:
