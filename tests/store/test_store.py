@@ -12,8 +12,10 @@ from pathlib import Path
 import duckdb
 import msgspec
 import pytest
+from msgspec.structs import replace
 from simulated_agent import T0, Run, message, research_run
 
+from arttrace.records import semconv
 from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.record import Record, encode_record
 from arttrace.records.reward import Judgement, Reward
@@ -187,6 +189,39 @@ def test_summaries_newest_first(data: DataDir) -> None:
         assert [s.id for s in store.summaries(limit=1)] == ["b"]
         assert [s.id for s in store.summaries(group="s")] == ["a"]
         assert [s.id for s in store.summaries(since_ns=T0 + 10**9)] == ["b"]
+
+
+@pytest.mark.parametrize("made_by", ["arttrace", "another SDK", "nobody above the calls", "two of its processes"])
+def test_the_newest_of_a_list_are_the_list_of_the_newest(data: DataDir, made_by: str) -> None:
+    """Also where the clock of another process is behind: what ran there began before its run did."""
+    ids = ("a" * 32, "b" * 32, "c" * 32)
+    with Store.open(data, create=True) as store:
+        for number, (id, behind) in enumerate(zip(ids, (0, 500, 50), strict=True)):
+            run = Run(id)
+            run.chat("c", [message("user", "u")], message("assistant", "x"), at=-behind)
+            root = run.end(at=100)[-1]
+            if made_by == "nobody above the calls":
+                run.spans.remove(root)
+            if made_by == "two of its processes":
+                run.spans.append(replace(root, span_id="d" * 16, start_ns=root.start_ns - 300_000))
+            if made_by == "another SDK":
+                unknown = (semconv.TRAJECTORY_ID, semconv.ENTRY, semconv.TRAJECTORY_SPAN_COUNT, semconv.EXECUTION_ID)
+                for span in run.spans:
+                    for name in unknown:
+                        span.attributes.pop(name, None)
+            later = [replace(s, trace_id=id, start_ns=s.start_ns + number * 100_000) for s in run.spans]
+            store.append([*later, *[replace(s, end_ns=0) for s in later]])
+        everything = [one.id for one in store.summaries()]
+        assert sorted(everything) == sorted(ids)
+        for limit in (1, 2, 3):
+            assert [one.id for one in store.summaries(limit=limit)] == everything[:limit]
+        pages, before = [], None
+        while page := store.recorded_ids(limit=1, before=before):
+            before = page[-1]
+            pages.append(before[1])
+        assert pages == everything
+        if made_by in ("arttrace", "another SDK"):
+            assert everything == [*ids[::-1]]
 
 
 def test_sql_only_reads(data: DataDir) -> None:

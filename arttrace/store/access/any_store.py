@@ -89,9 +89,9 @@ class AnyStore(ABC):
     def recorded_ids(
         self, *, limit: int, before: tuple[int, str] | None = None, since_ns: int | None = None
     ) -> list[tuple[int, str]]:
-        """The ids that runs were recorded under, each after the start of its first span in nanoseconds since 1970; the
-        newest first. One of a trace may stand for several trajectories, or for a part of another one: ask `summaries`
-        for them.
+        """The ids that runs were recorded under, each after its beginning in nanoseconds since 1970, that of the agent
+        above all else where there is one; the newest first. One of a trace may stand for several trajectories, or for a
+        part of another one: ask `summaries` for them.
 
         Args:
             limit: How many at most.

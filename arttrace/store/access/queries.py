@@ -30,7 +30,7 @@ from arttrace.store.ingest.pause_gc import gc_paused
 from arttrace.store.rows.columns import EVALUATE, GIVEN_TO
 from arttrace.store.rows.decode import read_spans
 from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
-from arttrace.store.rows.span_membership import SPLIT, found_on, mark_rewarded, place
+from arttrace.store.rows.span_membership import BEGAN, SPLIT, found_on, mark_rewarded, place
 from arttrace.store.rows.summary import (
     SUMMARY_VERSION,
     InferredTool,
@@ -81,9 +81,9 @@ class StoreQueries(AnyStore):
         self, *, limit: int, before: tuple[int, str] | None = None, since_ns: int | None = None
     ) -> list[tuple[int, str]]:
         """As AnyStore.recorded_ids."""
-        earlier = "true" if before is None else "(min(start_ns), trajectory_id) < (?, ?)"
+        earlier = "true" if before is None else f"({BEGAN}, trajectory_id) < (?, ?)"
         later = "true" if since_ns is None else "max(start_ns) >= ?"
-        query = f"""SELECT min(start_ns), trajectory_id FROM span_records
+        query = f"""SELECT {BEGAN}, trajectory_id FROM span_records
             WHERE trajectory_id IS NOT NULL AND {OF_RUNS} GROUP BY trajectory_id HAVING {earlier} AND {later}
             ORDER BY 1 DESC, 2 DESC LIMIT ?"""  # noqa: S608
         values = [*(before or ()), *([] if since_ns is None else [since_ns]), limit]
@@ -264,7 +264,7 @@ class StoreQueries(AnyStore):
         if conditions:
             query += " HAVING " + " AND ".join(f"({condition})" for condition, _ in conditions)
             values.extend(value for _, several in conditions for value in several)
-        query += " ORDER BY min(start_ns) DESC, trajectory_id DESC"
+        query += f" ORDER BY {BEGAN} DESC, trajectory_id DESC"
         if limit is not None:
             query += " LIMIT ?"
             values.append(limit)

@@ -42,6 +42,18 @@ SPLIT: Final = f"""trajectory_id IN (
     ANTI JOIN (SELECT trajectory_id FROM summaries WHERE version = '{SUMMARY_VERSION}') ON trajectory_id = trace_id)"""  # noqa: S608
 """Several trajectories were given under an id, or nobody has looked yet: what is said of it is not said of all."""
 
+_AGENT = f"operation = '{semconv.OPERATION_INVOKE_AGENT}'"
+_TOPS = ("entry IS NOT NULL AND parent_span_id IS NULL", "entry IS NOT NULL", f"{_AGENT} AND parent_span_id IS NULL")
+BEGAN: Final = f"""CASE {
+    " ".join(
+        f"WHEN min(start_ns) FILTER ({top}) = max(start_ns) FILTER ({top}) THEN min(start_ns) FILTER ({top}) "
+        f"WHEN count(*) FILTER ({top}) > 0 THEN min(start_ns)"
+        for top in _TOPS
+    )
+} ELSE min(start_ns) END"""
+"""When the spans that were given under one id began, as a list of runs has it: with the one agent above all else
+(trajectories/agents/tree.py), which another process's clock may put behind its calls; else with the first of them."""
+
 _AT_ONCE = 500
 _ITEMS = "SELECT unnest(?::VARCHAR[])"
 _decoder = msgspec.json.Decoder(SpanRow)
