@@ -14,11 +14,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from click.testing import CliRunner
 from recorded_runs import recorded_group
+from reserved_port import reserved_port
 
 from arttrace.store import Store, open_store
 from arttrace.system.paths import DataDir
@@ -177,6 +179,37 @@ def test_the_numbers_of_a_daemon_that_owns_the_store_are_beside_the_store_s_api(
         for each in stop:
             each()
         running.join(WITHIN_S)
+
+
+def test_the_numbers_are_at_the_port_that_was_named_and_a_long_step_says_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class AskedOnce:
+        """Stands in for the daemon: looks at what it was given, and ends."""
+
+        def __init__(self, _config: Any, *, learner: Callable[[], Any], metrics_url: str, **_: Any) -> None:
+            self.state = DaemonState(policy="policy", step=7, reason="asked to stop")
+            self._learner, self._metrics_url = learner, metrics_url
+
+        def run(self) -> None:
+            asked.append(self._metrics_url)
+            answers.append(httpx.get(self._metrics_url).text)
+            self._learner().progress(4)(2)
+
+    asked: list[str] = []
+    answers: list[str] = []
+    monkeypatch.setattr("trainer.learner.packed.engine.PackedLearner", IdleLearner)
+    monkeypatch.setattr("trainer.commands.train.report.read_model", lambda _: None)
+    monkeypatch.setattr("trainer.commands.train.daemon_options.Daemon", AskedOnce)
+    monkeypatch.setattr("trainer.commands.train.daemon_options._PROGRESS_S", 0.0)
+    arguments = ["--daemon", "--dir", str(tmp_path), "--base-model", str(tmp_path)]
+    with reserved_port() as port:
+        ran = CliRunner().invoke(train, [*arguments, "--metrics-port", str(port)])
+    assert ran.exit_code == 0, ran.output
+    assert asked == [f"http://127.0.0.1:{port}/metrics"]
+    assert 'arttrace_train_step{policy="policy"} 7\n' in answers[0]
+    assert f"metrics: http://127.0.0.1:{port}/metrics" in ran.stderr
+    assert "2 of 4 tokens of the step" in ran.stderr
 
 
 class keep:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_agent import Run, message, research_run
 
+from arttrace.commands.shared.progress import Progress
 from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.record import Record
 from arttrace.records.reward import Reward
@@ -86,6 +88,19 @@ def test_what_a_killed_step_consumed_is_not_trained_on_a_second_time(data: DataD
     with Store.open(data) as store:
         trained = [one.trajectory_id for step in store.policy_steps("policy") for one in step.consumed]
     assert sorted(trained) == ["later-0", "later-1", "s-0", "s-1"]
+
+
+def test_a_long_step_says_how_far_it_is(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(StandInLearner):
+        progress: Any = None
+
+        def step(self, samples: Sequence[Sample], *, current_version: str | None = None) -> StepMetrics:
+            self.progress(4)(2)
+            return super().step(samples)
+
+    monkeypatch.setattr("trainer.learner.packed.engine.PackedLearner", Slow)
+    monkeypatch.setattr("trainer.commands.train.grpo.Progress", partial(Progress, every_s=0.0))
+    assert "2 of 4 tokens of the step, " in train(data).stderr
 
 
 def test_a_policy_is_not_published_under_the_name_of_another_that_is_served(data: DataDir) -> None:
