@@ -43,6 +43,7 @@ class Site:
         self.policy = policy
         self.step = 0
         self.trained: list[list[str]] = []
+        self.settings: dict[str, Any] = {}
         self.ends_at: list[str] = []
         self.serve()
 
@@ -69,6 +70,7 @@ class Site:
             backend: LocalBackend, model: TrainableModel, groups: Sequence[art.TrajectoryGroup], **settings: Any
         ) -> list[art.TrainedStep]:
             site.trained.append([run.id for group in groups for run in group.trajectories])
+            site.settings = settings
             site.step += 1
             site.serve()
             site.reached(f"trained {site.step}")
@@ -110,8 +112,9 @@ def runs(data: Path) -> list[Trajectory]:
 
 
 def test_all_stages_and_the_report(site: Site, tmp_path: Path) -> None:
-    done = autorl(tmp_path / "data")
+    done = autorl(tmp_path / "data", "--report-to", "wandb,mlflow", "--learning-rate", "0.5")
     assert done.exit_code == 0, done.output
+    assert site.settings == {"learning_rate": 0.5, "report_to": "wandb,mlflow"}
     state = msgspec.json.decode(done.stdout, type=State)
     assert len(state.scenarios) == 6
     assert [(step.version, step.runs) for step in state.steps] == [("things@1", 4), ("things@2", 4)]

@@ -26,6 +26,7 @@ def test_from_words_to_a_trained_and_compared_policy(tmp_path: Path) -> None:
         *("--base-model", make_base_model(tmp_path / "base"), "--policy", "clerk", "--dir", data, "--stand-in"),
         *("--mcp", f"{sys.executable} {SERVER}", "--scenarios", "3", "--held-out", "1", "--group-size", "3"),
         *("--groups", "2", "--steps", "1", "--max-turns", "2", "--max-tokens", "12", "--learning-rate", "1e-3"),
+        *("--report-to", "tensorboard"),
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
@@ -39,3 +40,4 @@ def test_from_words_to_a_trained_and_compared_policy(tmp_path: Path) -> None:
         runs = store.trajectories()
     assert {run.policy_versions for run in runs if "held out, clerk@1" in str(run.group)} == {("clerk@1",)}
     assert {str(call.call.tools[0]["function"]["name"]) for run in runs for call in run.calls} == {"stations"}
+    assert list((DataDir(data).policies / "clerk" / "tensorboard").rglob("events.out.tfevents.*"))

@@ -58,6 +58,7 @@ _Count = click.IntRange(min=1)
     "--steps", type=_Count, default=10, show_default=True, help="Training steps; more may be asked for later."
 )
 @click.option("--learning-rate", type=float, help="As in `arttrace train`.")
+@click.option("--report-to", metavar="NAMES", help="As in `arttrace train`: wandb, tensorboard, trackio, mlflow.")
 @click.option(
     "--max-turns", type=_Count, default=10, show_default=True, help="Answers of the model per run, with --mcp."
 )
@@ -80,6 +81,7 @@ def command(
     groups: int,
     steps: int,
     learning_rate: float | None,
+    report_to: str | None,
     max_turns: int,
     max_tokens: int,
     data: DataDir,
@@ -117,7 +119,8 @@ def command(
     if use_stand_in:
         click.secho(f"note: {stand_in.NOTE}", fg="yellow", err=True)
         stand_in.install()
-    settings = {} if learning_rate is None else {"learning_rate": learning_rate}
+    asked = {"learning_rate": learning_rate, "report_to": report_to}
+    settings = {name: value for name, value in asked.items() if value is not None}
     init(dir=data.root)
     file = StateFile(data.root / "autorl" / plan.policy)
     try:
