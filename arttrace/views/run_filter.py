@@ -78,14 +78,14 @@ def group_keys(store: AnyStore, text: str) -> list[str]:
     return [text] if text in keys else sorted(keys) or [text]
 
 
-def group_pages(store: AnyStore, text: str | None) -> Iterator[list[TrajectorySummary]]:
-    """The summaries of the runs in the groups that `text` names, or of all runs, some at a time. A run may come
-    twice."""
-    if text is None:
-        yield from summary_pages(store)
-        return
-    for key in group_keys(store, text):
-        yield store.summaries(group=key)
+def matching_pages(store: AnyStore, wanted: RunFilter) -> Iterator[list[TrajectorySummary]]:
+    """The summaries of the runs that match, some at a time. A run may come twice."""
+    if wanted.group is None:
+        pages = summary_pages(store, since_ns=wanted.since_ns)
+    else:
+        pages = (store.summaries(group=key) for key in group_keys(store, wanted.group))
+    for page in pages:
+        yield [run for run in page if wanted.matches(run)]
 
 
 def comparison(text: str) -> tuple[str, float] | None:

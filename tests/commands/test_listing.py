@@ -14,12 +14,14 @@ from simulated_agent import T0, Run, message, research_run
 
 from arttrace.commands import cli
 from arttrace.commands.shared.progress import Progress
+from arttrace.formats.otlp.decode_json import parse_json
+from arttrace.records import semconv
 from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.store import Store
 from arttrace.store.access.late_spans import late
-from arttrace.system.errors import StoreError
+from arttrace.system.errors import ArttraceError, StoreError
 from arttrace.system.paths import DataDir
 from arttrace.views.labels import entry_name
 from arttrace.views.terminal import LIST_COLUMNS
@@ -142,6 +144,55 @@ def several(tmp_path: Path) -> Path:
 def test_ls_shows_what_was_asked_for(several: Path, options: list[str], found: str) -> None:
     listed = json.loads(run(several, "ls", "--json", *options).output)
     assert "".join(sorted(one["id"] for one in listed)) == found
+
+
+CHOSEN = (
+    (["--entry", "agent:answer"], "aabbcc"),
+    (["--tag", "eu", "--tag", "vip"], "aa"),
+    (["--group", "how?"], "bb"),
+    (["--policy", "policy@2"], "bb"),
+    (["--since", "1h"], "bbcc"),
+    (["--since", "1h", "--tag", "eu"], "bb"),
+)
+"""What `ls` finds with these conditions, and every command that chooses runs."""
+
+
+@pytest.mark.parametrize(("options", "found"), CHOSEN)
+def test_other_commands_choose_the_runs_that_ls_shows(several: Path, options: list[str], found: str) -> None:
+    ids = [found[at : at + 2] for at in range(0, len(found), 2)]
+    assert sorted(one["id"] for one in json.loads(run(several, "ls", "--json", *options).output)) == ids
+    rewarder = several / "worth.py"
+    rewarder.write_text("def worth(run):\n    return 1.0\n")
+    planned = json.loads(run(several, "score", "--reward", f"{rewarder}:worth", "--json", *options).stdout)
+    assert planned["rewarded_now"] == len(ids)
+    with Store.open(DataDir(several)) as store:
+        worth = [one.id for one in store.summaries() if any(r.name == "worth.py:worth" for r in one.rewards)]
+    assert sorted(worth) == ids
+    grouped = json.loads(run(several, "group", "--by", "entry", "--dry-run", "--json", *options).output)
+    assert grouped["runs"] == len(ids)
+    lines = run(several, "export", *options).stdout_bytes.splitlines()
+    exported = {span.attributes.get(semconv.TRAJECTORY_ID) for line in lines for span in parse_json(line).spans}
+    assert exported == set(ids)
+
+
+def test_a_judge_compares_the_runs_that_were_chosen(several: Path) -> None:
+    with Store.open(DataDir(several)) as store:
+        for id, tags in (("x1", ["eu"]), ("x2", ["eu"]), ("x3", [])):
+            made = Run(id, scenario="x")
+            made.chat("m", [message("user", "?")], message("assistant", id), at=1)
+            store.append(made.end(TAGS=tags))
+    judge = ("score", "--judge", "openai/any", "--dry-run", "--json")
+    assert json.loads(run(several, *judge).output)["due"] == {"x": 3}
+    assert json.loads(run(several, *judge, "--tag", "eu").output)["due"] == {"x": 2}
+    with pytest.raises(StoreError, match="of 1 trajectories in the store that match, 1 are complete"):
+        run(several, *judge, "--tag", "vip")
+
+
+def test_what_is_exported_is_chosen_by_ids_or_by_conditions(several: Path) -> None:
+    assert "give IDs, or conditions" in run(several, "export", "aa", "--tag", "eu").output
+    assert "no condition" in run(several, "export", "--format", "parquet", "-o", "views", "--tag", "eu").output
+    with pytest.raises(ArttraceError, match="No run matches"):
+        run(several, "export", "--tag", "nope")
 
 
 LONG = "nightly evaluation of the second assistant, question-"

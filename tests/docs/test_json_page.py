@@ -30,9 +30,11 @@ from arttrace.views.langfuse.pull import Pulled
 from arttrace.views.langfuse.push import Pushed
 from trainer.commands.rollout import _show_plan
 from trainer.commands.train.grpo import print_plan
+from trainer.commands.train.offline import _print_plan
 from trainer.commands.train.report import print_step
 from trainer.daemon.state import DaemonState, write_state
 from trainer.gateway.status import ServingFile
+from trainer.offline.plan import OfflinePlan
 from trainer.policies.checkpoints import Checkpoints
 from trainer.rollouts.replay import RecordedInput, ReplayPlan
 from trainer.rollouts.report import Outcome, Report
@@ -47,6 +49,7 @@ COMMANDS = {
     "top": "top",
     "group": "group --by input --dry-run",
     "doctor": "doctor",
+    "prune": "prune --older-than 0s --dry-run",
     "score --dry-run": "score --judge openai/stand-in --dry-run",
     "policies": "policies",
     "status": "status",
@@ -136,6 +139,8 @@ def test_what_training_would_do_and_did(root: Path, capsys: pytest.CaptureFixtur
         checkpoints = Checkpoints(DataDir(root).policies, "policy")
         print_plan(store, checkpoints, "std", None, steps=1, as_json=True)
     check("train --dry-run", json.loads(capsys.readouterr().out))
+    _print_plan(checkpoints, OfflinePlan("sft"), as_json=True)
+    check("train --method sft --dry-run", json.loads(capsys.readouterr().out))
     print_step(STEP, served=False, as_json=True)
     check("train", json.loads(capsys.readouterr().out))
     arguments = {"question": "why?"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import threading
@@ -239,7 +240,15 @@ def test_the_command_says_where_it_comes_from_first(data: DataDir) -> None:
     assert lines[0].endswith(" to go, 0 kept")
     assert [line.split()[:2] for line in lines[1:]] == [["(no", "name)"], ["airline", "1"], ["shop", "1"]]
     assert lines[2].endswith("of 2000-01-01 to 2000-01-01")
+    planned = json.loads(CliRunner().invoke(cli, [*whole, "--dry-run", "--json"]).output)
+    assert [(one["name"], one["trajectories"]) for one in planned["sources"]] == [
+        ("(no name)", 2),
+        ("airline", 1),
+        ("shop", 1),
+    ]
     assert CliRunner().invoke(cli, whole).output.splitlines()[: len(lines)] == lines
+    done = json.loads(CliRunner().invoke(cli, [*whole, "--json"]).stdout)
+    assert (planned["trajectories"], done["trajectories"], done["kept_trajectories"]) == (4, 0, 0)
 
 
 def test_what_sampling_left_out_is_shown_nowhere_and_goes_after_an_hour(

@@ -12,6 +12,7 @@ import msgspec
 
 from arttrace.commands.shared.options import store_option
 from arttrace.commands.shared.progress import Progress, reading_told
+from arttrace.commands.shared.run_filters import run_filters
 from arttrace.formats.evaluations import is_reward_span, reward_span, rewards_of
 from arttrace.formats.otlp.encode_json import encode_json
 from arttrace.formats.otlp.encode_protobuf import encode_protobuf
@@ -22,6 +23,7 @@ from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from arttrace.views.datasets.view_files import write_views
+from arttrace.views.run_filter import RunFilter, matching_pages
 
 _SPANS_AT_ONCE = 10_000
 _FORMS: dict[str, Callable[[list[SpanRow]], bytes]] = {
@@ -36,19 +38,27 @@ _OF_REWARD = ("id", "trajectory_id", "value", "name", "source", "agent_id", "exp
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("--format", "form", type=click.Choice([*_FORMS, _PARQUET]), default="otlp-json", show_default=True)
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="A file, of parquet a folder.  [default: print]")
+@run_filters
 @store_option
-def command(ids: tuple[str, ...], form: str, output: Path | None, data: DataDir) -> None:
-    """Write the spans of the trajectories ID (or of everything) as they came: one OTLP/JSON request per line, or one
-    request in protobuf. With parquet, the views of `arttrace sql`, a file for each, in the folder OUTPUT.
+def command(ids: tuple[str, ...], form: str, output: Path | None, data: DataDir, wanted: RunFilter) -> None:
+    """Write the spans of the trajectories ID, of the runs that match, or of everything, as they came: one OTLP/JSON
+    request per line, or one request in protobuf. With parquet, the views of `arttrace sql`, a file for each, in the
+    folder OUTPUT.
 
     `arttrace import` and any OTLP receiver take spans in again, rewards too, which are spans of their own.
     """
-    if form == _PARQUET and (ids or output is None):
-        raise click.UsageError("parquet is all of every view, in a folder: give --output, and no ID")
+    if form == _PARQUET and (ids or wanted or output is None):
+        raise click.UsageError("parquet is all of every view, in a folder: give --output, no ID and no condition")
+    if ids and wanted:
+        raise click.UsageError("give IDs, or conditions such as --tag")
     with open_store(data) as store, reading_told():
         if form == _PARQUET and output is not None:
             _write_views(store, output)
             return
+        if wanted:
+            ids = tuple({run.id: None for page in matching_pages(store, wanted) for run in page})
+            if not ids:
+                raise ArttraceError("No run matches: nothing is exported.", "`arttrace ls` takes the same conditions.")
         try:
             if output is None:
                 _write(store, ids, _FORMS[form], sys.stdout.buffer)

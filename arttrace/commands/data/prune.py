@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import click
+import msgspec
 
 from arttrace.commands.shared import units
-from arttrace.commands.shared.options import store_option
+from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.progress import Progress, say, watched
 from arttrace.store import open_store
 from arttrace.store.file.duckdb_file import copy_beside
@@ -26,8 +27,9 @@ _MEGA = 1_000_000
     "--max-size", "max_bytes", metavar="SIZE", callback=units.size_bytes, help="The oldest until the file fits: 10GB."
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@json_option
 @store_option
-def command(age_ns: int | None, max_bytes: int | None, dry_run: bool, data: DataDir) -> None:
+def command(age_ns: int | None, max_bytes: int | None, dry_run: bool, as_json: bool, data: DataDir) -> None:
     """Take old runs out of the store.
 
     A run is as old as the later of two things: when it ended, and when it came into the store. What was imported
@@ -43,8 +45,11 @@ def command(age_ns: int | None, max_bytes: int | None, dry_run: bool, data: Data
     before_ns = None if age_ns is None else time.time_ns() - age_ns
     with open_store(data) as store:
         found = store.prune(before_ns=before_ns, max_bytes=max_bytes, dry_run=True)
-        _tell(found)
+        if not as_json:
+            _tell(found)
         if dry_run:
+            if as_json:
+                click.echo(msgspec.json.encode(found))
             return
         done = found
         if found.trajectories or found.spans:
@@ -53,6 +58,9 @@ def command(age_ns: int | None, max_bytes: int | None, dry_run: bool, data: Data
             bar = Progress(size, "MB (estimated)", say, tells_short=False)
             with watched(lambda: min(_megabytes(fresh), size - 1), bar, every_s=_LOOK_S):
                 done = store.prune(before_ns=before_ns, max_bytes=max_bytes)
+    if as_json:
+        click.echo(msgspec.json.encode(done))
+        return
     click.echo(_counts(done, "gone"))
     if max_bytes is not None and (more := done.trajectories - found.trajectories) > 0:
         click.echo(f"{more} more than estimated: with those that were to stay the file was larger than --max-size")

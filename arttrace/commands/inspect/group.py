@@ -13,12 +13,14 @@ import msgspec
 
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.progress import Progress, reading_told
+from arttrace.commands.shared.run_filters import run_filters
 from arttrace.records.group import Grouping
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import AnyStore, open_store
 from arttrace.store.access.summary_pages import batched, summary_pages
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.groups import BY, group_key, keys_by, own_key
+from arttrace.views.run_filter import RunFilter
 
 _READ_AT_ONCE, _AT_ONCE = 500, 1000
 _SHOWN = 20
@@ -27,11 +29,11 @@ _SHOWN = 20
 @click.command("group")
 @click.option("--by", metavar="|".join(BY), help="What runs of one group have in common.")
 @click.option("--undo", is_flag=True, help="Back to the groups that the runs have by themselves.")
-@click.option("--entry", metavar="NAME", help="Only runs of this entry point, as `arttrace ls` shows it.")
+@run_filters
 @click.option("--dry-run", is_flag=True, help="Only say what would be joined.")
 @json_option
 @store_option
-def command(by: str | None, undo: bool, entry: str | None, dry_run: bool, as_json: bool, data: DataDir) -> None:
+def command(by: str | None, undo: bool, dry_run: bool, as_json: bool, data: DataDir, wanted: RunFilter) -> None:
     """Group stored runs by another criterion than their own, so that they can be compared.
 
     \b
@@ -54,7 +56,7 @@ def command(by: str | None, undo: bool, entry: str | None, dry_run: bool, as_jso
         own: dict[str, str | None] = {}
 
         def noted() -> Iterator[Trajectory]:
-            for run in _runs(store, entry):
+            for run in _runs(store, wanted):
                 before[run.id], own[run.id] = group_key(run), own_key(run)
                 yield run
 
@@ -74,14 +76,9 @@ def command(by: str | None, undo: bool, entry: str | None, dry_run: bool, as_jso
         _show(by, before, after, without, dry_run)
 
 
-def _runs(store: AnyStore, entry: str | None) -> Iterator[Trajectory]:
-    """The stored runs, some of them in memory at a time."""
-    ids = {
-        run.id: None
-        for page in summary_pages(store)
-        for run in page
-        if entry is None or entry in (run.entry, run.entry.rpartition("/")[2])
-    }
+def _runs(store: AnyStore, wanted: RunFilter) -> Iterator[Trajectory]:
+    """The stored runs that match, some of them in memory at a time."""
+    ids = {run.id: None for page in summary_pages(store) for run in page if wanted.matches(run)}
     bar = Progress(len(ids), "runs read", lambda line: click.echo(line, err=True), tells_short=False)
     done = 0
     for some in batched(ids, _READ_AT_ONCE):

@@ -16,9 +16,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from arttrace.commands.scoring.judge_options import judge_base_url_option, judge_params, rubric_option
-from arttrace.commands.scoring.score_by_function import load_rewarder, score_by_function
+from arttrace.commands.scoring.score_by_function import load_rewarder, score_by_function, where_of
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.progress import reading_told
+from arttrace.commands.shared.run_filters import run_filters_of_complete_runs
 from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
 from arttrace.rewards import to_store
@@ -32,7 +33,7 @@ from arttrace.store.server.owner import hold_store
 from arttrace.system.errors import JudgeError, StoreError
 from arttrace.system.paths import DataDir
 from arttrace.views.labels import key_name
-from arttrace.views.run_filter import group_pages
+from arttrace.views.run_filter import RunFilter, matching_pages
 
 _NO_GROUP_HINT = (
     "A group comes about when an entry point runs more than once on the same scenario: give runs the same `scenario` "
@@ -61,7 +62,7 @@ class _DueGroups(msgspec.Struct, frozen=True):
 @rubric_option
 @click.option("--reward", metavar="MODULE:FUNCTION", help="Reward runs by this function of a trajectory instead.")
 @click.option("--reward-version", metavar="TEXT", help="Version of the function.  [default: a hash of its source]")
-@click.option("--group", metavar="KEY", help="Score this group only: its key, or what `ls` shows.")
+@run_filters_of_complete_runs
 @click.option(
     "--votes",
     type=click.IntRange(1, 15),
@@ -78,11 +79,11 @@ def command(
     rubric: str,
     reward: str | None,
     reward_version: str | None,
-    group: str | None,
     votes: int,
     dry_run: bool,
     data: DataDir,
     as_json: bool,
+    wanted: RunFilter,
 ) -> None:
     """Let a judge model score every group of runs (RULER), or a function of yours reward every run.
 
@@ -93,18 +94,21 @@ def command(
     With --reward, `def function(trajectory) -> float | None` is called once for each complete run, and again when its
     source, --reward-version or the run has changed: its reward then takes the place of its earlier one. It is added to
     what the run was rewarded with otherwise. None gives no reward.
+
+    Of several conditions (--entry, --group, --tag, --policy, --since) all must hold. A judge compares those of a
+    group's runs that match.
     """
     if (judge is None) == (reward is None):
         raise click.UsageError("give either --judge MODEL or --reward MODULE:FUNCTION")
     if reward is not None:
         rewarder = load_rewarder(reward, reward_version)
         with hold_store(data) as store, LangfuseScores(data) as scores, reading_told():
-            score_by_function(store, rewarder, group, scores, dry_run=dry_run, as_json=as_json)
+            score_by_function(store, rewarder, wanted, scores, dry_run=dry_run, as_json=as_json)
         return
     assert judge is not None
     params = judge_params(judge, judge_base_url)
     with hold_store(data) as store, LangfuseScores(data) as scores, reading_told():
-        plan = _plan(store, judge, rubric, group, votes)
+        plan = _plan(store, judge, rubric, wanted, votes)
         if dry_run:
             _show_due(plan, votes, as_json)
             return
@@ -139,9 +143,9 @@ def command(
         raise JudgeError(f"{len(failed)} of {total} groups could not be scored.", failed[0][1].hint)
 
 
-def _plan(store: AnyStore, judge: str, rubric: str, key: str | None, votes: int) -> _DueGroups:
+def _plan(store: AnyStore, judge: str, rubric: str, wanted: RunFilter, votes: int) -> _DueGroups:
     known: dict[str, tuple[int, str, str | None]] = {}
-    for page in group_pages(store, key):
+    for page in matching_pages(store, wanted):
         known.update((run.id, (run.start_ns, run.revision, None if run.incomplete else run.group)) for run in page)
     groups: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
     for id, (_, revision, group) in sorted(known.items(), key=lambda item: (item[1][0], item[0])):
@@ -150,7 +154,7 @@ def _plan(store: AnyStore, judge: str, rubric: str, key: str | None, votes: int)
     several = {group: runs for group, runs in sorted(groups.items()) if len(runs) > 1}
     complete = sum(map(len, groups.values()))
     if not several:
-        raise StoreError(_why_no_group(len(known), complete, key), _NO_GROUP_HINT)
+        raise StoreError(_why_no_group(len(known), complete, where_of(wanted)), _NO_GROUP_HINT)
     due, judged = [], []
     keys = {group: key_of_runs(runs, judge, rubric, votes) for group, runs in several.items()}
     stored = _stored(store, keys.values())
@@ -204,8 +208,7 @@ def _show_due(plan: _DueGroups, votes: int, as_json: bool) -> None:
         click.echo(f"  left out: {plan.incomplete} incomplete runs")
 
 
-def _why_no_group(trajectories: int, complete: int, key: str | None) -> str:
-    where = "the store" if key is None else f"group {key!r}"
+def _why_no_group(trajectories: int, complete: int, where: str) -> str:
     if not trajectories:
         return f"There is nothing to score: {where} holds no trajectory."
     return (

@@ -25,7 +25,7 @@ from arttrace.rewards.langfuse_scores import LangfuseScores
 from arttrace.store import AnyStore, TrajectorySummary
 from arttrace.system.errors import ArttraceError, StoreError
 from arttrace.views.labels import short_id
-from arttrace.views.run_filter import group_pages
+from arttrace.views.run_filter import RunFilter, matching_pages
 
 _AT_ONCE = 100
 _SHOWN_ERRORS = 5
@@ -90,7 +90,7 @@ def load_rewarder(given: str, version: str | None) -> Rewarder:
 def score_by_function(
     store: AnyStore,
     rewarder: Rewarder,
-    group: str | None,
+    wanted: RunFilter,
     scores: LangfuseScores,
     *,
     dry_run: bool,
@@ -98,13 +98,12 @@ def score_by_function(
 ) -> None:
     """Reward every complete run that this version has not rewarded. Raises ArttraceError when some could not be."""
     found: dict[str, tuple[int, _State]] = {}
-    for page in group_pages(store, group):
+    for page in matching_pages(store, wanted):
         found.update((one.id, (one.start_ns, _state(one, rewarder))) for one in page)
     states = Counter(state for _, state in found.values())
     if states["incomplete"] == len(found):
-        where = "the store" if group is None else f"group {group!r}"
         raise StoreError(
-            f"There is nothing to reward: of {len(found)} trajectories in {where}, none is complete.",
+            f"There is nothing to reward: of {len(found)} trajectories in {where_of(wanted)}, none is complete.",
             "`arttrace ls` shows what the store holds.",
         )
     due = [id for _, id in sorted((start_ns, id) for id, (start_ns, state) in found.items() if state == "due")]
@@ -117,6 +116,13 @@ def score_by_function(
             f"{len(outcome.failed)} of {len(due)} runs could not be rewarded; {outcome.failed[0][1]}",
             "Fix the function and run again: the others are stored.",
         )
+
+
+def where_of(wanted: RunFilter) -> str:
+    """Where the runs that match were looked for, in words."""
+    if not wanted:
+        return "the store"
+    return f"group {wanted.group!r}" if wanted == RunFilter(group=wanted.group) else "the store that match"
 
 
 def _state(run: TrajectorySummary, rewarder: Rewarder) -> _State:

@@ -25,55 +25,52 @@ def checked(check: Callable[[str], object]) -> Callable[[click.Context, click.Pa
     return callback
 
 
-_OPTIONS = (
-    click.option("--entry", metavar="NAME", help="Only runs of this entry point."),
-    click.option("--group", metavar="KEY", help="Only runs of this group: its key, or what `ls` shows of it."),
-    click.option(
+_OPTIONS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    "entry": click.option("--entry", metavar="NAME", help="Only runs of this entry point."),
+    "group": click.option("--group", metavar="KEY", help="Only runs of this group: its key, or what `ls` shows of it."),
+    "tags": click.option(
         "--tag", "tags", multiple=True, metavar="TAG", help="Only runs with this tag; several: with all of them."
     ),
-    click.option("--policy", metavar="NAME[@N]", help="Only runs that this policy, or version of it, answered in."),
-    click.option(
+    "policy": click.option(
+        "--policy", metavar="NAME[@N]", help="Only runs that this policy, or version of it, answered in."
+    ),
+    "status": click.option(
         "--status", type=click.Choice(["complete", "unread", "incomplete", "failed"]), help="Only runs of this status."
     ),
-    click.option("--errors", is_flag=True, help="Only runs that failed or are incomplete."),
-    click.option(
+    "errors": click.option("--errors", is_flag=True, help="Only runs that failed or are incomplete."),
+    "reward": click.option(
         "--reward",
         metavar="'<0.5'|none",
         callback=checked(comparison),
         help="Only runs with such a reward; 'none': without.",
     ),
-    click.option("--since", metavar="2h|DATE", callback=checked(moment), help="Only runs that started since."),
-)
+    "since": click.option("--since", metavar="2h|DATE", callback=checked(moment), help="Only runs that started since."),
+}
 
 
 def run_filters(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options; the command gets a RunFilter as `wanted`."""
+    return _adding(command, tuple(_OPTIONS))
 
+
+def run_filters_of_complete_runs(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The same without those of a run's status and reward: for commands that take complete runs and reward them."""
+    return _adding(command, ("entry", "group", "tags", "policy", "since"))
+
+
+def _adding(command: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
     @functools.wraps(command)
-    def with_filter(
-        *,
-        entry: str | None,
-        group: str | None,
-        tags: tuple[str, ...],
-        policy: str | None,
-        status: str | None,
-        errors: bool,
-        reward: str | None,
-        since: str | None,
-        **given: Any,
-    ) -> Any:
+    def with_filter(**given: Any) -> Any:
+        asked = {name: given.pop(name) for name in names}
+        status, errors, since = asked.pop("status", None), asked.pop("errors", False), asked.pop("since")
         wanted = RunFilter(
-            entry=entry,
-            group=group,
-            tags=tags,
-            policy=policy,
+            **asked,
             status=("failed", "incomplete") if errors else (status,) if status else (),
-            reward=reward,
             since_ns=None if since is None else moment(since),
         )
         return command(wanted=wanted, **given)
 
     result: Callable[..., Any] = with_filter
-    for option in reversed(_OPTIONS):
-        result = option(result)
+    for name in reversed(names):
+        result = _OPTIONS[name](result)
     return result
