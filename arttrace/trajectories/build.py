@@ -114,7 +114,9 @@ def _build(
         nodes=nodes,
         rewards=_counting(given),
         notes=tuple(one for one in given if not one.counts and one.explanation),
-        incomplete="; ".join((*problems, *tree.problems, *_in_progress(spans, tree.tops), *_missing_spans(spans))),
+        incomplete="; ".join(
+            dict.fromkeys((*problems, *tree.problems, *_in_progress(spans, tree.tops), *_missing_spans(spans)))
+        ),
         conflicts=sum(span.conflicts for span in members),
         unread=counted(unread(span, read.get(key)) for key, span in spans.items()),
     )

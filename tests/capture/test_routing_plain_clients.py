@@ -1,4 +1,4 @@
-"""Routes and the wish for tokens reach the calls that requests and aiohttp make of themselves, where captured."""
+"""Routes and the wish for tokens reach the calls that HTTP clients make of themselves, where captured."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import httpx
+import httpx2
 import pytest
 import requests
 from model_server import IDS, ModelServer, serve_model
@@ -93,7 +95,38 @@ def of_aiohttp_with_a_base(url: str, body: Any, stream: bool, **more: Any) -> An
     return asyncio.run(ask())
 
 
-CLIENTS = {each.__name__: each for each in (of_the_session, of_the_request, of_aiohttp, of_aiohttp_with_a_base)}
+def of_httpx(library: Any) -> Callable[..., Any]:
+    def ask(url: str, body: Any, stream: bool, **more: Any) -> Any:
+        with library.Client(headers=HEADERS, cookies={"who": "secret"}) as client:
+            with client.stream("POST", url, **as_content(body), **more) as answer:
+                said = b"".join(answer.iter_raw()) if stream else answer.read()
+            assert client.headers["authorization"] == f"Bearer {KEY}"
+            return answer.status_code, said
+
+    return ask
+
+
+def of_async_httpx(library: Any) -> Callable[..., Any]:
+    async def ask(url: str, body: Any, stream: bool, **more: Any) -> Any:
+        async with library.AsyncClient(headers=HEADERS, cookies={"who": "secret"}) as client:
+            if not stream:
+                answer = await client.post(url, **as_content(body), **more)
+                return answer.status_code, answer.content
+            async with client.stream("POST", url, **as_content(body), **more) as answer:
+                return answer.status_code, b"".join([chunk async for chunk in answer.aiter_bytes()])
+
+    return lambda *args, **more: asyncio.run(ask(*args, **more))
+
+
+def as_content(body: dict[str, Any]) -> dict[str, Any]:
+    return {"content" if name == "data" else name: value for name, value in body.items()}
+
+
+CLIENTS: dict[str, Callable[..., Any]] = {
+    **{each.__name__: each for each in (of_the_session, of_the_request, of_aiohttp, of_aiohttp_with_a_base)},
+    **{f"of_{library.__name__}": of_httpx(library) for library in (httpx, httpx2)},
+    **{f"of_async_{library.__name__}": of_async_httpx(library) for library in (httpx, httpx2)},
+}
 BODIES: dict[str, Callable[[Any], dict[str, Any]]] = {
     "json": lambda body: {"json": body},
     "bytes": lambda body: {"data": json.dumps(body).encode()},

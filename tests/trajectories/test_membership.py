@@ -143,6 +143,23 @@ def test_a_link_to_a_span_of_nobodys_run_ties_to_nothing() -> None:
     assert shown([queue, sent, *work, span(A, "main", "queue", AGENT)]) == {A: (1, "")}
 
 
+@pytest.mark.parametrize("named", ["run", None])
+def test_a_lost_parent_is_missed_though_a_link_tells_whose_its_agent_is(named: str | None) -> None:
+    """And in whatever else the parent may have been a part of; what stands above an entry is somebody else's."""
+    link, begun = (A, "ask"), in_two_traces(named)[:3]
+    main = [*begun, span(B, "expert", "lost", AGENT, link=link), span(B, "think", "expert")]
+    missed = {named or A: (2, "parent missing")}
+    assert shown(main) == missed
+    entries = [
+        span(B, name, above, AGENT, run=name, ENTRY="agent:run") for name, above in (("i", "think"), ("s", "lost"))
+    ]
+    assert shown([*main, *entries]) == {**missed, "i": (0, ""), "s": (0, "")}
+    other = [span(B, "other", None, AGENT, run="other"), span(B, "said", "other")]
+    assert shown([*main, *other]) == {**missed, "other": (1, "may lack spans whose parent did not arrive: 2")}
+    entry = span(B, "entry", "lost", AGENT, link=link, ENTRY="agent:run")
+    assert shown([*begun, entry]) == {named or A: (1, "")}
+
+
 def test_a_torn_agent_above_an_entry_is_no_part_of_the_entrys_run() -> None:
     inner = span(A, "inner", "outer", AGENT, run="run", ENTRY="agent:run")
     spans = [inner, span(A, "call", "inner"), span(A, "outer", "lost", AGENT), span(A, "outer call", "outer")]
@@ -186,6 +203,22 @@ def test_a_torn_tree_finds_its_conversation() -> None:
         span(A, "said", "lost", CONVERSATION_ID="two"),
     ]
     assert shown(spans) == {f"{A}:one": (0, ""), f"{A}:two": (1, "parent missing")}
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_torn_tree_that_conversations_part_is_nowhere_complete(deep: bool) -> None:
+    """What was lost above may have joined them: each may lack the others."""
+    spans = [
+        span(A, "POST", operation=None),
+        span(A, "work", "POST", operation=None),
+        span(A, "more work", "work" if deep else "POST", operation=None),
+        span(A, "first", "work", AGENT, CONVERSATION_ID="one"),
+        span(A, "said", "first"),
+        span(A, "second", "more work" if deep else "work", AGENT, CONVERSATION_ID="two"),
+    ]
+    assert shown(spans) == {f"{A}:one": (1, ""), f"{A}:two": (0, "")}
+    lost = "may lack spans whose parent did not arrive"
+    assert shown(without(spans, "POST")) == {f"{A}:one": (1, f"{lost}: 1"), f"{A}:two": (0, f"{lost}: 2")}
 
 
 def nested(name: str, conversation: str | None) -> list[SpanRow]:
@@ -319,6 +352,28 @@ def test_a_run_that_lost_a_span_is_nowhere_complete(spans: list[SpanRow], lost: 
         apart = {s.span_id for s in below}
         holding = [one for one in built if apart & ids_of(one)]
         assert all(one.incomplete for one in holding)
+
+
+@st.composite
+def served(draw: st.DrawFn) -> list[SpanRow]:
+    """What a server did for one request: spans of nobody's run, and of agents in several conversations below them."""
+    spans = [span(A, "0", operation=None)]
+    for number in range(1, draw(st.integers(2, 8))):
+        operation = draw(st.sampled_from([None, None, AGENT, AGENT, TOOL, CALL]))
+        said = draw(st.sampled_from(["one", "two", None])) if operation else None
+        spans.append(span(A, str(number), draw(st.sampled_from(spans)).name, operation, CONVERSATION_ID=said))
+    return spans
+
+
+@settings(max_examples=200, deadline=None)
+@given(spans=served(), lost=st.integers(0, 7))
+def test_what_stood_below_a_lost_span_is_nowhere_complete(spans: list[SpanRow], lost: int) -> None:
+    assert {one.incomplete for one in build_trajectories(spans)} <= {""}
+    gone = spans.pop(lost % len(spans))
+    below = {gone.span_id}
+    for one in spans:  # parents come first
+        below |= {one.span_id} if one.parent_span_id in below else set()
+    assert all(one.incomplete or not below & ids_of(one) for one in build_trajectories(spans))
 
 
 def ids_of(trajectory: Trajectory) -> set[str]:

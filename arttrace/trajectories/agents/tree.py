@@ -16,6 +16,7 @@ from arttrace.records.trajectory import Agent
 from arttrace.trajectories.decoding.attribute_values import text
 from arttrace.trajectories.decoding.operation import is_call, operation
 from arttrace.trajectories.identity.deduplicate import SpanKey
+from arttrace.trajectories.identity.membership import PARENT_LOST
 
 
 class AgentTree(msgspec.Struct, frozen=True):
@@ -65,7 +66,7 @@ def agent_tree(
         if any(semconv.EXECUTION_ID in span.attributes for span in spans.values()):  # not somebody else's SDK
             problems.append("no root: called outside any trajectory")
     if placeholders:
-        problems.append("parent missing")
+        problems.append(PARENT_LOST)
     agents += [_placeholder(key[1], root_id, "unknown") for key in placeholders]
 
     ids = {key: key[1] for key in (*heads, *missing)}

@@ -80,6 +80,8 @@ def membership(spans: Mapping[SpanKey, UniqueSpan]) -> Membership:
     if len(homes) < len(spans):
         homes.update(_Trees(spans, parents, cut, homes, links).homes(doubts))
     problems: dict[str, list[str]] = {}
+    for id in _miss_parents(links.torn(), spans, given, parents, homes, doubts):
+        problems.setdefault(id, []).append(PARENT_LOST)
     for id in sorted({homes[key].id for key in cut}):
         problems.setdefault(id, []).append("parents in a cycle")
     for id, count in _collisions(spans, homes).items():
@@ -96,6 +98,7 @@ ADVICE_ON_COLLISIONS = (
 )
 MAY_LACK = "may lack spans whose parent did not arrive"
 LINK_LOST = "linked span missing"
+PARENT_LOST = "parent missing"
 
 
 class _Links:
@@ -116,6 +119,14 @@ class _Links:
             self._of_runs = {
                 self._top[key] for key, span in spans.items() if self._named[key] is None and is_of_a_run(span.row)
             }
+
+    def torn(self) -> list[SpanKey]:
+        """Those that a link ties and that lost a parent as well; that of an entry is somebody else's span."""
+        return [
+            key
+            for key in self.above()
+            if self._spans[key].row.parent_span_id and semconv.ENTRY not in self._spans[key].row.attributes
+        ]
 
     def above(self) -> Parents:
         """The span that each of them stands under."""
@@ -143,6 +154,30 @@ def _inherited(spans: Mapping[SpanKey, UniqueSpan], parents: Parents, attribute:
     """A text attribute of every span or of its nearest ancestor that has it."""
     own = {key: value for key, span in spans.items() if (value := text(span.row.attributes.get(attribute)))}
     return nearest(parents, own)
+
+
+def _miss_parents(
+    torn: Collection[SpanKey],
+    spans: Mapping[SpanKey, UniqueSpan],
+    given: Parents,
+    parents: Parents,
+    homes: Mapping[SpanKey, Home],
+    doubts: dict[str, Counter[str]],
+) -> set[str]:
+    """The trajectories in which parents of `torn` are missed. They may have been a part of any other one in their trace
+    as well, but of those that begin below them: `doubts` counts that."""
+    if not torn:
+        return set()
+    within = nearest(parents, {key: key for key in torn})
+    top = tops(parents)
+    for key in torn:
+        own, lost = homes[key], given[key]
+        of_runs = [each for each in spans if each[0] == key[0] and is_of_a_run(spans[each].row)]
+        others = {homes[each] for each in of_runs if within[each] is None}
+        others -= {homes[each] for each in of_runs if parents[top[each]] == lost}
+        for home in others - {own}:
+            doubts.setdefault(home.id, Counter())[MAY_LACK] += sum(within[each] == key for each in of_runs)
+    return {homes[key].id for key in torn}
 
 
 def _collisions(spans: Mapping[SpanKey, UniqueSpan], homes: Mapping[SpanKey, Home]) -> Counter[str]:
@@ -254,6 +289,10 @@ class _Trees:
                 doubts.setdefault(home.id, Counter())[MAY_LACK] += lost
             if top in self._links:
                 doubts.setdefault(settled[top].id, Counter())[LINK_LOST] += 1
+            if top in self._torn:  # what was lost above it may have joined what conversations part
+                parts = Counter(settled[key] for key in self._members[top] if key in self._missable)
+                for home, own in parts.items() if len(parts) > 1 else ():
+                    doubts.setdefault(home.id, Counter())[MAY_LACK] += lost - own
 
     def _candidates(self, top: SpanKey, reached: Mapping[str, Collection[Home]] | None) -> set[Home]:
         """The runs of which a torn tree may be a part."""
