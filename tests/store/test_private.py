@@ -8,10 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from simulated_agent import research_run
 
+import arttrace
 from arttrace.records.record import encode_record
 from arttrace.store import Store
 from arttrace.store.server.owner import hold_store
@@ -58,6 +60,35 @@ def test_a_store_is_its_users_alone_from_its_first_byte(tmp_path: Path) -> None:
         store.ingest_spool()
         store.prune(before_ns=1)
     assert open_to_others(data.root) == []
+
+
+def test_nothing_is_open_to_others_even_for_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But what DuckDB makes, as the umask says, in a directory that nobody else may enter."""
+    made: list[tuple[str, int]] = []
+    make_directory, open_file = os.mkdir, os.open
+
+    def mkdir(path: Any, mode: int = 0o777, **more: Any) -> None:
+        made.append((str(path), mode))
+        make_directory(path, mode, **more)
+
+    def opened(path: Any, flags: int, mode: int = 0o777, **more: Any) -> int:
+        if flags & os.O_CREAT:
+            made.append((str(path), mode))
+        return open_file(path, flags, mode, **more)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    monkeypatch.setattr(os, "open", opened)
+    data = DataDir(tmp_path / "new" / "data")
+    arttrace.init(dir=data.root)
+    with arttrace.trajectory(name="run"):
+        pass
+    arttrace.shutdown()
+    with hold_store(data, create=True) as store:
+        store.append(research_run("a"))
+        store.ingest_spool()
+    ours = [(path, mode) for path, mode in made if path.startswith(str(tmp_path / "new"))]
+    assert {str(data.root), str(data.spool)} <= {path for path, _ in ours}
+    assert [(path, oct(mode)) for path, mode in ours if mode & (stat.S_IRWXG | stat.S_IRWXO)] == []
 
 
 def test_a_store_that_is_there_is_taken_from_others(tmp_path: Path) -> None:
