@@ -19,16 +19,36 @@ def tool(name: str, parameter: str, description: str) -> dict:
 
 
 TOOLS = [
-    tool("search", "words", "Mails in which all these words are: the id and the subject of each."),
-    tool("read", "id", "The text of a mail."),
+    tool("search", "words", "Mails in which all these words are: the subject and the number of each."),
+    tool("read", "number", "The text of a mail, by its number in the last search."),
     tool("answer", "text", "Answer the question. This ends the conversation."),
 ]
+
+
+class InboxTools:
+    """What the tools say of an inbox. `read` has the ids of the mails that were read."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._found: dict[str, str] = {}
+        self.read: list[str] = []
+
+    def call(self, name: str, argument: str) -> str:
+        """What a tool says."""
+        if name == "search":
+            found = self._inbox.search(argument)
+            self._found = {str(number): id for number, (id, _) in enumerate(found, 1)}
+            return "\n".join(f"{subject}: {number}" for number, (_, subject) in enumerate(found, 1)) or "nothing found"
+        if name == "read" and argument in self._found:
+            self.read.append(self._found[argument])
+            return str(self._inbox.read(self.read[-1]))
+        return "there is no such mail" if name == "read" else "there is no such tool"
 
 
 async def ask(client: AsyncOpenAI, model: str, inbox: Inbox, question: str) -> tuple[str, list[str]]:
     """The answer ("" where none was given in time), and the ids of the mails that were read for it."""
     messages: list = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]
-    read: list[str] = []
+    tools = InboxTools(inbox)
     for _ in range(MAX_TURNS):
         completion = await client.chat.completions.create(model=model, messages=messages, tools=TOOLS, max_tokens=64)
         reply = completion.choices[0].message
@@ -38,11 +58,9 @@ async def ask(client: AsyncOpenAI, model: str, inbox: Inbox, question: str) -> t
         for made in reply.tool_calls:
             name, argument = called(made.function)
             if name == "answer":
-                return argument, read
-            if name == "read":
-                read.append(argument)
-            messages.append({"role": "tool", "tool_call_id": made.id, "content": result(inbox, name, argument)})
-    return "", read
+                return argument, tools.read
+            messages.append({"role": "tool", "tool_call_id": made.id, "content": tools.call(name, argument)})
+    return "", tools.read
 
 
 def called(function) -> tuple[str, str]:
@@ -52,15 +70,6 @@ def called(function) -> tuple[str, str]:
     except (ValueError, AttributeError):
         return "", ""
     return function.name, str(argument)
-
-
-def result(inbox: Inbox, name: str, argument: str) -> str:
-    """What a tool says."""
-    if name == "search":
-        return "\n".join(f"{id}: {subject}" for id, subject in inbox.search(argument)) or "nothing found"
-    if name == "read":
-        return inbox.read(argument) or "there is no such mail"
-    return "there is no such tool"
 
 
 async def main() -> None:

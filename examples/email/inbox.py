@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import sqlite3
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from itertools import product
 
 _WORDS = """\
@@ -42,14 +42,15 @@ class Mail:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question to the inbox, with its answer and the one mail that says it."""
+    """A question to the inbox of a seed, with its answer and the one mail that says it."""
 
     text: str
     answer: str
     mail: str
+    seed: int
 
 
-@cache
+@lru_cache(maxsize=16)
 def mails(seed: int = 0) -> tuple[Mail, ...]:
     """All 3000 mails of a seed, in the order of the inbox. Each id is used once."""
     rng = random.Random(f"inbox {seed}")
@@ -68,7 +69,7 @@ def questions(seed: int = 0) -> list[Question]:
     """The 1000 questions that the inbox answers, in the order of the mails that answer them."""
     decided = [mail for mail in mails(seed) if mail.subject.startswith("decision")]
     return [
-        Question(f"What was decided on the {mail.subject.removeprefix('decision ')}?", str(mail.figure), mail.id)
+        Question(f"What was decided on the {mail.subject.removeprefix('decision ')}?", str(mail.figure), mail.id, seed)
         for mail in decided
     ]
 

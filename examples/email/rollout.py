@@ -2,13 +2,14 @@
 
 import json
 import random
+from functools import lru_cache
 
 from agent import ask
 from inbox import Inbox, Question, questions
 
 import arttrace.loop as art
 
-INBOX = Inbox()
+inbox = lru_cache(maxsize=16)(Inbox)
 _QUESTIONS = questions()
 _HELD_OUT = len(_QUESTIONS) // 4
 
@@ -21,9 +22,15 @@ def scenario(number: int) -> Question:
     return _QUESTIONS[number % (len(_QUESTIONS) - _HELD_OUT)]
 
 
+def tiny_scenario(number: int) -> Question:
+    """A question to one of many inboxes, another one for every fifty questions. Of a single inbox a tiny model learns
+    by heart which mail says what, and never to look at what it found."""
+    return questions(number // 50)[number % 1000]
+
+
 async def rollout(model: art.TrainableModel, asked: Question) -> art.Trajectory:
     """One question."""
-    text, read = await ask(model.openai_client(), model.inference_name, INBOX, asked.text)
+    text, read = await ask(model.openai_client(), model.inference_name, inbox(asked.seed), asked.text)
     right = text.strip() == asked.answer
     return art.Trajectory(
         reward=reward(right, asked.mail in read, len(read)),
@@ -36,18 +43,26 @@ def reward(right: bool, found: bool, read: int) -> float:
     return 1.0 * right + 0.1 * found - 0.05 * max(0, read - 1)
 
 
+_DRAWS = random.Random("e-mail stand-in")
+_HABIT = {"question": 1, "proposal": 6, "decision": 3}
+"""How often the stand-in reads a mail of each kind: a proposal more often than the decision."""
+
+
 def stand_in(request: dict) -> dict:
-    """A model that knows the tools, but reads any of the mails found, and sometimes a second one."""
+    """A model that knows the tools and uses them poorly: it forgets a word of the search at times, reads any of the
+    mails found, goes on reading for no reason, and answers with the last figure that it read."""
     messages = request["messages"]
     results = [message["content"] for message in messages if message["role"] == "tool"]
-    asked = messages[1]["content"]
-    rng = random.Random(json.dumps(messages))
     if not results:
-        return _call("search", "words", asked.removeprefix("What was decided on the ").rstrip("?"))
-    found = [line.partition(":")[0] for line in results[0].splitlines()]
-    names_none = "proposal" not in results[-1] and "decided" not in results[-1]
-    if len(results) == 1 or (len(results) < 4 and (names_none or rng.random() < 0.3)):
-        return _call("read", "id", rng.choice(found))
+        words = messages[1]["content"].removeprefix("What was decided on the ").rstrip("?").split()
+        if _DRAWS.random() < 0.4:
+            words.remove(_DRAWS.choice(words))
+        return _call("search", "words", " ".join(words))
+    found = [line.split(": ") for line in results[0].splitlines()]
+    names_none = "$" not in results[-1]
+    if len(results) == 1 or (len(results) < 4 and (names_none or _DRAWS.random() < 0.3)):
+        [(_, number)] = _DRAWS.choices(found, [_HABIT[subject.split()[0]] for subject, _ in found])
+        return _call("read", "number", number)
     return _call("answer", "text", results[-1].split()[-1].lstrip("$"))
 
 
