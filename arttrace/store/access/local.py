@@ -16,10 +16,10 @@ import duckdb
 from arttrace.records.record import Record, encode_record
 from arttrace.store.access.queries import StoreQueries
 from arttrace.store.file.connections import SharedFile
-from arttrace.store.file.interrupts import ctrl_c_as_usual
 from arttrace.store.file.prune import Pruned, prune
 from arttrace.store.ingest.read_ahead import ReadAhead
 from arttrace.store.ingest.segments import ingest_segments
+from arttrace.store.transactions import ctrl_c_as_usual
 from arttrace.system.errors import StoreError, StoreFull
 from arttrace.system.journal import JournalWriter, list_segments
 from arttrace.system.paths import DataDir

@@ -14,8 +14,8 @@ import duckdb
 from arttrace.store.file.cancellation import stoppable
 from arttrace.store.file.connect import connect, connect_while_opening
 from arttrace.store.file.duckdb_file import opening, replace
-from arttrace.store.file.interrupts import ctrl_c_as_usual
 from arttrace.store.ingest.writer import Writer
+from arttrace.store.transactions import ctrl_c_as_usual
 from arttrace.system.errors import StoreError, StoreFull
 
 _log = logging.getLogger("arttrace")

@@ -19,6 +19,7 @@ from arttrace.records import semconv
 from arttrace.store.file.connections import SharedFile
 from arttrace.store.file.duckdb_file import copy_beside, create, name_of
 from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
+from arttrace.store.transactions import registered
 from arttrace.system.errors import StoreError
 
 _WHOLE = ("grouping_records", "judgement_records", "policy_step_records", "consumption", "ingested_segments")
@@ -217,45 +218,47 @@ def copy_kept(connection: duckdb.DuckDBPyConnection, target: Path, kept: Sequenc
     create(target).close()
     traces = pa.table({"id": pa.array([trace for run in kept for trace in run.traces], pa.string())})
     ids = pa.table({"id": pa.array([id for run in kept for id in run.trajectories], pa.string())})
-    connection.register("_traces", traces)
-    connection.register("_trajectories", ids)
     place = name_of(target).replace("'", "''")
     connection.execute(f"ATTACH '{place}' AS kept")
     try:
-        for table in ("span_records", "prompts", "token_prompts", "links"):
-            wanted = f"SELECT * FROM {table} WHERE trace_id IN (SELECT id FROM _traces) ORDER BY rowid"  # noqa: S608
-            connection.execute(f"INSERT INTO kept.{table} {wanted}")
-        connection.execute(
-            f"""INSERT INTO kept.span_records SELECT * FROM span_records WHERE {IS_MARK} AND arrived_ns >= ?
-            AND trace_id NOT IN (SELECT id FROM _traces)""",  # noqa: S608
-            [time.time_ns() - _MARKS_KEPT_NS],
-        )
-        connection.execute(
-            """INSERT INTO kept.texts SELECT * FROM texts WHERE id IN (
-                SELECT unnest(messages) FROM kept.prompts
-                UNION SELECT unnest([tools, instructions, origin]) FROM kept.span_records) ORDER BY rowid"""
-        )
-        connection.execute(
-            """INSERT INTO kept.reward_records SELECT * FROM reward_records WHERE trajectory_id IN (
-                SELECT id FROM _trajectories) OR split_part(trajectory_id, ':', 1) IN (
-                SELECT id FROM _trajectories UNION SELECT id FROM _traces) OR (trajectory_id NOT IN (
-                SELECT trajectory_id FROM span_records WHERE trajectory_id IS NOT NULL)
-                AND split_part(trajectory_id, ':', 1) NOT IN (SELECT trace_id FROM span_records)) ORDER BY rowid"""
-        )
-        connection.execute(
-            "INSERT INTO kept.summaries SELECT * FROM summaries WHERE trajectory_id IN (SELECT id FROM _trajectories)"
-        )
-        connection.execute(
-            "INSERT INTO kept.regrouped SELECT * FROM regrouped WHERE trajectory_id IN (SELECT id FROM _trajectories)"
-        )
-        for table in _WHOLE:
-            connection.execute(f"INSERT INTO kept.{table} SELECT * FROM {table} ORDER BY rowid")  # noqa: S608
-        connection.execute(
-            """INSERT INTO kept.odd_traces SELECT trace_id, false FROM odd_traces
-            WHERE trace_id IN (SELECT id FROM _traces)"""
-        )
-        connection.execute("CHECKPOINT kept")
+        with registered(connection, _traces=traces, _trajectories=ids):
+            _copy(connection)
     finally:
         connection.execute("DETACH kept")
-        connection.unregister("_traces")
-        connection.unregister("_trajectories")
+
+
+def _copy(connection: duckdb.DuckDBPyConnection) -> None:
+    """From the store to the one that is attached as `kept`, of the traces in _traces and the runs in _trajectories."""
+    for table in ("span_records", "prompts", "token_prompts", "links"):
+        wanted = f"SELECT * FROM {table} WHERE trace_id IN (SELECT id FROM _traces) ORDER BY rowid"  # noqa: S608
+        connection.execute(f"INSERT INTO kept.{table} {wanted}")
+    connection.execute(
+        f"""INSERT INTO kept.span_records SELECT * FROM span_records WHERE {IS_MARK} AND arrived_ns >= ?
+        AND trace_id NOT IN (SELECT id FROM _traces)""",  # noqa: S608
+        [time.time_ns() - _MARKS_KEPT_NS],
+    )
+    connection.execute(
+        """INSERT INTO kept.texts SELECT * FROM texts WHERE id IN (
+            SELECT unnest(messages) FROM kept.prompts
+            UNION SELECT unnest([tools, instructions, origin]) FROM kept.span_records) ORDER BY rowid"""
+    )
+    connection.execute(
+        """INSERT INTO kept.reward_records SELECT * FROM reward_records WHERE trajectory_id IN (
+            SELECT id FROM _trajectories) OR split_part(trajectory_id, ':', 1) IN (
+            SELECT id FROM _trajectories UNION SELECT id FROM _traces) OR (trajectory_id NOT IN (
+            SELECT trajectory_id FROM span_records WHERE trajectory_id IS NOT NULL)
+            AND split_part(trajectory_id, ':', 1) NOT IN (SELECT trace_id FROM span_records)) ORDER BY rowid"""
+    )
+    connection.execute(
+        "INSERT INTO kept.summaries SELECT * FROM summaries WHERE trajectory_id IN (SELECT id FROM _trajectories)"
+    )
+    connection.execute(
+        "INSERT INTO kept.regrouped SELECT * FROM regrouped WHERE trajectory_id IN (SELECT id FROM _trajectories)"
+    )
+    for table in _WHOLE:
+        connection.execute(f"INSERT INTO kept.{table} SELECT * FROM {table} ORDER BY rowid")  # noqa: S608
+    connection.execute(
+        """INSERT INTO kept.odd_traces SELECT trace_id, false FROM odd_traces
+        WHERE trace_id IN (SELECT id FROM _traces)"""
+    )
+    connection.execute("CHECKPOINT kept")

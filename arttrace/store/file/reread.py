@@ -22,6 +22,7 @@ from arttrace.records.span import SpanRow
 from arttrace.store.rows.columns import span_columns
 from arttrace.store.rows.encode import CONVENTIONS, with_conventions
 from arttrace.store.rows.tables import SPANS, TRAJECTORY_ID
+from arttrace.store.transactions import registered, transaction
 
 _READING: Final = "1"
 """Counted up when formats/sdks understands more, or `with_conventions` keeps more of it."""
@@ -65,13 +66,8 @@ def reread(connection: duckdb.DuckDBPyConnection) -> None:
     marked = connection.execute(f"SELECT DISTINCT trace_id FROM span_records WHERE {_MARKED}").fetchall()  # noqa: S608
     traces = sorted(trace for (trace,) in marked)
     for start in range(0, len(traces), _AT_ONCE):
-        connection.execute("BEGIN")
-        try:
+        with transaction(connection):
             _reread(connection, traces[start : start + _AT_ONCE])
-            connection.execute("COMMIT")
-        except BaseException:
-            connection.execute("ROLLBACK")
-            raise
     connection.execute(SAY)
 
 
@@ -120,8 +116,5 @@ def _update(connection: duckdb.DuckDBPyConnection, changes: Sequence[_Change]) -
         names=["row", *_COLUMNS, "document"],
     )
     sets = ", ".join(f'"{name}" = g."{name}"' for name in (*_COLUMNS, "document"))
-    connection.register("_given", given)
-    try:
+    with registered(connection, _given=given):
         connection.execute(f"UPDATE span_records SET {sets} FROM _given g WHERE span_records.rowid = g.row")  # noqa: S608
-    finally:
-        connection.unregister("_given")

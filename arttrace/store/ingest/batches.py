@@ -11,6 +11,7 @@ from arttrace.formats.journal_entry import decode_payload
 from arttrace.records.record import Record
 from arttrace.store.rows.columns import PlainRecord
 from arttrace.store.rows.encode import EncodedSpan, encode_rows
+from arttrace.store.transactions import is_ctrl_c
 from arttrace.system.journal import Segment, read_segment
 
 _BATCH_BYTES = 8 << 20
@@ -91,8 +92,9 @@ def _add_records(batch: SegmentBatch, records: Sequence[Record]) -> None:
 
 
 def is_of_the_data(error: Exception) -> bool:
-    """Whether it would come again with the same records, on a disk with room. DuckDB raises RuntimeError when it is
-    interrupted."""
+    """Whether it would come again with the same records, on a disk with room."""
+    if is_ctrl_c(error):
+        return False
     if isinstance(error, RuntimeError):
         return isinstance(error, (RecursionError, NotImplementedError))
     return isinstance(error, _OF_THE_DATA) or not isinstance(error, _OF_THE_MACHINE)

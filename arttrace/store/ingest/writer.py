@@ -6,7 +6,6 @@ that memory costs space, never content. Nothing here takes longer when the store
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
 import time
@@ -31,6 +30,7 @@ from arttrace.store.rows.prefixes import RecentInputs, extension, split
 from arttrace.store.rows.summary import SUMMARY_VERSION, InferredTool, ReadMessages, TrajectorySummary
 from arttrace.store.rows.tables import OPERATION, SPAN_ID, START, TRAJECTORY_ID, Row, Table
 from arttrace.store.rows.views import INFERRED_TOOLS, READ_MESSAGES
+from arttrace.store.transactions import registered, transaction
 from arttrace.trajectories.identity.reward_membership import before_colons
 
 _ARROW = {
@@ -85,25 +85,25 @@ class Writer:
         """Stores the records that are not there yet, and how far the segments they came from were read, in one
         transaction. Returns how many records were new. Raises duckdb.Error; then nothing was stored, unless the
         commit itself failed (a full disk), after which the connection is to be closed and opened anew."""
-        self._connection.execute("BEGIN")
         self._uncommitted.clear()
         try:
-            fresh = self._new_spans([record for record in records if isinstance(record, EncodedSpan)])
-            rewards = [reward for parts in fresh if parts.span is not None for reward in rewards_of(parts.span)]
-            self._store_spans(fresh)
-            others = [record for record in records if not isinstance(record, EncodedSpan)]
-            new = len(fresh) + self._store_others([*others, *rewards], derived={reward.id for reward in rewards})
-            if offsets:
-                self._connection.execute(
-                    "DELETE FROM ingested_segments WHERE name IN (SELECT unnest(?::VARCHAR[]))", [list(offsets)]
-                )
-                self._insert(tables.SEGMENTS, list(offsets.items()))
-            self._connection.execute("COMMIT")
+            with transaction(self._connection):
+                return self._write(records, offsets or {})
         except BaseException:
             self._forget_uncommitted()
-            with contextlib.suppress(duckdb.Error):
-                self._connection.execute("ROLLBACK")
             raise
+
+    def _write(self, records: Sequence[EncodedRecord], offsets: Mapping[str, int]) -> int:
+        fresh = self._new_spans([record for record in records if isinstance(record, EncodedSpan)])
+        rewards = [reward for parts in fresh if parts.span is not None for reward in rewards_of(parts.span)]
+        self._store_spans(fresh)
+        others = [record for record in records if not isinstance(record, EncodedSpan)]
+        new = len(fresh) + self._store_others([*others, *rewards], derived={reward.id for reward in rewards})
+        if offsets:
+            self._connection.execute(
+                "DELETE FROM ingested_segments WHERE name IN (SELECT unnest(?::VARCHAR[]))", [list(offsets)]
+            )
+            self._insert(tables.SEGMENTS, list(offsets.items()))
         return new
 
     # --- spans ---------------------------------------------------------------------------------------------
@@ -309,12 +309,9 @@ class Writer:
         return self._with(query, pa.table({"item": items}))
 
     def _with(self, query: str, given: pa.Table) -> list[tuple[Any, ...]]:
-        self._connection.register("_given", given)
-        try:
+        with registered(self._connection, _given=given):
             rows: list[tuple[Any, ...]] = self._connection.execute(query.format(given="_given")).fetchall()
-            return rows
-        finally:
-            self._connection.unregister("_given")
+        return rows
 
 
 def _with_attribute(document: bytes, name: str, value: Any) -> bytes:

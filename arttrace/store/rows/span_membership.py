@@ -7,7 +7,6 @@ decides; the tables here can be made again at any time.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Iterable, Sequence, Set
 from typing import Final
 
@@ -21,6 +20,7 @@ from arttrace.records.span import SpanRow
 from arttrace.store.rows import trace_links
 from arttrace.store.rows.columns import EVALUATE
 from arttrace.store.rows.summary import SUMMARY_VERSION
+from arttrace.store.transactions import transaction
 from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan
 from arttrace.trajectories.identity.membership import is_of_a_run, membership
 from arttrace.trajectories.identity.reward_membership import trace_roots
@@ -87,14 +87,8 @@ def place(connection: duckdb.DuckDBPyConnection) -> None:
         if trace_links.any_links(connection):
             traces = trace_links.below(connection, traces)
             needed = trace_links.above(connection, traces)
-        connection.execute("BEGIN")
-        try:
+        with transaction(connection):
             _place(connection, traces, needed)
-            connection.execute("COMMIT")
-        except BaseException:
-            with contextlib.suppress(duckdb.Error):  # it would hide the cause
-                connection.execute("ROLLBACK")
-            raise
 
 
 def found_on(spans: Iterable[SpanRow]) -> dict[str, SpanKey]:

@@ -12,6 +12,7 @@ import duckdb
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 from arttrace.store.rows.tables import LINKS
+from arttrace.store.transactions import transaction
 
 _FIND = f"""INSERT INTO links
     SELECT DISTINCT trace_id, unnest(json_extract_string(document, '$.links[*].trace_id')) AS linked
@@ -20,10 +21,9 @@ _FIND = f"""INSERT INTO links
 
 def find(connection: duckdb.DuckDBPyConnection) -> None:
     """Makes the table for a store that was made without it, from its spans."""
-    connection.execute("BEGIN")
-    connection.execute(LINKS.create())
-    connection.execute(_FIND)
-    connection.execute("COMMIT")
+    with transaction(connection):
+        connection.execute(LINKS.create())
+        connection.execute(_FIND)
 
 
 def links_of(agents: Iterable[SpanRow]) -> list[tuple[str, str]]:
