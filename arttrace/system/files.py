@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -23,6 +25,28 @@ def replace_file(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             fresh.unlink()
         raise
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write in, which takes the place of `path` when the block ends; if that raises, all is as it was.
+
+    It is written beside what the name leads to. A device or a pipe is written itself: no file may take its place.
+    Raises OSError.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        with path.open("wb") as device:
+            yield device
+        return
+    part = path.with_name(f".{path.name}.part")
+    file = part.open("wb")
+    try:
+        with file:
+            yield file
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def directory_bytes(directory: os.PathLike[str], suffix: str = "") -> int:

@@ -12,7 +12,7 @@ import pytest
 
 from arttrace.store.server.metrics_text import MetricsText
 from arttrace.system import files
-from arttrace.system.files import directory_bytes, replace_file
+from arttrace.system.files import directory_bytes, replace_file, whole_file
 from arttrace.system.loopback import is_loopback, is_loopback_authority
 from arttrace.system.processes import is_alive
 
@@ -39,6 +39,22 @@ def test_a_disk_that_refuses_leaves_the_file_as_it_was(tmp_path: Path, monkeypat
         replace_file(path, b"another")
     assert path.read_bytes() == b"one"
     assert [entry.name for entry in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_a_file_that_is_written_in_a_block_is_there_when_the_block_ends_well(tmp_path: Path) -> None:
+    path, link = tmp_path / "rows", tmp_path / "link"
+    path.write_bytes(b"old")
+    link.symlink_to(path)
+    block = whole_file(path)
+    block.__enter__().write(b"half of the")
+    assert not block.__exit__(KeyError, KeyError(), None)
+    assert path.read_bytes() == b"old"
+    with whole_file(link) as file:
+        file.write(b"new")
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"new"
+    assert link.is_symlink()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["link", "rows"]
 
 
 def test_the_size_of_a_directory(tmp_path: Path) -> None:

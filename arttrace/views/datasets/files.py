@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from arttrace.formats.datasets.forms import Form, Row, Unsuitable
 from arttrace.system.errors import ArttraceError
+from arttrace.system.files import whole_file
 
 _ROWS_AT_ONCE = 1000
 _TOOLS = "tool definitions that differ in shape from those of the first rows, which a Parquet column does not hold"
@@ -130,7 +131,7 @@ class _Parquet(RowFile):
 
 
 class DatasetFiles:
-    """The file, and the one beside it for groups that are held out."""
+    """The file, and the one beside it for groups that are held out. Neither takes its place before both are written."""
 
     def __init__(self, output: Path, form: Form, *, held_out: bool) -> None:
         self._paths = [output, *([output.with_suffix(f".held-out{output.suffix}")] if held_out else [])]
@@ -139,57 +140,33 @@ class DatasetFiles:
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> DatasetFiles:
-        for path in self._paths:
-            with self._naming(path):
-                file = self._open.enter_context(beside(path).open("wb"))
-                self._rows.append(_Parquet(file, self._form) if self._form.is_parquet else _JsonLines(file))
+        with contextlib.ExitStack() as opened:
+            for path in self._paths:
+                with _naming(path):
+                    file = opened.enter_context(whole_file(path))
+                    self._rows.append(_Parquet(file, self._form) if self._form.is_parquet else _JsonLines(file))
+            self._open = opened.pop_all()
         return self
 
     def write(self, row: Row, *, held_out: bool) -> None:
         """Adds a row. Raises Unsuitable where the file cannot hold it."""
-        with self._naming(self._paths[held_out]):
+        with _naming(self._paths[held_out]):
             self._rows[held_out].write(row)
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            with self._naming(self._paths[0]):
-                if kind is None:
-                    for rows in self._rows:
-                        rows.close()
-                self._open.close()
-                if kind is None:
-                    for path in self._paths:
-                        put_in_place(path)
-        finally:
-            self._open.close()
-            for path in self._paths:
-                remove_part(path)
-
-    @contextlib.contextmanager
-    def _naming(self, path: Path) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            self._open.close()
-            raise ArttraceError(f"{path} cannot be written: {error.strerror or error}") from error
+        if kind is not None:
+            self._open.__exit__(kind, value, trace)
+            return
+        with _naming(self._paths[0]), self._open:
+            for rows in self._rows:
+                rows.close()
 
 
-def beside(path: Path) -> Path:
-    """Where a file is written until it is whole: beside what its name leads to, or right there if that is a device or a
-    pipe, which no file may take the place of."""
-    path = path.resolve()
-    return path if path.exists() and not path.is_file() else path.with_name(f".{path.name}.part")
-
-
-def put_in_place(path: Path) -> None:
-    """Give what was written beside it its name."""
-    if (part := beside(path)) != path.resolve():
-        part.replace(path.resolve())
-
-
-def remove_part(path: Path) -> None:
-    """Remove what was written beside it, if that is there still."""
-    if (part := beside(path)) != path.resolve():
-        part.unlink(missing_ok=True)
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ArttraceError(f"{path} cannot be written: {error.strerror or error}") from error

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from arttrace.store import AnyStore
 from arttrace.store.rows.views import DESCRIBED
 from arttrace.system.errors import ArttraceError
-from arttrace.views.datasets.files import beside, put_in_place, remove_part
+from arttrace.system.files import whole_file
 
 ROWS_AT_ONCE = 50_000
 """About as many rows of a view are in memory."""
@@ -59,21 +59,19 @@ def _write(
     [(total,)] = store.sql(f'SELECT count(*) FROM "{view}"')[1]  # noqa: S608
     parts = max(math.ceil(total / ROWS_AT_ONCE), 1)
     key = "trajectory_id" if "trajectory_id" in kinds else next(iter(kinds))
-    path = folder / f"{view}.parquet"
     written = 0
-    try:
-        with beside(path).open("wb") as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
-            for part in range(parts):
-                where = f"WHERE hash(coalesce(\"{key}\"::VARCHAR, '')) % {parts} = {part}" if parts > 1 else ""
-                _, rows = store.sql(f'SELECT * FROM "{view}" {where}')  # noqa: S608
-                values = list(zip(*rows, strict=True)) or [() for _ in schema]
-                arrays = [_array(column, field) for column, field in zip(values, schema, strict=True)]
-                writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
-                written += len(rows)
-                progress(view, written, total)
-        put_in_place(path)
-    finally:
-        remove_part(path)
+    with (
+        whole_file(folder / f"{view}.parquet") as file,
+        pq.ParquetWriter(file, schema, compression="zstd") as writer,
+    ):
+        for part in range(parts):
+            where = f"WHERE hash(coalesce(\"{key}\"::VARCHAR, '')) % {parts} = {part}" if parts > 1 else ""
+            _, rows = store.sql(f'SELECT * FROM "{view}" {where}')  # noqa: S608
+            values = list(zip(*rows, strict=True)) or [() for _ in schema]
+            arrays = [_array(column, field) for column, field in zip(values, schema, strict=True)]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+            written += len(rows)
+            progress(view, written, total)
     return written
 
 
