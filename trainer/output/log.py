@@ -84,6 +84,11 @@ class JsonLines(io.TextIOBase):
             self.stream.flush()
         return len(text)
 
+    def end(self) -> None:
+        """Write the rest as a line, unless the stream is closed: that of a program which has given another back."""
+        if not self.stream.closed:
+            self.write("\n")
+
     def flush(self) -> None:
         self.stream.flush()
 
@@ -142,7 +147,7 @@ def make_room(log: Path) -> None:
 def _say_all_as_json(_context: click.Context, _parameter: click.Parameter, log_format: LogFormat) -> LogFormat:
     if log_format == "json" and not isinstance(sys.stderr, JsonLines):
         sys.stderr = JsonLines(sys.stderr)  # to the end of the process: what ended it is the last line
-        atexit.register(sys.stderr.write, "\n")
+        atexit.register(sys.stderr.end)
     return log_format
 
 

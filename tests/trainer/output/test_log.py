@@ -123,3 +123,27 @@ def test_to_its_end_a_command_writes_nothing_else(
     assert said
     assert all(re.fullmatch(_TIME, one["time"]) for one in said)
     assert any(last in one["message"] for one in said), said
+
+
+GIVES_ITS_STREAM_BACK = """
+import click, io, sys
+from trainer.output.log import log_format_option
+@click.command()
+@log_format_option
+def command(log_format):
+    click.echo("said", err=True)
+whole = sys.stderr
+sys.stderr = its = io.TextIOWrapper(io.BytesIO(), "utf-8")
+command.main(["--log-format", "json"], standalone_mode=False)
+print(its.buffer.getvalue().decode(), end="")
+sys.stderr = whole
+its.close()
+"""
+
+
+def test_a_program_that_ran_it_on_a_stream_of_its_own_ends_in_silence() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", GIVES_ITS_STREAM_BACK], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert json.loads(ran.stdout)["message"] == "said"

@@ -6,7 +6,6 @@ import json
 import sys
 import threading
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from pathlib import Path
 
 import click
@@ -108,7 +107,7 @@ def train_grpo(
 
     reporting.begin()
     trainer.learner.progress = lambda total: Progress(total, "tokens of the step", say, tells_short=False)
-    with stop_on_signals(stop, say), closing(reporting):
+    with stop_on_signals(stop, say), reporting:  # Ctrl-C waits for trackers too
         trainer.resume()
         for number, share in enumerate(shares):
             if stop.is_set():

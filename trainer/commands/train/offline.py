@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -60,23 +59,21 @@ def run_offline(
     require_examples(plan)
     _tell_plan(checkpoints.policy, plan, "is", err=True)
     gateway = GatewayClient(serving.url) if serving else None
-
-    with closing(reporting):
-        reporting.begin()
-        say(f"loading {base_model}")
-        done = train_offline(
-            store,
-            checkpoints,
-            gateway,
-            base_model,
-            plan,
-            learner,
-            progress=lambda total: Progress(total, "optimizer steps", say),
-            keep_states=keep_states,
-        )
-        print_step(done, served=serving is not None, as_json=as_json)
-        sys.stdout.flush()
-        reporting.catch_up()
+    reporting.begin()
+    say(f"loading {base_model}")
+    done = train_offline(
+        store,
+        checkpoints,
+        gateway,
+        base_model,
+        plan,
+        learner,
+        progress=lambda total: Progress(total, "optimizer steps", say),
+        keep_states=keep_states,
+    )
+    print_step(done, served=serving is not None, as_json=as_json)
+    sys.stdout.flush()
+    reporting.catch_up()
 
 
 def _groups(store: AnyStore, checkpoints: Checkpoints, terms: OfflineTerms) -> tuple[list[Group], frozenset[str]]:
