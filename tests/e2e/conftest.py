@@ -33,6 +33,8 @@ def demo_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         cache = Path(given) if given else own
         cache.mkdir(parents=True, exist_ok=True)
         patch.setenv("XDG_CACHE_HOME", str(cache))
+        # Where all others of the session have it: what vLLM has found out about a model takes it ten seconds.
+        patch.setenv("VLLM_CACHE_ROOT", str(Path(given or Path.home() / ".cache") / "vllm"))
         yield cache
 
 

@@ -164,7 +164,7 @@ class _Demo:
         return path
 
     def _serve(self, base_model: Path) -> tuple[Serving, Learner]:
-        """Start vLLM and, while it compiles, load the learner."""
+        """Start vLLM and, meanwhile, load the learner."""
         with self._screen.phase("vLLM and gateway") as phase, ThreadPoolExecutor(1) as pool:
             loading = pool.submit(_load_learner, base_model, self._settings.seed, self._settings.steps)
             pool.submit(load_litellm)

@@ -132,7 +132,7 @@ class Publisher:
         base = self._policies.base
         if await upstream.sleeps():  # for a gateway that died meanwhile
             await upstream.wake_up()
-        probe = await upstream.probe(base.engine_model, self._probe, timeout_s=600.0)  # the first request compiles
+        probe = await upstream.probe(base.engine_model, self._probe, timeout_s=600.0)  # it may compile
         replica.processed = await upstream.gives_processed_logprobs(base.engine_model, self._probe)
         async with self._lock:
             current = self._policies.current

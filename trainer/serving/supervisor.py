@@ -66,7 +66,7 @@ class Supervisor:
                     "Start it with --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1, or serve without "
                     "--sleep-while-training.",
                 )
-            self._say("warming up (vLLM compiles on first use)")
+            self._say("warming up")
             await self._adopted(upstream)
         except BaseException:
             await upstream.close()

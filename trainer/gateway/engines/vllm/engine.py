@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import importlib.util
 import itertools
 import math
 import os
-import platform
 import re
 import secrets
 import shutil
@@ -19,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from arttrace.system.cpu import cpu_features, missing_for_vllm
+from arttrace.system.cpu import missing_for_vllm
 from arttrace.system.errors import ServingError
 from arttrace.system.exit_status import how_ended
 from trainer.gateway.engines.vllm.cards import VISIBLE
@@ -140,15 +138,15 @@ def engine_environment(options: EngineOptions, base: Mapping[str, str], key: str
         environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         space = kv_cache_gib(options.shape, _context(options, cpu))
         environment.setdefault("VLLM_CPU_KVCACHE_SPACE", str(space))
-        # What inductor compiles is for this CPU alone (-march=native), and its cache may move: an image, a shared disk.
-        cache = Path(tempfile.gettempdir()) / f"torchinductor-{os.getuid()}-{_cpu_name()}"
-        environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+        # With adapters vLLM leaves the model itself uncompiled on a CPU. What it would compile are two functions of the
+        # sampler: a C++ compiler's work of ten seconds, for code that is no faster.
+        environment["TORCHDYNAMO_DISABLE"] = "1"
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 2) // 2)))
     return environment
 
 
 class VllmProcess:
-    """One run of vLLM. Raises ServingError at once when vLLM or the compiler it needs is missing."""
+    """One run of vLLM. Raises ServingError at once when vLLM is missing."""
 
     def __init__(self, options: EngineOptions, log: Path) -> None:
         cpu = serves_on_cpu()
@@ -171,8 +169,6 @@ class VllmProcess:
                 f"vLLM's CPU build needs {missing}, which this machine's CPU does not have",
                 "Serve on another machine, or name an engine of yours: --vllm-url URL.",
             )
-        if cpu and not _compiler():
-            raise ServingError("vLLM's CPU build compiles on first use, and there is no C++ compiler (g++)", _COMPILER)
         directory = _private_directory()
         socket = directory / "engine.sock"
         key = secrets.token_urlsafe(24)
@@ -264,17 +260,6 @@ def explain_death(returncode: int | None, log_text: str, log: Path) -> ServingEr
 
 def _context(options: EngineOptions, cpu: bool) -> int:
     return options.max_model_len or min(options.shape.max_positions, _CPU_MAX_LEN if cpu else _CUDA_MAX_LEN)
-
-
-def _cpu_name() -> str:
-    """A short name for the set of instructions that this CPU has."""
-    return hashlib.sha256(" ".join((platform.machine(), *cpu_features())).encode()).hexdigest()[:12]
-
-
-def _compiler() -> str | None:
-    return next(
-        (found for name in (os.environ.get("CXX"), "g++", "clang++") if name and (found := shutil.which(name))), None
-    )
 
 
 def _private_directory() -> Path:
