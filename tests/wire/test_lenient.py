@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
+from arttrace.records.values.lenient_json import read_json, well_formed
 from arttrace.trajectories.decoding.call import decode_call
 from arttrace.trajectories.decoding.messages import MessageReader
 from arttrace.wire import Exchange, decode
@@ -78,3 +80,19 @@ def test_spans_of_other_senders_keep_theirs() -> None:
     (choice,) = call.choices
     assert choice.message.parts[0].content == SAID  # type: ignore[union-attr]
     assert choice.finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['"a"', " [1e999]", "[NaN]", "NaN", "Infinity", "-Infinity", "1e999", '{"a": "\\ud83d"}', "\t1", "true", "null "],
+)
+def test_what_python_takes_for_json_is_json(text: str) -> None:
+    assert repr(read_json(text)) == repr(well_formed(json.loads(text)))
+
+
+@pytest.mark.parametrize("text", ["", "found", "true story", "none", "<b>", "\ufeff1", "\ud83d", "nullify", "I", "-"])
+def test_text_is_no_json(text: str) -> None:
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(text)
+    with pytest.raises((msgspec.DecodeError, UnicodeError)):
+        read_json(text)

@@ -14,6 +14,8 @@ from typing import Any
 import msgspec
 
 _HALF = re.compile("[\ud800-\udfff]")
+_MAY_BE_JSON = frozenset('"{[-0123456789NI \t\r\n')
+"""What a JSON text begins with that msgspec refuses and that may be read all the same: no `true`, `false` or `null`."""
 
 
 def read_json(text: str | bytes) -> Any:
@@ -21,6 +23,8 @@ def read_json(text: str | bytes) -> Any:
     try:
         return msgspec.json.decode(text)
     except ValueError as error:
+        if isinstance(text, str) and text[:1] not in _MAY_BE_JSON:  # mostly plain text, the result of a tool
+            raise
         with suppress(ValueError):
             return read_lenient(text)
         raise error from None

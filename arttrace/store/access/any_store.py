@@ -142,6 +142,20 @@ class AnyStore(ABC):
         raise NotImplementedError
 
     @operation
+    def beginning(self, trajectory_id: str, *, spans: int) -> Trajectory:
+        """What a run began with, built of its first spans alone, so that it comes at once however long the run is. What
+        it says of the run as a whole (its end, its counts, whether it is complete) holds for these spans.
+
+        Args:
+            trajectory_id: The id that its spans name.
+            spans: Of how many spans, taken agent by agent, in the order of a transcript.
+
+        Raises:
+            StoreError: No run was recorded under this id, or these spans are none of it.
+        """
+        raise NotImplementedError
+
+    @operation
     def trajectories(
         self,
         *,

@@ -141,6 +141,7 @@ class Store(StoreQueries):
                     for new in ingest_segments(file.connection, file.writer, directory, self._ahead):
                         total += new
                         file.taken_in += new
+                        file.changes += new
                         if file.taken_in >= _REOPENED_AFTER and not file.readers and not file.closed:
                             break
                     else:

@@ -27,18 +27,16 @@ from arttrace.store.access.sql import run_query
 from arttrace.store.file import cancellation, reading
 from arttrace.store.file.connections import SharedFile
 from arttrace.store.ingest.pause_gc import gc_paused
-from arttrace.store.rows.columns import EVALUATE, GIVEN_TO
+from arttrace.store.rows.beginning import read_beginning
+from arttrace.store.rows.columns import EVALUATE, GIVEN_TO, MADE_BY
 from arttrace.store.rows.decode import read_spans
-from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
+from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT, is_mark
 from arttrace.store.rows.span_membership import BEGAN, SPLIT, found_on, mark_rewarded, place
 from arttrace.store.rows.summary import (
     SUMMARY_VERSION,
-    InferredTool,
-    ReadMessages,
+    Summarised,
     TrajectorySummary,
-    inferred_tools,
-    read_messages,
-    summarise,
+    summarised,
 )
 from arttrace.store.rows.trace_links import above, any_links, below
 from arttrace.store.rows.views import REGROUPED
@@ -63,11 +61,6 @@ _NAMED_ONE_BY_ONE = 32  # then DuckDB knows beforehand what to look for, and ski
 _SPANS_AT_ONCE = 5_000  # of runs that are built: fewer, and the tables are looked through more often
 
 _Used = tuple[str, list[Any]]
-
-MADE_BY = """coalesce(json_extract_string(document, '$.method'), CASE
-    WHEN json_extract_string(document, '$.metrics.learned_tokens') IS NULL THEN 'grpo'
-    WHEN coalesce(json_extract_string(document, '$.metrics.accuracy')::DOUBLE, 0) > 0 THEN 'dpo' ELSE 'sft' END)"""
-"""PolicyStep.made_by in SQL."""
 
 
 class StoreQueries(AnyStore):
@@ -152,6 +145,13 @@ class StoreQueries(AnyStore):
             )
         return found[0]
 
+    def beginning(self, trajectory_id: str, *, spans: int) -> Trajectory:
+        """As AnyStore.beginning."""
+        found = [one for one in self._build([trajectory_id], most=spans) if one.id == trajectory_id]
+        if not found:
+            raise StoreError(f"no run was recorded as {trajectory_id!r} in {self.data.store}")
+        return found[0]
+
     def trajectories(
         self,
         *,
@@ -182,7 +182,7 @@ class StoreQueries(AnyStore):
         """As AnyStore.spans."""
         with self._file.reading() as connection:
             traces = self._traces(connection, [trajectory_id]) or self._traces(connection, before_colons(trajectory_id))
-            return [span for span in self._spans(connection, traces) if not _is_mark(span)]
+            return [span for span in self._spans(connection, traces) if not is_mark(span)]
 
     def spans_of_traces(self, traces: Sequence[str]) -> list[SpanRow]:
         """As AnyStore.spans_of_traces."""
@@ -324,37 +324,34 @@ class StoreQueries(AnyStore):
 
     @gc_paused()
     def _summarise(self, given: Sequence[str]) -> list[TrajectorySummary]:
-        """Summaries made and kept."""
-        with self._file.lock:  # so that no span comes between building a summary and keeping it
-            made: dict[str, list[TrajectorySummary]] = {id: [] for id in given}
-            tools: dict[str, list[InferredTool]] = {}
-            messages: dict[str, list[ReadMessages]] = {}
-            built = self._build(given)
-            to_read = self._to_read(built)
-            for trajectory in built:
-                id = next(id for id in (trajectory.id, *before_colons(trajectory.id)) if id in made)
-                made[id].append(summarise(trajectory))
-                if found := inferred_tools(trajectory):
-                    tools.setdefault(id, []).extend(found)
-                if read := read_messages(trajectory, to_read):
-                    messages.setdefault(id, []).append(read)
+        """Summaries made and kept. Others ask and write meanwhile; where something was written they are made again, and
+        writers wait."""
+        seen = self._file.changes
+        found = self._summarised(given)
+        with self._file.lock:
+            if self._file.changes != seen:
+                found = self._summarised(given)
             with self._file.if_possible():
-                self._file.writer.keep_summaries(made, tools, messages)
-        return [one for of_id in made.values() for one in of_id]
+                self._file.writer.keep_summaries(found)
+        return [one for of_id in found.summaries.values() for one in of_id]
+
+    def _summarised(self, given: Sequence[str]) -> Summarised:
+        built = self._build(given)
+        return summarised(given, built, self._to_read(built))
 
     @gc_paused()
-    def _build(self, given: Sequence[str]) -> list[Trajectory]:
-        """The trajectories of what was given under these ids."""
+    def _build(self, given: Sequence[str], *, most: int | None = None) -> list[Trajectory]:
+        """The trajectories of what was given under these ids, or of the first spans of it, so many at most."""
         if not given:
             return []
         with self._file.reading() as connection:
             traces = self._traces(connection, given)
             if any_links(connection):  # a trace may belong to the run that it links to
                 traces = above(connection, traces)
-            stored = self._spans(connection, traces, shared=True)
+            stored = read_beginning(connection, traces, most) if most else self._spans(connection, traces, shared=True)
             rows = connection.execute(GIVEN_TO, {"ids": [*given, *traces]})
             rewards = [_reward.decode(document) for (document,) in rows.fetchall()]
-        spans = with_messages([span for span in stored if not (is_reward_span(span) or _is_mark(span))])
+        spans = with_messages([span for span in stored if not (is_reward_span(span) or is_mark(span))])
         built = build_trajectories(map(normalised, spans), rewards, ids=frozenset(given), rewarded=found_on(spans))
         query = f"SELECT trajectory_id, key FROM ({REGROUPED}) WHERE key IS NOT NULL AND trajectory_id IN ({_ITEMS})"  # noqa: S608
         with self._file.reading() as connection:
@@ -381,10 +378,6 @@ class StoreQueries(AnyStore):
     def _column(self, query: str, values: Sequence[Any]) -> list[Any]:
         with self._file.reading() as connection:
             return [value for (value,) in connection.execute(query, values).fetchall()]
-
-
-def _is_mark(span: SpanRow) -> bool:
-    return span.attributes.get(semconv.OPERATION_NAME) == semconv.OPERATION_LEFT_OUT
 
 
 def _used(policy: str | None, method: str | None) -> _Used | None:

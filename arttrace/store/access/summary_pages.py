@@ -9,15 +9,24 @@ from typing import TypeVar
 from arttrace.store.access.any_store import AnyStore
 from arttrace.store.access.queries import OF_RUNS
 from arttrace.store.file.reading import InParts
+from arttrace.store.rows.span_membership import BEGAN
 from arttrace.store.rows.summary import SUMMARY_VERSION, TrajectorySummary
 from arttrace.system.errors import StoreError
 
 _IDS_OF_PAGE = 50_000
 _RUNS_OF_PAGE = 2_000  # of 2 to 6 KB each; every page costs a look through the table of spans
 
-UNREAD = f"""SELECT count(DISTINCT trajectory_id) FROM span_records WHERE {OF_RUNS} AND trajectory_id NOT IN
-    (SELECT trajectory_id FROM summaries WHERE version = '{SUMMARY_VERSION}')"""  # noqa: S608
+KNOWN = f"SELECT trajectory_id FROM summaries WHERE version = '{SUMMARY_VERSION}'"  # noqa: S608
+"""The ids that runs were recorded under which have a summary."""
+
+_UNREAD = f"""FROM span_records WHERE trajectory_id IS NOT NULL AND {OF_RUNS}
+    AND trajectory_id NOT IN ({KNOWN})"""
+
+UNREAD = f"SELECT count(DISTINCT trajectory_id) {_UNREAD}"
 """How many runs have no summary yet."""
+
+NEWEST_UNREAD = f"""SELECT trajectory_id, count(*) {_UNREAD} GROUP BY 1 ORDER BY {BEGAN} DESC, 1 LIMIT {{}}"""
+"""The ids of so many of them and how many spans each has, the newest first."""
 
 T = TypeVar("T")
 

@@ -23,7 +23,8 @@ _log = logging.getLogger("arttrace")
 
 class SharedFile:
     """An open file. Hold `lock` for everything but `reading`; what waits here lets go of it meanwhile. `taken_in` is
-    for whoever writes: 0 again whenever the file is opened anew."""
+    for whoever writes: 0 again whenever the file is opened anew. `changes` is another number after each change of the
+    records."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,6 +33,7 @@ class SharedFile:
         self.closed = False
         self.invalidated = False
         self.taken_in = 0
+        self.changes = 0
         self.connection = connect(path)
         self.writer = Writer(self.connection)
         self._changed = threading.Condition(self.lock)
@@ -145,6 +147,7 @@ class SharedFile:
                 self.connection = connect_while_opening(self.path)
         self.writer = Writer(self.connection)
         self.taken_in = 0
+        self.changes += 1
         self.invalidated = False
 
     def _refuse_when_closed(self) -> None:

@@ -27,7 +27,7 @@ from arttrace.store.rows import span_membership, tables, trace_links
 from arttrace.store.rows.columns import PlainRecord, rows_by_table
 from arttrace.store.rows.encode import EncodedRecord, EncodedSpan
 from arttrace.store.rows.prefixes import RecentInputs, extension, split
-from arttrace.store.rows.summary import SUMMARY_VERSION, InferredTool, ReadMessages, TrajectorySummary
+from arttrace.store.rows.summary import SUMMARY_VERSION, Summarised
 from arttrace.store.rows.tables import OPERATION, SPAN_ID, START, TRAJECTORY_ID, Row, Table
 from arttrace.store.rows.views import INFERRED_TOOLS, READ_MESSAGES
 from arttrace.store.transactions import registered, transaction
@@ -235,21 +235,17 @@ class Writer:
         self._last_id += 1
         return self._last_id
 
-    def keep_summaries(
-        self,
-        summaries: Mapping[str, Sequence[TrajectorySummary]],
-        tools: Mapping[str, Sequence[InferredTool]],
-        messages: Mapping[str, Sequence[ReadMessages]],
-    ) -> None:
-        """Keeps summaries just made of what is stored under an id, also that there are none, the tool calls that no
-        span recorded, and messages that stand beside their calls."""
-        query = "DELETE FROM summaries WHERE version IN (?, ?) AND trajectory_id IN (SELECT unnest(?::VARCHAR[]))"
-        self._connection.execute(query, [INFERRED_TOOLS, READ_MESSAGES, list(summaries)])
+    def keep_summaries(self, found: Summarised) -> None:
+        """Keeps what was just made of what is stored under an id, in the place of what another one made of it."""
+        query = "DELETE FROM summaries WHERE version IN (?, ?, ?) AND trajectory_id IN (SELECT unnest(?::VARCHAR[]))"
+        self._connection.execute(query, [SUMMARY_VERSION, INFERRED_TOOLS, READ_MESSAGES, list(found.summaries)])
         rows = [
-            (id, SUMMARY_VERSION, _encode(one).decode()) for id, made in summaries.items() for one in made or (None,)
+            (id, SUMMARY_VERSION, _encode(one).decode())
+            for id, made in found.summaries.items()
+            for one in made or (None,)
         ]
-        rows += [(id, INFERRED_TOOLS, _encode(found).decode()) for id, found in tools.items()]
-        rows += [(id, READ_MESSAGES, _encode(one).decode()) for id, found in messages.items() for one in found]
+        rows += [(id, INFERRED_TOOLS, _encode(tools).decode()) for id, tools in found.tools.items()]
+        rows += [(id, READ_MESSAGES, _encode(one).decode()) for id, read in found.messages.items() for one in read]
         self._insert(tables.SUMMARIES, rows)
 
     # --- everything else -----------------------------------------------------------------------------------

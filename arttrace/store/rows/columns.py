@@ -118,3 +118,8 @@ GIVEN_TO: Final = f"""SELECT document FROM (
         SELECT * FROM reward_records WHERE id IN (SELECT id FROM reward_records WHERE {_TO}) QUALIFY {LAST_GIVEN})
     WHERE {_TO}"""  # noqa: S608
 """The rewards given under these ids or to conversations of these traces."""
+
+MADE_BY: Final = """coalesce(json_extract_string(document, '$.method'), CASE
+    WHEN json_extract_string(document, '$.metrics.learned_tokens') IS NULL THEN 'grpo'
+    WHEN coalesce(json_extract_string(document, '$.metrics.accuracy')::DOUBLE, 0) > 0 THEN 'dpo' ELSE 'sft' END)"""
+"""PolicyStep.made_by in SQL."""

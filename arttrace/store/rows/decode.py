@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import duckdb
@@ -27,8 +27,8 @@ def read_spans(
     if not rows:
         return []
     traces = sorted({row[-1] for row in rows})
-    prompts = _of_traces(connection, "id, parent, messages", "prompts", traces)
-    tokens = _of_traces(connection, "id, parent, keep, tail", "token_prompts", traces)
+    prompts = _named(connection, "id, parent, messages", "prompts", traces, {row[2] for row in rows})
+    tokens = _named(connection, "id, parent, keep, tail", "token_prompts", traces, {row[4] for row in rows})
     ids = {id for row in rows for id in (row[1], row[5], row[6]) if id is not None}
     ids.update(id for _, _, messages in prompts for id in messages)
     query = "SELECT id, text FROM texts WHERE id IN (SELECT unnest(?::BIGINT[]))"
@@ -36,11 +36,19 @@ def read_spans(
     return _spans(rows, _Prompts(prompts, texts), _TokenPrompts(tokens), texts, shared)
 
 
-def _of_traces(
-    connection: duckdb.DuckDBPyConnection, columns: str, table: str, traces: Sequence[str]
+def _named(
+    connection: duckdb.DuckDBPyConnection, columns: str, table: str, traces: Sequence[str], ids: Collection[int | None]
 ) -> list[tuple[Any, ...]]:
-    query = f"SELECT {columns} FROM {table} WHERE trace_id IN (SELECT unnest(?::VARCHAR[]))"  # noqa: S608
-    rows: list[tuple[Any, ...]] = connection.execute(query, [traces]).fetchall()
+    """The inputs that have these ids, and all that they extend."""
+    where = "trace_id IN (SELECT unnest(?::VARCHAR[]))"
+    above = dict(connection.execute(f"SELECT id, parent FROM {table} WHERE {where}", [traces]).fetchall())  # noqa: S608
+    needed: set[int] = set()
+    for id in ids:
+        while id is not None and id not in needed:
+            needed.add(id)
+            id = above[id]
+    query = f"SELECT {columns} FROM {table} WHERE {where} AND id IN (SELECT unnest(?::BIGINT[]))"  # noqa: S608
+    rows: list[tuple[Any, ...]] = connection.execute(query, [traces, list(needed)]).fetchall()
     return rows
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from arttrace.records import semconv
+from arttrace.records.span import SpanRow
 
 IS_MARK: Final = f"operation IS NOT DISTINCT FROM '{semconv.OPERATION_LEFT_OUT}'"
 """A row of `span_records` is such a span, and no part of the run."""
@@ -24,3 +25,8 @@ LEFT_OUT: Final = f"""SELECT trajectory_id FROM span_records m WHERE {IS_MARK} A
         <= count(DISTINCT s.trace_id || s.span_id) FILTER (s.{IS_MARK})
         FROM span_records s WHERE s.trajectory_id = m.trajectory_id AND (s.entry IS NOT NULL OR s.{IS_MARK}))"""  # noqa: S608
 """The ids of the runs."""
+
+
+def is_mark(span: SpanRow) -> bool:
+    """IS_MARK of a span."""
+    return span.attributes.get(semconv.OPERATION_NAME) == semconv.OPERATION_LEFT_OUT

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -13,6 +13,7 @@ from arttrace.records.reward import Reward
 from arttrace.records.trajectory import Trajectory
 from arttrace.trajectories import sequences
 from arttrace.trajectories.groups import group_key
+from arttrace.trajectories.identity.reward_membership import before_colons
 
 
 class TrajectorySummary(msgspec.Struct, frozen=True):
@@ -127,3 +128,27 @@ def summarise(trajectory: Trajectory) -> TrajectorySummary:
         incomplete=trajectory.incomplete,
         unread=trajectory.unread,
     )
+
+
+class Summarised(NamedTuple):
+    """What is kept of trajectories, each by the id that their spans were given under: their summaries, none where there
+    is no trajectory, the tool calls that no span recorded, and messages that stand beside their calls."""
+
+    summaries: dict[str, list[TrajectorySummary]]
+    tools: dict[str, list[InferredTool]]
+    messages: dict[str, list[ReadMessages]]
+
+
+def summarised(
+    given: Sequence[str], trajectories: Iterable[Trajectory], to_read: Collection[tuple[str, str]]
+) -> Summarised:
+    """What is kept of the trajectories of what was given under these ids; `to_read` as of `read_messages`."""
+    found = Summarised({id: [] for id in given}, {}, {})
+    for trajectory in trajectories:
+        id = next(id for id in (trajectory.id, *before_colons(trajectory.id)) if id in found.summaries)
+        found.summaries[id].append(summarise(trajectory))
+        if tools := inferred_tools(trajectory):
+            found.tools.setdefault(id, []).extend(tools)
+        if read := read_messages(trajectory, to_read):
+            found.messages.setdefault(id, []).append(read)
+    return found

@@ -6,19 +6,27 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
+
+import msgspec
 
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import AnyStore, TrajectorySummary
-from arttrace.store.access.summary_pages import UNREAD
+from arttrace.store.access.summary_pages import KNOWN, NEWEST_UNREAD, UNREAD
 from arttrace.system.errors import StoreError
 from arttrace.views.run_filter import runs_with
 
 _FRESH_S = 0.4
 FIRST = 500
-"""How many runs are listed before the others are read, where that takes long: their summaries are made once."""
+"""How many runs that were never read are read before the list is shown, their summaries made, once; the others after
+it."""
+FIRST_SPANS = 3_000
+"""How many spans these have at most, about half a second's work; of one with more the list shows nothing before."""
+BEGINNING = 400
+"""Of how many spans a run's first entries are made, where the whole run takes long."""
 _KEPT = 48
 _SEARCHES = 16
 
@@ -60,6 +68,7 @@ class StoreReader:
         self._runs: dict[str, TrajectorySummary] = {}
         self._newest_first: tuple[TrajectorySummary, ...] = ()
         self._kept: OrderedDict[tuple[str, str], tuple[tuple[TrajectorySummary, int], Any]] = OrderedDict()
+        self._making: WeakValueDictionary[tuple[str, str], threading.Lock] = WeakValueDictionary()
         self._searches: OrderedDict[tuple[str, _Mark], set[str]] = OrderedDict()
         self._reading: threading.Thread | None = None
         self._unread = 0
@@ -76,11 +85,13 @@ class StoreReader:
         with self._lock:
             if not self._begun and self._mark == _Mark():
                 self.store.ingest_spool()
-                [(unread,)] = self.sql(UNREAD)
                 self._begun = True
-                if unread > FIRST:
-                    self._unread = unread
-                    self._newest_first = _sorted(self.store.summaries(limit=FIRST))
+                first = self._next_unread()
+                [(unread,)] = self.sql(UNREAD)
+                if unread > len(first):
+                    read = [id for (id,) in self.sql(KNOWN)]
+                    self._newest_first = _sorted(self.store.summaries(ids=[*read, *first]))
+                    self._unread = unread - len(first)
                     self._reading = threading.Thread(target=self._read_all, name="arttrace-summaries", daemon=True)
                     self._reading.start()
             if self._unread:
@@ -101,6 +112,8 @@ class StoreReader:
         """The run with this id, or the only one whose id begins so. Raises StoreError for none or several."""
         if self._reading is not None:
             listed = next((one for one in self._newest_first if one.id == id_or_prefix), None)
+            if listed is None:
+                listed = next((one for one in self.store.summaries(ids=[id_or_prefix]) if one.id == id_or_prefix), None)
             if listed is not None:
                 return listed
         self.runs()
@@ -137,6 +150,16 @@ class StoreReader:
         """A run whole."""
         return self.kept(id, "trajectory", lambda: self.store.trajectory(id))
 
+    def beginning(self, summary: TrajectorySummary) -> Trajectory | None:
+        """What a run began with, under what its summary says of the whole; None where that is not to be had at once:
+        its spans stand under another id, or the store's owner is of an earlier version."""
+        try:
+            begun = self.kept(summary.id, "beginning", lambda: self.store.beginning(summary.id, spans=BEGINNING))
+        except StoreError:
+            return None
+        names = ("revision", "start_ns", "end_ns", "error", "incomplete", "unread")
+        return msgspec.structs.replace(begun, **{name: getattr(summary, name) for name in names})
+
     def spans(self, id: str) -> list[SpanRow]:
         """The spans of a run as they came."""
         return self.kept(id, "spans", lambda: self.store.spans(id))
@@ -150,7 +173,11 @@ class StoreReader:
                 self._kept.move_to_end((id, name))
                 found: T = held[1]
                 return found
-        made = make()
+            making = self._making.setdefault((id, name), threading.Lock())
+        with making:  # whoever asks for the same meanwhile waits for it
+            with self._lock:
+                held = self._kept.get((id, name))
+            made: T = held[1] if held is not None and held[0] == state else make()
         with self._lock:
             self._kept[(id, name)] = (state, made)
             while len(self._kept) > _KEPT:
@@ -174,18 +201,29 @@ class StoreReader:
         """The rows of a query."""
         return self.store.sql(query)[1]
 
+    def _next_unread(self) -> list[str]:
+        """Of the newest runs that were never read those that are read next: no more than take a moment."""
+        found, spans = [], 0
+        for id, own in self.sql(NEWEST_UNREAD.format(FIRST)):
+            if spans + own <= FIRST_SPANS:
+                found.append(id)
+                spans += own
+        return found
+
     def _read_all(self) -> None:
-        """Make all summaries, the newest first; the store keeps them. What cannot be read now is read, and its error
-        raised, when it is asked for."""
+        """Make all summaries, of the newest and the small ones first; the store keeps them. What cannot be read now is
+        read, and its error raised, when it is asked for."""
+        tried: set[str] = set()
         try:
-            limit = FIRST
-            while self._unread:
-                limit *= 2
-                newest = _sorted(self.store.summaries(limit=limit))
+            while ids := self._next_unread() or [id for id, _ in self.sql(NEWEST_UNREAD.format(1))]:
+                if tried.issuperset(ids):  # the disk keeps nothing
+                    break
+                tried.update(ids)
+                made = self.store.summaries(ids=ids)
                 [(unread,)] = self.sql(UNREAD)
                 with self._lock:
-                    self._newest_first = newest
-                    self._unread = unread if len(newest) == limit else 0
+                    self._newest_first = _sorted({one.id: one for one in (*self._newest_first, *made)}.values())
+                    self._unread = max(unread, 1)
         except StoreError:
             pass
         finally:
@@ -218,5 +256,5 @@ class StoreReader:
         return int(began_ns) if all_known and began_ns is not None else None
 
 
-def _sorted(runs: Sequence[TrajectorySummary]) -> tuple[TrajectorySummary, ...]:
+def _sorted(runs: Iterable[TrajectorySummary]) -> tuple[TrajectorySummary, ...]:
     return tuple(sorted(runs, key=lambda one: (one.start_ns, one.id), reverse=True))

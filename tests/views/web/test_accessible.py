@@ -79,10 +79,11 @@ def test_no_page_breaks_wcag_aa_at_any_width_in_either_theme(
     monkeypatch.setattr(run_handlers, "LARGE", 0)
     monkeypatch.setattr(StoreReader, "holds", lambda *_: False)
     context.route("**/ready", lambda route: route.fulfill(status=204))
-    page.goto(viewer.url + addresses(viewer)[2])
-    expect(page.get_by_role("status").first).to_contain_text("This run is being read")
-    if found := faults(page):
-        told["being read"] = found
+    for tab, words in (("", "The rest of this run is being read"), ("/timeline", "This run is being read")):
+        page.goto(viewer.url + addresses(viewer)[2] + tab)
+        expect(page.get_by_role("status").first).to_contain_text(words)
+        if found := faults(page):
+            told[words] = found
     assert not told
     context.close()
 

@@ -296,25 +296,3 @@ def test_a_block_of_a_sequence_that_there_is_not_is_said(client: TestClient, sto
     answer = client.get("/rows/tokens/r?sequence=7&from=0")
     assert answer.status_code == 409
     assert "sequence" in answer.text
-
-
-def test_a_run_in_progress_is_not_loaded_again_while_somebody_writes(browser: Browser, tmp_path: Path) -> None:
-    """What was typed would be gone, and the focus with it."""
-    with Store.open(DataDir(tmp_path), create=True) as store:
-        store.append([call("r", end_ns=0, text="hello")])
-    with serve_viewer(tmp_path) as viewer:
-        page = logged_in(browser, viewer.url)
-        page.goto(f"{viewer.url}/runs/r")
-        page.get_by_text("A number or a note").click()
-        note = page.locator("#say-note")
-        note.fill("half a thou")
-        viewer.store.append([call("r", number=2, end_ns=0, text="and more")])
-        for _ in range(2):
-            with page.expect_response(lambda answer: "/changed?" in answer.url and answer.status == 200):
-                pass
-        expect(note).to_have_value("half a thou")
-        expect(note).to_be_focused()
-        note.fill("")
-        page.locator("h1").click()
-        expect(page.locator("main")).to_contain_text("and more")
-        page.context.close()

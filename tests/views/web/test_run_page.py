@@ -115,8 +115,11 @@ def test_the_page_of_a_large_run_says_at_once_that_it_is_being_read(
     monkeypatch.setattr(run_handlers, "LARGE", 0)
     id = run_id(viewer, "oslo")
     client = TestClient(create_app(viewer.store, KEY), base_url="http://localhost", headers=TOLD)
-    for tab in ("", "/timeline", "/graph", "/tokens"):
+    for tab in ("?q=oslo", "?at=e0", "/timeline", "/graph", "/tokens"):
         assert "This run is being read" in client.get(f"/runs/{id}{tab}").text
+    begun = client.get(f"/runs/{id}").text
+    assert "The rest of this run is being read" in begun
+    assert "Plan a day in Oslo" in begun
     assert client.get(f"/runs/{id}/ready").headers["hx-refresh"] == "true"
     assert "Plan a day in Oslo" in client.get(f"/runs/{id}").text
 

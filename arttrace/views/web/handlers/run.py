@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -58,40 +58,52 @@ def once_read(handler: Handler) -> Handler:
     def opened(request: Request) -> Response:
         reader = reader_of(request)
         summary = reader.run(request.path_params["id"])
-        if summary.calls + summary.tool_calls <= LARGE or reader.holds(summary.id, "transcript"):
-            return handler(request)
-        return page("run_opening.html", section="runs", row=run_row(summary))
+        return _opening(summary) if _takes_long(reader, summary) else handler(request)
 
     return opened
 
 
+def _takes_long(reader: StoreReader, summary: TrajectorySummary) -> bool:
+    return summary.calls + summary.tool_calls > LARGE and not reader.holds(summary.id, "transcript")
+
+
+def _opening(summary: TrajectorySummary) -> Response:
+    return page("run_opening.html", section="runs", row=run_row(summary))
+
+
 def ready(request: Request) -> Response:
-    """Reads a run, then lets its page load itself again."""
+    """Reads a run, then lets its page ask for itself again."""
     _entries(reader_of(request), request.path_params["id"])
     return Response(headers={"hx-refresh": "true"})
 
 
-@once_read
 def show(request: Request) -> Response:
-    """The transcript."""
+    """The transcript; of a large run that was not read yet its first entries."""
     reader = reader_of(request)
     summary = reader.run(request.path_params["id"])
     if summary.id != request.path_params["id"]:
         return RedirectResponse(str(request.url.replace(path=f"/runs/{escaped(summary.id)}")))
-    entries = _entries(reader, summary.id)
     text = request.query_params.get("q", "").strip()
-    found = matching(entries, text) if text else entries
     at = request.query_params.get("at", "")
+    run = None
+    if _takes_long(reader, summary):
+        run = None if text or at else reader.beginning(summary)
+        if run is None:
+            return _opening(summary)
+    entries = _entries(reader, summary.id) if run is None else transcript(run)[:ENTRIES]
+    found = matching(entries, text) if text else entries
     number = int(at[1:]) if at[1:].isdecimal() and len(at) < 10 and not text else 0
-    first = number - number % ENTRIES if number < len(found) else 0
+    near = set(request.query_params.getlist("near"))
+    seen = [number for number, entry in enumerate(found) if entry.same in near][:ENTRIES] if near else []
+    loaded = {n - n % ENTRIES for n in seen} or {number - number % ENTRIES if number < len(found) else 0}
     return page(
         "run_transcript.html",
-        **_head(reader, summary, "transcript"),
+        **_head(reader, summary, "transcript", run),
         text=text,
         total=len(entries),
         found=len(found),
-        blocks=_blocks(len(found), ENTRIES, f"/rows/transcript/{escaped(summary.id)}", first, q=text),
-        entries=found[first : first + ENTRIES],
+        blocks=_blocks(len(found), ENTRIES, f"/rows/transcript/{escaped(summary.id)}", loaded, q=text),
+        loaded={first: found[first : first + ENTRIES] for first in loaded},
         at=at,
         cut=any(part.beyond for one in entries for part in (*one.parts, *((one.result,) if one.result else ()))),
     )
@@ -222,11 +234,9 @@ def whole_markdown(request: Request) -> Response:
 
 
 def changed(request: Request) -> Response:
-    """Lets a page of a run in progress load itself again when the run has changed."""
+    """Whether a run in progress has changed: 204 if not, 200 if its page is to be asked for again."""
     summary = reader_of(request).run(request.path_params["id"])
-    if request.query_params.get("revision") == summary.revision:
-        return Response(status_code=204)
-    return Response(status_code=200, headers={"hx-refresh": "true"})
+    return Response(status_code=204 if request.query_params.get("revision") == summary.revision else 200)
 
 
 def head_of(request: Request, tab: str) -> dict[str, Any]:
@@ -235,16 +245,17 @@ def head_of(request: Request, tab: str) -> dict[str, Any]:
     return _head(reader, reader.run(request.path_params["id"]), tab)
 
 
-def _head(reader: StoreReader, summary: TrajectorySummary, tab: str) -> dict[str, Any]:
-    run = reader.trajectory(summary.id)
+def _head(reader: StoreReader, summary: TrajectorySummary, tab: str, begun: Trajectory | None = None) -> dict[str, Any]:
+    """`begun` is what stands for a run that is not read as a whole yet."""
+    run = reader.trajectory(summary.id) if begun is None else begun
     late_in = late(reader.store, [summary]).get(summary.id, ())
     given, result = input_and_result(run)
-    _, report = reader.kept(summary.id, "sequences", lambda: sequences(run))
     return {
         "section": "runs",
         "tab": tab,
         "row": run_row(summary),
         "run": run,
+        "whole": begun is None,
         "reward": trajectory_reward(run),
         "id": summary.id,
         "rewards": reward_rows(run),
@@ -252,10 +263,10 @@ def _head(reader: StoreReader, summary: TrajectorySummary, tab: str) -> dict[str
         "error": "",
         "said": "",
         "agents": agent_rows(run),
-        "problems": problems(run, _entries(reader, summary.id), late_in),
+        "problems": problems(run, _entries(reader, summary.id) if begun is None else (), late_in),
         "given": given,
         "result": result,
-        "token_words": token_words(report),
+        "token_words": token_words(summary),
         "cost": reader.kept(summary.id, "cost", lambda: _cost(reader, summary.id)),
         "elsewhere": [
             link for link in links(reader.store.data, summary.id) if link.startswith(("https://", "http://"))
@@ -292,5 +303,5 @@ def _part(request: Request, whole: Sequence[T], size: int) -> Sequence[T]:
     return whole[first : first + size]
 
 
-def _blocks(count: int, size: int, address: str, loaded: int = 0, **more: str) -> tuple[EntryBlock, ...]:
+def _blocks(count: int, size: int, address: str, loaded: Collection[int] = (0,), **more: str) -> tuple[EntryBlock, ...]:
     return blocks(count, size, address, loaded, more)

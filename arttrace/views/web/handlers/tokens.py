@@ -67,7 +67,7 @@ def show(request: Request) -> Response:
         number=number,
         chosen=chosen,
         report=report,
-        blocks=blocks(len(chosen.token_ids), TOKENS, address, first, {"sequence": str(number)}) if chosen else (),
+        blocks=blocks(len(chosen.token_ids), TOKENS, address, (first,), {"sequence": str(number)}) if chosen else (),
         tokens=tokens(chosen, pieces, first, TOKENS, computed.tokens if computed else {}) if chosen else (),
         computed=computed,
         no_room=NO_ROOM,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from urllib.parse import urlencode
 
 import msgspec
@@ -16,14 +16,16 @@ class EntryBlock(msgspec.Struct, frozen=True):
     source: str
 
 
-def blocks(count: int, size: int, address: str, loaded: int, more: Mapping[str, str]) -> tuple[EntryBlock, ...]:
-    """The blocks of a list of `count` rows; the one that begins at `loaded` is in the page."""
+def blocks(
+    count: int, size: int, address: str, loaded: Collection[int], more: Mapping[str, str]
+) -> tuple[EntryBlock, ...]:
+    """The blocks of a list of `count` rows; those that begin at `loaded` are in the page."""
     asked = {name: value for name, value in more.items() if value}
     return tuple(
         EntryBlock(
             first,
             min(size, count - first),
-            "" if first == loaded else f"{address}?{urlencode({'from': str(first), **asked})}",
+            "" if first in loaded else f"{address}?{urlencode({'from': str(first), **asked})}",
         )
         for first in range(0, count, size)
     )

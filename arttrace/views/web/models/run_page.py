@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import msgspec
 
 from arttrace.records.reward import Reward
-from arttrace.records.sequence import TokenReport
 from arttrace.records.trajectory import Agent, Trajectory
+from arttrace.store import TrajectorySummary
 from arttrace.trajectories.identity.membership import ADVICE_ON_COLLISIONS, has_collisions
 from arttrace.views.terminal import came_late
 from arttrace.views.timeline import agent_note
@@ -163,8 +163,8 @@ def input_and_result(run: Trajectory) -> tuple[ContentPart | None, ContentPart |
     return given, None if run.result is None else shown("other", value_text(run.result))
 
 
-def token_words(report: TokenReport) -> str:
+def token_words(summary: TrajectorySummary) -> str:
     """What became of the sampled tokens, in one sentence."""
-    if not report.captured_tokens:
+    if not summary.captured_tokens:
         return "no sampled token was captured"
-    return f"{report.trained_tokens} of {report.captured_tokens} sampled tokens can be trained on"
+    return f"{summary.trained_tokens} of {summary.captured_tokens} sampled tokens can be trained on"

@@ -39,6 +39,8 @@ class TranscriptEntry(msgspec.Struct, frozen=True):
     evidence: str = ""
     facts: tuple[str, ...] = ()
     open: bool = False
+    same: str = ""
+    """What it is known by while its run goes on, and entries come above it."""
 
     @property
     def content(self) -> tuple[object, ...]:
@@ -138,7 +140,9 @@ class _Walk:
             if not node.sampled_by and not shown_with_tools(node.message, answered):
                 parts = parts_of(node.message)
                 note = "context" if node.message.role == "assistant" else ""
-                self._add("message", level, node.message.role, note=note, parts=parts, agent_id=placed.agent_id)
+                self._add(
+                    "message", level, node.message.role, note=note, parts=parts, agent_id=placed.agent_id, same=node.id
+                )
         model = call.policy_version or call.response_model or call.request_model
         tokens = None if call.output_tokens is None else f"{call.input_tokens or 0} → {call.output_tokens} tokens"
         evidence = placed.evidence
@@ -149,6 +153,7 @@ class _Walk:
             unseen = answered_unseen(call)
             ended_by = None if reason in (None, "stop", "tool_calls") else f"ended by {reason}"
             facts = (model, tokens, ended_by, "content not recorded" if unseen else None)
+            answer = f"{call.span_id} {choice.index if choice else 0}"
             several = f"choice {choice.index}" if choice and len(call.choices) > 1 else None
             broken = call.error or call.interrupted or ("" if choice or unseen or not call.end_ns else "no answer")
             self._add(
@@ -164,6 +169,7 @@ class _Walk:
                 relation=placed.relation.value if departs else "",
                 evidence=evidence if departs else "",
                 facts=tuple(filter(None, (several, *facts))),
+                same=answer,
             )
         seen.update(placed.choice_nodes)
 
@@ -182,6 +188,7 @@ class _Walk:
             start_ns=tool.start_ns,
             end_ns=tool.end_ns,
             opened=tool.error is not None,
+            same=tool.id,
         )
 
     def _request(self, request: HttpRequest, level: int) -> None:
@@ -216,6 +223,7 @@ class _Walk:
         evidence: str = "",
         facts: tuple[str, ...] = (),
         opened: bool = False,
+        same: str = "",
     ) -> None:
         self.entries.append(
             TranscriptEntry(
@@ -235,6 +243,7 @@ class _Walk:
                 evidence=evidence,
                 facts=facts,
                 open=opened,
+                same=f"{kind} {agent_id} {same or span_id}",
             )
         )
 

@@ -3,15 +3,20 @@
 "use strict";
 (() => {
   const asked = new WeakSet();
+  let renewals = 0;
   async function load(block, tries = 0) {
     if (asked.has(block)) return;
     asked.add(block);
+    const since = renewals;
     try {
       const answer = await fetch(block.dataset.src);
       if (!answer.ok) throw new Error(String(answer.status));
-      block.innerHTML = await answer.text();  // our own template, which escapes; scripts in it would not run
+      const fresh = document.createElement("div");
+      fresh.innerHTML = await answer.text();  // our own template, which escapes; scripts in it would not run
+      asked.delete(block);
+      if (since !== renewals) return load(block);
       block.removeAttribute("data-src");
-      block.style.minHeight = "";
+      window.arttracePut(block, fresh);
       block.dispatchEvent(new CustomEvent("arttrace:loaded", { bubbles: true }));
     } catch {
       asked.delete(block);
@@ -22,13 +27,22 @@
   const near = new IntersectionObserver((seen) => {
     for (const one of seen) if (one.isIntersecting && one.target.dataset.src) load(one.target);
   }, { rootMargin: "900px 0px" });
-  for (const list of document.querySelectorAll("[data-estimate]")) {
-    const height = Number(list.dataset.estimate);
-    for (const block of list.querySelectorAll(".block[data-src]")) {
-      block.style.minHeight = `${height * Number(block.dataset.count)}px`;
-      near.observe(block);
+  function watch() {
+    for (const list of document.querySelectorAll("[data-estimate]")) {
+      for (const block of list.querySelectorAll(".block[data-src]")) {
+        const height = Number(list.dataset.estimate) * Number(block.dataset.count);
+        if (!block.children.length && !block.style.minHeight) block.style.minHeight = `${height}px`;
+        near.unobserve(block);  // or nothing would be said of one that is in view already
+        near.observe(block);
+      }
     }
   }
+  watch();
+  document.addEventListener("arttrace:renewed", (event) => {
+    if (event.target.id !== "main") return;
+    renewals += 1;
+    watch();
+  });
   const at = location.hash && document.getElementById(location.hash.slice(1));
   if (at) {
     at.classList.add("here");

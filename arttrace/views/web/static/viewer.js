@@ -19,6 +19,7 @@
     if (status === 401) return "log in again.";
     return words || `the viewer answered with status ${status}.`;
   }
+  window.arttraceReason = reason;
   document.addEventListener("htmx:responseError", ({ detail: { xhr } }) => say(`That failed: ${reason(xhr.status, xhr.responseText)}`));
   document.addEventListener("htmx:sendError", () => say("That failed: the viewer does not answer."));
 
@@ -28,12 +29,6 @@
   document.addEventListener("htmx:afterSettle", ({ detail }) => {
     if (within && document.activeElement === document.body) detail.target.focus();
     within = false;
-  });
-
-  // --- a run in progress loads its page again when it has changed: not while somebody writes there -------------------
-  const written = () => all("input, textarea").some((field) => field.value !== field.defaultValue);
-  document.addEventListener("htmx:beforeOnLoad", (event) => {
-    if (event.target.matches("[data-follows]") && (typing(document.activeElement) || written())) event.preventDefault();
   });
 
   // --- times, as ages ---------------------------------------------------------------------------------------------
@@ -53,6 +48,7 @@
   showAges();
   setInterval(showAges, 5000);
   document.addEventListener("htmx:afterSwap", () => showAges());
+  document.addEventListener("arttrace:renewed", () => showAges());
 
   document.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
 
@@ -60,6 +56,9 @@
   let here = null;
   const rows = () => all("[data-rows] [data-href], [data-rows] [data-row]").filter((row) => row.offsetParent !== null);
   const current = () => (here === null ? null : document.getElementById(here));
+  document.addEventListener("arttrace:renewed", () => {  // what stood above it may have come in between
+    if (here !== null) here = document.querySelector("[data-rows] .here")?.id ?? null;
+  });
   function choose(row) {
     for (const other of all(".here")) other.classList.remove("here");
     if (!row) return;

@@ -20,7 +20,7 @@ from arttrace.records.values.learned_tokens import (
     decode_learned,
     sequence_key,
 )
-from arttrace.store.access.queries import MADE_BY
+from arttrace.store.rows.columns import MADE_BY
 
 _FARTHEST = 12
 
