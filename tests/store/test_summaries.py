@@ -141,3 +141,45 @@ def test_what_two_made_at_once_is_kept_once(building: tuple[Store, threading.Eve
     go.set()
     thread.join(WAIT_S)
     assert store.sql("SELECT count(*) FROM summaries WHERE document LIKE '{\"id\":%'")[1] == [(1,)]
+
+
+def test_a_store_is_closed_when_its_readers_have_their_answers(tmp_path: Path) -> None:
+    store = Store.open(DataDir(tmp_path), create=True)
+    reads, never = threading.Event(), threading.Event()
+
+    def long() -> int:
+        reads.set()
+        while not store._file.closed:
+            never.wait(0.01)
+        never.wait(1)  # long enough for a close that does not wait
+        return 7
+
+    def read() -> list[tuple[int]]:
+        with store._file.reading() as connection:
+            connection.create_function("long", long, [], "BIGINT")
+            return connection.execute("SELECT long()").fetchall()
+
+    thread, found = in_thread(read)
+    assert reads.wait(WAIT_S)
+    store.close()
+    thread.join(WAIT_S)
+    assert found == [(7,)]
+
+
+def test_a_summary_that_is_made_when_the_store_is_closed_is_not_kept(
+    building: tuple[Store, threading.Event, threading.Event], caplog: pytest.LogCaptureFixture
+) -> None:
+    store, begun, go = building
+
+    def refused() -> list[str]:
+        with pytest.raises(StoreError) as error:
+            store.summaries()
+        return [error.value.message]
+
+    thread, said = in_thread(refused)
+    assert begun.wait(WAIT_S)
+    store.close()
+    go.set()
+    thread.join(WAIT_S)
+    assert said == [f"the store {store.data.store} was closed"]
+    assert not caplog.records

@@ -331,8 +331,9 @@ class StoreQueries(AnyStore):
         with self._file.lock:
             if self._file.changes != seen:
                 found = self._summarised(given)
-            with self._file.if_possible():
-                self._file.writer.keep_summaries(found)
+            if not self._file.closed:
+                with self._file.if_possible():
+                    self._file.writer.keep_summaries(found)
         return [one for of_id in found.summaries.values() for one in of_id]
 
     def _summarised(self, given: Sequence[str]) -> Summarised:

@@ -20,6 +20,8 @@ from arttrace.system.errors import StoreError, StoreFull
 
 _log = logging.getLogger("arttrace")
 
+_READERS_END_S = 30.0
+
 
 class SharedFile:
     """An open file. Hold `lock` for everything but `reading`; what waits here lets go of it meanwhile. `taken_in` is
@@ -42,8 +44,9 @@ class SharedFile:
         self._logged: set[str] = set()
 
     def close(self) -> None:
-        """Closes the file, for good."""
+        """Closes the file, for good, once those who read it have their answer: DuckDB closes no connection in use."""
         self.closed = True
+        self._changed.wait_for(lambda: not self.readers, _READERS_END_S)
         self.connection.close()
 
     def opened(self) -> duckdb.DuckDBPyConnection:
