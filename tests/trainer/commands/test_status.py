@@ -27,7 +27,7 @@ from arttrace.system.paths import DataDir
 from trainer.commands.status import command as status
 from trainer.commands.train.cli import command as train
 from trainer.daemon.prometheus import render
-from trainer.daemon.state import DaemonState, Queue, read_state, write_state
+from trainer.daemon.state import DaemonState, Pause, Queue, read_state, write_state
 from trainer.policies.checkpoints import Checkpoints
 
 WITHIN_S = 90
@@ -130,6 +130,16 @@ def test_runs_that_got_spans_after_they_were_trained_on_are_told(tmp_path: Path)
     write_state(directory, DaemonState(policy="policy", queue=Queue(late=2)))
     shown = " ".join(CliRunner().invoke(status, ["--dir", str(tmp_path)]).stdout.split())
     assert "late spans came to 2 runs after they were trained on; `arttrace ls` names them" in shown
+
+
+def test_scenarios_that_are_skipped_for_a_while_are_counted(tmp_path: Path) -> None:
+    directory = Checkpoints(DataDir(tmp_path).policies, "policy").directory
+    directory.mkdir(parents=True)
+    now = time.time_ns()
+    pauses = tuple(Pause(key, 1, now + hours * 3600 * 10**9) for key, hours in (("a", 99), ("b", 2)))
+    write_state(directory, DaemonState(policy="policy", queue=Queue(paused=1), pauses=pauses))
+    shown = " ".join(CliRunner().invoke(status, ["--dir", str(tmp_path)]).stdout.split())
+    assert "2 whose rewards were all equal, 1 groups of them wait; the next is looked at again in 1 h 59 min" in shown
 
 
 def test_the_numbers_of_an_older_daemon_that_lack_one_are_shown(tmp_path: Path) -> None:
