@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from arttrace.commands import cli
+from arttrace.commands.shared.progress import CountedProgress
 from arttrace.rewards.judge_prompt import parse_prompt
 
 SOURCE = Path(__file__).parents[3] / "shared" / "data" / "tau-bench-gpt-4o-airline.json.gz"
@@ -41,7 +44,7 @@ def by_length(request: dict[str, Any]) -> tuple[int, Any]:
 
 
 @pytest.mark.skipif(not SOURCE.exists(), reason="the folder ../shared/data is absent")
-def test_a_stand_in_judge_on_real_groups(tmp_path: Path, judge_server: Any) -> None:
+def test_a_stand_in_judge_on_real_groups(tmp_path: Path, judge_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run("import", str(SOURCE), "--dir", str(tmp_path))
     judge_server.script = [by_length] * 1000
     ask = ["judge-check", "--judge", "openai/stand-in", "--judge-base-url", judge_server.url, "--dir", str(tmp_path)]
@@ -54,7 +57,10 @@ def test_a_stand_in_judge_on_real_groups(tmp_path: Path, judge_server: Any) -> N
     assert -1.0 <= found["tau"] <= 1.0
     prompts = [request["messages"][1]["content"] for request in judge_server.requests]
     assert not any('"reward"' in prompt for prompt in prompts), "the judge sees no reward"
-    table = run(*ask, "--repeats", "1", "--limit", "3")
+    monkeypatch.setattr("arttrace.commands.scoring.judge_check.CountedProgress", partial(CountedProgress, every_s=0.0))
+    asked = CliRunner().invoke(cli, [*ask, "--repeats", "1", "--limit", "3"])
+    assert re.search(r"^2 of 3 answers, .* left$", asked.stderr, re.MULTILINE), asked.stderr
+    table = asked.stdout
     assert "openai/stand-in on 3 groups of 12 runs" in table
     assert "pairs ordered as the rewards" in table
 

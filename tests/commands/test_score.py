@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -109,8 +110,13 @@ def score(
 
 
 def test_groups_are_scored_stored_and_never_paid_for_twice(
-    data: DataDir, judge_server: Any, spool_run: Callable[..., str], score: Callable[..., Outcome]
+    data: DataDir,
+    judge_server: Any,
+    spool_run: Callable[..., str],
+    score: Callable[..., Outcome],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("arttrace.commands.scoring.score.BESIDE_LINES_S", 0.0)
     right, wrong = spool_run("pears", "6"), spool_run("pears", "9")
     spool_run("plums", "6")
     spool_run("plums", "6")
@@ -120,6 +126,7 @@ def test_groups_are_scored_stored_and_never_paid_for_twice(
     assert first.code == 0, first.err
     assert len(judge_server.requests) == 2
     assert "[2/2]" in first.err
+    assert re.search(r"^1 of 2 groups, .* left$", first.err, re.MULTILINE), first.err
     [pears] = [line.split() for line in first.out.splitlines() if line.startswith("pears")]
     assert pears == ["pears", "2", "0.500", "0.500", "0.00", "1.00", "110", "price", "not", "known"]
     assert "2 of 2 groups scored now, 0 before; 1 single runs left out" in first.out

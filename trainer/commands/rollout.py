@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from arttrace.commands.shared.options import dir_option, json_option
+from arttrace.commands.shared.progress import BESIDE_LINES_S, Progress, say
 from arttrace.records.rollout import RolloutJob, RolloutResult
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
@@ -222,11 +223,13 @@ def _run(
     """Run the jobs, each alone in its process, and read from the store what became of them."""
     results: list[RolloutResult] = []
     scenarios = {job.trajectory_id: scenario for scenario, job in jobs}
+    bar = Progress(len(jobs), "runs", say, every_s=BESIDE_LINES_S, tells_short=False)
 
     def on_result(result: RolloutResult) -> None:
         results.append(result)
         how = f"{'lost' if result.lost else 'failed'}: {result.error}" if result.error else "done"
         click.echo(f"[{len(results)}/{len(jobs)}] {how} ({result.seconds:.1f} s)", err=True)
+        bar(len(results))
 
     began, interrupted = time.monotonic(), False
     workers = RolloutWorkers(entry, data, env=environment, workers=concurrency, concurrency=1, timeout_s=timeout_s)

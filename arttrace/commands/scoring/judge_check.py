@@ -11,6 +11,7 @@ from rich.table import Table
 
 from arttrace.commands.scoring.judge_options import judge_base_url_option, judge_option, judge_params, rubric_option
 from arttrace.commands.shared.options import json_option, store_option
+from arttrace.commands.shared.progress import CountedProgress, say
 from arttrace.rewards.judge_check import JudgeCheck, check_judge
 from arttrace.store.server.owner import hold_store
 from arttrace.system.paths import DataDir
@@ -49,12 +50,9 @@ def command(
         complete = [trajectory for trajectory in store.trajectories() if not trajectory.incomplete]
     groups = [group for group in group_trajectories(complete) if len(group.trajectories) > 1][:limit]
 
-    def on_ballot(done: int, total: int) -> None:
-        if done == total or done % 10 == 0:
-            click.echo(f"{done} of {total} answers", err=True)
-
     params = judge_params(judge, judge_base_url)
-    found = asyncio.run(check_judge(groups, judge, params, rubric, repeats=repeats, on_ballot=on_ballot))
+    bar = CountedProgress(0, "answers", say)
+    found = asyncio.run(check_judge(groups, judge, params, rubric, repeats=repeats, on_ballot=bar.of))
     if as_json:
         click.echo(msgspec.json.encode(found))
     else:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 import click
 
 EVERY_S = 5.0
+BESIDE_LINES_S = 30.0
+"""Where each piece of the work has a line of its own."""
 
 
 class Progress:

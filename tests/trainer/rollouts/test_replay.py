@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -150,6 +151,7 @@ class Site:
     folder: Path
     data: DataDir
     policy: ScriptedServer
+    said: str = ""
 
     @property
     def agent(self) -> str:
@@ -179,6 +181,7 @@ class Site:
         """The report of the command, or its error."""
         given = ("--dir", str(self.data.root), "--policy", self.policy.url, "--concurrency", "1", "--json", *options)
         done = CliRunner().invoke(command, list(given))
+        self.said = done.stderr
         if isinstance(done.exception, RolloutError):
             assert code == 1, done.exception
         else:
@@ -229,7 +232,8 @@ def _outcomes(report: dict[str, Any]) -> Counter[str]:
     return Counter(run["outcome"] for run in report["runs"])
 
 
-def test_a_recorded_run_becomes_a_group_of_trainable_runs(site: Site) -> None:
+def test_a_recorded_run_becomes_a_group_of_trainable_runs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.commands.rollout.BESIDE_LINES_S", 0.0)
     entry = f"{site.agent}:answer"
     told = site.rollout("--dry-run", "--entry", entry, "--limit", "2")
     assert [one["arguments"]["question"] for one in told["scenarios"]] == ["price of mango", "price of fig"]
@@ -237,6 +241,7 @@ def test_a_recorded_run_becomes_a_group_of_trainable_runs(site: Site) -> None:
 
     report = site.rollout("-n", "2", "--entry", entry, "--limit", "2")
     assert _outcomes(report) == {"complete": 4}
+    assert re.search(r"^3 of 4 runs, .* left$", site.said, re.MULTILINE), site.said
     runs = site.replayed()
     assert {one.id for one in runs} == {run["trajectory"] for run in report["runs"]}
     assert sorted(Counter(one.group for one in runs).values()) == [2, 2]
