@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import tempfile
@@ -103,7 +104,7 @@ def main() -> None:
             began = time.perf_counter()
             with RunIndex(store, RunFilter()) as runs:
                 print(
-                    f"{runs.count} runs summed up in {time.perf_counter() - began:.0f} s, memory {_memory_mb()} MB",
+                    f"{runs.count} runs summed up in {time.perf_counter() - began:.0f} s, memory {_memory_mb()}",
                     flush=True,
                 )
                 tell = _Tell("push", runs.count, "runs")
@@ -127,12 +128,12 @@ class _Tell:
         if done >= self.next:
             seconds = time.perf_counter() - self.began
             self.next = done + self.total / _STEPS
-            print(f"{self.what} {done:8} {self.unit} {seconds:6.0f} s  memory {_memory_mb()} MB", flush=True)
+            print(f"{self.what} {done:8} {self.unit} {seconds:6.0f} s  memory {_memory_mb()}", flush=True)
 
 
-def _memory_mb() -> int:
+def _memory_mb() -> str:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096 >> 20
+    return f"{pages * 4096 >> 20} MB (peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10})"
 
 
 def serve(kind: type[LargeServer], count: int) -> None:

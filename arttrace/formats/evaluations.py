@@ -1,18 +1,37 @@
-"""Evaluation results on spans, of whatever SDK, become rewards; and back. Pure."""
+"""Evaluation results on spans, of whatever SDK, become rewards; and back. Pure.
+
+A record that is no evaluation result (a note, a reward taken back, a judgement, a grouping, a policy step) is carried
+by a span as its JSON, which files alone are read for: nobody gives a collector one by sending spans.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from arttrace.records import semconv
+from arttrace.records.record import PlainRecord, Record, decode_plain_record, encode_record
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanEvent, SpanRow
 from arttrace.records.values.integers import INT64
 from arttrace.trajectories.decoding.attribute_values import finite
 
 _SPAN_PREFIX = "evaluate "
+_SCOPE = "arttrace"
+_SAID = {
+    "name": semconv.EVALUATION_NAME,
+    "source": semconv.REWARD_SOURCE,
+    "agent_id": semconv.REWARD_AGENT_ID,
+    "judgement_id": semconv.REWARD_JUDGEMENT_ID,
+    "version": semconv.REWARD_VERSION,
+    "given_to": semconv.REWARD_GIVEN_TO,
+}
+_USUAL = msgspec.structs.asdict(Reward("", "", 0.0))
+"""What a record of a reward leaves out: the same reward is the same record however it came."""
 
 
 def is_reward_span(span: SpanRow) -> bool:
@@ -24,16 +43,10 @@ def reward_span(reward: Reward) -> SpanRow:
     """A reward as a span without length, whose ids follow from the reward's: sent twice it is one."""
     digest = hashlib.blake2b(reward.id.encode(), digest_size=24).hexdigest()
     time_ns = max(reward.time_ns, 1)
-    event: dict[str, Any] = {
-        semconv.EVALUATION_NAME: reward.name,
-        semconv.EVALUATION_SCORE: reward.value,
-        semconv.REWARD_ID: reward.id,
-        semconv.REWARD_SOURCE: reward.source,
-    }
+    event: dict[str, Any] = {semconv.EVALUATION_SCORE: reward.value, semconv.REWARD_ID: reward.id}
     if reward.explanation:
         event[semconv.EVALUATION_EXPLANATION] = reward.explanation
-    if reward.agent_id is not None:
-        event[semconv.REWARD_AGENT_ID] = reward.agent_id
+    event |= {name: text for field, name in _SAID.items() if (text := getattr(reward, field))}
     return SpanRow(
         trace_id=digest[:32],
         span_id=digest[32:],
@@ -41,9 +54,38 @@ def reward_span(reward: Reward) -> SpanRow:
         start_ns=time_ns,
         end_ns=time_ns,
         attributes={semconv.TRAJECTORY_ID: reward.trajectory_id},
-        events=[SpanEvent(semconv.EVALUATION_EVENT, time_ns, event)],
-        scope_name="arttrace",
+        events=[SpanEvent(semconv.EVALUATION_EVENT, max(reward.time_ns, 0), event)],
+        scope_name=_SCOPE,
     )
+
+
+def record_span(record: PlainRecord) -> SpanRow:
+    """A span without length that carries a record; a reward that counts as an evaluation result."""
+    if isinstance(record, Reward) and record.counts:
+        return reward_span(record)
+    text = encode_record(record)
+    digest = hashlib.blake2b(text, digest_size=24).hexdigest()
+    time_ns = max(record.time_ns, 1)
+    return SpanRow(
+        trace_id=digest[:32],
+        span_id=digest[32:],
+        name=f"arttrace {type(record).__name__.lower()}",
+        start_ns=time_ns,
+        end_ns=time_ns,
+        attributes={semconv.RECORD: text.decode()},
+        scope_name=_SCOPE,
+    )
+
+
+def carried(span: SpanRow) -> list[Record]:
+    """The records that a span of a file stands for: its own, unless it only carries others."""
+    if is_reward_span(span):
+        return list(rewards_of(span)) or [span]
+    text = span.attributes.get(semconv.RECORD)
+    if span.scope_name == _SCOPE and isinstance(text, str):
+        with contextlib.suppress(msgspec.MsgspecError):
+            return [decode_plain_record(text)]
+    return [span]
 
 
 def rewards_of(span: SpanRow) -> Iterator[Reward]:
@@ -66,15 +108,14 @@ def _reward(span: SpanRow, event: SpanEvent, index: int, value: float) -> Reward
     label, explanation = (
         _text(event.attributes.get(name)) for name in (semconv.EVALUATION_LABEL, semconv.EVALUATION_EXPLANATION)
     )
+    said: dict[str, Any] = {field: _text(event.attributes.get(name)) for field, name in _SAID.items()}
     return Reward(
         id=_text(event.attributes.get(semconv.REWARD_ID)) or hashlib.blake2b(place, digest_size=16).hexdigest(),
         trajectory_id=_text(span.attributes.get(semconv.TRAJECTORY_ID)) or span.trace_id,
         value=value,
-        name=_text(event.attributes.get(semconv.EVALUATION_NAME)) or "reward",
-        source=_text(event.attributes.get(semconv.REWARD_SOURCE)) or "code",
-        agent_id=_text(event.attributes.get(semconv.REWARD_AGENT_ID)) or None,
         explanation=explanation or label,
         time_ns=event.time_ns if event.time_ns in INT64 else INT64.stop - 1,
+        **{field: text for field, text in said.items() if text not in ("", _USUAL[field])},
     )
 
 

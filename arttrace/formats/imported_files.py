@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from arttrace.formats.conversations import Exchanges, conversation, messages_of
-from arttrace.formats.evaluations import is_reward_span, rewards_of
+from arttrace.formats.evaluations import carried, is_reward_span, rewards_of
 from arttrace.formats.files.items import Item, ItemFile
 from arttrace.formats.files.known_ids import KnownIds
 from arttrace.formats.files.unpacked import Unreadable
@@ -48,19 +48,22 @@ from arttrace.trajectories.decoding.unreadable_calls import unread_calls
 
 _KEPT_REASONS, _SHOWN = 5, 500
 _REFUSED = (*UNREADABLE, TypeError, OverflowError, AttributeError, LookupError, struct.error)
+_OWN_TYPES = ("span", "reward", "judgement", "policy_step", "grouping")
 _OTLP = {"resourceSpans": json_spans, "resourceLogs": json_logs}
 _RECORDS_AT_ONCE, _CHARACTERS_AT_ONCE = 4_000, 8 << 20
 
 
 class Imported(msgspec.Struct):
     """What of a file was read, what it was taken for, and what of it was refused, with the first reasons. `unread`
-    counts calls that yield no message, by scope, operation and attributes; `records` is filled by `read_file` alone."""
+    counts calls that yield no message, by scope, operation and attributes; `other_records` are notes, rewards taken
+    back, judgements, groupings and policy steps; `records` is filled by `read_file` alone."""
 
     records: list[Record] = []
     kinds: dict[str, int] = {}
     traces: int = 0
     spans: int = 0
     rewards: int = 0
+    other_records: int = 0
     unread: dict[str, int] = {}
     refused: int = 0
     reasons: list[str] = []
@@ -112,8 +115,9 @@ def _counted(records: list[Record], found: Imported, traces: KnownIds) -> list[R
     given = [record for record in records if isinstance(record, SpanRow)]
     spans = [span for span in given if not is_reward_span(span)]
     found.spans += len(spans)
-    found.rewards += sum(isinstance(record, Reward) for record in records)
-    found.rewards += sum(1 for span in given for _ in rewards_of(span))
+    own_rewards = sum(isinstance(record, Reward) and record.counts for record in records)
+    found.rewards += own_rewards + sum(1 for span in given for _ in rewards_of(span))
+    found.other_records += len(records) - len(given) - own_rewards
     traces.add(span.trace_id.encode() for span in spans)
     found.traces = traces.count
     for what, count in unread_calls(map(normalised, with_messages(spans))).items():
@@ -158,12 +162,12 @@ class _Reader:
             for export in exports:
                 if export.refused:
                     self._found.refuse(export.reason, export.refused)
-            return self._is("otlp", [span for export in exports for span in export.spans])
+            return self._is("otlp", [one for export in exports for span in export.spans for one in carried(span)])
         if isinstance(item.get("observations"), list):
             return self._is("langfuse", langfuse.records(item))
         if isinstance(item.get("traceId"), str) and "startTime" in item:
             return self._is("langfuse", langfuse.records({"id": item["traceId"], "observations": [item]}))
-        if item.get("type") in ("span", "reward", "judgement", "policy_step") and "root_span_id" not in item:
+        if item.get("type") in _OWN_TYPES and "root_span_id" not in item:
             return self._is("records", [decode_record(msgspec.json.encode(item))])
         if claude_code.recognises(item):
             self._claude.take(item)
@@ -215,4 +219,5 @@ def _protobuf(data: bytes, found: Imported) -> Iterator[Record]:
         raise Unreadable("it holds no GenAI events" if are_logs else "it holds no spans")
     found.kinds["otlp"] = 1
     for one in requests:
-        yield from protobuf_spans(one.body)
+        for span in protobuf_spans(one.body):
+            yield from carried(span)

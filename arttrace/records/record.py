@@ -10,9 +10,12 @@ from arttrace.records.reward import Judgement, Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.values.lenient_json import well_formed
 
-Record = SpanRow | Reward | Judgement | PolicyStep | Grouping
+PlainRecord = Reward | Judgement | PolicyStep | Grouping
+"""A record that is no span."""
+Record = SpanRow | PlainRecord
 
 _encoder = msgspec.json.Encoder()
+_plain_decoder: msgspec.json.Decoder[PlainRecord] = msgspec.json.Decoder(PlainRecord)
 _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
@@ -27,3 +30,8 @@ def encode_record(record: Record) -> bytes:
 def decode_record(data: bytes) -> Record:
     """The record that `data`, one JSON document, encodes. Raises msgspec.ValidationError when it is none."""
     return _decoder.decode(data)
+
+
+def decode_plain_record(data: bytes | str) -> PlainRecord:
+    """The record, of any kind but a span, that `data` encodes. Raises msgspec.ValidationError when it is none."""
+    return _plain_decoder.decode(data)

@@ -114,7 +114,7 @@ def test_exported_spans_of_one_run_and_of_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["otlp-json", "otlp-protobuf"])
 def test_exported_rewards_come_back(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those given in code, by a function or by a judge stand on no span of the run: a backup without them lost them."""
-    monkeypatch.setattr("arttrace.commands.data.export._SPANS_AT_ONCE", 1)
+    monkeypatch.setattr("arttrace.commands.data.export._RECORDS_AT_ONCE", 1)
     given = [
         Reward("o'clock", "a", 0.25, "stars", explanation="late", time_ns=5_000),
         Reward("judged", "a", 0.75, "ruler", "judge", time_ns=7_000),
@@ -161,7 +161,7 @@ def test_a_reward_taken_back_after_an_import_is_not_exported(tmp_path: Path, ids
         with Store.open(DataDir(tmp_path / place / "data"), create=True) as store:
             store.append(records)
         said = run(tmp_path / place, "export", *ids, "-o", backup).output
-        assert said.startswith("8 spans and 1 reward in" if place == "one" else "8 spans in")
+        assert said.startswith(f"8 spans and 1 {'reward' if place == 'one' else 'other record'} in")
         assert run(tmp_path / "two", "import", backup).exit_code == 0
 
 

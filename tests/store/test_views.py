@@ -22,6 +22,7 @@ from arttrace.records.policy import PolicyStep
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.store import Store, open_store
+from arttrace.store.file import reading
 from arttrace.store.rows.view_definition import as_markdown
 from arttrace.store.rows.views import DESCRIBED
 from arttrace.store.server.owner import hold_store
@@ -252,3 +253,49 @@ def test_a_reward_given_again_for_another_run_counts_there_alone(store: Store, i
         assert [(one.id, r.value) for one in store.trajectories() for r in one.rewards] == expected
         assert store.sql("SELECT trajectory_id, value FROM rewards")[1] == expected
     assert [(one.id, r.value) for one in store.summaries() for r in one.rewards] == expected
+
+
+def rewarded_by_traces(count: int) -> list[SpanRow | Reward]:
+    """Runs that name themselves, each rewarded under the id of its trace, every third under one of a conversation."""
+    records: list[SpanRow | Reward] = []
+    for number in range(count):
+        id = f"run-{number}"
+        spans = research_run(id)
+        [trace] = {span.trace_id for span in spans}
+        given_to = f"{trace}:conversation" if number % 3 == 0 else trace
+        records += [*spans, Reward(f"reward-{number}", given_to, number / count, time_ns=T0)]
+    return records
+
+
+def test_rewards_given_to_traces_of_one_run_are_found_without_reading_its_spans(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """100,000 of them took 20 seconds, once, and said nothing."""
+    store.append(rewarded_by_traces(9))
+    expected = sorted((f"reward-{number}", f"run-{number}") for number in range(9))
+    monkeypatch.setattr("arttrace.store.rows.span_membership._place", None)
+    assert sorted(store.sql("SELECT id, trajectory_id FROM rewards")[1]) == expected
+
+
+def test_a_reward_given_to_a_trace_follows_what_comes_later_into_the_trace(store: Store) -> None:
+    """Another run of the trace that holds its root takes the reward over."""
+    late, *early = sorted(research_run("one"), key=lambda span: span.parent_span_id is not None)
+    store.append([*early, Reward("given", late.trace_id, 1.0, time_ns=T0)])
+    assert store.sql("SELECT trajectory_id FROM rewards")[1] == [("one",)]
+    above = agent("9", **{semconv.TRAJECTORY_ID: "two"})
+    store.append([msgspec.structs.replace(above, trace_id=late.trace_id, start_ns=1, end_ns=2)])
+    assert store.sql("SELECT trajectory_id FROM rewards")[1] == [("two",)]
+    assert [one.id for one in store.trajectory("two").rewards] == ["given"]
+
+
+def test_the_first_look_at_traces_is_told(store: Store) -> None:
+    told: list[tuple[int, int]] = []
+    spans = [span for number in range(3) for span in research_run(f"run-{number}")]
+    other = {semconv.TRAJECTORY_ID}
+    store.append(
+        msgspec.structs.replace(span, attributes={k: v for k, v in span.attributes.items() if k not in other})
+        for span in spans
+    )
+    with reading.told(lambda total: lambda done: told.append((done, total))):
+        store.sql("SELECT count(*) FROM spans")
+    assert told == [(3, 3)]

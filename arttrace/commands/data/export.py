@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 import click
-import msgspec
 
 from arttrace.commands.shared.options import store_option
-from arttrace.commands.shared.progress import Progress, reading_told
+from arttrace.commands.shared.progress import Progress, reading_told, say
 from arttrace.commands.shared.run_filters import run_filters
-from arttrace.formats.evaluations import is_reward_span, reward_span, rewards_of
+from arttrace.formats.evaluations import is_reward_span, record_span, rewards_of
+from arttrace.formats.files.known_ids import KnownIds
 from arttrace.formats.otlp.encode_json import encode_json
 from arttrace.formats.otlp.encode_protobuf import encode_protobuf
+from arttrace.records.record import PlainRecord, decode_plain_record, encode_record
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.store import AnyStore, open_store
+from arttrace.store.rows import tables
+from arttrace.store.rows.columns import LAST_GIVEN
 from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from arttrace.views.datasets.view_files import write_views
 from arttrace.views.run_filter import RunFilter, matching_pages
 
-_SPANS_AT_ONCE = 10_000
+_SPANS_AT_ONCE, _RECORDS_AT_ONCE, _IDS_AT_ONCE = 10_000, 5_000, 500
 _FORMS: dict[str, Callable[[list[SpanRow]], bytes]] = {
     "otlp-json": lambda spans: encode_json(spans) + b"\n",
     "otlp-protobuf": encode_protobuf,
 }
 _PARQUET = "parquet"
-_OF_REWARD = ("id", "trajectory_id", "value", "name", "source", "agent_id", "explanation", "time_ns")
+_PLAIN_TABLES = {
+    tables.REWARDS.name: "id",
+    **dict.fromkeys((tables.JUDGEMENTS.name, tables.GROUPINGS.name, tables.POLICY_STEPS.name), "content_hash"),
+}
+"""Each with the column by which it is read page by page; a reward's is there as often as it was given."""
 
 
 @click.command("export")
@@ -45,7 +53,8 @@ def command(ids: tuple[str, ...], form: str, output: Path | None, data: DataDir,
     request per line, or one request in protobuf. With parquet, the views of `arttrace sql`, a file for each, in the
     folder OUTPUT.
 
-    `arttrace import` and any OTLP receiver take spans in again, rewards too, which are spans of their own.
+    `arttrace import` and any OTLP receiver take spans in again, rewards too, which are spans of their own; import also
+    the notes, judgements, groupings and policy steps, which others take for spans without a meaning.
     """
     if form == _PARQUET and (ids or wanted or output is None):
         raise click.UsageError("parquet is all of every view, in a folder: give --output, no ID and no condition")
@@ -64,22 +73,20 @@ def command(ids: tuple[str, ...], form: str, output: Path | None, data: DataDir,
                 _write(store, ids, _FORMS[form], sys.stdout.buffer)
                 return
             with output.open("wb") as file:
-                spans, rewards = _write(store, ids, _FORMS[form], file)
+                written = _write(store, ids, _FORMS[form], file)
         except OSError as error:
             raise ArttraceError(
                 f"{output or 'standard output'} cannot be written: {error.strerror or error}"
             ) from error
-    and_rewards = f" and {rewards} reward{'s' * (rewards > 1)}" if rewards else ""
-    click.echo(f"{spans} spans{and_rewards} in {output}")
+    counts = [f"{count} {what}{'s' * (count != 1)}" for what, count in written.items() if count or what == "span"]
+    click.echo(f"{' and '.join(counts)} in {output}")
 
 
 def _write_views(store: AnyStore, folder: Path) -> None:
     bars: dict[str, Progress] = {}
 
     def progress(view: str, done: int, total: int) -> None:
-        bar = bars.setdefault(
-            view, Progress(total, f"rows of {view}", lambda line: click.echo(line, err=True), tells_short=False)
-        )
+        bar = bars.setdefault(view, Progress(total, f"rows of {view}", say, tells_short=False))
         bar(done)
 
     for view, rows in write_views(store, folder, progress).items():
@@ -88,49 +95,84 @@ def _write_views(store: AnyStore, folder: Path) -> None:
 
 def _write(
     store: AnyStore, ids: tuple[str, ...], encode: Callable[[list[SpanRow]], bytes], file: BinaryIO
-) -> tuple[int, int]:
-    """How many spans were written, and how many rewards that do not stand on them as they are by now. Spans that only
+) -> dict[str, int]:
+    """How much was written: spans, rewards that do not stand on them as they are by now, other records. Spans that only
     carry a reward are made anew: it may have been given again meanwhile, or taken back."""
-    count = reward_count = 0
-    written: set[tuple[str, float, int]] = set()
-    for found in _of_trajectories(store, ids) if ids else _everything(store):
+    written = {"span": 0, "reward": 0, "other record": 0}
+    known = KnownIds()
+    named: set[str] = set()
+    for found in _of_trajectories(store, ids, named) if ids else _everything(store):
         spans = [span for span in found if not is_reward_span(span)]
-        count += len(spans)
-        written.update(_as_given(reward) for span in spans for reward in rewards_of(span))
+        written["span"] += len(spans)
+        known.add(_digest(reward) for span in spans for reward in rewards_of(span))
         if spans:
             file.write(encode(spans))
-    for rewards in (store.trajectory(id).rewards for id in ids) if ids else _all_rewards(store):
-        if given := [reward for reward in rewards if _as_given(reward) not in written]:
-            reward_count += len(given)
-            file.write(encode([reward_span(reward) for reward in given]))
-            written.update(map(_as_given, given if ids else ()))  # an id may be given twice
-    return count, reward_count
+    for records in _rewards_of(store, sorted(named)) if ids else _all_records(store):
+        given = [one for one in records if known.adds(_digest(one))]
+        rewards = sum(isinstance(one, Reward) and one.counts for one in given)
+        written["reward"] += rewards
+        written["other record"] += len(given) - rewards
+        if given:
+            file.write(encode([record_span(one) for one in given]))
+    return written
 
 
-def _as_given(reward: Reward) -> tuple[str, float, int]:
-    """What tells it from one that was given before under its id, in what the view of rewards has of it."""
-    return reward.id, reward.value, reward.time_ns // 1000
+def _digest(record: PlainRecord) -> bytes:
+    return hashlib.blake2b(encode_record(record), digest_size=16).digest()
 
 
-def _all_rewards(store: AnyStore) -> Iterator[list[Reward]]:
-    after = "WHERE true"
-    while True:
-        _, rows = store.sql(
-            f"""SELECT id, trajectory_id, value, name, source, agent_id, explanation, coalesce(epoch_ns(given), 0)
-            FROM rewards {after} ORDER BY id LIMIT {_SPANS_AT_ONCE}"""  # noqa: S608
-        )
-        if not rows:
-            return
-        yield [msgspec.convert(dict(zip(_OF_REWARD, row, strict=True)), Reward) for row in rows]
-        after = "WHERE id > '" + str(rows[-1][0]).replace("'", "''") + "'"
+def _rewards_of(store: AnyStore, ids: Sequence[str]) -> Iterator[list[PlainRecord]]:
+    """What was given to these runs and traces, and to conversations of these."""
+    for start in range(0, len(ids), _IDS_AT_ONCE):
+        among = ", ".join(map(_quoted, ids[start : start + _IDS_AT_ONCE]))
+        where = f"trajectory_id IN ({among}) OR split_part(trajectory_id, ':', 1) IN ({among})"
+        yield _last_given(store, f"id IN (SELECT id FROM reward_records WHERE {where})")  # noqa: S608
 
 
-def _of_trajectories(store: AnyStore, ids: tuple[str, ...]) -> Iterator[list[SpanRow]]:
-    written: set[str] = set()
-    bar = Progress(len(ids), "runs", lambda line: click.echo(line, err=True), tells_short=False)
+def _all_records(store: AnyStore) -> Iterator[list[PlainRecord]]:
+    """Every record that is no span, some thousand at a time; of the rewards with one id the last."""
+    distinct = " + ".join(f"(SELECT count(DISTINCT {key}) FROM {table})" for table, key in _PLAIN_TABLES.items())  # noqa: S608
+    [(total,)] = store.sql(f"SELECT {distinct}")[1]
+    bar = Progress(total, "rewards and other records", say, tells_short=False)
+    done = 0
+    for table, key in _PLAIN_TABLES.items():
+        where = "true"
+        while True:
+            page = f"SELECT {key} FROM {table} WHERE {where} ORDER BY 1 LIMIT {_RECORDS_AT_ONCE}"  # noqa: S608
+            [(last,)] = store.sql(f"SELECT max({key}) FROM ({page})")[1]  # noqa: S608
+            if last is None:
+                break
+            bounds = f"{where} AND {key} <= {_quoted(last)}"
+            found = _last_given(store, bounds) if key == "id" else _records(store, table, bounds)
+            yield found
+            done += len(found)
+            bar(done)
+            where = f"{key} > {_quoted(last)}"
+
+
+def _last_given(store: AnyStore, where: str) -> list[PlainRecord]:
+    return _records(store, "reward_records", f"{where} QUALIFY {LAST_GIVEN}")
+
+
+def _records(store: AnyStore, table: str, where: str) -> list[PlainRecord]:
+    _, rows = store.sql(f"SELECT document FROM {table} WHERE {where}")  # noqa: S608
+    return [decode_plain_record(document) for (document,) in rows]
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _of_trajectories(store: AnyStore, ids: tuple[str, ...], named: set[str]) -> Iterator[list[SpanRow]]:
+    """The spans of each; `named` gets the ids of the runs and of their traces."""
+    written: set[str] = set()  # a trace may be in several runs
+    bar = Progress(len(ids), "runs", say, tells_short=False)
     for done, id in enumerate(ids, start=1):
-        spans = [span for span in store.spans(store.trajectory(id).id) if span.trace_id not in written]
-        written.update(span.trace_id for span in spans)  # a trace may be in several runs
+        run = store.trajectory(id).id
+        spans = [span for span in store.spans(run) if span.trace_id not in written]
+        traces = {span.trace_id for span in spans}
+        written |= traces
+        named |= {run, *traces}
         yield spans
         bar(done)
 
@@ -142,7 +184,7 @@ def _everything(store: AnyStore) -> Iterator[list[SpanRow]]:
         WHERE NOT ({IS_MARK}) AND (trajectory_id IN ({LEFT_OUT})) IS NOT TRUE
         GROUP BY trace_id ORDER BY min(start_ns), trace_id"""  # noqa: S608
     )
-    bar = Progress(sum(spans for _, spans in rows), "spans", lambda line: click.echo(line, err=True), tells_short=False)
+    bar = Progress(sum(spans for _, spans in rows), "spans", say, tells_short=False)
     traces: list[str] = []
     span_count = done = 0
     for place, (trace_id, spans) in enumerate(rows, start=1):

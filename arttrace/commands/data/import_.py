@@ -68,7 +68,8 @@ def _import(file: Path, name: str | None, store: AnyStore) -> Imported:
             )
             for records in read_records(opened, size, source, found):
                 store.append(records)
-                progress(opened.tell() >> 20)
+                if size >> 20:
+                    progress(opened.tell() >> 20)
     except Unreadable as error:
         raise ArttraceError(
             f"{file} is of no form that is understood: {error}", "`arttrace import --help` lists those that are."
@@ -91,6 +92,7 @@ def _report(file: Path, imported: Imported) -> dict[str, Any]:
         "traces": imported.traces,
         "spans": imported.spans,
         "rewards": imported.rewards,
+        "other_records": imported.other_records,
         "unread": imported.unread,
         "refused": imported.refused,
         "reasons": imported.reasons,
@@ -99,9 +101,10 @@ def _report(file: Path, imported: Imported) -> dict[str, Any]:
 
 def _show(report: dict[str, Any]) -> None:
     kinds = ", ".join(f"{count} {kind}" for kind, count in report["kinds"].items())
-    click.echo(
-        f"{report['file']}: {kinds}: {report['traces']} traces, {report['spans']} spans, {report['rewards']} rewards"
-    )
+    counts = [f"{report[what]} {what}" for what in ("traces", "spans", "rewards")]
+    if others := report["other_records"]:
+        counts.append(f"{others} other record{'s' * (others > 1)}")
+    click.echo(f"{report['file']}: {kinds}: {', '.join(counts)}")
     for line in unread_lines(report["unread"]):
         click.secho(f"  {line}", fg="yellow", err=True)
     if report["refused"]:

@@ -22,6 +22,12 @@ class KnownIds:
         self._table.executemany("INSERT OR IGNORE INTO known VALUES (?, NULL)", ((id,) for id in ids))
         self.count += self._table.total_changes - before
 
+    def adds(self, id: bytes) -> bool:
+        """Counts it; whether it was not there."""
+        before = self.count
+        self.add([id])
+        return self.count > before
+
     def get(self, id: bytes) -> str | int | None:
         """The value kept last; None where there is none."""
         row = self._table.execute("SELECT value FROM known WHERE id = ?", [id]).fetchone()

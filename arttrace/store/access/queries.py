@@ -211,7 +211,7 @@ class StoreQueries(AnyStore):
             with self._file.if_possible():
                 if _of_rewards(query):
                     mark_rewarded(connection)
-                place(connection)
+                place(connection, reading.of_runs)
         try:
             if _of_tools(query):  # those that no span recorded are known once a trajectory is built
                 self._summaries(self._given())

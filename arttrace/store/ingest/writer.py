@@ -21,10 +21,11 @@ from arttrace.formats.evaluations import rewards_of
 from arttrace.records import semconv
 from arttrace.records.group import Grouping
 from arttrace.records.policy import PolicyStep
+from arttrace.records.record import PlainRecord
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.store.rows import span_membership, tables, trace_links
-from arttrace.store.rows.columns import PlainRecord, rows_by_table
+from arttrace.store.rows.columns import rows_by_table
 from arttrace.store.rows.encode import EncodedRecord, EncodedSpan
 from arttrace.store.rows.prefixes import RecentInputs, extension, split
 from arttrace.store.rows.summary import SUMMARY_VERSION, Summarised

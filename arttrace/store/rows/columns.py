@@ -12,7 +12,7 @@ from arttrace.formats.evaluations import is_reward_span
 from arttrace.records import semconv
 from arttrace.records.group import Grouping
 from arttrace.records.policy import PolicyStep
-from arttrace.records.record import encode_record
+from arttrace.records.record import PlainRecord, encode_record
 from arttrace.records.reward import Judgement, Reward
 from arttrace.records.span import Attributes, SpanRow
 from arttrace.store.rows.tables import GROUPINGS, JUDGEMENTS, POLICY_STEPS, REWARDS, Row, Table
@@ -24,9 +24,6 @@ from arttrace.trajectories.identity.membership import given_id
 _canonical = msgspec.json.Encoder(order="sorted")
 _FIELDS = {"criterion": "by"}  # columns that are named otherwise than the field of the record
 
-
-PlainRecord = Reward | Judgement | PolicyStep | Grouping
-"""A record that is a row as it is: any but a span."""
 
 EVALUATE = "evaluate"
 """The operation under which a span stands that only carries a reward: no part of the trajectory."""

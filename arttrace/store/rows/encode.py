@@ -14,9 +14,9 @@ import msgspec
 
 from arttrace.formats.sdks.tolerant import added_by_conventions
 from arttrace.records import semconv
-from arttrace.records.record import Record
+from arttrace.records.record import PlainRecord, Record
 from arttrace.records.span import Attributes, SpanRow
-from arttrace.store.rows.columns import PlainRecord, span_columns
+from arttrace.store.rows.columns import span_columns
 from arttrace.store.rows.tables import OPERATION, TRAJECTORY_ID, Row
 from arttrace.trajectories.identity.membership import may_belong_elsewhere
 

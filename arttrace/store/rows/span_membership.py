@@ -7,7 +7,7 @@ decides; the tables here can be made again at any time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from typing import Final
 
 import duckdb
@@ -19,6 +19,7 @@ from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 from arttrace.store.rows import trace_links
 from arttrace.store.rows.columns import EVALUATE
+from arttrace.store.rows.left_out import IS_MARK
 from arttrace.store.rows.summary import SUMMARY_VERSION
 from arttrace.store.transactions import transaction
 from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan
@@ -71,16 +72,26 @@ def mark(connection: duckdb.DuckDBPyConnection, traces: Set[str], odd: Set[str])
 
 
 def mark_rewarded(connection: duckdb.DuckDBPyConnection) -> None:
-    """Marks the traces that rewards were given to by their ids: these are the run's that holds a trace's root."""
-    connection.execute("""INSERT INTO odd_traces SELECT DISTINCT trace, false
-        FROM (SELECT split_part(trajectory_id, ':', 1) AS trace FROM reward_records)
-        SEMI JOIN span_records s ON s.trace_id = trace ANTI JOIN odd_traces o ON o.trace_id = trace""")
+    """The traces that rewards were given to by their ids are the run's that holds a trace's root: the one that all its
+    spans name, where it was not marked; those with several are marked. Raises duckdb.Error; then nothing was."""
+    query = f"""SELECT trace_id, min(trajectory_id), max(trajectory_id) FROM span_records s
+        SEMI JOIN (SELECT split_part(trajectory_id, ':', 1) AS trace FROM reward_records) r ON r.trace = s.trace_id
+        ANTI JOIN odd_traces o ON o.trace_id = s.trace_id
+        WHERE operation IS DISTINCT FROM '{EVALUATE}' AND NOT ({IS_MARK}) GROUP BY trace_id"""  # noqa: S608
+    found = connection.execute(query).fetchall()
+    roots = [(trace, first) for trace, first, last in found if first == last]
+    with _transaction(connection):
+        _insert(connection, "trace_roots", [one for one in roots if one[0] != one[1]])
+        _insert(connection, "trace_roots", [(f"{trace}:", id) for trace, id in roots])
+        _insert(connection, "odd_traces", [(trace, str(first == last)) for trace, first, last in found])
 
 
-def place(connection: duckdb.DuckDBPyConnection) -> None:
-    """Looks at the marked traces. Raises duckdb.Error; then they stay marked."""
+def place(connection: duckdb.DuckDBPyConnection, telling: Callable[[int], Callable[[int], object]]) -> None:
+    """Looks at the marked traces. `telling` is called with how many there are, what it returns with how many were
+    looked at. Raises duckdb.Error; then they stay marked."""
     query = "SELECT trace_id FROM odd_traces WHERE NOT placed"
     waiting = [trace for (trace,) in connection.execute(query).fetchall()]
+    tell = telling(len(waiting))
     for start in range(0, len(waiting), _AT_ONCE):
         traces = set(waiting[start : start + _AT_ONCE])
         needed = traces
@@ -89,6 +100,7 @@ def place(connection: duckdb.DuckDBPyConnection) -> None:
             needed = trace_links.above(connection, traces)
         with transaction(connection):
             _place(connection, traces, needed)
+        tell(min(start + _AT_ONCE, len(waiting)))
 
 
 def found_on(spans: Iterable[SpanRow]) -> dict[str, SpanKey]:
@@ -105,13 +117,16 @@ def found_on(spans: Iterable[SpanRow]) -> dict[str, SpanKey]:
 
 def _place(connection: duckdb.DuckDBPyConnection, traces: Collection[str], needed: Collection[str]) -> None:
     """Places the spans of these traces, for which those that they link to are needed too."""
+    # Those that came together began about the same time: DuckDB then looks at their row groups only.
+    query = f"SELECT min(start_ns), max(start_ns) FROM span_records WHERE trace_id IN ({_ITEMS})"  # noqa: S608
+    [bounds] = connection.execute(query, [list(needed)]).fetchall()
     query = f"""SELECT document, trajectory_id FROM span_records
-        WHERE trace_id IN ({_ITEMS}) AND operation IS DISTINCT FROM '{EVALUATE}'
+        WHERE start_ns BETWEEN ? AND ? AND trace_id IN ({_ITEMS}) AND operation IS DISTINCT FROM '{EVALUATE}'
         QUALIFY row_number() OVER (
             PARTITION BY trace_id, span_id ORDER BY end_ns > 0 DESC, bytes DESC, content_hash DESC) = 1"""  # noqa: S608
     unique: dict[SpanKey, UniqueSpan] = {}
     stored: dict[SpanKey, str | None] = {}
-    for document, trajectory_id in connection.execute(query, [list(needed)]).fetchall():
+    for document, trajectory_id in connection.execute(query, [*bounds, list(needed)]).fetchall():
         span = UniqueSpan(normalised(_decoder.decode(document)), "", 0)
         unique[span.key], stored[span.key] = span, trajectory_id
     belonging = membership(unique)
@@ -134,6 +149,10 @@ def _replace(
     connection: duckdb.DuckDBPyConnection, table: str, traces: Collection[str], rows: Sequence[tuple[str | None, ...]]
 ) -> None:
     connection.execute(f"DELETE FROM {table} WHERE trace_id IN ({_ITEMS})", [list(traces)])  # noqa: S608
+    _insert(connection, table, rows)
+
+
+def _insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tuple[str | None, ...]]) -> None:
     if rows:
         columns = ", ".join("unnest(?::VARCHAR[])" for _ in rows[0])
         connection.execute(f"INSERT INTO {table} SELECT {columns}", [list(one) for one in zip(*rows, strict=True)])
