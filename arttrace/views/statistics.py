@@ -7,16 +7,19 @@ from typing import Final, Literal
 import msgspec
 
 from arttrace.store import AnyStore
+from arttrace.store.rows.columns import REWARDS_OF_RUN
 from arttrace.views.costs.prices import Prices, load_prices
 from arttrace.views.costs.usage import Cost, costs_by
 
 By = Literal["entry", "agent", "model", "tool"]
 
 _SECONDS = "quantile_cont(seconds, 0.5), quantile_cont(seconds, 0.9), quantile_cont(seconds, 0.99)"
+# Rewards by the view that every version has: a collector of an earlier one has no column of what a run is worth.
 _QUERIES: Final[dict[By, str]] = {
     "entry": """SELECT entry, count(*), count(*), sum(calls), sum(input_tokens), sum(output_tokens), count(error),
-        {seconds}, avg(reward)
-        FROM trajectories WHERE started >= {since} GROUP BY 1 ORDER BY 2 DESC, 1""",
+        {seconds}, avg(worth)
+        FROM trajectories LEFT JOIN (SELECT trajectory_id AS id, reward AS worth FROM ({rewards})) USING (id)
+        WHERE started >= {since} GROUP BY 1 ORDER BY 2 DESC, 1""",
     "agent": """WITH made AS (SELECT trace_id, parent_span_id, count(*) calls, sum(input_tokens) asked,
             sum(output_tokens) answered FROM calls GROUP BY 1, 2)
         SELECT a.name, count(*), count(DISTINCT a.trajectory_id), sum(made.calls), sum(asked), sum(answered),
@@ -70,7 +73,7 @@ def statistics(store: AnyStore, by: By, *, since_ns: int = 0, prices: Prices | N
         ArttraceError: The file of the user's prices cannot be read.
     """
     since = f"make_timestamptz({since_ns // 1000})"
-    _, rows = store.sql(_QUERIES[by].format(seconds=_SECONDS, since=since))
+    _, rows = store.sql(_QUERIES[by].format(seconds=_SECONDS, since=since, rewards=REWARDS_OF_RUN))
     costs = costs_by(store, by, prices or load_prices(), since_ns=since_ns)
     found = []
     for name, *rest in rows:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
 from typing import Any
 
 import httpx
@@ -21,6 +23,7 @@ _TIMEOUT = httpx.Timeout(600.0, connect=5.0)
 
 class _OwnerReply(msgspec.Struct, frozen=True):
     directory: str
+    version: str = ""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -32,6 +35,10 @@ class Failure(msgspec.Struct, frozen=True):
 
 class OwnerGone(StoreError, MayPass):
     """The process that owned the store does not answer any more."""
+
+
+class _NotUnderstood(StoreError):
+    """The owner has no such operation, or not with these arguments."""
 
 
 class OwnerClient:
@@ -48,7 +55,26 @@ class OwnerClient:
         """The result of an operation. Raises OwnerGone when nobody answers, StoreError when it was refused."""
         operation = OPERATIONS[name]
         body = msgspec.msgpack.encode(operation.arguments(**arguments))
-        return operation.decode(self._post(f"/api/{name}", body, MSGPACK))
+        try:
+            return operation.decode(self._post(f"/api/{name}", body, MSGPACK))
+        except msgspec.DecodeError as error:
+            why = f"what {self.url} answers to {name} cannot be read: {error}"
+            raise StoreError(why, self._with_versions(None)) from error
+        except StoreError as error:
+            if isinstance(error, _NotUnderstood) or (name == "sql" and not isinstance(error, OwnerGone)):
+                raise StoreError(error.message, self._with_versions(error.hint)) from error
+            raise
+
+    def _with_versions(self, hint: str | None) -> str | None:
+        """The hint, and what the owner's version is where it is another one."""
+        own, owners = version("arttrace"), ""
+        with contextlib.suppress(StoreError):
+            owners = self._owner().version
+        if owners == own:
+            return hint
+        which = f"arttrace {owners}" if owners else "an earlier version of arttrace"
+        said = f"At {self.url} answers {which}, this is {own}: install the same version on both sides."
+        return said if hint is None else f"{hint} {said}"
 
     def append(self, records: Sequence[Record]) -> None:
         """Returns when the records are in the owner's store."""
@@ -57,8 +83,11 @@ class OwnerClient:
 
     def directory(self) -> str:
         """The data directory of the one that answers. Raises OwnerGone when it does not answer as an owner does."""
+        return self._owner().directory
+
+    def _owner(self) -> _OwnerReply:
         try:
-            return msgspec.msgpack.decode(self._send("GET", "/api/owner"), type=_OwnerReply).directory
+            return msgspec.msgpack.decode(self._send("GET", "/api/owner"), type=_OwnerReply)
         except msgspec.DecodeError as error:
             raise OwnerGone(f"what answers at {self.url} is no owner of a store") from error
 
@@ -88,7 +117,8 @@ class OwnerClient:
             failure = Failure(f"{self.url} answered {answer.status_code} to {path}")
         if answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:  # it ends: what is under way is broken off
             raise OwnerGone(failure.message, failure.hint)
-        raise StoreError(failure.message, failure.hint)
+        understood = answer.status_code not in (httpx.codes.BAD_REQUEST, httpx.codes.NOT_FOUND)
+        raise (StoreError if understood else _NotUnderstood)(failure.message, failure.hint)
 
 
 def _chunks(records: Sequence[Record]) -> Iterator[bytes]:

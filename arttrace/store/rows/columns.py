@@ -110,6 +110,14 @@ LAST_GIVEN: Final = """1 = row_number() OVER (
             PARTITION BY id ORDER BY time_ns DESC, value DESC, name DESC, explanation DESC, document DESC)"""
 """Of the rewards with one id the one that counts, whichever run the others were given to."""
 
+REWARDS_OF_RUN: Final = """
+        SELECT trajectory_id, map(list(name ORDER BY name), list(value ORDER BY name)) AS rewards,
+            coalesce((sum(code) + max(judged).value) / 2, sum(code), max(judged).value) AS reward
+        FROM (SELECT trajectory_id, name, sum(value) AS value, sum(value) FILTER (source <> 'judge') AS code,
+            max({'at': given, 'id': id, 'value': value}) FILTER (source = 'judge') AS judged FROM rewards
+            WHERE agent_id IS NULL GROUP BY trajectory_id, name) GROUP BY trajectory_id"""
+"""What the view of rewards says of a run: the sum of each name, and what the run is worth."""
+
 _TO = "(trajectory_id IN (SELECT unnest($ids)) OR split_part(trajectory_id, ':', 1) IN (SELECT unnest($ids)))"
 GIVEN_TO: Final = f"""SELECT document FROM (
         SELECT * FROM reward_records WHERE id IN (SELECT id FROM reward_records WHERE {_TO}) QUALIFY {LAST_GIVEN})

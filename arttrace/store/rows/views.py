@@ -10,7 +10,7 @@ from typing import Final
 
 from arttrace.records import semconv
 from arttrace.store.rows import span_membership
-from arttrace.store.rows.columns import LAST_GIVEN
+from arttrace.store.rows.columns import LAST_GIVEN, REWARDS_OF_RUN
 from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
 from arttrace.store.rows.view_definition import Column, View, as_time, of_document, said_of_run
 
@@ -326,12 +326,7 @@ _TRAJECTORIES = View(
             CASE WHEN operation = 'invoke_agent' THEN {_AGENT_NAME}
                 WHEN operation IS NULL AND parent_span_id IS NULL THEN name END AS above
         FROM spans WHERE trajectory_id IS NOT NULL AND operation IS DISTINCT FROM 'evaluate') s
-    LEFT JOIN (
-        SELECT trajectory_id, map(list(name ORDER BY name), list(value ORDER BY name)) AS rewards,
-            coalesce((sum(code) + max(judged).value) / 2, sum(code), max(judged).value) AS reward
-        FROM (SELECT trajectory_id, name, sum(value) AS value, sum(value) FILTER (source <> 'judge') AS code,
-            max({{'at': given, 'id': id, 'value': value}}) FILTER (source = 'judge') AS judged FROM rewards
-            WHERE agent_id IS NULL GROUP BY trajectory_id, name) GROUP BY trajectory_id) r USING (trajectory_id)
+    LEFT JOIN ({REWARDS_OF_RUN}) r USING (trajectory_id)
     LEFT JOIN ({REGROUPED}) g USING (trajectory_id)
     GROUP BY s.trajectory_id""",  # noqa: S608
 )

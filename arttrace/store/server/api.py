@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from importlib import import_module
+from importlib.metadata import version
 from typing import Any
 
 import msgspec
@@ -61,7 +62,7 @@ def create_api(data: DataDir, owned: OwnedStore) -> Starlette:
 
     async def owner(request: Request) -> Response:
         store()
-        return _plain(request, {"directory": str(data.root), "pid": os.getpid()})
+        return _plain(request, {"directory": str(data.root), "pid": os.getpid(), "version": version("arttrace")})
 
     async def records(request: Request) -> Response:
         _expect(request, JSON_LINES)
