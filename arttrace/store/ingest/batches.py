@@ -8,8 +8,7 @@ import duckdb
 import msgspec
 
 from arttrace.formats.journal_entry import decode_payload
-from arttrace.records.record import Record
-from arttrace.store.rows.columns import PlainRecord
+from arttrace.records.record import PlainRecord, Record
 from arttrace.store.rows.encode import EncodedSpan, encode_rows
 from arttrace.store.transactions import is_ctrl_c
 from arttrace.system.journal import Segment, read_segment
