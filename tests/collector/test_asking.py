@@ -134,17 +134,18 @@ def test_a_query_that_reads_the_runs_first_keeps_what_it_read(
 
     def slow(self: Store, given: list[str]) -> list[Trajectory]:
         if len(read) == 1:
-            assert eventually(lambda: cancellation.check() is not None)
+            stop = cancellation._current.get()
+            assert stop is not None
+            stop(*cancellation.took_too_long(0.3))  # its time is over now, and not before
+            cancellation.check()
         read.extend(given)
         return build(self, given)
 
     monkeypatch.setattr(queries, "_SPANS_AT_ONCE", 1)
     monkeypatch.setattr(Store, "_build", slow)
     with open_store(data) as store:
-        with monkeypatch.context() as patch:
-            patch.setattr(cancellation, "QUERY_S", 0.3)
-            with pytest.raises(StoreError, match=r"took longer than 0\.3 seconds: it reads the runs") as error:
-                store.sql("SELECT * FROM tool_calls")
+        with pytest.raises(StoreError, match=r"took longer than 0\.3 seconds: it reads the runs") as error:
+            store.sql("SELECT * FROM tool_calls")
         assert error.value.hint == "What was read is kept: ask again."
         monkeypatch.setattr(Store, "_build", lambda self, given: [read.extend(given), build(self, given)][1])
         assert len(store.sql("SELECT * FROM tool_calls")[1]) == 8
