@@ -66,8 +66,8 @@ def mails(seed: int = 0) -> tuple[Mail, ...]:
 
 
 def questions(seed: int = 0) -> list[Question]:
-    """The 1000 questions that the inbox answers, in the order of the mails that answer them."""
-    decided = [mail for mail in mails(seed) if mail.subject.startswith("decision")]
+    """The 1000 questions that the inbox answers, in an order that says nothing of where their answers are."""
+    decided = sorted((mail for mail in mails(seed) if mail.subject.startswith("decision")), key=lambda mail: mail.id)
     return [
         Question(f"What was decided on the {mail.subject.removeprefix('decision ')}?", str(mail.figure), mail.id, seed)
         for mail in decided

@@ -34,6 +34,14 @@ def test_each_question_has_one_mail_that_answers_it_and_one_with_another_figure(
         assert says == [question.mail]
 
 
+@pytest.mark.parametrize("part", [slice(None, 250), slice(-250, None)])
+def test_neither_end_of_the_questions_is_answered_by_what_is_found_first(part: slice) -> None:
+    asked = inbox.questions()[part]
+    found = [INBOX.search(question.text.removeprefix("What was decided on the ").rstrip("?")) for question in asked]
+    places = [[id for id, _ in mails].index(question.mail) for question, mails in zip(asked, found, strict=True)]
+    assert all(0.25 < places.count(place) / 250 < 0.42 for place in range(3)), places
+
+
 @pytest.mark.parametrize("words", ["", '"', "NOT", "a OR b", "ünïcode", "\0", "(", "mail:x"])
 def test_any_search_is_answered(words: str) -> None:
     assert INBOX.search(words) == []

@@ -80,7 +80,7 @@ def mark_rewarded(connection: duckdb.DuckDBPyConnection) -> None:
         WHERE operation IS DISTINCT FROM '{EVALUATE}' AND NOT ({IS_MARK}) GROUP BY trace_id"""  # noqa: S608
     found = connection.execute(query).fetchall()
     roots = [(trace, first) for trace, first, last in found if first == last]
-    with _transaction(connection):
+    with transaction(connection):
         _insert(connection, "trace_roots", [one for one in roots if one[0] != one[1]])
         _insert(connection, "trace_roots", [(f"{trace}:", id) for trace, id in roots])
         _insert(connection, "odd_traces", [(trace, str(first == last)) for trace, first, last in found])
