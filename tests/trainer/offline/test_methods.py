@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import sqlite3
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 import simulated_agent
 import torch
 from click.testing import CliRunner, Result
+from mlflow_environment import mlflow_holds, mlflow_python
 from one_thread import one_thread as one_thread
 from safetensors.torch import load_file
 from simulated_agent import Run, hexid, message
@@ -68,23 +72,14 @@ def made(result: Result) -> str:
     return str(json.loads(result.stdout.splitlines()[-1])["version"])
 
 
-@pytest.mark.usefixtures("offline_wandb")
 def test_the_same_runs_train_a_policy_by_sft_then_dpo_then_grpo(data: DataDir, base_model: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     first = train(data, base_model, "--method", "sft", "--json")
     assert made(first) == "policy@1"
     assert "1 of 1 optimizer steps" in first.stderr
-    preferred = train(data, base_model, "--method", "dpo", "--json", "--report-to", "tensorboard,wandb")
+    preferred = train(data, base_model, "--method", "dpo", "--json")
     assert made(preferred) == "policy@2"
-    [written] = (data.policies / "policy").glob("wandb/offline-run-*/*.wandb")
-    assert when_written(written, 1, 2)[0] == [2], "W&B too"
-    events = EventAccumulator(str(data.policies / "policy" / "tensorboard" / "policy"))
-    events.Reload()
-    assert [event.step for event in events.Scalars("accuracy")] == [2], "a tracker has the numbers of DPO"
-    assert [event.step for event in events.Tensors("example/text_summary")] == [2]
     assert "2 already trained on by sft at policy@1\n" in preferred.stderr
-    reinforced = train(data, base_model, "--json", "--report-to", "tensorboard")
+    reinforced = train(data, base_model, "--json")
     assert made(reinforced) == "policy@3"
     assert "4 already trained on by dpo at policy@2\n" in reinforced.stderr
 
@@ -97,7 +92,71 @@ def test_the_same_runs_train_a_policy_by_sft_then_dpo_then_grpo(data: DataDir, b
     for before, after in ((one, two), (two, three)):  # AdamW moves a weight by about the learning rate
         moved = max(float((after[name] - before[name]).abs().max()) for name in before)
         assert 0 < moved < 1e-3
-    assert list((checkpoints.directory / "tensorboard" / "policy").iterdir())
+
+
+NUMBERS = {
+    1: {"loss", "learned_tokens", "step_s", "load_s"},
+    2: {"loss", "accuracy", "margin", "learned_tokens", "step_s"},
+    3: {
+        *("reward_mean", "reward_spread", "reward_mean/help_er", "tokens_trained", "staleness_mean", "kl"),
+        *("logprob_difference_mean", "step_s"),
+    },
+}
+"""Some of what SFT, DPO and GRPO tell of their steps."""
+
+
+@pytest.mark.usefixtures("offline_wandb")
+def test_trackers_are_told_of_a_policy_that_learns_by_each_method(
+    data: DataDir, base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    pytest.importorskip("trackio")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    folder = data.policies / "policy"
+    numbers: dict[int, set[str]] = {}
+    for step, method in enumerate(("sft", "dpo", "grpo"), start=1):
+        given = ("--method", method, "--json", "--report-to", "tensorboard,wandb,trackio")
+        assert made(train(data, base_model, *given)) == f"policy@{step}"
+        [written] = folder.glob("wandb/offline-run-*/*.wandb")
+        assert when_written(written, 1, 2)[0] == [step], "its adapter and its table too"
+        (folder / "wandb").rename(folder / f"wandb-{step}")  # W&B names folders by the second
+        numbers[step] = {*Checkpoints(data.policies, "policy").manifest(step).metrics}
+        assert numbers[step] >= NUMBERS[step]
+    tensors, scalars = set(), {}
+    for file in (folder / "tensorboard" / "policy").iterdir():
+        events = EventAccumulator(str(file))
+        events.Reload()
+        [at] = {event.step for event in events.Tensors("example/text_summary")}
+        tensors.add(at)
+        scalars[at] = {*events.Tags()["scalars"]}
+    assert (tensors, scalars) == ({1, 2, 3}, numbers)
+    with contextlib.closing(sqlite3.connect(tmp_path / "trackio" / "arttrace.db")) as kept:
+        rows = kept.execute("SELECT step, metrics FROM metrics ORDER BY id").fetchall()
+        [versions] = kept.execute("SELECT count(*) FROM artifact_versions").fetchone()
+    assert {step: {*json.loads(metrics)} - {"example"} for step, metrics in rows} == numbers
+    assert all(json.loads(metrics)["example"]["_value"] for _, metrics in rows)
+    assert versions == 3
+
+
+@pytest.mark.full
+def test_mlflow_is_told_of_a_policy_that_learns_by_each_method(data: DataDir, base_model: Path, tmp_path: Path) -> None:
+    python = mlflow_python(tmp_path)
+    for method in ("sft", "dpo", "grpo"):
+        given = ["--method", method, "--base-model", str(base_model), "--lora-rank", "8", "--report-to", "mlflow"]
+        code = "from trainer.commands.train.cli import command; command()"
+        done = subprocess.run(
+            [python, "-c", code, "--dir", str(data.root), *given], capture_output=True, text=True, timeout=900
+        )
+        assert done.returncode == 0, done.stderr
+    found = mlflow_holds(python, data.policies / "policy")
+    assert found["run"] == ["policy", "FINISHED"]
+    told = {step: {name for name, at in found["numbers"].items() if step in dict(at)} for step in (1, 2, 3)}
+    assert told == {step: {*Checkpoints(data.policies, "policy").manifest(step).metrics} for step in (1, 2, 3)}
+    assert all(told[step] >= NUMBERS[step] for step in told)
+    assert len(found["adapters"]) == 6, "two files of each"
+    assert [len(table["data"]) > 0 for table in found["examples"]] == [True] * 3
 
 
 def test_each_method_has_its_own_account_and_a_fork_inherits_all_of_them(data: DataDir, base_model: Path) -> None:

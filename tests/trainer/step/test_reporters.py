@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from mlflow_environment import mlflow_holds, mlflow_python
 from recorded_runs import recorded_group
 from simulated_agent import Run, message
 from wandb_file import logged, when_written
@@ -32,8 +33,6 @@ from trainer.policies.checkpoints import Checkpoints
 from trainer.step.example import COLUMNS, ExampleTable, example, example_of
 from trainer.step.reporters import Reporters, open_reporters
 from trainer.step.trackers import run_id
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -304,49 +303,19 @@ def test_an_id_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.
 def test_mlflow_holds_the_numbers_the_examples_and_the_adapters(
     tmp_path: Path, checkpoints: Checkpoints, store: Store
 ) -> None:
-    """With the real MLflow, in an environment of its own beside this one (kept where ARTTRACE_FRAMEWORKS says)."""
+    """With the real MLflow, in an environment of its own beside this one."""
     store.close()
-    environment = Path(os.environ.get("ARTTRACE_FRAMEWORKS") or tmp_path) / "mlflow"
-    python = environment / "bin" / "python"
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True, timeout=300)
-        subprocess.run([str(python), "-m", "pip", "install", "-q", "mlflow"], check=True, timeout=900)
-    [packages] = environment.glob("lib/python*/site-packages")
-    own = next(path for path in sys.path if path.endswith("site-packages"))
-    (packages / "beside.pth").write_text(f"{own}\n{ROOT}\n")
-    report("mlflow", tmp_path, made(2), python=str(python), killed=True)
-    report("mlflow", tmp_path, made(3)[2:], python=str(python))
-    read_back = subprocess.run([str(python), "-c", _READ_MLFLOW, str(tmp_path)], capture_output=True, text=True)
-    assert read_back.returncode == 0, read_back.stderr
-    found = json.loads(read_back.stdout)
-    assert found["runs"] == [["policy", "FINISHED"]]
-    assert found["rewards"] == [[1, 1.0], [2, 2.0], [3, 3.0]]
-    assert found["agent"] == 0.25
+    python = mlflow_python(tmp_path)
+    report("mlflow", tmp_path, made(2), python=python, killed=True)
+    report("mlflow", tmp_path, made(3)[2:], python=python)
+    found = mlflow_holds(python, tmp_path)
+    assert found["run"] == ["policy", "FINISHED"]
+    assert found["numbers"]["reward_mean"] == [[1, 1.0], [2, 2.0], [3, 3.0]]
+    assert [value for _, value in found["numbers"]["reward_mean/help er_"]][-1] == 0.25
     files = ("adapter_config.json", "adapter_model.safetensors")
     assert found["adapters"] == [f"adapters/policy@{n}/{name}" for n in (1, 2, 3) for name in files]
     assert [table["columns"] for table in found["examples"]] == [list(COLUMNS)] * 3
     assert found["config"] == {"learner": {"loss": "cispo"}}
-
-
-_READ_MLFLOW = """
-import json, sys
-import mlflow
-client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{sys.argv[1]}/mlflow.db")
-experiment = client.get_experiment_by_name("arttrace")
-runs = client.search_runs([experiment.experiment_id])
-id = runs[0].info.run_id
-def text(path):
-    return json.loads(open(client.download_artifacts(id, path)).read())
-folders = sorted(one.path for one in client.list_artifacts(id, "adapters"))
-print(json.dumps({
-    "runs": [[run.info.run_name, run.info.status] for run in runs],
-    "rewards": [[one.step, one.value] for one in client.get_metric_history(id, "reward_mean")],
-    "agent": runs[0].data.metrics["reward_mean/help er_"],
-    "adapters": sorted(file.path for folder in folders for file in client.list_artifacts(id, folder)),
-    "examples": [text(one.path) for one in client.list_artifacts(id, "examples")],
-    "config": text("config.json"),
-}))
-"""
 
 
 def test_one_that_fails_is_told_once_and_training_goes_on(checkpoints: Checkpoints) -> None:
