@@ -348,3 +348,16 @@ def test_what_was_recorded_from_its_span_is_not_said_to_be_lost(server: ChatServ
     told = said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
     assert "1 run and 1 model call captured" in told
     assert "not captured: 1 request to 127.0.0.1/v1/models/g:generateContent" in told
+
+
+def test_a_call_that_only_a_span_tells_of_is_in_the_programs_run(server: ChatServer, tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(
+        "from opentelemetry import trace\n"
+        "with trace.get_tracer('a client').start_as_current_span('generate_content g') as span:\n"
+        "    span.set_attribute('gen_ai.request.model', 'g')\n"
+    )
+    assert "1 run and 1 model call captured" in said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
+    assert {span.name for span in read_spans(tmp_path / "data") if span.end_ns} == {
+        "invoke_agent agent",
+        "generate_content g",
+    }

@@ -23,6 +23,7 @@ from opentelemetry.trace import NonRecordingSpan, StatusCode, get_current_span
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.calls.genai_span import CALLS, Followed, FollowedCall, FollowedScope, Said, operation_of
 from arttrace.capture.context import flow as flows
+from arttrace.capture.context import program
 from arttrace.capture.context.flow import current_flow, set_flow
 from arttrace.capture.context.position import Position
 from arttrace.capture.context.scope import Scope
@@ -106,7 +107,8 @@ def _begin(
     followed: Followed | None
     if operation in CALLS:
         # Anthropic's client makes a span of its own inside the call that our hook has begun.
-        followed = None if scope is None or current_call.get() is not None else FollowedCall(scope, name)
+        called_in = None if current_call.get() is not None else scope or program.scope()
+        followed = None if called_in is None else FollowedCall(called_in, name)
     else:
         of = getattr(tracer, "_instrumentation_scope", None)
         set_flow(replace(flow, scope=scope, is_whole=True))
