@@ -29,8 +29,11 @@ pytestmark = pytest.mark.e2e
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FOLDERS = {str(found.parent.relative_to(EXAMPLES)) for found in EXAMPLES.glob("**/rollout.py")}
 TRAINED = tuple(sorted(FOLDERS - OWN_ENVIRONMENT))
-CPU_SETTINGS = ("--tiny", "--tiny-games", "200", "--tiny-steps", "400", "--steps", "40", "--evaluate", "300")
-"""Those that the README of tic-tac-toe names."""
+TRAINED_ON_CPU = {
+    "games/tic_tac_toe": ("won", "--tiny-games 200 --tiny-steps 400 --steps 40 --evaluate 300"),
+    "email": ("accuracy", "--tiny-games 1000 --tiny-steps 400 --steps 60 --evaluate 200"),
+}
+"""What is to be better afterwards, beside the reward, and the settings that the example's README names."""
 STEPS = 100
 ROUNDS = 4
 
@@ -105,12 +108,21 @@ async def test_each_example_makes_a_step(
 
 @pytest.mark.full
 @pytest.mark.timeout(3600)
-def test_trained_tic_tac_toe_beats_its_start(tmp_path: Path) -> None:
-    command = [sys.executable, EXAMPLES / "train.py", "games/tic_tac_toe", *CPU_SETTINGS, "--dir", tmp_path]
+@pytest.mark.parametrize("example", TRAINED_ON_CPU)
+def test_a_trained_policy_beats_its_start(example: str, tmp_path: Path) -> None:
+    measure, settings = TRAINED_ON_CPU[example]
+    options = ["--tiny", *settings.split()]
+    assert f"train.py {example} {' '.join(options)}\n" in (EXAMPLES / example / "README.md").read_text(encoding="utf-8")
+    command = [sys.executable, EXAMPLES / "train.py", example, *options, "--dir", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=3500)
     assert done.returncode == 0, done.stderr[-4000:]
-    held_out = re.findall(r"^held out, policy@(\d+): .* won ([\d.]+)±([\d.]+)", done.stdout, re.MULTILINE)
-    (start, won_before, error_before), (trained, won_after, error_after) = held_out
-    assert (start, trained) == ("0", "40")
-    assert float(won_after) - float(won_before) > 3 * math.hypot(float(error_before), float(error_after)), held_out
+    start, trained = re.findall(r"^held out, policy@(\d+): (.*)", done.stdout, re.MULTILINE)
+    assert start[0] == "0"
+    assert f" --steps {trained[0]} " in settings
+    for figure in ("reward", measure):
+        before, after = (re.search(rf"\b{figure} ([\d.-]+)±([\d.]+)", line) for _, line in (start, trained))
+        assert before
+        assert after
+        gained, error = float(after[1]) - float(before[1]), math.hypot(float(before[2]), float(after[2]))
+        assert gained > 3 * error, done.stdout
     assert "mean reward by step" in done.stdout
