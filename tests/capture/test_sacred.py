@@ -8,6 +8,7 @@ then once for each of them with that function raising.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import subprocess
@@ -26,6 +27,8 @@ import httpx
 import openai
 import pytest
 import requests
+from botocore.awsrequest import AWSRequest
+from botocore.httpsession import URLLib3Session
 from chat_server import ChatServer
 from pydantic import BaseModel
 
@@ -93,7 +96,9 @@ class Program:
 
     def by_plain_http(self) -> Any:
         body = {"model": "m", "messages": [{"role": "user", "content": "plain"}]}
-        return httpx.post(f"{self.server.url}/chat/completions", json=body).json()
+        answered = httpx.post(f"{self.server.url}/chat/completions", json=body).json()
+        by_boto3 = AWSRequest("POST", f"{self.server.url}/chat/completions", data=json.dumps(body)).prepare()
+        return answered, json.loads(URLLib3Session().send(by_boto3).content)
 
     def by_http(self, text: str) -> Any:
         """What a tool gets over HTTP, by every client."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import queue
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import msgspec
@@ -343,6 +345,7 @@ def test_a_span_that_cannot_be_normalised_counts_as_it_came(data: DataDir, monke
 _OPEN = """
 import sys
 from pathlib import Path
+from typing import Any
 from arttrace.system.paths import DataDir
 from arttrace.store import Store
 Store.open(DataDir(Path(sys.argv[1]))).close()
@@ -380,9 +383,13 @@ def test_a_store_closed_while_it_waits_to_be_opened_anew_stays_closed(
 ) -> None:
     store = Store.open(data, create=True)
     store.append(research_run("old"))
-    waits = threading.Event()
+    waits: queue.Queue[threading.Thread] = queue.Queue()
     wait_for = store._file._changed.wait_for
-    monkeypatch.setattr(store._file._changed, "wait_for", lambda ready: waits.set() or wait_for(ready))
+
+    def noted(*given: Any) -> bool:
+        waits.put(threading.current_thread())
+        return wait_for(*given)
+
     raised: list[BaseException] = []
 
     def prune() -> None:
@@ -392,11 +399,17 @@ def test_a_store_closed_while_it_waits_to_be_opened_anew_stays_closed(
             raised.append(error)
 
     with store._file.reading():
+        monkeypatch.setattr(store._file._changed, "wait_for", noted)
         pruning = threading.Thread(target=prune)
         pruning.start()
-        assert waits.wait(60)
-        store.close()
+        while not store._file._reopening:
+            assert waits.get(timeout=60) is pruning
+        closing = threading.Thread(target=store.close)
+        closing.start()
+        while waits.get(timeout=60) is not closing:
+            pass
     pruning.join()
+    closing.join()
     assert "was closed" in str(raised)
     assert free(data)
     assert not list(data.root.glob("*.new*"))
@@ -491,13 +504,13 @@ def test_readers_that_come_one_after_the_other_hold_no_rewrite_up(
         store.append(research_run("kept"))
         waits = threading.Event()
         wait_for = store._file._changed.wait_for
-        monkeypatch.setattr(store._file._changed, "wait_for", lambda ready: waits.set() or wait_for(ready))
         pruning = threading.Thread(target=store.prune, kwargs={"before_ns": 3})
         reading = [
             threading.Thread(target=ask)
             for ask in (store.summaries, store.trajectories, lambda: store.sql("SELECT 1"), lambda: store.spans("a"))
         ]
         with store._file.reading() as connection:
+            monkeypatch.setattr(store._file._changed, "wait_for", lambda *given: waits.set() or wait_for(*given))
             pruning.start()
             assert waits.wait(60)
             for one in reading:

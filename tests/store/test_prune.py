@@ -159,10 +159,10 @@ def test_what_comes_while_a_rewrite_waits_for_a_reader_is_kept(data: DataDir, mo
         store.append(research_run("old"))
         waits = threading.Event()
         wait_for = store._file._changed.wait_for
-        monkeypatch.setattr(store._file._changed, "wait_for", lambda ready: waits.set() or wait_for(ready))
         pruning = threading.Thread(target=store.prune, kwargs={"before_ns": T0 + HOUR})
         writing = threading.Thread(target=store.append, args=(at(9, research_run("new")),))
         with store._file.reading() as reader:
+            monkeypatch.setattr(store._file._changed, "wait_for", lambda *given: waits.set() or wait_for(*given))
             pruning.start()
             assert waits.wait(60)
             writing.start()

@@ -68,14 +68,16 @@ def train_grpo(
             max_staleness=max_staleness,
         )
         clock.stop()
-        told = {reason: count for reason, count in made.left_out.items() if reason not in choice.left_out}
-        _tell(left_out_lines(told, calls=made.quarantined))
         return made, clock
 
-    if shares:
-        _tell(left_out_lines(choice.left_out))
+    def tell(made: TrainingBatch) -> None:
+        told = {reason: count for reason, count in made.left_out.items() if reason not in choice.left_out}
+        _tell(left_out_lines(told, calls=made.quarantined))
+
     batch, clock = batch_of(shares[0]) if shares else (TrainingBatch(left_out=choice.left_out), Clock())
     require_trainable(batch)  # before the imports that take seconds
+    _tell(left_out_lines(choice.left_out))
+    tell(batch)
     base_model = require_base_model(base_model)
     gateway = GatewayClient(serving.url) if serving else None
     if gateway:
@@ -88,6 +90,7 @@ def train_grpo(
             print_skip(as_json)
             return
         batch, clock = batch_of(shares[len(ready)])
+        tell(batch)
     ready.append((batch, clock))
     if fewer:
         click.echo(fewer, err=True)
@@ -114,6 +117,8 @@ def train_grpo(
                 click.echo(f"stopped after {number} of {len(shares)} steps; the other runs are as they were", err=True)
                 sys.exit(_INTERRUPTED)
             due = ready[number] if number < len(ready) else batch_of(share)
+            if due and number >= len(ready):
+                tell(due[0])
             done = trainer.train_on(*due) if due else None
             if done is None:
                 print_skip(as_json)
