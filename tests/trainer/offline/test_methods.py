@@ -106,6 +106,12 @@ NUMBERS = {
 """Some of what SFT, DPO and GRPO tell of their steps."""
 
 
+@pytest.mark.parametrize("method", ["sft", "dpo"])
+def test_a_model_that_carries_a_state_is_trained_offline_as_it_is(data: DataDir, method: str, tmp_path: Path) -> None:
+    """Of these methods --engine is no option: they share nothing between rows."""
+    assert made(train(data, make_base_model(tmp_path, family="lfm2"), "--method", method, "--json")) == "policy@1"
+
+
 @pytest.mark.usefixtures("offline_wandb")
 def test_trackers_are_told_of_a_policy_that_learns_by_each_method(
     data: DataDir, base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
