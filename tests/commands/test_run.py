@@ -353,11 +353,32 @@ def test_what_was_recorded_from_its_span_is_not_said_to_be_lost(server: ChatServ
 def test_a_call_that_only_a_span_tells_of_is_in_the_programs_run(server: ChatServer, tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(
         "from opentelemetry import trace\n"
-        "with trace.get_tracer('a client').start_as_current_span('generate_content g') as span:\n"
-        "    span.set_attribute('gen_ai.request.model', 'g')\n"
+        "asked = {'gen_ai.operation.name': 'generate_content', 'gen_ai.request.model': 'g'}\n"
+        "with trace.get_tracer('a client').start_as_current_span('generate_content g', attributes=asked):\n"
+        "    pass\n"
     )
     assert "1 run and 1 model call captured" in said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
     assert {span.name for span in read_spans(tmp_path / "data") if span.end_ns} == {
         "invoke_agent agent",
         "generate_content g",
     }
+
+
+SPAN_THAT_IS_NO_CALL = """
+import arttrace
+from openai import OpenAI
+from opentelemetry import trace
+@arttrace.trajectory
+def answer():
+    OpenAI().chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
+with trace.get_tracer("a server").start_as_current_span("chat"):
+    answer()
+"""
+
+
+def test_a_span_that_is_only_named_like_a_call_begins_no_run(server: ChatServer, tmp_path: Path) -> None:
+    """What runs inside it is a run of its own, and there is none beside it."""
+    (tmp_path / "agent.py").write_text(SPAN_THAT_IS_NO_CALL)
+    assert "1 run and 1 model call captured" in said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
+    agents = {span.name for span in read_spans(tmp_path / "data") if span.name.startswith("invoke_agent")}
+    assert agents == {"invoke_agent answer"}

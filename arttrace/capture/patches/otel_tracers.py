@@ -29,11 +29,14 @@ from arttrace.capture.context.position import Position
 from arttrace.capture.context.scope import Scope
 from arttrace.capture.patches.httpx import current_call
 from arttrace.capture.patches.registry import patch
+from arttrace.records import semconv
 
 _SCOPE = "_arttrace_scope"
 """On a span: the innermost scope of what is done inside it."""
 _FOLLOWED = "_arttrace_followed"
 """On a span that is being followed: what is recorded of it."""
+_SAYS_SO = frozenset((semconv.OPERATION_NAME, semconv.REQUEST_MODEL))
+"""What the conventions have a span of a call say from its start."""
 
 _beginning = Guard("following a library's span")
 _ending = Guard("ending a library's span")
@@ -106,8 +109,10 @@ def _begin(
     scope = _inner(flow.scope, inherited)
     followed: Followed | None
     if operation in CALLS:
-        # Anthropic's client makes a span of its own inside the call that our hook has begun.
-        called_in = None if current_call.get() is not None else scope or program.scope()
+        called_in = None
+        if current_call.get() is None:  # Anthropic's client makes a span of its own inside the call our hook has begun
+            # A name may be anyone's: the program's run begins with a span that says by itself that it is a call.
+            called_in = scope or (program.scope() if _SAYS_SO.intersection(attributes) else None)
         followed = None if called_in is None else FollowedCall(called_in, name)
     else:
         of = getattr(tracer, "_instrumentation_scope", None)
