@@ -336,6 +336,41 @@ def test_a_call_that_no_hook_sees_is_recorded_from_its_span(tracer: Tracer, span
     assert [entry.call.request_model for entry in trajectory.calls] == ["claude"]
 
 
+def test_calls_side_by_side_that_no_hook_sees_are_all_recorded(tracer: Tracer, spans: Spans) -> None:
+    asked = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "claude"}
+
+    async def ask(all_begun: asyncio.Barrier) -> None:
+        with (
+            tracer.start_as_current_span("chat claude", attributes=asked),
+            tracer.start_as_current_span("a try"),
+            tracer.start_as_current_span("chat claude", attributes=asked),
+        ):
+            await all_begun.wait()
+
+    @arttrace.trajectory
+    async def main() -> None:
+        all_begun = asyncio.Barrier(3)
+        await asyncio.gather(*(ask(all_begun) for _ in range(3)))
+
+    asyncio.run(main())
+    assert tree(spans()) == ["invoke_agent main", *["invoke_agent main > chat claude"] * 3]
+
+
+def test_a_call_whose_outer_span_ends_before_its_inner_one_is_one(tracer: Tracer, spans: Spans) -> None:
+    asked = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "claude"}
+
+    @arttrace.trajectory
+    def main() -> None:
+        outer = tracer.start_span("chat claude", attributes=asked)
+        with trace.use_span(outer, end_on_exit=False):
+            inner = tracer.start_span("chat claude", attributes=asked)
+        outer.end()
+        inner.end()
+
+    main()
+    assert tree(spans()) == ["invoke_agent main", "invoke_agent main > chat claude"]
+
+
 def test_content_off_holds_for_what_spans_say(tracer: Tracer, spans: Spans) -> None:
     @arttrace.trajectory(capture_content="off")
     def main() -> None:

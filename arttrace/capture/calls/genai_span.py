@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -173,10 +173,13 @@ class ToolOfRollout:
 
 
 class FollowedCall:
-    """A span of a model call. It is recorded where no hook of ours, nor a span inside it, has seen a call meanwhile."""
+    """A span of a model call. It is recorded where no hook of ours, nor a span inside it, has seen a call meanwhile.
+    `outer` is the one that it is inside of, if any."""
 
-    def __init__(self, scope: Position, name: str) -> None:
+    def __init__(self, scope: Position, name: str, outer: FollowedCall | None = None) -> None:
         self.scope = scope
+        self._outer = outer if outer is not None and outer.scope is scope else None
+        self._is_recorded = self._is_recorded_inside = False
         self.unsaid: Mapping[str, Any] = {}
         self.span = OpenSpan(name, SpanKind.CLIENT, scope.context, time.time_ns())
         self._execution = claim_execution(scope.root.execution)
@@ -191,7 +194,9 @@ class FollowedCall:
     @property
     def is_awaited(self) -> bool:
         """Until a call was recorded inside it: nobody needs to write its messages down once more."""
-        return self.scope.calls == self._calls
+        if self.scope.calls != self._calls or self._is_recorded_inside:
+            return False
+        return not any(outer._is_recorded for outer in self._outer_ones())
 
     @property
     def hidden(self) -> Hidden:
@@ -207,7 +212,9 @@ class FollowedCall:
         scope, attributes = self.scope, {**said.attributes, **self.unsaid}
         if not self.is_awaited or semconv.REQUEST_MODEL not in attributes:
             return
-        scope.calls += 1
+        self._is_recorded = True
+        for outer in self._outer_ones():
+            outer._is_recorded_inside = True
         scope.run.ended_spans += 1
         for what, count in scope.passed.items():
             if (by_this_call := count - self._passed.get(what, 0)) > 0:
@@ -222,6 +229,12 @@ class FollowedCall:
         if scope.is_remote:  # no scope of this process counts it
             kept[semconv.TRAJECTORY_SPAN_COUNT] = 0
         scope.recorder.submit(lambda: self._record(kept, end_ns, said.error()))
+
+    def _outer_ones(self) -> Iterator[FollowedCall]:
+        outer = self._outer
+        while outer is not None:
+            yield outer
+            outer = outer._outer
 
     def _record(self, attributes: dict[str, Any], end_ns: int, failure: tuple[str, str] | None) -> None:
         cut = []

@@ -35,6 +35,8 @@ _SCOPE = "_arttrace_scope"
 """On a span: the innermost scope of what is done inside it."""
 _FOLLOWED = "_arttrace_followed"
 """On a span that is being followed: what is recorded of it."""
+_CALL = "_arttrace_call"
+"""On a span: the innermost call that is followed around what is done inside it."""
 _SAYS_SO = frozenset((semconv.OPERATION_NAME, semconv.REQUEST_MODEL))
 """What the conventions have a span of a call say from its start."""
 
@@ -89,10 +91,11 @@ def _start(start_span: Callable[..., Any]) -> Callable[..., Any]:
         try:
             name, context, attributes = _read(*args, **kwargs)
             begun = _begin(self, name, context, attributes)
+            around = get_current_span(context)
         except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
             _beginning.caught(error)
         span = start_span(self, *args, **kwargs)
-        return span if begun is None else _marked(span, attributes, *begun)
+        return span if begun is None else _marked(span, attributes, around, *begun)
 
     return hooked
 
@@ -113,7 +116,8 @@ def _begin(
         if current_call.get() is None:  # Anthropic's client makes a span of its own inside the call our hook has begun
             # A name may be anyone's: the program's run begins with a span that says by itself that it is a call.
             called_in = scope or (program.scope() if _SAYS_SO.intersection(attributes) else None)
-        followed = None if called_in is None else FollowedCall(called_in, name)
+        outer = getattr(get_current_span(context), _CALL, None)
+        followed = None if called_in is None else FollowedCall(called_in, name, outer)
     else:
         of = getattr(tracer, "_instrumentation_scope", None)
         set_flow(replace(flow, scope=scope, is_whole=True))
@@ -127,12 +131,13 @@ def _begin(
     return followed.scope, followed
 
 
-def _marked(span: Any, attributes: Mapping[str, Any], scope: Position, followed: Followed | None) -> Any:
+def _marked(span: Any, attributes: Mapping[str, Any], around: Any, scope: Position, followed: Followed | None) -> Any:
     """The span that started with what is known of it: itself, or another in place of one that records nothing."""
     try:
         if isinstance(span, NonRecordingSpan):
             span = NonRecordingSpan(span.get_span_context()) if followed is None else _Ear(span, attributes, followed)
         setattr(span, _SCOPE, scope)
+        setattr(span, _CALL, followed if isinstance(followed, FollowedCall) else getattr(around, _CALL, None))
         if followed is not None:
             setattr(span, _FOLLOWED, followed)
     except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
