@@ -130,6 +130,8 @@ def test_the_key_is_in_the_environment_and_nowhere_a_neighbour_sees_it() -> None
     assert environment["OMP_NUM_THREADS"] == "7"  # the user's own choice wins
     assert environment["VLLM_CPU_KVCACHE_SPACE"] == "1"
     assert environment["TORCHDYNAMO_DISABLE"] == "1"
+    kept = engine_environment(options(), {"TORCHDYNAMO_DISABLE": "0"}, "k", cpu=True)
+    assert kept["TORCHDYNAMO_DISABLE"] == "0"
     assert "TORCHDYNAMO_DISABLE" not in engine_environment(options(), {}, "k", cpu=False)
     assert not any("geheim" in word for word in engine_command(options(), SOCKET, "m", cpu=True))
     assert "VLLM_CPU_KVCACHE_SPACE" not in engine_environment(options(), {}, "k", cpu=False)

@@ -138,9 +138,9 @@ def engine_environment(options: EngineOptions, base: Mapping[str, str], key: str
         environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         space = kv_cache_gib(options.shape, _context(options, cpu))
         environment.setdefault("VLLM_CPU_KVCACHE_SPACE", str(space))
-        # With adapters vLLM leaves the model itself uncompiled on a CPU. What it would compile are two functions of the
-        # sampler: a C++ compiler's work of ten seconds, for code that is no faster.
-        environment["TORCHDYNAMO_DISABLE"] = "1"
+        # With adapters vLLM leaves the model itself uncompiled on a CPU. What it would compile is one function of the
+        # sampler, the ranks of log-probabilities: a C++ compiler's work of ten seconds, for milliseconds of a step.
+        environment.setdefault("TORCHDYNAMO_DISABLE", "1")
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 2) // 2)))
     return environment
 
