@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -23,8 +23,7 @@ from arttrace.rewards.judge_prompt import parse_prompt
 def pytest_configure() -> None:
     """A shell starts what it runs in the background with SIGINT ignored, and every process started from there inherits
     that. And where Python is asked to write no bytecode, each of the hundreds of processes that the tests start would
-    compile all of arttrace again. And an example takes as long as it takes on a busy machine. And garbage is
-    looked for when the tests are collected."""
+    compile all of arttrace again. And an example takes as long as it takes on a busy machine."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by nohup; what they start does not inherit a handler
         signal.signal(signal.SIGHUP, lambda *_: None)
@@ -33,15 +32,19 @@ def pytest_configure() -> None:
         "arttrace", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
     )
     hypothesis.settings.load_profile("arttrace")
-    gc.disable()
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
     """Collecting the tests makes a million objects that stay: modules, code, the tests themselves. Looking through them
     for garbage takes a third of the time it takes to make them, and 0.7 s each time that a test asks for it."""
-    gc.freeze()
-    atexit.register(gc.unfreeze)
-    gc.enable()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        atexit.register(gc.unfreeze)
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
