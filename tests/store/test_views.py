@@ -20,7 +20,7 @@ from arttrace.commands import cli
 from arttrace.records import semconv
 from arttrace.records.policy import PolicyStep
 from arttrace.records.reward import Reward
-from arttrace.records.span import SpanRow
+from arttrace.records.span import SpanEvent, SpanRow
 from arttrace.store import Store, open_store
 from arttrace.store.file import reading
 from arttrace.store.rows.view_definition import as_markdown
@@ -286,6 +286,22 @@ def test_a_reward_given_to_a_trace_follows_what_comes_later_into_the_trace(store
     store.append([msgspec.structs.replace(above, trace_id=late.trace_id, start_ns=1, end_ns=2)])
     assert store.sql("SELECT trajectory_id FROM rewards")[1] == [("two",)]
     assert [one.id for one in store.trajectory("two").rewards] == ["given"]
+
+
+def test_a_reward_given_to_a_trace_of_nobodys_run_leaves_those_of_others_to_their_runs(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    [run, *_] = research_run("one")
+    event = SpanEvent(semconv.EVALUATION_EVENT, T0, {semconv.EVALUATION_SCORE: 0.5, semconv.REWARD_ID: "on a request"})
+    request = SpanRow("9" * 32, "9" * 16, "GET /", T0, end_ns=T0 + 1, events=[event])
+    store.append([request, *research_run("one"), Reward("given", run.trace_id, 1.0, time_ns=T0)])
+    rewards = dict(store.sql("SELECT id, trajectory_id FROM rewards")[1])
+    assert rewards == {"given": "one", "on a request": request.trace_id}
+    run_span = agent("8", **{semconv.TRAJECTORY_ID: "two"})
+    store.append([msgspec.structs.replace(run_span, trace_id=request.trace_id)])
+    rewards = dict(store.sql("SELECT id, trajectory_id FROM rewards")[1])
+    assert rewards == {"given": "one", "on a request": "two"}
+    assert not caplog.records
 
 
 def test_the_first_look_at_traces_is_told(store: Store) -> None:

@@ -73,13 +73,14 @@ def mark(connection: duckdb.DuckDBPyConnection, traces: Set[str], odd: Set[str])
 
 def mark_rewarded(connection: duckdb.DuckDBPyConnection) -> None:
     """The traces that rewards were given to by their ids are the run's that holds a trace's root: the one that all its
-    spans name, where it was not marked; those with several are marked. Raises duckdb.Error; then nothing was."""
+    spans name, where it was not marked; those with several are marked. One of spans of nobody's run has no such run.
+    Raises duckdb.Error; then nothing was."""
     query = f"""SELECT trace_id, min(trajectory_id), max(trajectory_id) FROM span_records s
         SEMI JOIN (SELECT split_part(trajectory_id, ':', 1) AS trace FROM reward_records) r ON r.trace = s.trace_id
         ANTI JOIN odd_traces o ON o.trace_id = s.trace_id
         WHERE operation IS DISTINCT FROM '{EVALUATE}' AND NOT ({IS_MARK}) GROUP BY trace_id"""  # noqa: S608
     found = connection.execute(query).fetchall()
-    roots = [(trace, first) for trace, first, last in found if first == last]
+    roots = [(trace, first) for trace, first, last in found if first is not None and first == last]
     with transaction(connection):
         _insert(connection, "trace_roots", [one for one in roots if one[0] != one[1]])
         _insert(connection, "trace_roots", [(f"{trace}:", id) for trace, id in roots])
