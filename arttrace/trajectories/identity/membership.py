@@ -170,13 +170,21 @@ def _miss_parents(
         return set()
     within = nearest(parents, {key: key for key in torn})
     top = tops(parents)
+    outside: dict[str, set[Home]] = {key[0]: set() for key in torn}
+    beside: dict[SpanKey | None, set[Home]] = {}
+    below: Counter[SpanKey] = Counter()
+    for key, span in spans.items():
+        if key[0] not in outside or not is_of_a_run(span.row):
+            continue
+        if (head := within[key]) is None:
+            outside[key[0]].add(homes[key])
+        elif head[0] == key[0]:
+            below[head] += 1
+        if (above := parents[top[key]]) is not None and above[0] == key[0]:
+            beside.setdefault(above, set()).add(homes[key])
     for key in torn:
-        own, lost = homes[key], given[key]
-        of_runs = [each for each in spans if each[0] == key[0] and is_of_a_run(spans[each].row)]
-        others = {homes[each] for each in of_runs if within[each] is None}
-        others -= {homes[each] for each in of_runs if parents[top[each]] == lost}
-        for home in others - {own}:
-            doubts.setdefault(home.id, Counter())[MAY_LACK] += sum(within[each] == key for each in of_runs)
+        for home in outside[key[0]] - beside.get(given[key], set()) - {homes[key]}:
+            doubts.setdefault(home.id, Counter())[MAY_LACK] += below[key]
     return {homes[key].id for key in torn}
 
 
