@@ -124,6 +124,25 @@ def test_a_run_that_is_exported_alone_has_its_rewards_and_notes_and_no_others(tm
         assert {one.trajectory_id for one in _rewards(after)} == {"a", "e" * 32}
 
 
+@pytest.mark.parametrize("form", ["otlp-json", "otlp-protobuf"])
+def test_a_run_longer_than_what_import_takes_as_one_request_comes_back_whole(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arttrace.commands.data.export._SPANS_AT_ONCE", 10)
+    monkeypatch.setattr("arttrace.commands.data.export._CHARACTERS_AT_ONCE", 10_000)
+    monkeypatch.setattr("arttrace.formats.otlp.check_protobuf.MAX_SPANS", 20)
+    monkeypatch.setattr("arttrace.formats.files.items.MAX_ITEM_BYTES", 20_000)
+    monkeypatch.setattr("arttrace.formats.files.items._AT_ONCE", 20_000)
+    old, new, backup = DataDir(tmp_path / "old"), DataDir(tmp_path / "new"), str(tmp_path / "backup")
+    text = {"gen_ai.operation.name": "invoke_agent", "text": "x" * 3_000}
+    with Store.open(old, create=True) as store:
+        store.append([SpanRow("c" * 32, f"{n:016x}", "agent", NOW, NOW, attributes=text) for n in range(1, 31)])
+        store.append([Grouping(f"g{n}", "by" * 1_000, {"a": "T"}, NOW) for n in range(10)])
+    arttrace(old, "export", "--format", form, "-o", backup)
+    assert arttrace(new, "import", backup).endswith(": 1 traces, 30 spans, 0 rewards, 10 other records\n")
+    assert contents(new) == contents(old)
+
+
 def _rewards(store: Store) -> list[Reward]:
     return [one for run in store.trajectories() for one in (*run.rewards, *run.notes)]
 

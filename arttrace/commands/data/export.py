@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -30,6 +30,7 @@ from arttrace.views.datasets.view_files import write_views
 from arttrace.views.run_filter import RunFilter, matching_pages
 
 _SPANS_AT_ONCE, _RECORDS_AT_ONCE, _IDS_AT_ONCE = 10_000, 5_000, 500
+_CHARACTERS_AT_ONCE = 16 << 20
 _FORMS: dict[str, Callable[[list[SpanRow]], bytes]] = {
     "otlp-json": lambda spans: encode_json(spans) + b"\n",
     "otlp-protobuf": encode_protobuf,
@@ -105,16 +106,28 @@ def _write(
         spans = [span for span in found if not is_reward_span(span)]
         written["span"] += len(spans)
         known.add(_digest(reward) for span in spans for reward in rewards_of(span))
-        if spans:
-            file.write(encode(spans))
+        _write_requests(spans, encode, file)
     for records in _rewards_of(store, sorted(named)) if ids else _all_records(store):
         given = [one for one in records if known.adds(_digest(one))]
         rewards = sum(isinstance(one, Reward) and one.counts for one in given)
         written["reward"] += rewards
         written["other record"] += len(given) - rewards
-        if given:
-            file.write(encode([record_span(one) for one in given]))
+        _write_requests(map(record_span, given), encode, file)
     return written
+
+
+def _write_requests(spans: Iterable[SpanRow], encode: Callable[[list[SpanRow]], bytes], file: BinaryIO) -> None:
+    """As many requests as it takes for each to be read again, however long a run is."""
+    held: list[SpanRow] = []
+    characters = 0
+    for span in spans:
+        held.append(span)
+        characters += sum(len(value) for value in span.attributes.values() if isinstance(value, str))
+        if len(held) >= _SPANS_AT_ONCE or characters >= _CHARACTERS_AT_ONCE:
+            file.write(encode(held))
+            held, characters = [], 0
+    if held:
+        file.write(encode(held))
 
 
 def _digest(record: PlainRecord) -> bytes:
