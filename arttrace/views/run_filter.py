@@ -43,7 +43,7 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
             comparison(self.reward)
 
     def __bool__(self) -> bool:
-        return any(getattr(self, name) for name in self.__struct_fields__)
+        return any(getattr(self, name) not in (None, ()) for name in self.__struct_fields__)
 
     def matches(self, run: TrajectorySummary) -> bool:
         """Whether a run is shown."""

@@ -191,8 +191,10 @@ def test_a_judge_compares_the_runs_that_were_chosen(several: Path) -> None:
 def test_what_is_exported_is_chosen_by_ids_or_by_conditions(several: Path) -> None:
     assert "give IDs, or conditions" in run(several, "export", "aa", "--tag", "eu").output
     assert "no condition" in run(several, "export", "--format", "parquet", "-o", "views", "--tag", "eu").output
-    with pytest.raises(ArttraceError, match="No run matches"):
-        run(several, "export", "--tag", "nope")
+    for condition in (("--tag", "nope"), ("--entry", ""), ("--group", ""), ("--policy", "")):
+        with pytest.raises(ArttraceError, match="No run matches"):
+            run(several, "export", *condition)
+        assert json.loads(run(several, "ls", "--json", *condition).output) == []
 
 
 LONG = "nightly evaluation of the second assistant, question-"
