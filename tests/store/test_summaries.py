@@ -13,7 +13,9 @@ from simulated_agent import Run, message, research_run
 from arttrace.records.reward import Reward
 from arttrace.store import AnyStore, Store, open_store
 from arttrace.store.access import queries
+from arttrace.store.ingest.writer import Writer
 from arttrace.store.rows.beginning import first_of_tree
+from arttrace.store.rows.tables import Row, Table
 from arttrace.store.server.owner import hold_store
 from arttrace.system.errors import StoreError
 from arttrace.system.paths import DataDir
@@ -141,6 +143,27 @@ def test_what_two_made_at_once_is_kept_once(building: tuple[Store, threading.Eve
     go.set()
     thread.join(WAIT_S)
     assert store.sql("SELECT count(*) FROM summaries WHERE document LIKE '{\"id\":%'")[1] == [(1,)]
+
+
+def test_what_is_kept_is_there_while_it_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever counts tool calls at that moment counts those that are kept here alone too."""
+    count = "SELECT count(*) FROM summaries"
+    insert = Writer._insert
+    seen: list[list[Any]] = []
+
+    with Store.open(DataDir(tmp_path), create=True) as opened:
+
+        def looking(writer: Writer, table: Table, rows: Sequence[Row]) -> None:
+            with opened._file.reading() as connection:
+                seen.append(connection.execute(count).fetchall())
+            insert(writer, table, rows)
+
+        opened.append(research_run("a"))
+        opened.summaries()
+        kept = opened.sql(count)[1]
+        monkeypatch.setattr(Writer, "_insert", looking)
+        opened._summarise(["a"])
+        assert seen == [kept] == [opened.sql(count)[1]] != [[(0,)]]
 
 
 def test_a_store_is_closed_when_its_readers_have_their_answers(tmp_path: Path) -> None:

@@ -239,7 +239,6 @@ class Writer:
     def keep_summaries(self, found: Summarised) -> None:
         """Keeps what was just made of what is stored under an id, in the place of what another one made of it."""
         query = "DELETE FROM summaries WHERE version IN (?, ?, ?) AND trajectory_id IN (SELECT unnest(?::VARCHAR[]))"
-        self._connection.execute(query, [SUMMARY_VERSION, INFERRED_TOOLS, READ_MESSAGES, list(found.summaries)])
         rows = [
             (id, SUMMARY_VERSION, _encode(one).decode())
             for id, made in found.summaries.items()
@@ -247,7 +246,9 @@ class Writer:
         ]
         rows += [(id, INFERRED_TOOLS, _encode(tools).decode()) for id, tools in found.tools.items()]
         rows += [(id, READ_MESSAGES, _encode(one).decode()) for id, read in found.messages.items() for one in read]
-        self._insert(tables.SUMMARIES, rows)
+        with transaction(self._connection):
+            self._connection.execute(query, [SUMMARY_VERSION, INFERRED_TOOLS, READ_MESSAGES, list(found.summaries)])
+            self._insert(tables.SUMMARIES, rows)
 
     # --- everything else -----------------------------------------------------------------------------------
 
