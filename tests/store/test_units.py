@@ -269,6 +269,23 @@ def test_a_reward_on_a_span_of_a_linked_trace_is_the_runs(data: DataDir) -> None
         agree(store)
 
 
+def test_a_reward_on_a_span_below_one_of_several_runs_is_that_runs(data: DataDir) -> None:
+    """A request, say, which is no part of a run itself."""
+    event = SpanEvent(semconv.EVALUATION_EVENT, 3, {semconv.EVALUATION_SCORE: 0.5, semconv.REWARD_ID: "given"})
+    spans = [
+        SpanRow("a" * 32, id * 16, "agent", start, 9, attributes={semconv.TRAJECTORY_ID: run})
+        for id, start, run in (("1", 1, "x"), ("2", 2, "y"))
+    ]
+    spans.append(SpanRow("a" * 32, "3" * 16, "POST", 3, 9, "2" * 16, events=[event]))
+    with Store.open(data, create=True) as store:
+        store.append(spans)
+        assert [(run.id, [one.id for one in run.rewards]) for run in store.trajectories()] == [
+            ("x", []),
+            ("y", ["given"]),
+        ]
+        assert store.sql("SELECT id, trajectory_id FROM rewards")[1] == [("given", "y")]
+
+
 @pytest.mark.parametrize("reward_first", [True, False])
 @pytest.mark.parametrize("rewarded", ["", ":one"])
 def test_a_reward_of_the_trace_of_a_run_that_names_itself_is_the_runs(

@@ -31,7 +31,7 @@ FIND: Final = """INSERT INTO odd_traces
     UNION SELECT trace_id, false FROM links UNION SELECT linked_trace_id, false FROM links"""
 """Marks what a store that was made without these tables holds."""
 
-READING: Final = 4
+READING: Final = 5
 """Counted up when spans are placed by other rules."""
 
 AGAIN: Final = "UPDATE odd_traces SET placed = false;"
@@ -135,7 +135,8 @@ def _place(connection: duckdb.DuckDBPyConnection, traces: Collection[str], neede
     of_runs = {key: span.row for key, span in unique.items() if is_of_a_run(span.row)}
     runs = {id_of[key] for key in of_runs}
     placed = [(*key, id if id in runs else None) for key, id in id_of.items() if key[0] in traces]
-    rewards = [(key[0], reward, id_of[key]) for reward, key in found_on(of_runs.values()).items() if key[0] in traces]
+    given = found_on(span.row for span in unique.values())
+    rewards = [(key[0], reward, id_of[key]) for reward, key in given.items() if key[0] in traces and id_of[key] in runs]
     of_traces = {trace: id for trace, id in trace_roots(of_runs, above, id_of).items() if trace in traces}
     roots = [one for one in of_traces.items() if one[0] not in runs]
     roots += [(f"{trace}:", id) for trace, id in of_traces.items()]  # for conversations that are none by now
