@@ -8,6 +8,7 @@ from arttrace.collector.retention import Limits
 from arttrace.collector.server import serve
 from arttrace.commands.shared import units
 from arttrace.commands.shared.options import api_key_file_option, dir_option
+from arttrace.commands.shared.progress import say
 from arttrace.store.server.owner import HOST
 from arttrace.system.paths import DataDir
 
@@ -52,5 +53,5 @@ def command(
         grpc_port=grpc_port,
         api_key=api_key,
         retention=Limits(age_ns, max_bytes),
-        say=lambda line: click.echo(line, err=True),
+        say=say,
     )

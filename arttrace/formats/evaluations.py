@@ -41,22 +41,13 @@ def is_reward_span(span: SpanRow) -> bool:
 
 def reward_span(reward: Reward) -> SpanRow:
     """A reward as a span without length, whose ids follow from the reward's: sent twice it is one."""
-    digest = hashlib.blake2b(reward.id.encode(), digest_size=24).hexdigest()
-    time_ns = max(reward.time_ns, 1)
     event: dict[str, Any] = {semconv.EVALUATION_SCORE: reward.value, semconv.REWARD_ID: reward.id}
     if reward.explanation:
         event[semconv.EVALUATION_EXPLANATION] = reward.explanation
     event |= {name: text for field, name in _SAID.items() if (text := getattr(reward, field))}
-    return SpanRow(
-        trace_id=digest[:32],
-        span_id=digest[32:],
-        name=f"{_SPAN_PREFIX}{reward.name}",
-        start_ns=time_ns,
-        end_ns=time_ns,
-        attributes={semconv.TRAJECTORY_ID: reward.trajectory_id},
-        events=[SpanEvent(semconv.EVALUATION_EVENT, max(reward.time_ns, 0), event)],
-        scope_name=_SCOPE,
-    )
+    events = [SpanEvent(semconv.EVALUATION_EVENT, max(reward.time_ns, 0), event)]
+    attributes = {semconv.TRAJECTORY_ID: reward.trajectory_id}
+    return _carrier(reward.id.encode(), f"{_SPAN_PREFIX}{reward.name}", reward.time_ns, attributes, events)
 
 
 def record_span(record: PlainRecord) -> SpanRow:
@@ -64,15 +55,22 @@ def record_span(record: PlainRecord) -> SpanRow:
     if isinstance(record, Reward) and record.counts:
         return reward_span(record)
     text = encode_record(record)
-    digest = hashlib.blake2b(text, digest_size=24).hexdigest()
-    time_ns = max(record.time_ns, 1)
+    name = f"arttrace {type(record).__name__.lower()}"
+    return _carrier(text, name, record.time_ns, {semconv.RECORD: text.decode()}, [])
+
+
+def _carrier(identity: bytes, name: str, time_ns: int, attributes: dict[str, Any], events: list[SpanEvent]) -> SpanRow:
+    """A span without length whose ids follow from `identity`."""
+    digest = hashlib.blake2b(identity, digest_size=24).hexdigest()
+    begin_ns = max(time_ns, 1)
     return SpanRow(
         trace_id=digest[:32],
         span_id=digest[32:],
-        name=f"arttrace {type(record).__name__.lower()}",
-        start_ns=time_ns,
-        end_ns=time_ns,
-        attributes={semconv.RECORD: text.decode()},
+        name=name,
+        start_ns=begin_ns,
+        end_ns=begin_ns,
+        attributes=attributes,
+        events=events,
         scope_name=_SCOPE,
     )
 

@@ -15,6 +15,7 @@ import msgspec
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import AnyStore, TrajectorySummary
 from arttrace.store.access.summary_pages import summary_pages
+from arttrace.store.sql_text import quoted
 from arttrace.views.labels import entry_name, group_name
 
 _COMPARED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq}
@@ -119,10 +120,10 @@ def moment(text: str, now_ns: int | None = None) -> int:
 
 def runs_with(store: AnyStore, text: str) -> set[str]:
     """The ids of the runs in whose messages, tool calls, arguments or results a text stands, in whatever case."""
-    forms = [form.lower().replace("'", "''") for form in sorted(_forms(text))]
+    forms = [quoted(form.lower()) for form in sorted(_forms(text))]
 
     def holds(column: str) -> str:
-        return " OR ".join(f"contains(lower({column}), '{form}')" for form in forms)
+        return " OR ".join(f"contains(lower({column}), {form})" for form in forms)
 
     query = " UNION ".join(
         (

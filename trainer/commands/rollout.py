@@ -209,7 +209,7 @@ def _admission(data: DataDir, environment: dict[str, str]) -> Admission | None:
     if serving is None or f"@{serving.url}/" not in environment["ARTTRACE_ROUTE"]:
         return None
     checkpoints = Checkpoints(data.policies, serving.policy)
-    return Admission(checkpoints.directory, checkpoints.writer, lambda line: click.echo(line, err=True))
+    return Admission(checkpoints.directory, checkpoints.writer, say)
 
 
 def _run(

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from arttrace.commands.shared.options import json_option, store_option
-from arttrace.commands.shared.progress import CountedProgress, reading_told
+from arttrace.commands.shared.progress import CountedProgress, reading_told, say
 from arttrace.commands.shared.run_filters import run_filters
 from arttrace.formats.datasets.forms import Form, Unsuitable
 from arttrace.store import open_store
@@ -82,7 +82,7 @@ def command(
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     written = Written()
-    bar = CountedProgress(0, "runs", lambda line: click.echo(line, err=True), tells_short=False)
+    bar = CountedProgress(0, "runs", say, tells_short=False)
     with (
         open_store(data) as store,
         reading_told(),

@@ -24,6 +24,7 @@ from arttrace.store import AnyStore, open_store
 from arttrace.store.rows import tables
 from arttrace.store.rows.columns import LAST_GIVEN
 from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
+from arttrace.store.sql_text import listed, quoted
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from arttrace.views.datasets.view_files import write_views
@@ -137,7 +138,7 @@ def _digest(record: PlainRecord) -> bytes:
 def _rewards_of(store: AnyStore, ids: Sequence[str]) -> Iterator[list[PlainRecord]]:
     """What was given to these runs and traces, and to conversations of these."""
     for start in range(0, len(ids), _IDS_AT_ONCE):
-        among = ", ".join(map(_quoted, ids[start : start + _IDS_AT_ONCE]))
+        among = listed(ids[start : start + _IDS_AT_ONCE])
         where = f"trajectory_id IN ({among}) OR split_part(trajectory_id, ':', 1) IN ({among})"
         yield _last_given(store, f"id IN (SELECT id FROM reward_records WHERE {where})")  # noqa: S608
 
@@ -155,12 +156,12 @@ def _all_records(store: AnyStore) -> Iterator[list[PlainRecord]]:
             [(last,)] = store.sql(f"SELECT max({key}) FROM ({page})")[1]  # noqa: S608
             if last is None:
                 break
-            bounds = f"{where} AND {key} <= {_quoted(last)}"
+            bounds = f"{where} AND {key} <= {quoted(last)}"
             found = _last_given(store, bounds) if key == "id" else _records(store, table, bounds)
             yield found
             done += len(found)
             bar(done)
-            where = f"{key} > {_quoted(last)}"
+            where = f"{key} > {quoted(last)}"
 
 
 def _last_given(store: AnyStore, where: str) -> list[PlainRecord]:
@@ -170,10 +171,6 @@ def _last_given(store: AnyStore, where: str) -> list[PlainRecord]:
 def _records(store: AnyStore, table: str, where: str) -> list[PlainRecord]:
     _, rows = store.sql(f"SELECT document FROM {table} WHERE {where}")  # noqa: S608
     return [decode_plain_record(document) for (document,) in rows]
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _of_trajectories(store: AnyStore, ids: tuple[str, ...], named: set[str]) -> Iterator[list[SpanRow]]:

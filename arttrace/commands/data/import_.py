@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from arttrace.commands.shared.options import json_option, store_option
-from arttrace.commands.shared.progress import Progress
+from arttrace.commands.shared.progress import Progress, say
 from arttrace.formats.files.unpacked import Unreadable, without_ending
 from arttrace.formats.imported_files import Imported, read_records
 from arttrace.store import AnyStore, open_store
@@ -63,9 +63,7 @@ def _import(file: Path, name: str | None, store: AnyStore) -> Imported:
     try:
         with _read(file), file.open("rb") as opened:
             size = file.stat().st_size
-            progress = Progress(
-                size >> 20, f"MiB of {file.name}", lambda line: click.echo(line, err=True), tells_short=False
-            )
+            progress = Progress(size >> 20, f"MiB of {file.name}", say, tells_short=False)
             for records in read_records(opened, size, source, found):
                 store.append(records)
                 if size >> 20:

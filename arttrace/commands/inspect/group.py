@@ -12,15 +12,15 @@ import click
 import msgspec
 
 from arttrace.commands.shared.options import json_option, store_option
-from arttrace.commands.shared.progress import Progress, reading_told
+from arttrace.commands.shared.progress import Progress, reading_told, say
 from arttrace.commands.shared.run_filters import run_filters
 from arttrace.records.group import Grouping
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import AnyStore, open_store
-from arttrace.store.access.summary_pages import batched, summary_pages
+from arttrace.store.access.summary_pages import batched
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.groups import BY, group_key, keys_by, own_key
-from arttrace.views.run_filter import RunFilter
+from arttrace.views.run_filter import RunFilter, matching_pages
 
 _READ_AT_ONCE, _AT_ONCE = 500, 1000
 _SHOWN = 20
@@ -78,8 +78,8 @@ def command(by: str | None, undo: bool, dry_run: bool, as_json: bool, data: Data
 
 def _runs(store: AnyStore, wanted: RunFilter) -> Iterator[Trajectory]:
     """The stored runs that match, some of them in memory at a time."""
-    ids = {run.id: None for page in summary_pages(store) for run in page if wanted.matches(run)}
-    bar = Progress(len(ids), "runs read", lambda line: click.echo(line, err=True), tells_short=False)
+    ids = {run.id: None for page in matching_pages(store, wanted) for run in page}
+    bar = Progress(len(ids), "runs read", say, tells_short=False)
     done = 0
     for some in batched(ids, _READ_AT_ONCE):
         yield from store.trajectories(ids=some)

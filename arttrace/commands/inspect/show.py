@@ -16,6 +16,7 @@ from arttrace.records.values.tokens import plain
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import AnyStore, open_store
 from arttrace.store.access.late_spans import late
+from arttrace.store.sql_text import quoted
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from arttrace.trajectories import sequences
@@ -112,7 +113,7 @@ def _show(
 
 
 def _learned(store: AnyStore, id: str, made: Sequence[TokenSequence]) -> list[Learned | None]:
-    steps = steps_of(store.sql(STEPS_OF_RUN.format(id.replace("'", "''")))[1])
+    steps = steps_of(store.sql(STEPS_OF_RUN.format(quoted(id)))[1])
     return [learned(steps, one) for one in made]
 
 

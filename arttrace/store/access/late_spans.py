@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from arttrace.store.access.any_store import AnyStore
+from arttrace.store.sql_text import listed, quoted
 
 _AT_ONCE = 500
 
@@ -31,10 +32,10 @@ def late(store: AnyStore, runs: Iterable[HasRevision], policy: str | None = None
 
 
 def _late(store: AnyStore, revisions: Mapping[str, str], policy: str | None) -> dict[str, tuple[str, ...]]:
-    named = ", ".join(_text(id) for id in revisions)
-    query = f"SELECT trajectory_id, policy, step, revision FROM consumption WHERE trajectory_id IN ({named})"  # noqa: S608
+    where = f"trajectory_id IN ({listed(revisions)})"
     if policy is not None:
-        query += f" AND policy = {_text(policy)}"
+        where += f" AND policy = {quoted(policy)}"
+    query = f"SELECT trajectory_id, policy, step, revision FROM consumption WHERE {where}"  # noqa: S608
     _, rows = store.sql(f"{query} ORDER BY policy, step")
     trained: dict[str, dict[str, bool]] = {}
     for id, name, step, revision in rows:
@@ -44,8 +45,3 @@ def _late(store: AnyStore, revisions: Mapping[str, str], policy: str | None) -> 
         for id, versions in trained.items()
         if not all(versions.values())
     }
-
-
-def _text(value: str) -> str:
-    quoted = value.replace("'", "''")
-    return f"'{quoted}'"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 from arttrace.store.access.any_store import AnyStore
+from arttrace.store.sql_text import listed
 from arttrace.trajectories.identity.reward_membership import before_colons
 
 _Key = tuple[str, str]
@@ -19,14 +20,14 @@ def spans_of_runs(store: AnyStore, ids: Sequence[str]) -> dict[str, list[SpanRow
     """The ended spans of runs by their ids, in order of start. Only their traces are looked through. Raises
     StoreError."""
     parts = [part for id in ids for part in before_colons(id)]
-    named, given = _listed(ids), _listed([*ids, *parts])
+    named, given = listed(ids), listed([*ids, *parts])
     query = f"""SELECT DISTINCT trace_id FROM span_records WHERE trajectory_id IN ({given})
         UNION SELECT trace_id FROM placed_spans WHERE trajectory_id IN ({named})"""  # noqa: S608
     traces = sorted(trace for (trace,) in store.sql(query)[1]) if ids else []
     if not traces:
         return {}
     query = f"""SELECT trajectory_id, trace_id, span_id FROM spans
-        WHERE trace_id IN ({_listed(traces)}) AND trajectory_id IN ({named}) AND end_ns > 0"""  # noqa: S608
+        WHERE trace_id IN ({listed(traces)}) AND trajectory_id IN ({named}) AND end_ns > 0"""  # noqa: S608
     run_of: dict[_Key, str] = {(trace, span): run for run, trace, span in store.sql(query)[1]}
     best: dict[_Key, SpanRow] = {}
     for span in store.spans_of_traces(sorted({trace for trace, _ in run_of})):
@@ -56,7 +57,3 @@ def is_whole_trace(run_id: str, root: SpanRow) -> bool:
 
 def _length(span: SpanRow) -> int:
     return len(msgspec.json.encode(span))
-
-
-def _listed(texts: Iterable[str]) -> str:
-    return ", ".join("'{}'".format(text.replace("'", "''")) for text in texts)

@@ -19,6 +19,7 @@ from arttrace.records import semconv
 from arttrace.store.file.connections import SharedFile
 from arttrace.store.file.duckdb_file import copy_beside, create, name_of
 from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
+from arttrace.store.sql_text import quoted
 from arttrace.store.transactions import registered
 from arttrace.system.errors import StoreError
 
@@ -218,8 +219,7 @@ def copy_kept(connection: duckdb.DuckDBPyConnection, target: Path, kept: Sequenc
     create(target).close()
     traces = pa.table({"id": pa.array([trace for run in kept for trace in run.traces], pa.string())})
     ids = pa.table({"id": pa.array([id for run in kept for id in run.trajectories], pa.string())})
-    place = name_of(target).replace("'", "''")
-    connection.execute(f"ATTACH '{place}' AS kept")
+    connection.execute(f"ATTACH {quoted(name_of(target))} AS kept")
     try:
         with registered(connection, _traces=traces, _trajectories=ids):
             _copy(connection)

@@ -13,6 +13,7 @@ from rich.text import Text
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import AnyStore, TrajectorySummary
 from arttrace.store.rows.views import BELONGS_TO
+from arttrace.store.sql_text import listed
 from arttrace.views.agent_tree import cropped
 from arttrace.views.labels import age, entry_name, one_line
 from arttrace.views.terminal import widest
@@ -53,8 +54,8 @@ def running(store: AnyStore, runs: Iterable[TrajectorySummary]) -> list[Running]
     open = list({run.id: run for run in runs if has_not_ended(run)}.values())
     if not open:
         return []
-    ids = ", ".join("'" + run.id.replace("'", "''") + "'" for run in open)
-    traces = ", ".join("'" + run.id.partition(":")[0].replace("'", "''") + "'" for run in open)
+    ids = listed(run.id for run in open)
+    traces = listed(run.id.partition(":")[0] for run in open)
     _, rows = store.sql(_SPANS.format(ids=ids, traces=traces))
     known = {id: rest for id, *rest in rows}
     found = []

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from arttrace.store import AnyStore
+from arttrace.store.sql_text import listed
 from arttrace.views.labels import printable
 
 _LEAST = 8
@@ -22,8 +23,8 @@ def shown_ids(store: AnyStore, ids: Sequence[str]) -> dict[str, str]:
     whole id where there is none, or where spans carry it in part only, as those of a conversation do."""
     shown = {id: printable(id) for id in ids}
     for first in range(0, len(ids), _AT_ONCE):
-        quoted = ", ".join("'" + id.replace("'", "''") + "'" for id in ids[first : first + _AT_ONCE])
-        for id, *neighbours in store.sql(_NEIGHBOURS.format(ids=quoted))[1]:
+        some = listed(ids[first : first + _AT_ONCE])
+        for id, *neighbours in store.sql(_NEIGHBOURS.format(ids=some))[1]:
             common = max(_in_common(id, other or "") for other in neighbours)
             shown[id] = printable(id[: max(_LEAST, common + 1)])
     return shown

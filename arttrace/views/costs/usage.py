@@ -12,6 +12,7 @@ from arttrace.store import AnyStore
 from arttrace.store.rows.left_out import IS_MARK
 from arttrace.store.rows.view_definition import of_document
 from arttrace.store.rows.views import BELONGS_TO
+from arttrace.store.sql_text import quoted
 from arttrace.views.costs.prices import TIERS, Prices, Usage
 
 _CACHED = (
@@ -94,13 +95,9 @@ def costs_by(store: AnyStore, by: str, prices: Prices, *, since_ns: int = 0) -> 
 
 def cost_of_run(store: AnyStore, id: str, prices: Prices) -> Cost:
     """The cost of one run. Raises StoreError."""
-    source = _OF_A_RUN.format(id=_quoted(id), trace=_quoted(id.partition(":")[0]))
+    source = _OF_A_RUN.format(id=quoted(id), trace=quoted(id.partition(":")[0]))
     query = _USAGES.format(name="''", source=source, join="", which="true")
     return _cost(store.sql(query)[1], prices)
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _cost(rows: Iterable[tuple[Any, ...]], prices: Prices) -> Cost:

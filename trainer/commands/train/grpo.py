@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -15,7 +15,6 @@ from arttrace.store import AnyStore
 from trainer.commands.train.report import print_step, print_uses, require_base_model, uses_document
 from trainer.grpo.advantages import Scale
 from trainer.grpo.batch import TrainingBatch, make_batch
-from trainer.grpo.selection import Chosen
 from trainer.grpo.shares import build, choose_groups, share_out
 from trainer.grpo.trainer import PolicyTrainer, require_trainable
 from trainer.learner import LearnerConfig, make_learner
@@ -54,30 +53,34 @@ def train_grpo(
     choice = choose_groups(store, checkpoints, max_staleness)
     shares, fewer = share_out(choice.groups, steps, max_staleness)
 
-    def batch_of(share: Sequence[Chosen]) -> tuple[TrainingBatch, Clock]:
-        groups = build(store, share)
-        clock = Clock()
-        clock(Phase.BATCH)
-        step = checkpoints.latest() or 0
-        made = make_batch(
-            groups,
-            policy=checkpoints.policy,
-            scale=scale,
-            std_floor=std_floor,
-            step=step,
-            max_staleness=max_staleness,
-        )
-        clock.stop()
-        return made, clock
+    def batches() -> Iterator[tuple[TrainingBatch, Clock]]:
+        """That of each share in its turn, and says what is left out of it; the first can be trained on."""
+        for number, share in enumerate(shares):
+            groups = build(store, share)
+            clock = Clock()
+            clock(Phase.BATCH)
+            step = checkpoints.latest() or 0
+            made = make_batch(
+                groups,
+                policy=checkpoints.policy,
+                scale=scale,
+                std_floor=std_floor,
+                step=step,
+                max_staleness=max_staleness,
+            )
+            clock.stop()
+            del groups  # not held during the step
+            if number == 0:
+                require_trainable(made)
+                _tell(left_out_lines(choice.left_out))
+            others = {reason: count for reason, count in made.left_out.items() if reason not in choice.left_out}
+            _tell(left_out_lines(others, calls=made.quarantined))
+            yield made, clock
 
-    def tell(made: TrainingBatch) -> None:
-        told = {reason: count for reason, count in made.left_out.items() if reason not in choice.left_out}
-        _tell(left_out_lines(told, calls=made.quarantined))
-
-    batch, clock = batch_of(shares[0]) if shares else (TrainingBatch(left_out=choice.left_out), Clock())
-    require_trainable(batch)  # before the imports that take seconds
-    _tell(left_out_lines(choice.left_out))
-    tell(batch)
+    if not shares:
+        require_trainable(TrainingBatch(left_out=choice.left_out))
+    coming = batches()
+    batch, clock = next(coming)  # before the imports that take seconds
     base_model = require_base_model(base_model)
     gateway = GatewayClient(serving.url) if serving else None
     if gateway:
@@ -89,8 +92,7 @@ def train_grpo(
         if len(ready) == len(shares):
             print_skip(as_json)
             return
-        batch, clock = batch_of(shares[len(ready)])
-        tell(batch)
+        batch, clock = next(coming)
     ready.append((batch, clock))
     if fewer:
         click.echo(fewer, err=True)
@@ -112,13 +114,11 @@ def train_grpo(
     trainer.learner.progress = lambda total: Progress(total, "tokens of the step", say, tells_short=False)
     with stop_on_signals(stop, say), reporting:  # Ctrl-C waits for trackers too
         trainer.resume()
-        for number, share in enumerate(shares):
+        for number in range(len(shares)):
             if stop.is_set():
                 click.echo(f"stopped after {number} of {len(shares)} steps; the other runs are as they were", err=True)
                 sys.exit(_INTERRUPTED)
-            due = ready[number] if number < len(ready) else batch_of(share)
-            if due and number >= len(ready):
-                tell(due[0])
+            due = ready[number] if number < len(ready) else next(coming)
             done = trainer.train_on(*due) if due else None
             if done is None:
                 print_skip(as_json)

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from arttrace.store import TrajectorySummary
+from arttrace.store.sql_text import listed
 from arttrace.system.errors import StoreError
 from arttrace.views.run_filter import is_group
 from arttrace.views.web.handlers.answers import reader_of
@@ -68,7 +69,7 @@ def _entries(reader: StoreReader, id: str) -> tuple[TranscriptEntry, ...]:
 
 def _steps(reader: StoreReader, runs: list[TrajectorySummary]) -> dict[str, list[str]]:
     """The policy versions that were trained on each run."""
-    named = ", ".join("'" + run.id.replace("'", "''") + "'" for run in runs[:MOST])
+    named = listed(run.id for run in runs[:MOST])
     query = f"SELECT trajectory_id, policy || '@' || step FROM consumption WHERE trajectory_id IN ({named})"  # noqa: S608
     found: dict[str, list[str]] = {}
     for id, version in reader.sql(query):

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from arttrace.records.sequence import TokenReport, TokenSequence
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import TrajectorySummary
+from arttrace.store.sql_text import quoted
 from arttrace.system.errors import StoreError
 from arttrace.trajectories import sequences
 from arttrace.views.web.addresses import escaped
@@ -111,7 +112,7 @@ def _advantage(reader: StoreReader, summary: TrajectorySummary) -> object:
 def _steps(reader: StoreReader, id: str) -> Sequence[tuple[str, int, float | None, float | None, str, str]]:
     """The steps that trained on the run: policy, step, how far the learner's log-probabilities were from the engine's,
     the directory of what came out, and the method."""
-    return reader.sql(STEPS_OF_RUN.format(id.replace("'", "''")))
+    return reader.sql(STEPS_OF_RUN.format(quoted(id)))
 
 
 def _learned(reader: StoreReader, id: str, chosen: TokenSequence, number: int) -> Learned | None:
