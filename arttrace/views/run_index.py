@@ -17,18 +17,20 @@ from types import TracebackType
 import msgspec
 
 from arttrace.rewards.combine import trajectory_reward
-from arttrace.store import AnyStore
+from arttrace.store import AnyStore, TrajectorySummary
 from arttrace.store.access.summary_pages import summary_pages
 from arttrace.views.run_filter import RunFilter
 
 _TABLES = """
-CREATE TABLE runs (id TEXT PRIMARY KEY, key TEXT, start INTEGER, wanted INTEGER, reward REAL) WITHOUT ROWID;
+CREATE TABLE runs (id TEXT PRIMARY KEY, key TEXT, start INTEGER, wanted INTEGER, reward REAL, spans INTEGER)
+    WITHOUT ROWID;
 CREATE TABLE numbers (id TEXT PRIMARY KEY, number INTEGER) WITHOUT ROWID;
 CREATE TABLE groups (key TEXT PRIMARY KEY, members INTEGER, mean REAL) WITHOUT ROWID;
 """
 _PLACES = "SELECT id, number, members, reward - mean FROM runs JOIN numbers USING (id) JOIN groups USING (key)"
-_BY_GROUP = """SELECT id, key FROM (
-    SELECT id, key, start, min(start) OVER same AS first, first_value(id) OVER (same ORDER BY start, id) AS first_id
+_BY_GROUP = """SELECT id, key, spans FROM (
+    SELECT id, key, spans, start, min(start) OVER same AS first,
+        first_value(id) OVER (same ORDER BY start, id) AS first_id
     FROM runs WHERE wanted WINDOW same AS (PARTITION BY key)
 ) ORDER BY first, first_id, start, id"""
 
@@ -50,8 +52,11 @@ class RunIndex:
         self._table.execute("PRAGMA journal_mode = OFF")
         self._table.executescript(_TABLES)
         for runs in summary_pages(store):
-            rows = [(run.id, run.group, run.start_ns, wanted.matches(run), trajectory_reward(run)) for run in runs]
-            self._table.executemany("INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?, ?)", rows)
+            rows = [
+                (run.id, run.group, run.start_ns, wanted.matches(run), trajectory_reward(run), _spans(run))
+                for run in runs
+            ]
+            self._table.executemany("INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?, ?, ?)", rows)
         [(self.count,)] = self._table.execute("SELECT count(*) FROM runs WHERE wanted")
 
     def __enter__(self) -> RunIndex:
@@ -66,15 +71,36 @@ class RunIndex:
         """Removes the file."""
         self._table.close()
 
-    def groups(self) -> Iterator[tuple[str, Iterator[str]]]:
+    def groups(self, spans: int, *, whole: bool) -> Iterator[list[tuple[str, list[str]]]]:
         """The key of each group with the ids of those of its runs that match, in order of start; the groups in the
-        order in which they began."""
+        order in which they began. In parts of about so many spans: every part is a look through the store's tables,
+        and is in memory. A group may be in two parts, unless each is to be `whole`."""
+        part: list[tuple[str, list[str]]] = []
+        held = 0
         for key, rows in groupby(self._table.execute(_BY_GROUP), key=lambda row: row[1]):
-            yield key, (id for id, _ in rows)
+            ids: list[str] = []
+            for id, _, size in rows:
+                if held >= spans and not (whole and ids):
+                    yield [*part, (key, ids)] if ids else part
+                    part, ids, held = [], [], 0
+                ids.append(id)
+                held += size
+            part.append((key, ids))
+        if part:
+            yield part
 
-    def ids(self) -> Iterator[str]:
-        """The runs that match, the oldest first."""
-        return (id for (id,) in self._table.execute("SELECT id FROM runs WHERE wanted ORDER BY start, id"))
+    def pages(self, spans: int) -> Iterator[list[str]]:
+        """The runs that match, the oldest first, in parts of about so many spans."""
+        page: list[str] = []
+        held = 0
+        for id, size in self._table.execute("SELECT id, spans FROM runs WHERE wanted ORDER BY start, id"):
+            page.append(id)
+            held += size
+            if held >= spans:
+                yield page
+                page, held = [], 0
+        if page:
+            yield page
 
     def number_groups(self) -> None:
         """Finds what `places` tells; all runs are compared, those too that do not match."""
@@ -97,3 +123,8 @@ class RunIndex:
         named = ", ".join("?" * len(ids))
         rows = self._table.execute(f"{_PLACES} WHERE id IN ({named})", ids)
         return {id: Place(number, of, advantage) for id, number, of, advantage in rows}
+
+
+def _spans(run: TrajectorySummary) -> int:
+    """About how many spans it has."""
+    return run.agents + run.calls + run.tool_calls

@@ -29,6 +29,7 @@ from arttrace.views.run_filter import RunFilter
 from arttrace.views.run_index import RunIndex
 
 GROUPS, MEMBERS, PAGE = 12, 3, 4
+SPANS = 3  # of a run
 
 
 @pytest.fixture
@@ -45,8 +46,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summary_pages, "_IDS_OF_PAGE", 7)
     monkeypatch.setattr(summary_pages, "_RUNS_OF_PAGE", PAGE)
-    monkeypatch.setattr(selection, "_RUNS_AT_ONCE", PAGE)
-    monkeypatch.setattr(pushing, "_RUNS_AT_ONCE", PAGE)
+    monkeypatch.setattr(selection, "_SPANS_AT_ONCE", PAGE * SPANS)
+    monkeypatch.setattr(pushing, "_SPANS_AT_ONCE", PAGE * SPANS)
 
 
 @pytest.fixture(autouse=True)
@@ -98,8 +99,20 @@ def test_groups_are_whole_and_in_order_and_places_are_those_of_the_group(store: 
     for run in every:
         expected.setdefault(run.group, []).append(run.id)
     with RunIndex(store, RunFilter()) as runs:
-        assert [(key, list(ids)) for key, ids in runs.groups()] == list(expected.items())
-        assert list(runs.ids()) == [run.id for run in every]
+        for spans in (1, SPANS, 4 * SPANS, 1000):
+            parts = list(runs.groups(spans, whole=True))
+            assert [one for part in parts for one in part] == list(expected.items())
+            cut = list(runs.groups(spans, whole=False))
+            assert [id for part in cut for _, ids in part for id in ids] == [
+                id for ids in expected.values() for id in ids
+            ]
+            assert all(set(ids) <= set(expected[key]) for part in cut for key, ids in part)
+            pages = list(runs.pages(spans))
+            assert [id for page in pages for id in page] == [run.id for run in every]
+            most = max(1, spans // SPANS)
+            assert {len(page) for page in pages[:-1]} <= {most}
+            assert {sum(len(ids) for _, ids in part) for part in cut[:-1]} <= {most}
+            assert all(sum(len(ids) for _, ids in part) < most + MEMBERS for part in parts)
         runs.number_groups()
         places = runs.places([run.id for run in every])
     assert [(one.number, one.of, one.advantage) for one in (places[id] for id in expected["g00"])] == [
@@ -113,7 +126,7 @@ def test_what_does_not_match_is_compared_with_and_not_counted(store: Store) -> N
     with RunIndex(store, RunFilter(reward=">1.5")) as runs:
         runs.number_groups()
         assert runs.count == GROUPS
-        assert {one.advantage for one in runs.places(list(runs.ids())).values()} == {1.0}
+        assert {one.advantage for one in runs.places([id for page in runs.pages(9) for id in page]).values()} == {1.0}
 
 
 def test_runs_are_found_by_the_ids_that_they_were_recorded_under(store: Store) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
 
 import msgspec
 
@@ -22,7 +21,7 @@ from arttrace.trajectories.conversations import conversations, main_conversation
 from arttrace.views.run_filter import RunFilter
 from arttrace.views.run_index import RunIndex
 
-_RUNS_AT_ONCE = 200
+_SPANS_AT_ONCE = 5_000
 
 
 class DatasetSelection(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +93,7 @@ def selected_rows(
     how many are done."""
     with RunIndex(store, selection.wanted) as runs:
         done = 0
-        for part in _parts(runs, whole=selection.compares):
+        for part in runs.groups(_SPANS_AT_ONCE, whole=selection.compares):
             ids = [id for _, members in part for id in members]
             built = {run.id: run for run in store.trajectories(ids=ids)}
             for key, members in part:
@@ -105,21 +104,6 @@ def selected_rows(
             done += len(ids)
             if progress is not None:
                 progress(done, runs.count)
-
-
-def _parts(runs: RunIndex, *, whole: bool) -> Iterator[list[tuple[str, list[str]]]]:
-    """The ids of the runs by group, some at a time; a group is in one part where it has to be `whole`."""
-    part: list[tuple[str, list[str]]] = []
-    held = 0
-    for key, ids in runs.groups():
-        while members := list(ids if whole else islice(ids, _RUNS_AT_ONCE - held)):
-            part.append((key, members))
-            held += len(members)
-            if held >= _RUNS_AT_ONCE:
-                yield part
-                part, held = [], 0
-    if part:
-        yield part
 
 
 def _rows(selection: DatasetSelection, group: Group, written: Written) -> Iterator[Row]:

@@ -18,14 +18,13 @@ from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 from arttrace.store import AnyStore, TrajectorySummary
 from arttrace.store.access.run_spans import is_whole_trace, root_of, spans_of_runs
-from arttrace.store.access.summary_pages import batched
 from arttrace.trajectories.decoding.attribute_values import text
 from arttrace.views.langfuse.client import LangfuseClient, Refused
 from arttrace.views.langfuse.state import Sent, SentRuns
 from arttrace.views.run_filter import RunFilter
 from arttrace.views.run_index import Place, RunIndex
 
-_RUNS_AT_ONCE = 200
+_SPANS_AT_ONCE = 2_000  # each with its whole input
 _SPANS_OF_REQUEST, _BYTES_OF_REQUEST = 500, 4 << 20
 _SCORES_OF_REQUEST = 100
 _KEPT_REASONS = 5
@@ -70,7 +69,7 @@ def push(
     with RunIndex(store, wanted or RunFilter()) as runs:
         runs.number_groups()
         done = 0
-        for ids in batched(runs.ids(), _RUNS_AT_ONCE):
+        for ids in runs.pages(_SPANS_AT_ONCE):
             places = runs.places(ids)
             found = sorted(store.summaries(ids=ids), key=lambda run: (run.start_ns, run.id))
             waiting = [
