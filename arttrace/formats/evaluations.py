@@ -51,9 +51,10 @@ def reward_span(reward: Reward) -> SpanRow:
 
 
 def record_span(record: PlainRecord) -> SpanRow:
-    """A span without length that carries a record; a reward that counts as an evaluation result."""
-    if isinstance(record, Reward) and record.counts:
-        return reward_span(record)
+    """A span without length that carries a record; a reward that counts as an evaluation result, where that says all
+    of it (a name that is empty would become the usual one, a time before 1970 that moment)."""
+    if isinstance(record, Reward) and record.counts and carried(said := reward_span(record)) == [record]:
+        return said
     text = encode_record(record)
     name = f"arttrace {type(record).__name__.lower()}"
     return _carrier(text, name, record.time_ns, {semconv.RECORD: text.decode()}, [])

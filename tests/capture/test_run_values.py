@@ -123,10 +123,10 @@ def test_a_reward_by_id_and_one_without_a_run(
     monkeypatch.setattr(known_runs, "_warned", True)
     arttrace.reward(1, trajectory_id="abc")
     arttrace.reward(2)
+    arttrace.reward(3, name="", trajectory_id="abc")
     arttrace.reward(float("nan"), trajectory_id="abc")
-    (reward,) = records()
-    assert isinstance(reward, Reward)
-    assert (reward.trajectory_id, reward.value, reward.name) == ("abc", 1.0, "reward")
+    given = [(one.trajectory_id, one.value, one.name) for one in records() if isinstance(one, Reward)]
+    assert given == [("abc", 1.0, "reward"), ("abc", 3.0, "reward")]
     assert len(caplog.records) == 2
 
 

@@ -147,6 +147,25 @@ def _rewards(store: Store) -> list[Reward]:
     return [one for run in store.trajectories() for one in (*run.rewards, *run.notes)]
 
 
+@pytest.mark.parametrize("form", ["otlp-json", "otlp-protobuf"])
+def test_a_reward_that_no_evaluation_result_can_say_comes_back_as_it_was(tmp_path: Path, form: str) -> None:
+    odd = [
+        Reward("without a name", "a", 1.0, ""),
+        Reward("without a source", "a", 1.0, source=""),
+        Reward("before 1970", "a", 1.0, time_ns=-5),
+        Reward("of the agent without an id", "a", 1.0, agent_id=""),
+        Reward("", "a", 1.0, "without an id", time_ns=NOW),
+        Reward("of no run", "", 1.0, time_ns=NOW),
+    ]
+    old, new = DataDir(tmp_path / "old"), DataDir(tmp_path / "new")
+    with Store.open(old, create=True) as store:
+        store.append([*research_run("a"), *odd])
+    backup = str(tmp_path / "backup")
+    arttrace(old, "export", "--format", form, "-o", backup)
+    arttrace(new, "import", backup)
+    assert contents(new) == contents(old)
+
+
 @pytest.mark.parametrize("text", ["{", '{"type":"span"}', '{"type":"reward"}', "[]", ""])
 def test_a_span_whose_record_cannot_be_read_stays_a_span(tmp_path: Path, text: str) -> None:
     data, file = DataDir(tmp_path / "data"), tmp_path / "file"

@@ -53,7 +53,7 @@ def record_reward(trajectory_id: str, value: float, name: str) -> None:
         id=random_hex(32),
         trajectory_id=trajectory_id,
         value=number,
-        name=name,
+        name=name or "reward",  # as a receiver of OTLP would read one without a name
         time_ns=time.time_ns(),
         given_to=_known_runs.get(trajectory_id, ""),
     )
