@@ -1,9 +1,10 @@
 """Pull from and push to Langfuse on a large scale: observations per second, and memory as their number grows.
 
-    python benchmarks/langfuse_large.py [--observations 1000000]
+    python benchmarks/langfuse_large.py [--observations 1000000] [--dir DIR]
 
 The stand-in runs in a process of its own. What is pulled it makes page by page from the observations of one run, with
-other ids; what is pushed it reads and forgets. So the memory printed is arttrace's alone.
+other ids; what is pushed it reads and forgets. So the memory printed is arttrace's alone. With --dir nothing is pulled:
+the runs of that data directory are pushed, as if none had been sent.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class LargeServer(LangfuseServer):
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--observations", type=int, default=1_000_000)
+    options.add_argument("--dir", type=Path)
     options.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.serve:
@@ -89,18 +91,20 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         served(__file__, "--serve", "--observations", str(given.observations)) as environ,
     ):
-        data = DataDir(Path(folder, "one"))
+        data = DataDir(given.dir or Path(folder, "one"))
+        beside = DataDir(Path(folder, "sent"))
         connection = Connection.resolve(environ)
         with Store.open(data, create=True) as store, LangfuseClient(connection) as client:
-            tell = _Tell("pull", given.observations)
-            done = pull(
-                store,
-                client,
-                TraceQuery(),
-                PullCursor(data, connection, "q"),
-                progress=lambda now: tell(now.observations),
-            )
-            _check(done, given.observations)
+            if not given.dir:
+                tell = _Tell("pull", given.observations)
+                done = pull(
+                    store,
+                    client,
+                    TraceQuery(),
+                    PullCursor(data, connection, "q"),
+                    progress=lambda now: tell(now.observations),
+                )
+                _check(done, given.observations)
             began = time.perf_counter()
             with RunIndex(store, RunFilter()) as runs:
                 print(
@@ -108,7 +112,7 @@ def main() -> None:
                     flush=True,
                 )
                 tell = _Tell("push", runs.count, "runs")
-            pushed = push(store, client, connection, SentRuns(data, connection), progress=lambda now, _: tell(now))
+            pushed = push(store, client, connection, SentRuns(beside, connection), progress=lambda now, _: tell(now))
             print(f"pushed {pushed.spans} spans, refused {pushed.refused_spans}")
 
 
