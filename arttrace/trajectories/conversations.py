@@ -130,10 +130,11 @@ def _object(arguments: str) -> Any:
         return arguments
 
 
-def unsupported(conversation: Conversation) -> NotTrained | None:
-    """Why a text model cannot read this conversation, None when it can."""
+def unsupported(conversation: Conversation, *, text_only: bool = True) -> NotTrained | None:
+    """Why a model cannot read this conversation, None when it can; one that reads more than text if not
+    `text_only`."""
     kinds = {type(part) for message in conversation.messages for part in message.parts}
-    if OtherPart in kinds:
+    if text_only and OtherPart in kinds:
         return NotTrained.NOT_TEXT
     if not any(_says_something(conversation.messages[at]) for at in conversation.targets):
         return NotTrained.EMPTY_ANSWERS

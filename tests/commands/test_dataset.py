@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from datasets import load_dataset
-from simulated_agent import Run, message
+from simulated_agent import Run, message, result
 from stored_runs import TOOLS, store_runs, write_dataset
 
 from arttrace.commands import cli
@@ -93,6 +93,53 @@ def test_sharegpt(data: DataDir, tmp_path: Path) -> None:
     assert [one["from"] for one in found[0]["conversations"]] == ["human", "function_call", "observation", "gpt"]
     assert json.loads(found[0]["conversations"][1]["value"]) == {"name": "find", "arguments": {"id": 7}}
     assert json.loads(found[0]["tools"]) == TOOLS
+
+
+USER, ANSWER = message("user", "q"), message("assistant", "a")
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ([USER, USER], "turns that do not alternate"),
+        ([message("system", "s"), ANSWER, USER], "answers that are context"),
+        ([USER, message("system", "later")], "system messages after the first"),
+        ([USER, message("function", "f")], "messages of the role 'function'"),
+        ([], "turns that do not alternate"),
+    ],
+)
+def test_what_readers_of_sharegpt_would_skip_is_counted(asked: list[Any], reason: str, tmp_path: Path) -> None:
+    """LLaMA-Factory logs a warning, and trains on nothing in the place of such a row."""
+    data = DataDir(tmp_path / ".arttrace")
+    run = Run("r")
+    run.chat("m", asked, ANSWER, at=10)
+    with Store.open(data, create=True) as store:
+        store.append(list(run.end()))
+    found, said = write(data, tmp_path / "rows.jsonl", "sharegpt")
+    assert found == []
+    assert f"1 conversations left out: {reason}" in said
+
+
+def test_reasoning_is_not_left_out_of_a_row_of_sharegpt_in_silence(tmp_path: Path) -> None:
+    data = DataDir(tmp_path / ".arttrace")
+    run = Run("r")
+    thought = {"role": "assistant", "parts": [{"type": "reasoning", "content": "hm"}, *ANSWER["parts"]]}
+    run.chat("m", [USER], thought, at=10)
+    with Store.open(data, create=True) as store:
+        store.append(list(run.end()))
+    assert "1 conversations left out: reasoning" in write(data, tmp_path / "rows.jsonl", "sharegpt")[1]
+
+
+def test_a_call_that_openai_would_miss_the_result_of(tmp_path: Path) -> None:
+    data = DataDir(tmp_path / ".arttrace")
+    call = message("assistant", calls=(("c1", "f", "{}"), ("c2", "f", "{}")))
+    run = Run("r")
+    asked = run.chat("m1", [USER], call, at=10)
+    run.chat("m2", [USER, asked, result("c1", "1"), message("user", "well?")], ANSWER, at=20)
+    with Store.open(data, create=True) as store:
+        store.append(list(run.end()))
+    said = write(data, tmp_path / "rows.jsonl", "openai-sft")[1]
+    assert "1 conversations left out: tool calls without a result before the next message" in said
 
 
 def test_an_answer_that_is_context_is_not_trained_on(tmp_path: Path) -> None:

@@ -99,6 +99,100 @@ def verl_rl(file: str) -> Any:
     return [{name: row[name] for name in names} for row in (rows[at] for at in range(len(rows)))]
 
 
+def sharegpt(file: str) -> Any:
+    """Each row as LLaMA-Factory aligns it, and what its template for Qwen says of the calls and the tools."""
+    import importlib.machinery
+    import os
+    import types
+
+    # It imports a reader of sound files, which nothing here needs.
+    sound = types.ModuleType("torchaudio")
+    sound.__spec__ = importlib.machinery.ModuleSpec("torchaudio", None)
+    sys.modules["torchaudio"] = sound
+    os.environ["DISABLE_VERSION_CHECK"] = "1"  # of libraries that train, which it is not asked to do
+    from datasets import load_dataset
+    from llamafactory.data.converter import SharegptDatasetConverter
+    from llamafactory.data.formatter import FunctionFormatter, ToolFormatter
+    from llamafactory.data.parser import DatasetAttr
+
+    attributes = DatasetAttr("file", "rows", formatting="sharegpt")
+    attributes.join({"columns": {"messages": "conversations", "system": "system", "tools": "tools"}})
+    convert = SharegptDatasetConverter(attributes, None)
+    calls = FunctionFormatter(slots=["{{content}}"], tool_format="qwen")
+    offered = ToolFormatter(tool_format="qwen")
+    seen = []
+    for row in load_dataset("json", data_files=file)["train"]:
+        told = convert(row)
+        said = [*told["_prompt"], *told["_response"]]
+        seen.append(
+            {
+                "roles": [one["role"] for one in said],
+                "answer": told["_response"],
+                "system": told["_system"],
+                "calls": [calls.apply(content=one["content"]) for one in said if one["role"] == "function"],
+                "tools": offered.apply(content=told["_tools"]) if told["_tools"] else [],
+            }
+        )
+    return seen
+
+
+def unsloth(file: str) -> Any:
+    """The conversations as Unsloth standardises them."""
+    import unsloth as _  # noqa: F401  # its readers are there after it
+    from datasets import load_dataset
+    from unsloth_zoo.dataset_utils import standardize_data_formats
+
+    rows = load_dataset("json", data_files=file)["train"]
+    asked, answered = ["human", "observation"], ["gpt", "function_call"]
+    told = standardize_data_formats(rows, aliases_for_user=asked, aliases_for_assistant=answered, num_proc=1)
+    return [[[one["role"], one["content"]] for one in row["conversations"]] for row in told]
+
+
+def trl(file: str, kind: str) -> Any:
+    """A step of a trainer of TRL's on a tiny model: how many it took, its loss, and whether the model changed."""
+    sys.path.append(str(Path(__file__).parents[1] / "support"))
+    import torch
+    import trl
+    from datasets import load_dataset
+    from tiny_model import make_base_model
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    rows = load_dataset("json", data_files=file)["train"]
+    base = str(make_base_model(Path(file).parent / "base"))
+    model = AutoModelForCausalLM.from_pretrained(base)
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    settings = {
+        "output_dir": str(Path(file).parent / "out"),
+        "max_steps": 1,
+        "per_device_train_batch_size": 4,
+        "learning_rate": 1e-2,
+        "lr_scheduler_type": "constant",
+        "use_cpu": True,
+        "bf16": False,
+        "report_to": [],
+        "save_strategy": "no",
+    }
+    config, trainer = (getattr(trl, f"{kind}{ending}") for ending in ("Config", "Trainer"))
+    tokens = AutoTokenizer.from_pretrained(base)
+    done = trainer(model=model, args=config(**settings), train_dataset=rows, processing_class=tokens)
+    result = done.train()
+    changed = any(not torch.equal(weight, before[name]) for name, weight in done.model.named_parameters())
+    return {"rows": len(rows), "steps": result.global_step, "loss": result.training_loss, "changed": changed}
+
+
+READERS = {
+    "atif": atif,
+    "art": art,
+    "verl-sft": verl_sft,
+    "verl-rl": verl_rl,
+    "sharegpt": sharegpt,
+    "unsloth": unsloth,
+    "trl-sft": lambda file: trl(file, "SFT"),
+    "trl-prompt-completion": lambda file: trl(file, "SFT"),
+    "trl-preference": lambda file: trl(file, "DPO"),
+    "trl-unpaired": lambda file: trl(file, "KTO"),
+}
+
 if __name__ == "__main__":
     name, file = sys.argv[1:]
-    print(json.dumps({"atif": atif, "art": art, "verl-sft": verl_sft, "verl-rl": verl_rl}[name](file)))
+    print(json.dumps(READERS[name](file)))

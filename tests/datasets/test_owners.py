@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -20,6 +21,11 @@ NEEDED_BY_VERL = ["omegaconf", "antlr4-python3-runtime==4.9.3", "ray", "msgpack"
 PACKAGES = {
     "harbor": ["--ignore-requires-python", "harbor"],  # what it reads trajectories with runs on 3.11 too
     "art": ["openpipe-art", "polars", "polars-runtime-32"],
+    "llamafactory": ["llamafactory"],
+    "trl": [
+        "--ignore-installed",
+        "trl",
+    ],  # of our own version only where there is Triton
     "verl": ["verl", *NEEDED_BY_VERL, "cloudpickle", "codetiming", "hydra-core"],
 }
 
@@ -38,15 +44,16 @@ def environment(name: str, folder: Path) -> Path:
     return python
 
 
-def seen(owner: str, form: str, tmp_path: Path) -> Any:
-    """What the owner saw of the runs written as `form`."""
+def seen(owner: str, form: str, tmp_path: Path, *options: str, reader: str | None = None) -> Any:
+    """What the owner saw of the runs written as `form`, by the reader of that name."""
     data = DataDir(tmp_path / ".arttrace")
     store_runs(data, groups=3)
     file = tmp_path / f"rows.{'parquet' if form.startswith('verl') else 'jsonl'}"
-    write_dataset(data, file, form)
-    python = environment(owner, Path(os.environ.get("ARTTRACE_FORMAT_OWNERS", tmp_path / "environments")))
+    write_dataset(data, file, form, *options)
+    environments = Path(os.environ.get("ARTTRACE_FORMAT_OWNERS", tmp_path / "environments"))
+    python = environment(owner, environments) if owner in PACKAGES else Path(sys.executable)
     done = subprocess.run(
-        [str(python), str(HERE / "owners.py"), form, str(file)], capture_output=True, text=True, timeout=300
+        [str(python), str(HERE / "owners.py"), reader or form, str(file)], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr[-6000:]
     return json.loads(done.stdout.splitlines()[-1])
@@ -87,3 +94,43 @@ def test_verl_asks_what_the_runs_were_asked(tmp_path: Path) -> None:
         ("system", "Help."),
         ("user", "where in g1?"),
     ]
+
+
+@pytest.mark.full
+def test_llama_factory_skips_no_row(tmp_path: Path) -> None:
+    rows = seen("llamafactory", "sharegpt", tmp_path)
+    assert len(rows) == 12
+    for row in rows:
+        assert row["roles"] == ["user", "function", "observation", "assistant"]
+        assert row["system"] == "Help."
+    assert rows[0]["answer"] == [{"role": "assistant", "content": "Bern."}]
+    [[call]] = rows[0]["calls"]
+    assert json.loads(call.strip().removeprefix("<tool_call>").removesuffix("</tool_call>")) == {
+        "name": "find",
+        "arguments": {"id": 7},
+    }
+    assert '"name": "find"' in rows[0]["tools"][0]
+
+
+@pytest.mark.full
+def test_unsloth_standardises_every_row(tmp_path: Path) -> None:
+    rows = seen("unsloth", "sharegpt", tmp_path, reader="unsloth")
+    assert len(rows) == 12
+    assert [role for role, _ in rows[0]] == ["user", "assistant", "user", "assistant"]
+    assert [text for _, text in rows[0]][::3] == ["where in g0?", "Bern."]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("form", "options", "rows"),
+    [
+        ("trl-sft", (), 12),
+        ("trl-prompt-completion", ("--best",), 6),
+        ("trl-preference", (), 3),
+        ("trl-unpaired", ("--min-reward", "0.5"), 18),
+    ],
+)
+def test_a_trainer_of_trl_takes_a_step(form: str, options: tuple[str, ...], rows: int, tmp_path: Path) -> None:
+    done = seen("trl", form, tmp_path, *options)
+    assert (done["rows"], done["steps"], done["changed"]) == (rows, 1, True)
+    assert math.isfinite(done["loss"])

@@ -8,18 +8,19 @@ with `tools`); OpenAI's fine-tuning API (chat with `weight`, preferences); Share
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 import msgspec
 
 from arttrace.formats.datasets.forms import Form, Row, Unsuitable
-from arttrace.records.message import Message, ReasoningPart
+from arttrace.records.message import Message, OtherPart, ReasoningPart
 from arttrace.trajectories.conversations import ChatMessage, Conversation, chat_message, unsupported
 from arttrace.wire.messages import openai_message
 
 
 def rows(form: Form, conversation: Conversation, *, good: bool = True) -> Iterator[Row]:
     """The rows of one conversation; `good` is the label of unpaired preference."""
-    if (why := unsupported(conversation)) is not None:
+    if (why := unsupported(conversation, text_only=form is not Form.OPENAI_SFT)) is not None:
         raise Unsuitable(why)
     match form:
         case Form.TRL_SFT:
@@ -41,7 +42,7 @@ def rows(form: Form, conversation: Conversation, *, good: bool = True) -> Iterat
 def pair_row(form: Form, better: Conversation, worse: Conversation) -> Row:
     """The row of a pair: what both begin with, and how each goes on."""
     for one in (better, worse):
-        if (why := unsupported(one)) is not None:
+        if (why := unsupported(one, text_only=form is not Form.OPENAI_DPO)) is not None:
             raise Unsuitable(why)
     first, second = better.messages, worse.messages
     both = enumerate(zip(first, second, strict=False))
@@ -82,14 +83,17 @@ def _with_tools(row: Row, conversation: Conversation) -> Row:
 
 # --- OpenAI ------------------------------------------------------------------------------------------------
 
+_UNANSWERED = "tool calls without a result before the next message"
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 def _openai(messages: Sequence[Message], targets: Sequence[int] | None) -> list[ChatMessage]:
-    """Messages by the rules of the fine-tuning API: known roles, tool results after the calls they answer, and an
-    assistant at the end; `weight` 0 on answers that are context. None for `targets`: the input of a preference."""
+    """Messages by the rules of the fine-tuning API: known roles, tool results after the calls that they answer, each
+    call answered before anything else is said, and an assistant at the end; `weight` 0 on answers that are context.
+    None for `targets`: the input of a preference."""
     found = []
     asked: set[str] = set()
+    waiting: set[str] = set()
     for at, message in enumerate(messages):
         if message.role not in _ROLES:
             raise Unsuitable(f"messages of the role {message.role[:40]!r}")
@@ -99,16 +103,24 @@ def _openai(messages: Sequence[Message], targets: Sequence[int] | None) -> list[
         if message.role == "tool":
             if chat.get("tool_call_id") not in asked:
                 raise Unsuitable("tool results that answer no call")
+            waiting.discard(chat["tool_call_id"])
+        elif waiting:
+            raise Unsuitable(_UNANSWERED)
         elif message.role == "assistant" and targets is not None and at not in targets:
             chat["weight"] = 0
-        asked.update(call.id for call in message.tool_calls if call.id)
+        waiting.update(call.id for call in message.tool_calls if call.id)
+        asked |= waiting
         found.append(chat)
+    if waiting and targets is None:
+        raise Unsuitable(_UNANSWERED)
     if targets is not None and (not found or found[-1]["role"] != "assistant"):
         raise Unsuitable("conversations that end without an answer")
     return found
 
 
 def _openai_message(message: Message) -> ChatMessage:
+    if any(isinstance(part, OtherPart) and not _is_image(part, message) for part in message.parts):
+        raise Unsuitable("parts that are neither text nor an image of the user's")
     chat = openai_message(message)
     if chat.get("content") is None and not chat.get("tool_calls"):
         raise Unsuitable("messages without content")
@@ -117,20 +129,31 @@ def _openai_message(message: Message) -> ChatMessage:
     return chat
 
 
+def _is_image(part: OtherPart, message: Message) -> bool:
+    return message.role == "user" and part.value.get("type") == "image_url"
+
+
 # --- ShareGPT ----------------------------------------------------------------------------------------------
 
+_SYSTEM = ("system", "developer")
 _FROM = {"user": "human", "assistant": "gpt", "tool": "observation"}
 
 
 def _sharegpt(conversation: Conversation) -> Row:
+    """LLaMA-Factory skips, and says so in its log alone, what does not alternate between what is asked (human,
+    observation) and what is answered (gpt, function_call), or does not end with an answer."""
     without_context_answers(Form.SHAREGPT, conversation)
-    system = [message for message in conversation.messages if message.role in ("system", "developer")]
-    turns = []
-    for message in conversation.messages:
-        if message in system:
-            continue
+    system = list(takewhile(lambda message: message.role in _SYSTEM, conversation.messages))
+    turns: list[Row] = []
+    for message in conversation.messages[len(system) :]:
+        if message.role in _SYSTEM:
+            raise Unsuitable("system messages after the first, which sharegpt does not hold")
         if message.role not in _FROM:
             raise Unsuitable(f"messages of the role {message.role[:40]!r}")
+        if (message.role == "assistant") is not bool(len(turns) % 2):
+            raise Unsuitable("turns that do not alternate between question and answer, as sharegpt wants")
+        if any(isinstance(part, ReasoningPart) for part in message.parts):
+            raise Unsuitable("reasoning, which sharegpt does not hold")
         if len(message.tool_calls) > 1 or (message.tool_calls and message.text):
             raise Unsuitable("several tool calls in one answer, or text beside one, which sharegpt does not hold")
         if message.tool_calls:
@@ -138,6 +161,8 @@ def _sharegpt(conversation: Conversation) -> Row:
             turns.append({"from": "function_call", "value": msgspec.json.encode(call).decode()})
         else:
             turns.append({"from": _FROM[message.role], "value": chat_message(message)["content"]})
+    if len(turns) % 2:
+        raise Unsuitable("conversations that end without an answer")
     row: Row = {"conversations": turns}
     if system:
         row["system"] = "\n\n".join(message.text for message in system)
