@@ -35,6 +35,8 @@ def init(
     capture_content: ContentMode | None = None,
     mask: Mask | None = None,
     sample: Sample | None = None,
+    retain: str | None = None,
+    retain_size: str | None = None,
     orphans: Orphans | None = None,
     capture_http: bool | None = None,
     http_spans: bool | None = None,
@@ -57,6 +59,9 @@ def init(
         sample: The share of runs that is stored, 0 to 1, or a callable that is given each run at its beginning (`.id`,
             `.name`, `.tags`, `.metadata`) and returns a bool or a share. Runs that fail or are rewarded before they
             end are stored whatever it says. ARTTRACE_SAMPLE (a number); 1.
+        retain: Runs of the local store that are older go out of it: "30d", "12h". Kept in the data directory, for
+            whoever opens the store there, until another value comes; "none" takes it back. ARTTRACE_RETAIN; none go.
+        retain_size: The oldest runs go where the local store is larger: "10GB". ARTTRACE_RETAIN_SIZE; none go.
         orphans: "record" calls outside any trajectory, or "ignore" them. ARTTRACE_ORPHANS; "record".
         capture_http: Record model calls of plain HTTP clients too. ARTTRACE_CAPTURE_HTTP; False.
         http_spans: Record the requests that tools make with httpx, httpx2, requests and aiohttp: method, address,
@@ -80,6 +85,8 @@ def init(
             capture_content=capture_content,
             mask=mask,
             sample=sample,
+            retain=retain,
+            retain_size=retain_size,
             orphans=orphans,
             capture_http=capture_http,
             http_spans=http_spans,

@@ -9,10 +9,11 @@ from contextlib import AbstractContextManager, ExitStack
 from arttrace.collector.app import CollectorApp
 from arttrace.collector.forward import Forward
 from arttrace.collector.otlp.request_bodies import MAX_BODY_BYTES
-from arttrace.collector.retention import Limits, Retention
+from arttrace.collector.retention import Retention
 from arttrace.collector.spool import Spool
 from arttrace.collector.supervisor import StoreSupervisor
 from arttrace.store.access.owner_file import owner_line
+from arttrace.store.file.retention import Limits
 from arttrace.store.server.auth import Authorizer
 from arttrace.store.server.owner import HOST, Ending, http_server, listen, url_of
 from arttrace.system.errors import ArttraceError

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from arttrace.collector.retention import Limits
 from arttrace.collector.server import serve
 from arttrace.commands.shared import units
 from arttrace.commands.shared.options import api_key_file_option, dir_option
 from arttrace.commands.shared.progress import say
+from arttrace.store.file.retention import Limits
 from arttrace.store.server.owner import HOST
 from arttrace.system.paths import DataDir
 

@@ -80,6 +80,11 @@ class DataDir:
         """A JSON file that says which process owns the store for long, and where it answers for it."""
         return self.root / "owner.json"
 
+    @property
+    def retention(self) -> Path:
+        """A JSON file in which captured programs left how long their runs are to be kept, if one of them was told."""
+        return self.root / "retention.json"
+
     def last_run(self) -> str | None:
         """What the last `arttrace run` said at its end."""
         try:

@@ -12,6 +12,7 @@ from datetime import datetime
 
 import msgspec
 
+from arttrace.records.values.units import SECONDS_OF_UNIT
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import AnyStore, TrajectorySummary
 from arttrace.store.access.summary_pages import summary_pages
@@ -19,7 +20,6 @@ from arttrace.store.sql_text import quoted
 from arttrace.views.labels import entry_name, group_name
 
 _COMPARED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq}
-SECONDS_OF_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 class RunFilter(msgspec.Struct, frozen=True, kw_only=True):

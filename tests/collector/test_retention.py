@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import time
 from pathlib import Path
 
 import pytest
+from daemon_site import until
 from msgspec.structs import replace
 from simulated_agent import research_run
 
+import arttrace
 from arttrace.capture.export.sampling import left_out_span
-from arttrace.collector.retention import Limits, Retention, apply
-from arttrace.store import Store
-from arttrace.store.server.owner import answering
+from arttrace.collector.retention import Retention
+from arttrace.store import Store, open_store
+from arttrace.store.file import retention
+from arttrace.store.file.prune import Pruned
+from arttrace.store.file.retention import Limits
+from arttrace.store.server.owner import answering, hold_store
 from arttrace.system.paths import DataDir
 
 _HOUR_NS = 3_600_000_000_000
@@ -36,6 +42,11 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataDir:
         with Store.open(data, create=True) as store:
             store.append(moved)
     return data
+
+
+def apply(data: DataDir, limits: Limits) -> Pruned | None:
+    with Store.open(data) as store:
+        return retention.apply(store, limits)
 
 
 def _ids(data: DataDir) -> list[str]:
@@ -64,10 +75,10 @@ def test_what_sampling_left_out_goes_when_it_is_a_good_part(data: DataDir, monke
     assert apply(data, Limits()) is None  # a reward may still come
     now = time.time_ns()
     monkeypatch.setattr("arttrace.store.file.prune.time.time_ns", lambda: now + 2 * _HOUR_NS)
-    monkeypatch.setattr("arttrace.collector.retention._WORTH_IT", 0.99)
+    monkeypatch.setattr("arttrace.store.file.retention._WORTH_IT", 0.99)
     assert apply(data, Limits()) is None
     assert apply(data, Limits(age_ns=30 * _DAY_NS)) is None
-    monkeypatch.setattr("arttrace.collector.retention._WORTH_IT", 0.2)
+    monkeypatch.setattr("arttrace.store.file.retention._WORTH_IT", 0.2)
     done = apply(data, Limits())
     assert done is not None
     assert (done.trajectories, done.kept_trajectories) == (1, 1)
@@ -78,11 +89,62 @@ def test_what_sampling_left_out_goes_when_it_is_a_good_part(data: DataDir, monke
 def test_the_owner_is_asked_and_trouble_is_said(data: DataDir) -> None:
     said: queue.Queue[str] = queue.Queue()
     with Store.open(data) as store, answering(store):
-        retention = Retention(data, Limits(age_ns=_DAY_NS), said.put, every_s=0.01)
+        collecting = Retention(data, Limits(age_ns=_DAY_NS), said.put, every_s=0.01)
         assert said.get(timeout=60).startswith("retention: 1 trajectories (")
-        retention.close()
+        collecting.close()
     assert _ids(data) == ["new"]
     data.store.write_bytes(b"damaged" * 1000)
-    retention = Retention(data, Limits(age_ns=_DAY_NS), said.put, every_s=0.01)
+    collecting = Retention(data, Limits(age_ns=_DAY_NS), said.put, every_s=0.01)
     assert "tried again in an hour" in said.get(timeout=60)
-    retention.close()
+    collecting.close()
+
+
+def test_without_a_collector_the_wish_of_the_program_holds_once_a_day(
+    data: DataDir, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    arttrace.init(dir=data.root, retain="36h")
+    with open_store(data) as store:
+        assert [one.id for one in store.summaries()] == ["new"]
+    assert "retention: 1 trajectories (" in caplog.text
+    arttrace.init(dir=data.root, retain_size="1B")  # beside what was said before
+    assert retention.wished(data, {}) == Limits(36 * _HOUR_NS, 1)
+    with open_store(data) as store:
+        assert len(store.summaries()) == 1, "looked at again in a day"
+    past = time.time() - 2 * 86_400
+    os.utime(data.root / "retained", (past, past))
+    monkeypatch.setattr("arttrace.store.server.owner._LOOK_S", 0.01)
+    with hold_store(data) as held:  # the daemon, say, which opens it once
+        until(lambda: not held.summaries())
+
+
+def test_a_wish_is_taken_back_and_a_word_that_is_none_takes_nothing_out(
+    data: DataDir, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    arttrace.init(dir=data.root, retain="1d", retain_size="1B")
+    arttrace.init(dir=data.root, retain="none", retain_size="none")
+    assert retention.wished(data, {}) == Limits()
+    arttrace.init(dir=data.root, retain="a month")
+    assert "'a month' is no age such as 30d, 12h or 2w; nothing is taken out of the store for it" in caplog.text
+    monkeypatch.setenv("ARTTRACE_RETAIN", "1 day")  # of a command's environment
+    with open_store(data) as store:
+        assert len(store.summaries()) == 2
+    monkeypatch.setenv("ARTTRACE_RETAIN", "1d")
+    with open_store(data) as store:
+        assert len(store.summaries()) == 1
+
+
+def test_a_collector_without_limits_keeps_to_the_wish_too(data: DataDir) -> None:
+    arttrace.init(dir=data.root, retain="1d")
+    said: queue.Queue[str] = queue.Queue()
+    with Store.open(data) as store, answering(store):
+        collecting = Retention(data, Limits(), said.put, every_s=0.01)
+        assert said.get(timeout=60).startswith("retention: 1 trajectories (")
+        collecting.close()
+
+
+def test_what_the_machine_refuses_is_said_and_the_call_goes_on(
+    data: DataDir, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    data.retention.mkdir()  # no file can be put there
+    arttrace.init(dir=data.root, retain="1d")
+    assert "cannot be written, so that retention stays as it was" in caplog.text

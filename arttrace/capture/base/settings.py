@@ -7,6 +7,8 @@
 | `capture_content` | `ARTTRACE_CAPTURE_CONTENT` | `full` | `full`, `redacted` (structure and lengths only) or `off` |
 | `mask` | | none | a callable `(value, *, kind) -> value` over all content before it is written |
 | `sample` | `ARTTRACE_SAMPLE` | `1` | the share of runs that is stored, 0 to 1; in code also a rule |
+| `retain` | `ARTTRACE_RETAIN` | all | runs older than this go out of the local store: `30d`, `12h` |
+| `retain_size` | `ARTTRACE_RETAIN_SIZE` | all | beyond this size its oldest runs go: `10GB`; `none` takes either back |
 | `orphans` | `ARTTRACE_ORPHANS` | `record` | calls outside any trajectory: `record` or `ignore`; counted either way |
 | `capture_http` | `ARTTRACE_CAPTURE_HTTP` | off | `1`: model calls of plain HTTP clients are recorded too |
 | `http_spans` | `ARTTRACE_HTTP_SPANS` | off | `1`: the HTTP requests that tools make are recorded |
@@ -28,7 +30,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar, get_args
@@ -45,12 +47,16 @@ from arttrace.capture.base.receiver import (
 )
 from arttrace.capture.base.remote_context import of_process
 from arttrace.capture.base.sample_rate import Sample, as_rate
+from arttrace.records.values.units import age_ns, size_bytes
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir, endpoints
 from arttrace.wire.content import ContentMode, Mask
 
 Orphans = Literal["record", "ignore"]
 _T = TypeVar("_T", ContentMode, Orphans)
+
+NONE = "none"
+"""The limit that takes one back."""
 
 MAX_BODY_BYTES = 64 << 20
 """Of one response no more than this many bytes are kept for decoding."""
@@ -71,6 +77,8 @@ class Settings:
     capture_content: ContentMode = "full"
     mask: Mask | None = field(default=None, repr=False)
     sample: Sample = field(default=1.0, repr=False)
+    retain: str | None = None
+    retain_size: str | None = None
     orphans: Orphans = "record"
     capture_http: bool = False
     http_spans: bool = False
@@ -126,6 +134,8 @@ class Settings:
         capture_content: ContentMode | None = None,
         mask: Mask | None = None,
         sample: Sample | None = None,
+        retain: str | None = None,
+        retain_size: str | None = None,
         orphans: Orphans | None = None,
         capture_http: bool | None = None,
         http_spans: bool | None = None,
@@ -153,6 +163,8 @@ class Settings:
             capture_content=content_mode(capture_content, "ARTTRACE_CAPTURE_CONTENT", default="full"),
             mask=mask,
             sample=_sample(sample),
+            retain=_limit(retain, "ARTTRACE_RETAIN", age_ns),
+            retain_size=_limit(retain_size, "ARTTRACE_RETAIN_SIZE", size_bytes),
             orphans=_word(orphans, "ARTTRACE_ORPHANS", get_args(Orphans), "record", "ignore"),
             capture_http=_flag("ARTTRACE_CAPTURE_HTTP") if capture_http is None else capture_http,
             http_spans=_flag("ARTTRACE_HTTP_SPANS") if http_spans is None else http_spans,
@@ -215,6 +227,17 @@ def _sample(given: Sample | None) -> Sample:
     except (TypeError, ValueError):
         logger.warning("arttrace: sample=%.100r is no number from 0 to 1 and no function; every run is stored", said)
         return 1.0
+
+
+def _limit(given: str | None, variable: str, read: Callable[[str], int]) -> str | None:
+    said = (given or os.environ.get(variable, "")).strip()
+    try:
+        if said and said.lower() != NONE:
+            read(said)
+    except ValueError as error:
+        logger.warning("arttrace: %s: %s; nothing is taken out of the store for it", variable, error)
+        return None
+    return said.lower() or None
 
 
 def _flag(variable: str) -> bool:

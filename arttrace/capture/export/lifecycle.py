@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import time
 from collections.abc import Callable
@@ -10,10 +11,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from arttrace.capture.base.guard import Guard, logger
-from arttrace.capture.base.settings import Settings
+from arttrace.capture.base.settings import NONE, Settings
 from arttrace.capture.export import summary
 from arttrace.system import native_threads
+from arttrace.system.files import replace_file
 from arttrace.system.paths import beside_another
+from arttrace.system.private_files import make_directory
 
 if TYPE_CHECKING:
     from arttrace.capture.export.recorder import Recorder
@@ -46,6 +49,7 @@ def configure(settings: Settings | None = None, *, renew: bool = False) -> Recor
         settings = settings or Settings.resolve()
         if not settings.disabled and "ARTTRACE_DIR" not in os.environ and (above := settings.data.above()) is not None:
             logger.warning("arttrace: %s", beside_another(settings.data, above))
+        _leave_wish(settings)
         if _recorder is not None:
             if _recorder.settings == settings:
                 return _recorder
@@ -56,6 +60,23 @@ def configure(settings: Settings | None = None, *, renew: bool = False) -> Recor
             atexit.register(_at_exit)
         _recorder = Recorder(settings)
         return _recorder
+
+
+def _leave_wish(settings: Settings) -> None:
+    """Leave in the data directory how long runs are to be kept, where the settings say it and a store is there."""
+    said = {"retain": settings.retain, "retain_size": settings.retain_size}
+    if settings.disabled or settings.endpoint is not None or not any(said.values()):
+        return
+    file = settings.data.retention
+    try:
+        before = json.loads(file.read_bytes()) if file.exists() else {}
+        wish = {**before, **{name: value for name, value in said.items() if value}}
+        wish = {name: value for name, value in wish.items() if value != NONE}
+        if wish != before:
+            make_directory(settings.data.root)
+            replace_file(file, json.dumps(wish).encode())
+    except (OSError, ValueError) as error:
+        logger.warning("arttrace: %s cannot be written, so that retention stays as it was: %s", file, error)
 
 
 def started() -> bool:

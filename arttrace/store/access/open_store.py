@@ -11,6 +11,7 @@ from arttrace.store.access.client import OwnerClient, OwnerGone
 from arttrace.store.access.local import Store
 from arttrace.store.access.owner_file import read_owner
 from arttrace.store.access.remote import RemoteStore
+from arttrace.store.file.retention import keep_to_wish
 from arttrace.system.errors import StoreError, StoreInUse
 from arttrace.system.paths import DataDir, endpoints
 
@@ -46,6 +47,7 @@ def open_store(
         return RemoteStore(data, client, None)
     found = _find(data, create)
     if isinstance(found, Store):
+        keep_to_wish(found, data)
         return found
 
     def next_owner() -> OwnerClient | Store:

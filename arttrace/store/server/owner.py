@@ -15,6 +15,7 @@ import uvicorn
 
 from arttrace.store import AnyStore, Store, open_store
 from arttrace.store.access.owner_file import StoreOwner, remove_owner, write_owner
+from arttrace.store.file.retention import keep_to_wish
 from arttrace.store.server.api import create_api
 from arttrace.store.server.app import OwnerApp
 from arttrace.store.server.asgi import App
@@ -27,6 +28,7 @@ HOST = "127.0.0.1"
 
 _START_S = 10.0
 _BACKLOG = 2048
+_LOOK_S = 3600.0
 
 
 @contextlib.contextmanager
@@ -44,7 +46,26 @@ def hold_store(
         answers.callback(store.close)  # when it answers nobody any more
         if isinstance(store, Store):
             answer(store)
+            answers.enter_context(_keeping_to_wish(store))
         yield store
+
+
+@contextlib.contextmanager
+def _keeping_to_wish(store: Store) -> Iterator[None]:
+    """While it is held, what captured programs said of how long to keep runs holds as if it were opened every hour."""
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(_LOOK_S):
+            keep_to_wish(store, store.data)
+
+    thread = threading.Thread(target=look, name="arttrace-retention", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,24 @@
+"""Ages and sizes as people write them: 30d, 12h, 10GB."""
+
+from __future__ import annotations
+
+import re
+
+SECONDS_OF_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_SIZES = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
+
+
+def age_ns(text: str) -> int:
+    """Nanoseconds. Raises ValueError for a text that is no age."""
+    found = re.fullmatch(r"(\d+)([smhdw])", text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is no age such as 30d, 12h or 2w")
+    return int(found[1]) * SECONDS_OF_UNIT[found[2]] * 1_000_000_000
+
+
+def size_bytes(text: str) -> int:
+    """Bytes. Raises ValueError for a text that is no size."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", text.strip().upper())
+    if found is None:
+        raise ValueError(f"{text!r} is no size such as 10GB or 500MB")
+    return int(float(found[1]) * _SIZES[found[2]])
