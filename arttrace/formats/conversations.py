@@ -52,7 +52,9 @@ def conversation(item: dict[str, Any], source: str) -> Iterator[Record]:
     trace_id = hashlib.blake2b(canonical_json([source, item]), digest_size=16).hexdigest()
     start = _time(item) or _NO_TIME
     root_id = _span_id(trace_id, "root")
-    task = _task(item)
+    tags = _tags(item)
+    beside = _beside(item, *_MESSAGES, "tools", *(["tags"] if tags else []))
+    task = _task(beside)
     model = item.get("model")
     definitions = tools(item["tools"]) if isinstance(item.get("tools"), list) else None
     calls = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
@@ -76,7 +78,7 @@ def conversation(item: dict[str, Any], source: str) -> Iterator[Record]:
                 }
             ),
         )
-    rest = {name: value for name, value in item.items() if name not in (*_MESSAGES, *_REWARDS, "tools")}
+    rest = {name: value for name, value in beside.items() if name not in _REWARDS}
     yield SpanRow(
         trace_id=trace_id,
         span_id=root_id,
@@ -92,11 +94,12 @@ def conversation(item: dict[str, Any], source: str) -> Iterator[Record]:
                 semconv.PROJECT: source,
                 semconv.SCENARIO: None if task is None else f"{source}/{task}",
                 semconv.METADATA: text_of(rest),
+                semconv.TAGS: tags,
                 semconv.ENTRY_RESULT: text_of(messages[-1].get("content")) if calls else None,
             }
         ),
     )
-    yield from _rewards(item, trace_id, start)
+    yield from _rewards(beside, trace_id, start)
 
 
 def _rewards(item: dict[str, Any], trace_id: str, time_ns: int) -> Iterator[Reward]:
@@ -108,6 +111,19 @@ def _rewards(item: dict[str, Any], trace_id: str, time_ns: int) -> Iterator[Rewa
 
 def _task(item: dict[str, Any]) -> str | None:
     return next((str(item[name]) for name in _TASKS if isinstance(item.get(name), (str, int))), None)
+
+
+def _beside(item: dict[str, Any], *without: str) -> dict[str, Any]:
+    """What is said beside messages, with what their metadata says."""
+    inside = _object(item.get("metadata"))
+    without = (*without, *(["metadata"] if inside else []))
+    return {**inside, **{name: value for name, value in item.items() if name not in without}}
+
+
+def _tags(item: dict[str, Any]) -> list[str] | None:
+    """The words that stand as tags beside messages."""
+    found = item.get("tags")
+    return [str(tag) for tag in found] if isinstance(found, list) and found else None
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -155,8 +171,7 @@ class Exchanges:
         usage = reported if isinstance(reported, dict) else {}
         beside = {
             **_object(request.get("metadata")),
-            **_object(item.get("metadata")),
-            **{name: value for name, value in item.items() if name not in ("request", "response", "metadata")},
+            **_beside(item, "request", "response"),
         }
         task = _task(beside)
         rest = {name: value for name, value in beside.items() if name not in _REWARDS}

@@ -9,9 +9,11 @@ from typing import Any
 
 import msgspec
 
+from arttrace.formats.imported_run import NO_TIME
 from arttrace.trajectories.decoding.attribute_values import from_json
 
 _SHORT = 400
+_A_DAY_NS = 86_400_000_000_000
 
 
 def one_line(value: str, limit: int = _SHORT) -> str:
@@ -27,7 +29,9 @@ def printable(text: str) -> str:
 
 
 def age(time_ns: int, now_ns: int | None = None) -> str:
-    """How long ago a time was, in the largest unit that fits: 12s, 3m, 5h, 2d."""
+    """How long ago a time was, in the largest unit that fits: 12s, 3m, 5h, 2d; "-" of an import without times."""
+    if NO_TIME <= time_ns < NO_TIME + _A_DAY_NS:
+        return "-"
     seconds = ((time.time_ns() if now_ns is None else now_ns) - time_ns) / 1e9
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= length:
@@ -70,7 +74,10 @@ def key_name(key: str) -> str:
 def group_name(key: str, entry: str) -> str:
     """A group's key for people: that of an entry point with its arguments is read as those, `city=Oslo, days=3`, the
     value alone where there is one."""
-    arguments = key.removeprefix(entry).strip()
+    rest = key.removeprefix(entry)
+    if rest != key and rest.startswith("/"):  # a task of an imported file, which is its runs' entry
+        return rest[1:]
+    arguments = rest.strip()
     values = from_json(arguments)
     if not isinstance(values, dict):
         return "" if values is None else arguments

@@ -266,3 +266,23 @@ def test_of_several_rewards_in_a_run_the_last_counts(tmp_path: Path) -> None:
     with Store.open(DataDir(tmp_path / "data")) as store:
         [only] = store.trajectories()
     assert [reward.value for reward in only.rewards] == [2.0]
+
+
+def test_what_stands_in_the_metadata_of_a_conversation_is_the_runs(tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+    inside = {"task_id": "t1", "ticket": "A7", "reward": 0.5}
+    items = [
+        {"messages": said, "metadata": inside, "tags": ["x", "y"], "user": "ada"},
+        {"messages": said, "metadata": "words", "tags": "word"},
+    ]
+    run(tmp_path, "import", write(tmp_path / "log.json", items))
+    with Store.open(DataDir(tmp_path / "data")) as store:
+        runs = store.trajectories()
+    full = [one for one in runs if one.tags]
+    assert [one.tags for one in full] == [("x", "y")]
+    assert [one.metadata for one in full] == [{"task_id": "t1", "ticket": "A7", "user": "ada"}]
+    assert [(one.scenario, [reward.value for reward in one.rewards]) for one in full] == [("log/t1", [0.5])]
+    assert [one.metadata for one in runs if not one.tags] == [{"metadata": "words", "tags": "word"}], "as it was said"
+    listed = run(tmp_path, "ls", "--group", "t1").output
+    assert listed.count(" t1 ") == 1, "the task is shown as it stands in the file, and found by that"
+    assert " - " in listed.splitlines()[2], "no age where there is no date"
