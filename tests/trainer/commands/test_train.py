@@ -158,6 +158,7 @@ def test_what_a_step_leaves_out_is_said_before_the_model_is_loaded(
     assert done.stderr.splitlines() == [
         "left out: 1 trajectories (alone in its group)",
         "quarantined: 2 calls (truncated)",
+        f"loading {data.root}",
         "loading",
     ]
 
@@ -177,6 +178,11 @@ def test_what_a_step_leaves_out_is_said_before_the_model_is_loaded(
         ("--daemon --min-reward 1", "--min-reward is an option of --method sft, and does nothing for grpo"),
         ("--daemon --steps 2", "--max-steps"),
         ("--print-config --again", "--again is an option of --method sft and dpo, and does nothing for grpo"),
+        ("--learning-rate -1", "learning_rate must be above 0, not -1.0"),
+        ("--method sft --lora-rank 0", "LoRA rank 0 is not supported"),
+        ("--print-config --steps 2", "makes one version after the other: --max-steps ends it, not --steps"),
+        ("--print-config --method sft", "--print-config prints the daemon's configuration, which trains by GRPO"),
+        ("--print-config --dry-run", "and has no --dry-run"),
     ],
 )
 def test_an_option_that_the_method_does_not_read_is_refused(data: DataDir, arguments: str, said: str) -> None:

@@ -11,6 +11,7 @@ import msgspec
 from arttrace.commands.shared.options import dir_option, json_option
 from arttrace.commands.shared.progress import say
 from arttrace.store.server.owner import hold_store
+from arttrace.system.errors import TrainingError
 from arttrace.system.paths import DataDir
 from trainer.commands.train.choices import routing_note, show_config
 from trainer.commands.train.daemon_options import DaemonFlags, daemon_options, run_daemon
@@ -131,19 +132,22 @@ def command(
     for name, methods in not_read(asked):
         flag, others = name.replace("_", "-"), " and ".join(methods)
         raise click.UsageError(f"--{flag} is an option of --method {others}, and does nothing for {method}")
+    try:
+        learner.checked()
+    except TrainingError as error:
+        raise click.UsageError(f"{error.message} {error.hint or ''}".strip()) from None
     serving = find_serving(data)
     if daemon.wanted:
+        shown = "--print-config prints the daemon's configuration, which" if daemon.print_only else "--daemon"
+        if dry_run or method != "grpo":
+            raise click.UsageError(f"{shown} trains by GRPO, and has no --dry-run")
+        if steps != 1:
+            raise click.UsageError(f"{shown} makes one version after the other: --max-steps ends it, not --steps")
         config = daemon.config()
         if daemon.print_only:
             named = base_model_to_train(config.base_model, serving)
             show_config(config, named, as_json=as_json)
             return
-        if dry_run or method != "grpo":
-            raise click.UsageError("--daemon trains by GRPO, and has no --dry-run")
-        if steps != 1:
-            raise click.UsageError(
-                "--daemon makes one version after the other: --max-steps ends it at one, not --steps"
-            )
         run_daemon(data, config, serving, log_format, as_json)
         return
     policy = policy or (serving.policy if serving else "policy")

@@ -96,6 +96,7 @@ def train_grpo(
     ready.append((batch, clock))
     if fewer:
         click.echo(fewer, err=True)
+    say(f"loading {base_model}")
     trainer = PolicyTrainer(
         policy=checkpoints.policy,
         base_model=str(base_model),
