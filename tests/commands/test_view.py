@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import httpx
+import pytest
+from click.testing import CliRunner
 from simulated_agent import research_run
 
+from arttrace.commands import cli
 from arttrace.store import Store
+from arttrace.store.server.owner import hold_store
 from arttrace.system.paths import DataDir
 
 ARTTRACE = str(Path(sys.executable).with_name("arttrace"))
@@ -38,3 +44,20 @@ def test_the_browser_gets_the_link_that_logs_in(tmp_path: Path) -> None:
         finally:
             viewer.send_signal(signal.SIGTERM)
         viewer.wait(60)
+
+
+def test_a_collectors_key_in_the_environment_is_not_the_viewers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arttrace.commands.inspect.view.Ending.run", lambda *_: None)
+    with hold_store(DataDir(tmp_path / "there"), create=True) as there:
+        owner = json.loads(there.data.owner.read_text())
+        monkeypatch.setenv("ARTTRACE_API_KEY", owner["token"])
+        monkeypatch.setenv("ARTTRACE_DIR", str(tmp_path / "here"))
+        said = CliRunner().invoke(cli, ["view", "--url", owner["url"], "--port", "0"]).output
+        assert re.fullmatch(r"viewer: http://127\.0\.0\.1:\d+/login\?key=\S{20,}\n", said)
+        assert owner["token"] not in said
+        (tmp_path / "key").write_text("mine-for-long")
+        arguments = ["view", "--url", owner["url"], "--port", "0", "--api-key-file", str(tmp_path / "key")]
+        said = CliRunner().invoke(cli, arguments).output
+        assert re.fullmatch(r"viewer: http://127\.0\.0\.1:\d+/login\?key=KEY, with its key\n", said)

@@ -44,6 +44,27 @@ print("closed")
 """
 
 
+OPENING = """
+import resource, sys
+from pathlib import Path
+from arttrace.system.errors import StoreError
+from arttrace.system.paths import DataDir
+from arttrace.store import Store
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 10, resource.RLIM_INFINITY))
+try:
+    Store.open(DataDir(Path(sys.argv[1])), create=True)
+except StoreError as error:
+    print(error.hint)
+"""
+
+
+def test_a_disk_without_room_for_a_store_is_not_taken_for_a_damaged_one(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", OPENING, str(tmp_path)], capture_output=True, text=True, timeout=300)
+    assert done.stdout.startswith("Free disk space. Nothing is lost"), (done.stdout, done.stderr)
+    Store.open(DataDir(tmp_path), create=True).close()
+
+
 def test_a_full_disk_loses_and_doubles_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", CHILD, str(tmp_path)], capture_output=True, text=True, timeout=300, check=False

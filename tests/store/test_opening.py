@@ -221,6 +221,9 @@ def test_spans_sent_to_an_endpoint_are_asked_there(
             open_store(data)
         assert "ARTTRACE_API_KEY" in (error.value.hint or "")
         assert "--api-key-file" in (error.value.hint or "")  # it has no key: there is none to set
+        monkeypatch.setenv("ARTTRACE_API_KEY", "another")
+        with pytest.raises(StoreError, match="does not take the key of ARTTRACE_API_KEY"):
+            open_store(data)
         monkeypatch.setenv("ARTTRACE_API_KEY", owner["token"])
         with open_store(data) as store:
             assert [one.id for one in store.summaries()] == ["a"]

@@ -106,8 +106,9 @@ def load_config(
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
+        what = "there is no such setting" if first["type"] == "extra_forbidden" else first["msg"]
         raise TrainingError(
-            f"The configuration of the daemon is wrong at {where}: {first['msg']}.",
+            f"The configuration of the daemon is wrong at {where}: {what}.",
             f"Look at the flags, at {PREFIX}... in the environment" + (f", and at {file}." if file else "."),
         ) from None
 

@@ -6,6 +6,7 @@ import contextlib
 import webbrowser
 
 import click
+from click.core import ParameterSource
 
 from arttrace.commands.shared.options import api_key_file_option, store_option
 from arttrace.store.server.owner import Ending, hold_store, http_server, listen, url_of
@@ -38,10 +39,12 @@ def command(port: int, host: str, opens: bool, api_key: str | None, data: DataDi
         )
     listener = listen(host, port)
     with contextlib.closing(listener), hold_store(data) as store, Ending.on_sigterm() as ending:
+        if data.url and click.get_current_context().get_parameter_source("api_key") is not ParameterSource.COMMANDLINE:
+            api_key = api_key if not is_loopback(host) else None  # that of the environment is the collector's
         key = api_key or kept_key(data.root / VIEWER_KEY)
         link = login_link(url_of(listener), key)
         with contextlib.suppress(KeyboardInterrupt):
-            click.echo(f"viewer: {link if api_key is None else url_of(listener)}")
+            click.echo(f"viewer: {link if api_key is None else f'{url_of(listener)}/login?key=KEY, with its key'}")
             if opens:
                 webbrowser.open(link)
             ending.run(http_server(create_app(store, key, anywhere=api_key is not None)), listener)

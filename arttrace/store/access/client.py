@@ -47,6 +47,7 @@ class OwnerClient:
     def __init__(self, url: str, token: str | None) -> None:
         self.url = url
         headers = {"accept": MSGPACK} | ({"authorization": f"Bearer {token}"} if token else {})
+        self._has_key = bool(token)
         self._client = httpx.Client(
             base_url=url, headers=headers, timeout=_TIMEOUT, trust_env=False, verify=url.startswith("https:")
         )
@@ -106,8 +107,9 @@ class OwnerClient:
         if answer.status_code == httpx.codes.OK:
             return answer.content
         if answer.status_code == httpx.codes.UNAUTHORIZED:
+            what = "does not take the key of ARTTRACE_API_KEY" if self._has_key else "asks for a key"
             raise StoreError(
-                f"the collector at {self.url} asks for a key",
+                f"the collector at {self.url} {what}",
                 "Set ARTTRACE_API_KEY to its key. One that was started without a key is asked by its data directory, "
                 "--dir, on its own machine only: start it with --api-key-file to ask it from elsewhere.",
             )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import re
 import time
 from pathlib import Path
@@ -17,6 +19,7 @@ from arttrace.system.errors import StoreError, StoreInUse
 from arttrace.system.private_files import make_directory, tighten_data
 
 _LOCK_PATIENCE_S = 2.0
+_NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _HEADERS = 3 * 4096
 
 
@@ -66,6 +69,11 @@ def _connect(path: Path) -> duckdb.DuckDBPyConnection:
             return _confined(connection_to(path), path)
         except duckdb.Error as error:
             if "lock" not in str(error):
+                if any(os.strerror(one) in str(error) for one in _NO_ROOM):
+                    raise StoreError(
+                        f"the store {path} cannot be opened: {_first_line(error)}",
+                        "Free disk space. Nothing is lost: what was not stored is still in the spool.",
+                    ) from error
                 raise StoreError(
                     f"the store {path} cannot be opened: {_first_line(error)}",
                     "If it is damaged, move it away: `arttrace ls` makes a new one from what is still in the spool.",

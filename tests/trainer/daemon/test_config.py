@@ -50,7 +50,7 @@ def test_what_is_printed_means_the_same(tmp_path: Path) -> None:
         ({}, {"ARTTRACE_TRAIN_LEARNER__LOS": "dapo"}, "learner"),
         ({}, {"ARTTRACE_TRAIN_LEARNER__MAX_KL": "0.5"}, "max_kl 0.5 has no effect while kl_weight is 0"),
         ({"max_kl": 0.5}, {}, "max_kl 0.5 has no effect while kl_weight is 0"),
-        ({}, {"ARTTRACE_TRAIN_GRUPS": "2"}, "grups"),
+        ({}, {"ARTTRACE_TRAIN_GRUPS": "2"}, "grups: there is no such setting"),
         ({}, {"ARTTRACE_TRAIN_POLL__X": "2"}, "poll"),
     ],
 )
