@@ -398,8 +398,13 @@ def test_no_failure_of_ours_reaches_a_library(
         raise RuntimeError("ours")
 
     monkeypatch.setenv("ARTTRACE_RAISE", "0")
+    where = {
+        "FollowedScope": "calls.genai_span",
+        "FollowedCall": "calls.followed_call",
+        "operation_of": "patches.otel_tracers",
+    }
     monkeypatch.setattr(
-        f"arttrace.capture.{'patches.otel_tracers' if failing == 'operation_of' else 'calls.genai_span'}.{failing}",
+        f"arttrace.capture.{where[failing.partition('.')[0]]}.{failing}",
         fail,
     )
 

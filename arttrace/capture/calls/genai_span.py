@@ -1,24 +1,22 @@
-"""What is recorded of a library's GenAI span while it is followed: a scope of an agent or a tool, or a model call."""
+"""What is recorded of a library's GenAI span while it is followed: a scope of an agent or a tool.
+
+What is recorded of a model call's: followed_call.py.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
-from opentelemetry.trace import SpanKind
 
-from arttrace.capture.base.values import MAX_ERROR_TEXT, json_text, safe_text
+from arttrace.capture.base.values import MAX_ERROR_TEXT, safe_text
 from arttrace.capture.context import program
 from arttrace.capture.context.flow import claim_execution, current_flow
 from arttrace.capture.context.position import Position
 from arttrace.capture.context.recorded_tools import RecordedTools
 from arttrace.capture.context.scope import Scope, open_scope
-from arttrace.capture.export import summary
-from arttrace.capture.export.open_span import OpenSpan
 from arttrace.records import semconv
-from arttrace.wire.content import MAX_CONTENT_BYTES, ContentMode, Hidden
 
 CALLS = (semconv.OPERATION_CHAT, semconv.OPERATION_GENERATE_CONTENT, semconv.OPERATION_TEXT_COMPLETION)
 """The operations that are model calls."""
@@ -29,8 +27,7 @@ _OLDER_NAMES = {"agent run": semconv.OPERATION_INVOKE_AGENT, "running tool": sem
 _OF_AN_AGENT = (semconv.AGENT_ID, semconv.AGENT_DESCRIPTION, semconv.CONVERSATION_ID)
 _ARGUMENTS = (semconv.TOOL_CALL_ARGUMENTS, "gcp.vertex.agent.tool_call_args", "tool_arguments")
 _RESULTS = (semconv.TOOL_CALL_RESULT, "gcp.vertex.agent.tool_response", "tool_response")
-_OF_A_CALL = ("gen_ai.request.", "gen_ai.response.", "gen_ai.usage.")
-_CONTENT_OF_A_CALL = (
+CONTENT_OF_A_CALL = (
     semconv.INPUT_MESSAGES,
     semconv.OUTPUT_MESSAGES,
     semconv.SYSTEM_INSTRUCTIONS,
@@ -172,92 +169,16 @@ class ToolOfRollout:
             self.scope.run.interrupted = f"a tool ran that no record can answer for: {self._name}"
 
 
-class FollowedCall:
-    """A span of a model call. It is recorded where no hook of ours, nor a span inside it, has seen a call meanwhile.
-    `outer` is the one that it is inside of, if any."""
-
-    def __init__(self, scope: Position, name: str, outer: FollowedCall | None = None) -> None:
-        self.scope = scope
-        self._outer = outer if outer is not None and outer.scope is scope else None
-        self._is_recorded = self._is_recorded_inside = False
-        self.unsaid: Mapping[str, Any] = {}
-        self.span = OpenSpan(name, SpanKind.CLIENT, scope.context, time.time_ns())
-        self._execution = claim_execution(scope.root.execution)
-        self._calls = scope.calls
-        self._passed = scope.passed
-
-    @property
-    def capture_content(self) -> ContentMode:
-        """What of its content is kept."""
-        return self.scope.capture_content
-
-    @property
-    def is_awaited(self) -> bool:
-        """Until a call was recorded inside it: nobody needs to write its messages down once more."""
-        if self.scope.calls != self._calls or self._is_recorded_inside:
-            return False
-        return not any(outer._is_recorded for outer in self._outer_ones())
-
-    @property
-    def hidden(self) -> Hidden:
-        """What was taken out of its run."""
-        return self.scope.run.hidden
-
-    def so_far(self) -> dict[str, Any]:
-        """What is known of it before its end."""
-        return {}
-
-    def end(self, said: Said) -> None:
-        """Record the call, unless it was recorded meanwhile or was none."""
-        scope, attributes = self.scope, {**said.attributes, **self.unsaid}
-        if not self.is_awaited or semconv.REQUEST_MODEL not in attributes:
-            return
-        self._is_recorded = True
-        for outer in self._outer_ones():
-            outer._is_recorded_inside = True
-        scope.run.ended_spans += 1
-        for what, count in scope.passed.items():
-            if (by_this_call := count - self._passed.get(what, 0)) > 0:
-                scope.note_passed(what, -by_this_call)
-                summary.recorded_after_all(what, by_this_call)
-        end_ns = time.time_ns()
-        kept: dict[str, Any] = {name: value for name, value in attributes.items() if name.startswith(_OF_A_CALL)}
-        kept |= {name: attributes[name] for name in _CONTENT_OF_A_CALL if attributes.get(name)}
-        kept[semconv.OPERATION_NAME] = attributes.get(semconv.OPERATION_NAME, semconv.OPERATION_CHAT)
-        kept[semconv.PROVIDER_NAME] = attributes.get(semconv.PROVIDER_NAME) or attributes.get("gen_ai.system") or ""
-        kept |= scope.run.attributes | self._execution.attributes
-        if scope.is_remote:  # no scope of this process counts it
-            kept[semconv.TRAJECTORY_SPAN_COUNT] = 0
-        scope.recorder.submit(lambda: self._record(kept, end_ns, said.error()))
-
-    def _outer_ones(self) -> Iterator[FollowedCall]:
-        outer = self._outer
-        while outer is not None:
-            yield outer
-            outer = outer._outer
-
-    def _record(self, attributes: dict[str, Any], end_ns: int, failure: tuple[str, str] | None) -> None:
-        cut = []
-        for name in _CONTENT_OF_A_CALL:
-            if name in attributes:
-                value = attributes[name]
-                text, was_cut = json_text(_decoded(value), MAX_CONTENT_BYTES)
-                attributes[name] = text
-                cut += [name] * was_cut
-        if cut:
-            attributes[semconv.TRUNCATED] = cut
-        self.scope.recorder.ended(self, attributes, end_ns, failure)
-
-
 def _value(attributes: Mapping[str, Any], names: Sequence[str]) -> Any:
     """The first of the attributes that is there; JSON text as what it says."""
     for name in names:
         if attributes.get(name) is not None:
-            return _decoded(attributes[name])
+            return decoded_value(attributes[name])
     return None
 
 
-def _decoded(value: Any) -> Any:
+def decoded_value(value: Any) -> Any:
+    """What JSON text says; anything else as it is."""
     if not isinstance(value, str):
         return value
     try:

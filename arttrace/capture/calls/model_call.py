@@ -21,6 +21,9 @@ from opentelemetry.trace import SpanKind
 
 from arttrace.capture.base.settings import MAX_BODY_BYTES
 from arttrace.capture.base.values import describe_error
+from arttrace.capture.calls.followed_call import FollowedCall, SeenCall, see
+from arttrace.capture.calls.genai_span import CALLS
+from arttrace.capture.calls.same_call import facts_of
 from arttrace.capture.context import program
 from arttrace.capture.context.execution import Execution
 from arttrace.capture.context.flow import calling_flow, claim_execution
@@ -92,12 +95,13 @@ def begin_call(
     if muted or settings.disabled or (plain and not settings.capture_http):
         return None
     scope = flow.scope or program.scope()
+    seen = None
     if scope is None:
         orphans[provider] += 1
         if settings.orphans == "ignore":
             return UNRECORDED
-    else:
-        scope.calls += 1
+    elif (scope.following or FollowedCall.in_other_runs) and operation_of(path) in CALLS:
+        seen = see(scope)
     return ModelCall(
         http_client=http_client,
         scope=scope,
@@ -105,6 +109,7 @@ def begin_call(
         recorder=recorder,
         provider=provider,
         path=path,
+        seen=seen,
     )
 
 
@@ -168,7 +173,7 @@ class ModelCall:
 
     __slots__ = (
         "__weakref__", "_attempts", "_execution", "_is_uppermost", "_path", "_pid", "_provider", "_recorder",
-        "_returned", "_scope", "_span", "_users_span", "http_client", "routed_from", "start_ns",
+        "_returned", "_scope", "_seen", "_span", "_users_span", "http_client", "routed_from", "start_ns",
     )  # fmt: skip
 
     def __init__(
@@ -180,7 +185,9 @@ class ModelCall:
         recorder: Recorder,
         provider: str,
         path: str,
+        seen: SeenCall | None,
     ) -> None:
+        self._seen = seen
         self.http_client = http_client
         self._scope = scope
         self._recorder = recorder
@@ -345,6 +352,8 @@ class ModelCall:
             self.span.name = decoded.name
             attributes.update(decoded.attributes)
             failure = failure or decoded.failure
+            if self._seen is not None:
+                self._seen.facts = facts_of(attributes)
         finally:  # whatever our decoder did, the call was made
             self._recorder.ended(self, attributes, end_ns, failure)
             self._scope = None  # a response that the user keeps holds this call

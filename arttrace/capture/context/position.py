@@ -43,11 +43,13 @@ class Position:
     """The library that executes this tool, if one does."""
     is_root = False
     """Whether it is the outermost of its trajectory, in whichever process."""
-    calls: int
-    """Model calls begun right inside it."""
+    following: dict[int, ReferenceType[Any]] | None = None
+    """Libraries' spans of model calls right inside it that have not ended, by id(); None before the first."""
     passed: Mapping[str, int] = {}
     """Requests made right inside it that were to a model and are no call so far, as the end of `arttrace run` names
     them."""
+    told: Mapping[str, int] = {}
+    """Those of them that a library's span has told of."""
     handle: ReferenceType[Any] | None = None
     """The one that the user has, as long as the user has it."""
 
@@ -82,9 +84,9 @@ class Position:
         by itself."""
         return True
 
-    def note_passed(self, what: str, count: int = 1) -> None:
-        """So many more such requests; fewer, where they were of a call after all."""
-        self.passed = {**self.passed, what: self.passed.get(what, 0) + count}
+    def note_passed(self, what: str) -> None:
+        """One more such request."""
+        self.passed = {**self.passed, what: self.passed.get(what, 0) + 1}
 
     @property
     def has_ended(self) -> bool:

@@ -42,6 +42,8 @@ class RunState(msgspec.Struct, eq=False):
     metadata_was_cut: bool = False
     hidden: Hidden = msgspec.field(default_factory=Hidden)
     ended_spans: int = 0
+    told_calls: int = 0
+    """Calls that only libraries' spans told of; they are not among `ended_spans`, and known in the background alone."""
     http_requests: int = 0
     """Requests of tools that were begun; their spans are not among `ended_spans`."""
     tools: RecordedTools | None = None
@@ -83,9 +85,11 @@ class RunState(msgspec.Struct, eq=False):
             self.id, self.project, hidden=self.hidden, tools=self.tools, is_rollout=self.is_rollout, name=self.name
         )
 
-    def with_writable_group(self, attributes: dict[str, Any], rules: ContentRules, mode: ContentMode) -> dict[str, Any]:
-        """Attributes of a span with what may be written of a group's key that was made of content. It calls the user's
-        mask: for the recorder's thread."""
+    def writable(self, attributes: dict[str, Any], rules: ContentRules, mode: ContentMode) -> dict[str, Any]:
+        """Attributes of a scope's span with all the calls that it counts, and with what may be written of a group's key
+        that was made of content. It calls the user's mask: for the recorder's thread."""
+        if semconv.TRAJECTORY_SPAN_COUNT in attributes:
+            attributes[semconv.TRAJECTORY_SPAN_COUNT] += self.told_calls
         if self.group_is_computed and semconv.GROUP in attributes:
             attributes[semconv.GROUP] = rules.computed_group(attributes[semconv.GROUP], mode, self.hidden)
         return attributes

@@ -49,7 +49,6 @@ class Scope(Position):
     function: Callable[..., Any] | None = None
     """In a rollout, the decorated one that this is a run of."""
     execution: Execution | None = None
-    calls = 0
     _pid: int
     _is_local_root: bool
     """Whether it is the root of what this process did: the trajectory's own, or what another process called."""
@@ -266,7 +265,7 @@ class Scope(Position):
         return self._writable({**self._attributes, **self.run.attributes, **of_root})
 
     def _writable(self, attributes: dict[str, Any]) -> dict[str, Any]:
-        return self.run.with_writable_group(attributes, self.recorder.rules, self.capture_content)
+        return self.run.writable(attributes, self.recorder.rules, self.capture_content)
 
     def _root_attributes(self) -> dict[str, Any]:
         run = self.run

@@ -17,7 +17,7 @@ from typing import Any
 from opentelemetry.trace import get_current_span
 
 from arttrace.capture.base.guard import Guard
-from arttrace.capture.calls.genai_span import FollowedCall
+from arttrace.capture.calls.followed_call import FollowedCall
 from arttrace.capture.calls.http_request import OpenHttpRequest, requesting_position
 from arttrace.capture.patches.httpx import current_call, not_answered, taps
 from arttrace.capture.patches.otel_tracers import followed_by

@@ -21,7 +21,8 @@ from opentelemetry.context import get_value
 from opentelemetry.trace import NonRecordingSpan, StatusCode, get_current_span
 
 from arttrace.capture.base.guard import Guard
-from arttrace.capture.calls.genai_span import CALLS, Followed, FollowedCall, FollowedScope, Said, operation_of
+from arttrace.capture.calls.followed_call import FOLLOWED_CALL, FollowedCall
+from arttrace.capture.calls.genai_span import CALLS, Followed, FollowedScope, Said, operation_of
 from arttrace.capture.context import flow as flows
 from arttrace.capture.context import program
 from arttrace.capture.context.flow import current_flow, set_flow
@@ -35,8 +36,6 @@ _SCOPE = "_arttrace_scope"
 """On a span: the innermost scope of what is done inside it."""
 _FOLLOWED = "_arttrace_followed"
 """On a span that is being followed: what is recorded of it."""
-_CALL = "_arttrace_call"
-"""On a span: the innermost call that is followed around what is done inside it."""
 _SAYS_SO = frozenset((semconv.OPERATION_NAME, semconv.REQUEST_MODEL))
 """What the conventions have a span of a call say from its start."""
 
@@ -116,7 +115,7 @@ def _begin(
         if current_call.get() is None:  # Anthropic's client makes a span of its own inside the call our hook has begun
             # A name may be anyone's: the program's run begins with a span that says by itself that it is a call.
             called_in = scope or (program.scope() if _SAYS_SO.intersection(attributes) else None)
-        outer = getattr(get_current_span(context), _CALL, None)
+        outer = getattr(get_current_span(context), FOLLOWED_CALL, None)
         followed = None if called_in is None else FollowedCall(called_in, name, outer)
     else:
         of = getattr(tracer, "_instrumentation_scope", None)
@@ -137,7 +136,8 @@ def _marked(span: Any, attributes: Mapping[str, Any], around: Any, scope: Positi
         if isinstance(span, NonRecordingSpan):
             span = NonRecordingSpan(span.get_span_context()) if followed is None else _Ear(span, attributes, followed)
         setattr(span, _SCOPE, scope)
-        setattr(span, _CALL, followed if isinstance(followed, FollowedCall) else getattr(around, _CALL, None))
+        inner = followed if isinstance(followed, FollowedCall) else getattr(around, FOLLOWED_CALL, None)
+        setattr(span, FOLLOWED_CALL, inner)
         if followed is not None:
             setattr(span, _FOLLOWED, followed)
     except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md

@@ -1,0 +1,61 @@
+"""Whether two records tell of the same model call, by what each says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from arttrace.records import semconv
+
+
+class Facts(NamedTuple):
+    """What tells one call from another; empty where it is not known."""
+
+    response_id: str = ""
+    models: frozenset[str] = frozenset()
+    """The names that it was asked for by, without what stands before a slash."""
+    usage: tuple[int, int] | None = None
+    answer: str = ""
+    """The text of the first answer."""
+
+    def contradictions(self, other: Facts) -> int:
+        """In how many ways the two differ; 0 where they have one response id."""
+        if self.response_id and self.response_id == other.response_id:
+            return 0
+        return (
+            bool(self.response_id and other.response_id)
+            + bool(self.models and other.models and not self.models & other.models)
+            + bool(self.usage and other.usage and self.usage != other.usage)
+            + bool(self.answer and other.answer and self.answer != other.answer)
+        )
+
+    def agreements(self, other: Facts) -> int:
+        """In how many ways they are the same; a response id outweighs the rest."""
+        return (
+            4 * bool(self.response_id and self.response_id == other.response_id)
+            + bool(self.usage and self.usage == other.usage)
+            + bool(self.answer and self.answer == other.answer)
+        )
+
+
+def facts_of(attributes: Mapping[str, Any]) -> Facts:
+    """What a span's attributes say of its call."""
+    named = (attributes.get(each) for each in (semconv.REQUEST_MODEL, semconv.ROUTED_FROM))
+    used = attributes.get(semconv.USAGE_INPUT_TOKENS), attributes.get(semconv.USAGE_OUTPUT_TOKENS)
+    return Facts(
+        str(attributes.get(semconv.RESPONSE_ID) or ""),
+        frozenset(str(name).rpartition("/")[2] for name in named if name),
+        (used[0], used[1]) if isinstance(used[0], int) and isinstance(used[1], int) and all(used) else None,
+        _text(attributes.get(semconv.OUTPUT_MESSAGES)),
+    )
+
+
+def _text(messages: Any) -> str:
+    try:
+        answers = msgspec.json.decode(messages) if isinstance(messages, str) else messages or ()
+        parts: Sequence[Mapping[str, Any]] = answers[0]["parts"] if answers else ()
+        return "".join(str(part.get("content") or "") for part in parts if part.get("type") == "text").strip()
+    except (msgspec.DecodeError, LookupError, TypeError, AttributeError):
+        return ""  # in another shape

@@ -1,0 +1,271 @@
+"""A library's span of a model call is left out only where that very call is recorded already, whatever else is recorded
+in the same scope meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import openai
+import pytest
+from opentelemetry import baggage, trace
+from opentelemetry import context as otel_context
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import NoOpTracerProvider, Tracer
+from scripted_server import Asked, Reply, ScriptedServer, serve_script
+
+import arttrace
+from arttrace.capture.base.remote_context import BAGGAGE
+from arttrace.capture.context.propagation import outgoing_context
+from arttrace.records import semconv
+from arttrace.records.span import SpanRow
+from arttrace.trajectories import build_trajectories
+
+Spans = Callable[[], list[SpanRow]]
+ASKED = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "claude"}
+ANSWERED = {"gen_ai.response.id": "msg_1", "gen_ai.usage.input_tokens": 50, "gen_ai.usage.output_tokens": 9}
+
+
+def answer(asked: Asked) -> Reply:
+    return Reply("seen " + asked.users[-1])
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with serve_script(answer) as serving:
+        yield serving
+
+
+@pytest.fixture(params=["no provider", "a provider"])
+def tracer(request: pytest.FixtureRequest) -> Tracer:
+    provider = NoOpTracerProvider() if request.param == "no provider" else TracerProvider()
+    return provider.get_tracer("framework")
+
+
+@pytest.fixture
+def client(server: ScriptedServer) -> openai.OpenAI:
+    return openai.OpenAI(base_url=server.url, api_key="sk-test-0123456789", max_retries=0)
+
+
+def ask(client: openai.OpenAI, text: str, model: str = "m") -> Any:
+    return client.chat.completions.create(model=model, messages=[{"role": "user", "content": text}])
+
+
+@contextmanager
+def told(tracer: Tracer, asked: dict[str, Any], answered: dict[str, Any], *, current: bool = True) -> Iterator[None]:
+    """A library's span of one call, current inside it or, as callbacks make them, not."""
+    span = tracer.start_span("chat", attributes=asked)
+    if current:
+        with trace.use_span(span, end_on_exit=False):
+            yield
+    else:
+        yield
+    span.set_attributes(answered)
+    span.end()
+
+
+def models(spans: list[SpanRow]) -> list[str]:
+    """Of the calls recorded; each is among those that its run counts."""
+    (run,) = build_trajectories(spans)
+    assert not run.incomplete
+    counted = sum(span.attributes.get(semconv.TRAJECTORY_SPAN_COUNT, 0) for span in spans)
+    assert counted == len(spans) - 1
+    return sorted(str(placed.call.request_model) for placed in run.calls)
+
+
+@pytest.mark.parametrize("current", [True, False])
+@pytest.mark.parametrize("answered", [{}, ANSWERED], ids=["no more", "an answer"])
+def test_a_call_that_a_hook_records_beside_it_is_another(
+    current: bool, answered: dict[str, Any], tracer: Tracer, client: openai.OpenAI, spans: Spans
+) -> None:
+    @arttrace.trajectory
+    def main() -> None:
+        with ThreadPoolExecutor(1) as pool, told(tracer, ASKED, answered, current=current):
+            pool.submit(ask, client, "beside").result()
+
+    main()
+    assert models(spans()) == ["claude", "m"]
+
+
+@pytest.mark.parametrize(
+    "answered",
+    [
+        {"gen_ai.response.id": "msg_1"},
+        {"gen_ai.usage.input_tokens": 50, "gen_ai.usage.output_tokens": 9},
+        {"gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": "no"}]}])},
+    ],
+    ids=["response id", "usage", "content"],
+)
+def test_it_is_another_of_the_same_model_where_its_answer_is(
+    answered: dict[str, Any], tracer: Tracer, client: openai.OpenAI, spans: Spans
+) -> None:
+    @arttrace.trajectory
+    def main() -> None:
+        with told(tracer, ASKED | {"gen_ai.request.model": "m"}, answered, current=False):
+            ask(client, "beside")
+
+    main()
+    assert models(spans()) == ["m", "m"]
+
+
+@pytest.mark.parametrize("current", [True, False])
+@pytest.mark.parametrize(
+    "answered",
+    [
+        {},
+        {"gen_ai.response.id": "c1"},
+        {"gen_ai.usage.input_tokens": 3, "gen_ai.usage.output_tokens": 2},
+        {
+            "gen_ai.output.messages": json.dumps(
+                [{"role": "assistant", "parts": [{"type": "text", "content": "seen one"}]}]
+            )
+        },
+    ],
+    ids=["model", "response id", "usage", "content"],
+)
+def test_a_span_of_the_very_call_is_left_out(
+    current: bool, answered: dict[str, Any], tracer: Tracer, client: openai.OpenAI, spans: Spans
+) -> None:
+    @arttrace.trajectory
+    def main() -> None:
+        with told(tracer, ASKED | {"gen_ai.request.model": "openai/m"}, answered, current=current):
+            ask(client, "one")
+
+    main()
+    assert models(spans()) == ["m"]
+
+
+def test_of_calls_side_by_side_each_is_one(tracer: Tracer, server: ScriptedServer, spans: Spans) -> None:
+    """Two by a client with a hook, of which a callback's span tells too, two that only spans tell of."""
+
+    @arttrace.trajectory
+    async def main() -> None:
+        async with openai.AsyncOpenAI(base_url=server.url, api_key="sk-test-0123456789", max_retries=0) as client:
+            all_begun, answered = asyncio.Barrier(4), asyncio.Barrier(4)
+
+            async def hooked(number: int) -> None:
+                with told(tracer, ASKED | {"gen_ai.request.model": "m"}, {}, current=number == 0):
+                    await all_begun.wait()
+                    await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "one"}])
+                    await answered.wait()
+
+            async def unknown(number: int) -> None:
+                with told(tracer, ASKED, {}, current=number == 0):
+                    await all_begun.wait()
+                    await answered.wait()
+
+            await asyncio.gather(*(each(number) for each in (hooked, unknown) for number in range(2)))
+
+    asyncio.run(main())
+    assert models(spans()) == ["claude", "claude", "m", "m"]
+
+
+@pytest.mark.parametrize("current", [True, False])
+def test_one_recorded_call_answers_for_one_span(
+    current: bool, tracer: Tracer, client: openai.OpenAI, spans: Spans
+) -> None:
+    @arttrace.trajectory
+    def main() -> None:
+        asked = ASKED | {"gen_ai.request.model": "m"}
+        with told(tracer, asked, {}, current=False), told(tracer, asked, {}, current=current):
+            ask(client, "one")
+
+    main()
+    assert models(spans()) == ["m", "m"]
+
+
+def test_a_span_around_several_tries_is_left_out(
+    tracer: Tracer, client: openai.OpenAI, server: ScriptedServer, spans: Spans
+) -> None:
+    @arttrace.trajectory
+    def main() -> None:
+        server.failures[:] = [500, 500]
+        with told(tracer, ASKED | {"gen_ai.request.model": "m"}, {"gen_ai.response.id": "c1"}):
+            for _ in range(2):
+                with pytest.raises(openai.InternalServerError):
+                    ask(client, "one")
+            ask(client, "one")
+
+    main()
+    assert models(spans()) == ["m", "m", "m"]
+
+
+def test_a_stream_that_is_read_after_the_end_of_its_span_is_the_same_call(
+    tracer: Tracer, client: openai.OpenAI, spans: Spans
+) -> None:
+    @arttrace.trajectory
+    def main() -> None:
+        with told(tracer, ASKED | {"gen_ai.request.model": "m"}, {}):
+            stream = client.chat.completions.create(
+                model="m", messages=[{"role": "user", "content": "one"}], stream=True
+            )
+        assert list(stream)
+
+    main()
+    assert models(spans()) == ["m"]
+
+
+def test_an_embedding_inside_of_it_is_another_call(tracer: Tracer, client: openai.OpenAI, spans: Spans) -> None:
+    @arttrace.trajectory
+    def main() -> None:
+        with told(tracer, ASKED, ANSWERED), pytest.raises(ValueError, match="No embedding data"):
+            client.embeddings.create(model="e", input="one")
+
+    main()
+    names = sorted(span.name for span in spans())
+    assert names == ["chat", "embeddings e", "invoke_agent main"]
+
+
+def test_a_check_inside_of_it_by_another_model_is_another_call(
+    tracer: Tracer, client: openai.OpenAI, spans: Spans
+) -> None:
+    @arttrace.trajectory
+    def main() -> None:
+        with told(tracer, ASKED, ANSWERED):
+            ask(client, "is this allowed?")
+        small = ASKED | {"gen_ai.request.model": "small"}
+        with told(tracer, ASKED, ANSWERED), told(tracer, small, ANSWERED | {"gen_ai.response.id": "msg_2"}):
+            pass
+
+    main()
+    assert models(spans()) == ["claude", "claude", "m", "small"]
+
+
+def test_in_another_processs_run_a_span_of_the_very_call_is_left_out(
+    tracer: Tracer, client: openai.OpenAI, spans: Spans
+) -> None:
+    @arttrace.trajectory
+    def main() -> str:
+        sent = outgoing_context()
+        assert sent is not None
+        return sent.text()
+
+    given = main()
+    before = otel_context.attach(baggage.set_baggage(BAGGAGE, given))
+    try:
+        with told(tracer, ASKED | {"gen_ai.request.model": "m"}, {}):
+            ask(client, "one")
+        with told(tracer, ASKED, ANSWERED):
+            pass
+    finally:
+        otel_context.detach(before)
+    (run,) = build_trajectories(spans())
+    assert sorted(str(placed.call.request_model) for placed in run.calls) == ["claude", "m"]
+
+
+def test_a_routed_call_in_a_pool_is_the_same(
+    tracer: Tracer, client: openai.OpenAI, server: ScriptedServer, spans: Spans
+) -> None:
+    with serve_script(answer) as policy, arttrace.route("m", to="p", base_url=policy.url):
+
+        @arttrace.trajectory
+        def main() -> None:
+            with ThreadPoolExecutor(1) as pool, told(tracer, ASKED | {"gen_ai.request.model": "m"}, {}):
+                pool.submit(ask, client, "one").result()
+
+        main()
+    assert [placed.call.request_model for run in build_trajectories(spans()) for placed in run.calls] == ["p"]
