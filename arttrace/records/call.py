@@ -31,9 +31,9 @@ class Call(msgspec.Struct, frozen=True, gc=False):
 
     `prompt_token_ids` has shape (P,); calls that extend each other share its memory (records.tokens.TokenIds). Times
     are nanoseconds since the epoch. `tools` are definitions in OpenAI's form.
-    `interrupted` says why an answer is not whole ("closed", "cancelled", "error"); `truncated` that content was cut to
-    a bound, `masked` that it was redacted or masked: such a call must not be trained on. `altered_sampling` names the
-    request's settings beside the temperature under which tokens are sampled from another distribution than the
+    `interrupted` says why an answer is not whole ("closed", "cancelled", "error", "background"); `truncated` that
+    content was cut to a bound, `masked` that it was redacted or masked: not to be trained on. `altered_sampling` names
+    the request's settings beside the temperature under which tokens are sampled from another distribution than the
     policy's own (top_p, ...).
     `processed_logprobs` says that the log-probabilities are of the distribution that was sampled from, temperature
     included, not of temperature 1.

@@ -120,7 +120,9 @@ REQUEST_FIELDS_LEFT_OUT: Final = "arttrace.request.fields_left_out"  # names of 
 PREVIOUS_RESPONSE_ID: Final = "arttrace.request.previous_response_id"  # the response whose history this one continues
 ATTEMPT_EVENT: Final = "arttrace.attempt"  # an attempt that failed, with the status code or the error's type
 ATTEMPTS: Final = "arttrace.attempts"  # HTTP attempts of one call, when more than one
-INTERRUPTED: Final = "arttrace.interrupted"  # why a stream or a run ended early: "closed", "cancelled", "error"
+INTERRUPTED: Final = (
+    "arttrace.interrupted"  # why a run or an answer ended early: "closed", "cancelled", "error", "background"
+)
 DESCRIBED: Final = "arttrace.described"  # names of the attributes that do not give back their value, which is no JSON
 TOOL_RESULT: Final = "arttrace.tool.result"  # JSON text: a library's result, where it is more than a model is shown
 TRUNCATED: Final = "arttrace.truncated"  # names of the attributes whose value was cut to a bound

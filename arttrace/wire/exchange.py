@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -13,6 +13,18 @@ Ending = Literal["complete", "closed", "cancelled", "error"]
 
 KEPT_RESPONSE_HEADERS = ("content-type", "content-encoding", semconv.POLICY_VERSION_HEADER, semconv.SAMPLING_HEADER)
 """The headers of a response that a span is made from, in lower case; a recorder keeps no others."""
+
+
+def picked(headers: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """Those of the headers that have one of these lower-case names. `headers` has lower-case names or minds no case.
+
+    httpx's look through all of them for each name that they are asked for: it is asked for those alone that are there.
+    """
+    pairs = getattr(headers, "raw", None)
+    if isinstance(pairs, list):
+        there = {name.lower() for name, _ in pairs}
+        names = [name for name in names if name.encode() in there]
+    return {name: value for name in names if (value := headers.get(name)) is not None}
 
 
 @dataclass(frozen=True, slots=True)

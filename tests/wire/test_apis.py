@@ -161,6 +161,13 @@ def test_responses_that_fail() -> None:
     assert run("/v1/responses", b"[1]").failure == ("invalid_response", "the response is no JSON object")
 
 
+@pytest.mark.parametrize("status", ["queued", "in_progress", "completed"])
+def test_a_response_that_is_answered_by_another_request_says_so(status: str) -> None:
+    asked = {**response(ASK, ["m"]), "status": status, "output": [], "background": True}
+    said = run("/v1/responses", asked).attributes.get(semconv.INTERRUPTED)
+    assert said == (None if status == "completed" else "background")
+
+
 @pytest.mark.parametrize("echo", [False, True])
 @pytest.mark.parametrize("words", ["m", "ids", "two-ids"])
 def test_legacy_completions(words: str, echo: bool) -> None:

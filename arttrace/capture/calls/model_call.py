@@ -13,6 +13,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -34,7 +35,7 @@ from arttrace.capture.export.recorder import Recorder
 from arttrace.records import semconv
 from arttrace.wire import Ending, Exchange, decode, operation_of
 from arttrace.wire.content import MAX_CONTENT_BYTES, ContentMode, Hidden, secrets
-from arttrace.wire.exchange import KEPT_RESPONSE_HEADERS
+from arttrace.wire.exchange import KEPT_RESPONSE_HEADERS, picked
 from arttrace.wire.span_attributes import json_or_none, named_trajectory
 
 orphans: Counter[str] = Counter()
@@ -113,6 +114,13 @@ def begin_call(
     )
 
 
+@lru_cache(maxsize=256)
+def _parts(url: str) -> tuple[str, str | None, int | None]:
+    """Path, host and port: the same in most calls of an agent."""
+    parts = urlsplit(url)
+    return parts.path, parts.hostname, parts.port
+
+
 class Attempt:
     """One HTTP request of a call and what came back."""
 
@@ -152,9 +160,9 @@ class Attempt:
         if self.failed is None:
             self.failed = time.time_ns(), attributes
 
-    def exchange(self, ending: Ending) -> Exchange:
-        """What was on the wire."""
-        headers = {name: value for name in KEPT_RESPONSE_HEADERS if (value := self.headers.get(name)) is not None}
+    def exchange(self, ending: Ending, path: str) -> Exchange:
+        """What was on the wire; `path` is that of the URL."""
+        headers = picked(self.headers, KEPT_RESPONSE_HEADERS)
         if self.body_undone:
             headers.pop("content-encoding", None)
         return Exchange(
@@ -164,7 +172,7 @@ class Attempt:
             body=b"".join(self.body),
             ending=ending,
             body_cut=self.body_cut,
-            path=urlsplit(str(self.url)).path,
+            path=path,
         )
 
 
@@ -343,12 +351,13 @@ class ModelCall:
                     secrets.remember_headers(attempt.request_headers)
                 if attempt.failed is not None:
                     self.span.add_event(semconv.ATTEMPT_EVENT, *attempt.failed)
-            url = urlsplit(str(last.url))
-            if url.hostname is not None:
-                attributes[semconv.SERVER_ADDRESS] = url.hostname
-            if url.port is not None:
-                attributes[semconv.SERVER_PORT] = url.port
-            decoded = decode(last.exchange(ending), content=self.capture_content != "off", limit=MAX_CONTENT_BYTES)
+            path, host, port = _parts(str(last.url))
+            if host is not None:
+                attributes[semconv.SERVER_ADDRESS] = host
+            if port is not None:
+                attributes[semconv.SERVER_PORT] = port
+            exchange = last.exchange(ending, path)
+            decoded = decode(exchange, content=self.capture_content != "off", limit=MAX_CONTENT_BYTES)
             self.span.name = decoded.name
             attributes.update(decoded.attributes)
             failure = failure or decoded.failure

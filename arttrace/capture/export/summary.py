@@ -28,6 +28,8 @@ _OWNER = "ARTTRACE_TALLY_OWNER"
 _MAX_KINDS = 20
 BY_A_SETTING = "ARTTRACE_CAPTURE_HTTP=1 captures them"
 BY_NONE = "no setting captures them: they are in another protocol than OpenAI's or Anthropic's"
+BY_A_SOCKET = "no setting captures them: arttrace has no hook for calls by WebSocket"
+_LATER = "no setting captures them: their answers come later, by other requests"
 BY_NO_HOOK = "no setting captures them: arttrace has no hook for boto3's calls"
 _ELSEWHERE = "other addresses"
 # Model APIs that are neither OpenAI's nor Anthropic's: Gemini, Ollama, Cohere, Bedrock.
@@ -36,6 +38,9 @@ _OTHERS = re.compile(
     r"|/model/[^/]+/(invoke|converse)[a-z-]*",
     re.IGNORECASE,
 )
+# OpenAI's and Anthropic's batches, and the runs of OpenAI's assistants.
+_ANSWERED_LATER = re.compile(r"/batches$|/threads(/[^/]+)?/runs$")
+_SOCKETS = re.compile(r"/(realtime|responses|live)\b|bidigeneratecontent", re.IGNORECASE)
 _CALLS = (
     semconv.OPERATION_CHAT,
     semconv.OPERATION_TEXT_COMPLETION,
@@ -120,8 +125,13 @@ def _is_call(attributes: Mapping[str, Any]) -> bool:
 
 def passed(host: str | None, path: str, why: str) -> str | None:
     """A POST went out that no call was recorded of, and what the line names it by; None for one to no model API. `why`
-    is one of the three above; by a setting only what is in a protocol that is read is captured."""
-    if why != BY_A_SETTING and not _is_of_another_api(path):
+    is one of those above; by a setting only what is in a protocol that is read is captured."""
+    if why == BY_NONE and _ANSWERED_LATER.search(path):
+        why = _LATER
+    elif why == BY_A_SOCKET:
+        if not _SOCKETS.search(path):
+            return None
+    elif why != BY_A_SETTING and not _is_of_another_api(path):
         return None
     what = f"{host or ''}{path[-80:]} ({why})"
     if what not in _tally.passed and len(_tally.passed) >= _MAX_KINDS:

@@ -28,6 +28,8 @@ _HOOKS = (
     ("requests.sessions", "requests_aiohttp:install_requests"),
     ("requests.sessions", "http_spans:install_requests"),
     ("botocore.httpsession", "model_clients:install_botocore"),
+    ("websockets.sync.client", "model_clients:install_websockets"),
+    ("websockets.asyncio.client", "model_clients:install_websockets"),
     ("aiohttp", "http_spans:install_aiohttp"),  # before the next, so that a model call is known to be one
     ("aiohttp", "requests_aiohttp:install_aiohttp"),
     ("opentelemetry.trace", "otel_tracers:install_api"),

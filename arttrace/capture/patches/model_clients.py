@@ -2,8 +2,8 @@
 
 Both are made by Stainless's generator, so that one hook fits both. Recorded are chat completions, responses, legacy
 completions, embeddings and messages, however they were asked for (create, parse, stream, raw), messages at Bedrock and
-Vertex AI too. Other endpoints (files, audio, counting tokens, ...) pass untouched and unrecorded. Of boto3 is counted
-what it sends to models, for who is to be told that it was not captured.
+Vertex AI too. Other endpoints (files, audio, counting tokens, ...) pass untouched and unrecorded. What boto3 and
+WebSockets send to models is counted, for who is to be told that it was not captured.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from arttrace.wire import api_of
 
 _beginning = Guard("beginning a model call")
 _ending = Guard("ending a model call")
-_counting = Guard("counting a request of boto3's")
+_counting = Guard("counting what is not captured")
 _said: set[str] = set()
 
 
@@ -60,6 +60,26 @@ def _botocore_send(send: Callable[..., Any]) -> Callable[..., Any]:
                 url = urlsplit(request.url)
                 note_passed(url.hostname, unquote(url.path), summary.BY_NO_HOOK)
         return send(self, request)
+
+    return hooked
+
+
+def install_websockets(module: ModuleType) -> None:
+    """Hook `connect` of `websockets.sync.client` or `websockets.asyncio.client`, by which realtime and responses go."""
+    if isinstance(module.connect, type):
+        patch(module.connect, "__init__", _connect)
+    else:
+        patch(module, "connect", _connect)
+
+
+def _connect(connect: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(connect)
+    def hooked(*args: Any, **kwargs: Any) -> Any:
+        with _counting:
+            uri = kwargs.get("uri") or next((each for each in args if isinstance(each, str)), "")
+            url = urlsplit(uri)
+            note_passed(url.hostname, url.path, summary.BY_A_SOCKET)
+        return connect(*args, **kwargs)
 
     return hooked
 

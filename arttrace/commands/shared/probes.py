@@ -26,7 +26,7 @@ from arttrace.system.errors import ArttraceError, StoreError
 from arttrace.system.paths import DataDir
 from arttrace.views import labels
 from arttrace.wire import Exchange, decode
-from arttrace.wire.exchange import KEPT_RESPONSE_HEADERS
+from arttrace.wire.exchange import KEPT_RESPONSE_HEADERS, picked
 from arttrace.wire.messages import parse_message
 
 PROBE_SPAN = "arttrace.doctor"
@@ -164,7 +164,7 @@ def ask_for_tokens(base_url: str, key: str | None) -> Check:
     except (msgspec.MsgspecError, ValueError, IndexError):
         hint = "Check its address, which mostly ends in /v1, and its key."
         return Check(name, "error", f"{base}/models lists no models", hint)
-    kept = {name: value for name in KEPT_RESPONSE_HEADERS if (value := answer.headers.get(name)) is not None}
+    kept = picked(answer.headers, KEPT_RESPONSE_HEADERS)
     kept.pop("content-encoding", None)
     decoded = decode(Exchange(msgspec.json.encode(request), answer.status_code, kept, answer.content))
     if answer.status_code != httpx.codes.OK:

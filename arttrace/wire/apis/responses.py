@@ -23,6 +23,7 @@ _TOKENS = (
     ("token_ids", "output_messages", semconv.TOKEN_IDS),
 )
 _CALLS = ("function_call", "custom_tool_call")
+_LATER = ("queued", "in_progress")  # of one asked for in the background: other requests bring its answer
 _INCOMPLETE = {"max_output_tokens": "length", "max_tokens": "length"}
 
 
@@ -82,6 +83,8 @@ def _put(span: SpanDraft, response: dict[str, Any]) -> Failure | None:
             ids = _raw_tokens(response.get(raw))
         if ids is not None:
             span.put_tokens(name, encode_token_ids(ids))
+    if not items and response.get("status") in _LATER and semconv.INTERRUPTED not in span.attributes:
+        span.put(semconv.INTERRUPTED, "background")
     error = error_of(response)
     return None if error is None else ("response_failed", error)
 

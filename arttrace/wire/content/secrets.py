@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from arttrace.wire.exchange import picked
+
 SECRET = "[secret]"
 _HEADERS = ("authorization", "proxy-authorization", "api-key", "x-api-key", "cookie")
 _MIN_LENGTH = 8
@@ -58,10 +60,8 @@ _is_token = re.compile(rf"{_TOKEN}\Z", re.IGNORECASE).search
 
 def remember_headers(headers: Mapping[str, str]) -> None:
     """Note the secrets among the headers (names in lower case, or a mapping that minds no case) of a request."""
-    for name in _HEADERS:
-        value = headers.get(name)
-        if value is not None:
-            remember(value.rsplit(" ", 1)[-1])
+    for value in picked(headers, _HEADERS).values():
+        remember(value.rsplit(" ", 1)[-1])
 
 
 def remember(secret: str) -> None:
