@@ -241,6 +241,7 @@ class Gateway:
             policy=policies.policy,
             current=policies.current.name,
             step=policies.current.step,
+            passed_over=policies.passed_over,
             base_model=policies.base_model,
             requests={version.name: version.requests for version in policies.versions()},
             engine=EngineStatus(

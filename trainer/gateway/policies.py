@@ -61,6 +61,8 @@ class Policies:
         self.base = Version(0, self.version_name(0), base_model)
         self.current = self.base
         self._versions = {self.base.name: self.base}
+        self.passed_over = 0
+        """The newest version there was when an older one was asked for, which is served until a newer one is made."""
 
     def version_name(self, step: int) -> str:
         """`policy@step`."""

@@ -66,6 +66,8 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     `requests` maps every loaded version to the number of requests it is answering now. `engine` speaks for all
     `replicas`: the first one that is ready, and the sums of their counts. `sleeps` says that they can sleep on order.
     `busy_s` is for how many seconds there was a request with an engine, since the gateway's start.
+    `passed_over` is the newest version there was when `--version` asked for an older one: only a newer one takes its
+    place by itself; 0 without.
     """
 
     policy: str
@@ -79,6 +81,7 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     recording: RecordingStatus | None = None
     sleeps: bool = False
     busy_s: float = 0.0
+    passed_over: int = 0
 
     @property
     def loaded_steps(self) -> set[int]:

@@ -197,6 +197,8 @@ class _Server:
         if step:
             name, path = self._policies.version_name(step), checkpoints.path(step)
             self._policies.switch(Version(step, name, name, path, read_adapter(path).digest))
+        if asked is not None:
+            self._policies.passed_over = newest or 0
         if newest is not None and step is not None:
             name = self._policies.version_name(step)
             why = "newest version" if step == newest else "version asked for" if asked is not None else "rolled back to"

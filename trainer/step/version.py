@@ -140,5 +140,5 @@ def finish_open_step(
     if gateway is None or served is None:
         return
     # What was handed over by a step that was not completed goes on answering: the step is about to be taken again.
-    if newest and served.step < newest and checkpoints.served() == newest:
+    if newest > max(served.step, served.passed_over) and checkpoints.served() == newest:
         retry(lambda: gateway.publish(newest, checkpoints.path(newest)))

@@ -19,11 +19,12 @@ import pytest
 from stand_in_engine import StandInEngine, engine_in_a_thread, write_adapter
 
 from arttrace.records.policy import PolicyStep
-from arttrace.store import open_store
+from arttrace.store import Store, open_store
 from arttrace.system.errors import ServingError
 from arttrace.system.paths import DataDir
 from trainer.policies.checkpoints import Checkpoints
 from trainer.serving import GatewayClient, Serving, find_serving, start_serving
+from trainer.step.version import finish_open_step
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +139,16 @@ def test_an_older_version_is_served_again_at_once_and_after_a_restart(
     make(4)  # a newer version takes its place
     with start_serving(data, base_model, options=options) as serving:
         assert serving.client().status().current == "policy@4"
+    checkpoints = Checkpoints(data.policies, "policy")
+    with (
+        start_serving(data, base_model, options=[*options, "--version", "2"]) as serving,
+        Store.open(data, create=True) as store,
+    ):
+        finish_open_step(store, checkpoints, serving.client())  # as a training does that begins
+        assert serving.client().status().current == "policy@2", "no training has made a newer one"
+        make(5)
+        finish_open_step(store, checkpoints, serving.client())
+        assert serving.client().status().current == "policy@5"
 
 
 def test_the_training_server_goes_on_in_its_checkpoints_and_says_which(
