@@ -1,5 +1,5 @@
-"""What the rounds of docs/get-started.md teach reaches a question that none of them asks. Without luck: in place of runs
-that were sampled each question's right and wrong choice stand side by side, and the model is asked for a probability.
+"""What the rounds of docs/get-started.md teach reaches a question that none of them asks. No luck is in it: in place of
+runs that were sampled each question has its right and wrong choice, and the model is asked for a probability.
 """
 
 from __future__ import annotations
