@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ def pytest_configure() -> None:
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by nohup; what they start does not inherit a handler
         signal.signal(signal.SIGHUP, lambda *_: None)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     hypothesis.settings.register_profile(
         "arttrace", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
     )
