@@ -54,8 +54,10 @@ class LearnerConfig:
       the adapter in the directory `kl_reference`. `kl_estimator` (Schulman 2020, "Approximating KL divergence"), with d
       = log reference - log policy: "k3", exp(d) - d - 1, or "k1", -d. `use_bias_correction_kl` multiplies it by the
       token's importance ratio, so that its gradient is that of the KL divergence whoever sampled (DeepSeek-V3.2,
-      arXiv:2512.02556); by the ratio to the policy before the step where `importance` is not "clip". On fresh
-      samples the gradient of k1 alone is 0 in the mean, hence no restraint (Tang and Munos 2025, arXiv:2506.09477).
+      arXiv:2512.02556), and of a token sampled just now that of its log-probability times -d; by the ratio to the
+      policy before the step where `importance` is not "clip". Without the ratio it is that times 1 - exp(d) for k3: one
+      token that the reference finds thousands of times as likely can outweigh all others of a step. Of k1 it is then
+      0 in the mean on fresh samples, hence no restraint (Tang and Munos 2025, arXiv:2506.09477).
       `max_kl`: refuse the step when the estimate's mean over the targets is above (nats per token).
     - `warmup_steps`: the learning rate rises linearly over so many steps. `decay`: (first, last) steps between which
       it falls linearly to a tenth; None keeps it constant.
@@ -100,7 +102,7 @@ class LearnerConfig:
     importance_clip_max: float = 3.0
     kl_weight: float = 0.0
     kl_estimator: KlEstimator = "k3"
-    use_bias_correction_kl: bool = False
+    use_bias_correction_kl: bool = True
     kl_reference: str | None = None
     max_kl: float | None = None
     epochs: int = 1
@@ -170,6 +172,8 @@ class LearnerConfig:
             value = getattr(self, name)
             if value is not None and not self.kl_weight:
                 raise TrainingError(f"{name} {value} has no effect while kl_weight is 0.", "Set a --kl-weight.")
+        if not self.use_bias_correction_kl and not self.kl_weight:
+            raise TrainingError("use_bias_correction_kl has no effect while kl_weight is 0.", "Set a --kl-weight.")
         if not (self.importance_clip_min or 0) <= 1 <= self.importance_clip_max:
             raise TrainingError(
                 f"importance_clip_min {self.importance_clip_min} and importance_clip_max {self.importance_clip_max} "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from trainer.learner.base import BaseLearner
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample
 from trainer.learner.packed.engine import PackedLearner
+from trainer.learner.packed.losses import Before, loss_terms
 from trainer.learner.samples import split_minibatches
 from trainer.learner.trl.engine import TrlLearner
 
@@ -48,7 +50,7 @@ def assert_gradients(gradients: dict[str, torch.Tensor], reference: Reference) -
 @pytest.mark.parametrize("engine", ["packed", "trl"])
 @pytest.mark.parametrize("loss", ["dapo", "grpo", "gspo"])
 def test_one_token_answers_and_ids_that_mean_padding_elsewhere(base_model: Path, engine: str, loss: str) -> None:
-    learner, gradients = make_learner(base_model, engine, loss=loss, kl_weight=0.1)
+    learner, gradients = make_learner(base_model, engine, loss=loss, kl_weight=0.1, use_bias_correction_kl=False)
     reference = Reference(base_model, trainable(learner))
     samples = [
         Sample((sequence((5, 0), (0, 1)),), 0.5),
@@ -78,6 +80,23 @@ def test_equal_rewards_with_a_kl_term_train_the_kl_term_alone(
     assert not metrics.skipped
     assert metrics.loss == pytest.approx(expected.item(), abs=1e-12)
     assert_gradients(gradients[0], reference)
+
+
+def test_one_token_that_the_reference_finds_likely_does_not_outweigh_a_step() -> None:
+    """Of 4,000 tokens one was sampled against odds of 1 to 6,000: the KL term's gradient stays of the order of a
+    reward's, and where the bias is not corrected it is hundreds of times as large."""
+    d = torch.zeros(4000, dtype=torch.float64)
+    d[7] = 8.7
+    found = {}
+    for corrected in (True, False):
+        logps = torch.full_like(d, -0.01).requires_grad_()
+        config = LearnerConfig(kl_weight=0.05, use_bias_correction_kl=corrected)
+        before = Before(logps.detach(), logps.detach(), logps.detach() + d)
+        terms = loss_terms(config, logps, torch.zeros_like(d), before)
+        (found[corrected],) = torch.autograd.grad(terms.loss.sum(), logps)
+    assert found[True][7].item() == pytest.approx(-0.05 * 8.7)
+    assert found[False][7].item() == pytest.approx(-0.05 * (math.exp(8.7) - 1))
+    assert found[True].count_nonzero() == found[False].count_nonzero() == 1
 
 
 @pytest.mark.parametrize("kl_weight", [0.0, 0.1])
@@ -194,6 +213,7 @@ def test_a_lora_target_that_does_not_exist_is_named(base_model: Path, targets: t
         {"epsilon_low": float("nan")},
         {"max_kl": 0.5},
         {"max_kl": 0.0, "kl_weight": 0.1},
+        {"use_bias_correction_kl": False},
     ],
 )
 def test_settings_without_sense_are_refused(wrong: dict[str, Any]) -> None:

@@ -31,7 +31,10 @@ chosen, total, counts = mask.bool(), mask.sum(), mask.sum(1, keepdim=True)
 found = {}
 for loss in ("dapo", "grpo", "dr_grpo", "cispo", "gspo"):
     for kl_weight in (0.0, 0.1):
-        config = LearnerConfig(loss=loss, kl_weight=kl_weight, epsilon_low=0.1, epsilon_high=0.2, cispo_max_ratio=1.2)
+        config = LearnerConfig(
+            loss=loss, kl_weight=kl_weight, use_bias_correction_kl=False, epsilon_low=0.1, epsilon_high=0.2,
+            cispo_max_ratio=1.2,
+        )
         theirs = grpo_compute_loss(
             reference, new, old, None, torch.zeros(rows, length, dtype=torch.long), mask, kl_weight, advantages,
             loss_type="grpo" if loss == "gspo" else loss, epsilon_low=0.1,

@@ -36,7 +36,10 @@ _OPTIONS: dict[str, tuple[Any, str]] = {
     "dr_grpo_length": (int, "What dr_grpo divides a trajectory's sum by: the most tokens that a run may sample."),
     "kl_weight": (float, "Weight of KL(policy || reference)."),
     "kl_estimator": (click.Choice(get_args(KlEstimator)), "How that KL is estimated."),
-    "use_bias_correction_kl": (bool, "Multiply the KL term by the importance ratio."),
+    "use_bias_correction_kl": (
+        bool,
+        "The KL term times the importance ratio, which bounds a token's weight; on unless --no-use-bias-correction-kl.",
+    ),
     "kl_reference": (click.UNPROCESSED, "Directory of the reference adapter; the base model without one."),
     "max_kl": (float, "Stop above this KL to the reference, in nats per token; needs --kl-weight."),
     "epochs": (int, "Passes over the data."),
@@ -69,7 +72,7 @@ def learner_options(function: Callable[..., Any]) -> Callable[..., Any]:
         usual = getattr(default, name)
         shown = meaning if usual is None else f"{meaning}  [default: {usual}]"
         if kind is bool:
-            both = flag if usual is not None else f"{flag}/--no-{flag[2:]}"
+            both = flag if usual is False else f"{flag}/--no-{flag[2:]}"
             command = click.option(both, name, is_flag=True, default=None, help=meaning)(command)
         else:
             command = click.option(flag, name, type=kind, help=shown)(command)

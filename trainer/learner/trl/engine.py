@@ -29,10 +29,10 @@ class TrlLearner(BaseLearner):
             )
         if self.config.kl_weight and self.config.kl_estimator != "k3":
             raise TrainingError("The trl engine has no KL estimator but k3.", "Train with --engine packed.")
-        if self.config.use_bias_correction_kl and self.config.ratio_of_trajectory:
+        if self.config.kl_weight and self.config.use_bias_correction_kl and self.config.ratio_of_trajectory:
             raise TrainingError(
                 "TRL corrects the KL term by the ratio of the row, where the loss has one, which is not unbiased.",
-                "Train with --engine packed, which takes the token's.",
+                "Train with --engine packed, which takes the token's, or with --no-use-bias-correction-kl.",
             )
         self.steps = 0
         self._scratch = tempfile.TemporaryDirectory(prefix="arttrace-learner-")
