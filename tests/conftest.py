@@ -30,6 +30,7 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGHUP, lambda *_: None)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+    gc.set_threshold(50_000, 20, 20)
     hypothesis.settings.register_profile(
         "arttrace", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
     )

@@ -21,6 +21,7 @@ from arttrace.commands.shared.shadowed_trainer import foreign_trainer
 from arttrace.commands.shared.typed_text import read_as_typed
 from arttrace.system.errors import ArttraceError
 from arttrace.system.private_files import only_for_its_user
+from arttrace.system.processes import collect_garbage_seldom
 
 _ENTRY_POINTS = "arttrace.commands"
 _OURS = ("arttrace", "trainer")
@@ -170,6 +171,7 @@ def cli() -> None:
 def main(program: str | None = None) -> None:
     """Run the command line; our own errors are shown as cause and hint, without a traceback (exit code 1). In its help
     it is called `program`, or as it was started."""
+    collect_garbage_seldom()
     only_for_its_user()
     _print_whatever_it_is()
     try:

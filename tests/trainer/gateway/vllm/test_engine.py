@@ -152,7 +152,7 @@ def test_the_key_is_in_the_environment_and_nowhere_a_neighbour_sees_it() -> None
             "LoRA",
         ),
         (1, "Model architectures ['FooBar'] are not supported for now.", "FooBar", "causal language model"),
-        (2, "api_server.py: error: unrecognized arguments: --nope", "--nope", "--vllm-arg"),
+        (2, "serve.py: error: unrecognized arguments: --nope", "--nope", "--vllm-arg"),
         (137, "loading weights", "ran out of memory", "Free memory"),
         (132, "loading weights", "SIGILL: an illegal instruction", "whole log"),
         (1, "one\nERROR 11-20 something odd happened\ntwo", "something odd happened", "whole log"),

@@ -75,7 +75,7 @@ def serves_on_cpu() -> bool:
 def engine_command(options: EngineOptions, socket: Path, marker: str, *, cpu: bool) -> list[str]:
     """vLLM's command line. The model is served under its directory's name and under `marker`, which only we know."""
     shape = options.shape
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    command = [sys.executable, "-m", "trainer.gateway.engines.vllm.serve"]
     command += ["--model", str(options.base_model), "--served-model-name", shape.name, marker]
     command += ["--uds", str(socket), "--max-model-len", str(_context(options, cpu))]
     command += ["--enable-lora", "--max-loras", "4", "--max-cpu-loras", "8", "--max-lora-rank", "32"]
