@@ -3,6 +3,10 @@ tests/e2e/test_autorl.py has both for real."""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import signal
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +20,7 @@ import arttrace
 import arttrace.loop as art
 from arttrace.commands import cli
 from arttrace.commands.autorl import command as autorl_command
-from arttrace.commands.autorl import stand_in
+from arttrace.commands.autorl import stages, stand_in
 from arttrace.commands.autorl.report import markdown, summary
 from arttrace.commands.autorl.state import HeldOutScores, Plan, State, policy_name
 from arttrace.loop.backend import LocalBackend
@@ -69,7 +73,7 @@ class Site:
         async def train(
             backend: LocalBackend, model: TrainableModel, groups: Sequence[art.TrajectoryGroup], **settings: Any
         ) -> list[art.TrainedStep]:
-            site.trained.append([run.id for group in groups for run in group.trajectories])
+            site.trained.append([run.id for group in groups for run in group.group.trajectories])
             site.settings = settings
             site.step += 1
             site.serve()
@@ -138,24 +142,58 @@ def test_all_stages_and_the_report(site: Site, tmp_path: Path) -> None:
     assert stand_in.NOTE in done.stderr
 
 
-@pytest.mark.parametrize(
-    "point",
-    ["trained 1", "judged 2", *(pytest.param(point, marks=pytest.mark.full) for point in ("judged 1", "trained 2"))],
+POINTS = (
+    *("written", "answer 1 of things@0", "answer 6 of things@0", "judged 1", "trained 1", "judged 2", "trained 2"),
+    *("answer 1 of things@2", "compared"),
 )
-def test_ended_at_any_point_it_goes_on_where_it_was(site: Site, tmp_path: Path, point: str) -> None:
-    site.ends_at = [point]
-    with pytest.raises(Killed):
-        autorl(tmp_path / "data")
-    before = {run.id for run in runs(tmp_path / "data")}
+"""In every stage: scenarios; the two held-out runs before; the four runs of a step, their scores, the step itself; the
+held-out runs after; what the judge says of both."""
+
+
+def test_ended_in_every_stage_it_goes_on_where_it_was(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.ends_at = list(POINTS)
+    chat = inspect.unwrap(stages._chat)
+    answers: Counter[int] = Counter()
+
+    @arttrace.trajectory(name="autorl")
+    async def interrupted(*given: Any) -> Any:
+        answer = await chat(*given)
+        answers[site.step] += 1
+        try:
+            site.reached(f"answer {answers[site.step]} of things@{site.step}")
+        except Killed:
+            signal.raise_signal(signal.SIGINT)  # other runs are still going
+            await asyncio.sleep(60)
+        return answer
+
+    def then(ends: str, done: Any) -> Any:
+        async def until(*given: Any) -> None:
+            await done(*given)
+            site.reached(ends)
+
+        return until
+
+    monkeypatch.setattr(stages, "_chat", interrupted)
+    monkeypatch.setattr(stages.AutoRL, "_compare", then("compared", stages.AutoRL._compare))
+    monkeypatch.setattr(autorl_command, "write_scenarios", then("written", autorl_command.write_scenarios))
+    for number, point in enumerate(POINTS):
+        assert site.ends_at == list(POINTS[number:])
+        if point.startswith("answer"):
+            assert autorl(tmp_path / "data").exit_code != 0
+        else:
+            with pytest.raises(Killed):
+                autorl(tmp_path / "data")
     done = autorl(tmp_path / "data")
     assert done.exit_code == 0, done.output
     state = msgspec.json.decode(done.stdout, type=State)
-    assert [step.version for step in state.steps] == ["things@1", "things@2"]
-    after = runs(tmp_path / "data")
-    assert before <= {run.id for run in after}
-    assert len(after) == 2 + 4 + 4 + 2, "nothing is run twice"
-    assert len({id for step in site.trained for id in step}) == 8, "nothing is trained on twice"
-    assert [len(step) for step in site.trained] == [4, 4]
+    assert [(step.version, step.runs) for step in state.steps] == [("things@1", 4), ("things@2", 4)]
+    assert all(one.before is not None and one.after is not None for one in state.comparisons)
+    whole = [run for run in runs(tmp_path / "data") if not run.incomplete]
+    assert len(whole) == 2 + 4 + 4 + 2, "nothing is run twice"
+    learned = [run.id for run in whole if "held out" not in str(run.group)]
+    assert sorted(id for step in site.trained for id in step) == sorted(learned), "nothing is trained on twice"
 
 
 def test_more_steps_of_the_same_run_and_no_other_run_by_its_name(site: Site, tmp_path: Path) -> None:

@@ -7,59 +7,41 @@ often enough to be rewarded differently.
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import math
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from demonstrations import EXAMPLES, demonstrations, read, train_program
 from example_modules import OWN_ENVIRONMENT
 from notebook import execute
+from own_environment import environment
 
-import arttrace
 import arttrace.loop as art
+from trainer.demo.model.build import Demonstration
 from trainer.demo.scripted import Scripted
 
 pytestmark = pytest.mark.e2e
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 FOLDERS = {str(found.parent.relative_to(EXAMPLES)) for found in EXAMPLES.glob("**/rollout.py")}
+[OWN] = OWN_ENVIRONMENT
 TRAINED = tuple(sorted(FOLDERS - OWN_ENVIRONMENT))
 TRAINED_ON_CPU = {
     "games/tic_tac_toe": ("won", "--tiny-games 200 --tiny-steps 400 --steps 40 --evaluate 300"),
     "email": ("accuracy", "--tiny-games 1000 --tiny-steps 400 --steps 60 --evaluate 200"),
 }
 """What is to be better afterwards, beside the reward, and the settings that the example's README names."""
+PROGRAM = Path(__file__).parents[1] / "support" / "demonstrations.py"
 STEPS = 100
 ROUNDS = 4
 
 
-@pytest.fixture(scope="module")
-def program() -> Iterator[ModuleType]:
-    """examples/train.py."""
-    spec = importlib.util.spec_from_file_location("examples_train", EXAMPLES / "train.py")
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules["examples_train"] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["examples_train"]
-
-
-async def _tiny_model(tasks: dict[str, ModuleType], path: Path) -> Path:
+async def _tiny_model(answered: Iterable[Demonstration], path: Path) -> Path:
     """One model for all of them."""
-    played: list[Scripted] = []
-    for task in tasks.values():
-        scripted = Scripted(task.stand_in)
-        with scripted.served() as url, arttrace.no_capture():
-            teacher = art.Model("stand-in", inference_base_url=url, inference_api_key="unused")
-            await asyncio.gather(*(task.rollout(teacher, task.scenario(2_000_000 + n)) for n in range(8)))
-        played.append(scripted)
-    everything = Scripted(lambda body: {}, demonstrations=[one for each in played for one in each.demonstrations])
+    everything = Scripted(lambda body: {}, demonstrations=list(answered))
     await asyncio.to_thread(everything.build, path, STEPS)
     return path
 
@@ -78,13 +60,33 @@ async def _notebook(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return printed
 
 
+def _demonstrations(python: Path, file: Path) -> list[Demonstration]:
+    """What the stand-in of the example with an environment of its own answers there."""
+    subprocess.run([python, PROGRAM, OWN, file], check=True, timeout=300)
+    return read(file)
+
+
+def _steps_of_its_own(python: Path, data: Path, rounds: int) -> list[str]:
+    """Train by the command of the README of the example with an environment of its own, under the server that runs, up
+    to so many rounds. What it printed of each that made a step."""
+    command = [python, EXAMPLES / "train.py", OWN, "--tiny", "--steps", str(rounds), "--groups", "4", "--attempts", "4"]
+    trained = subprocess.run([*command, "--dir", data], capture_output=True, text=True, timeout=600)
+    assert trained.returncode == 0, trained.stderr[-6000:]
+    return re.findall(r"^policy@\d+: reward .*", trained.stdout, re.MULTILINE)
+
+
 async def test_each_example_makes_a_step(
-    program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TURNS", "4")
+    program = train_program()
     tasks = {example: program.load(example) for example in TRAINED}
     assert len(tasks) >= 7
-    model = art.TrainableModel("policy", await _tiny_model(tasks, tmp_path / "tiny"))
+    python = environment(OWN, tmp_path / "environment")
+    answered = [one for task in tasks.values() for one in await demonstrations(task)]
+    answered += _demonstrations(python, tmp_path / "demonstrations.json")
+    tiny = tmp_path / "data" / f"tiny-{Path(OWN).name}-400-800"  # where `train.py --tiny` of that example finds it
+    model = art.TrainableModel("policy", await _tiny_model(answered, tiny))
     async with art.LocalBackend(tmp_path / "data") as backend:
         await model.register(backend)
         monkeypatch.setenv("BASE_MODEL", str(model.base_model))
@@ -92,14 +94,18 @@ async def test_each_example_makes_a_step(
         printed = await _notebook(monkeypatch)
         assert "was trained on" in printed[-2]
         assert printed[-1] == "served: policy@1\n"
-        for number, (example, task) in enumerate(tasks.items(), 2):
+        made_alone = await asyncio.to_thread(_steps_of_its_own, python, backend.data.root, 1 + ROUNDS)
+        assert made_alone, OWN
+        done = await asyncio.to_thread(model.get_step)
+        assert done == 1 + len(made_alone)
+        for number, (example, task) in enumerate(tasks.items(), done + 1):
             for round in range(ROUNDS):  # all attempts at a scenario may end alike
                 if made := await program.train(task, model, [round], groups=2, attempts=4, **program.TINY):
                     break
             else:
                 pytest.fail(f"{example} made no step in {ROUNDS} rounds:\n{capsys.readouterr().out}")
             assert made == [f"policy@{number}"], example
-        assert await asyncio.to_thread(model.get_step) == 1 + len(tasks)
+        assert await asyncio.to_thread(model.get_step) == done + len(tasks)
         await program.evaluate(tasks["email"], model, 2, "the last")
     printed_all = capsys.readouterr().out
     assert "held out, the last: reward" in printed_all

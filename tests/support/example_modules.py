@@ -9,7 +9,7 @@ from types import ModuleType
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OWN_ENVIRONMENT = {"frameworks/llamaindex"}
-"""Examples whose packages conflict with ours: tests/examples/test_own_environment.py trains them."""
+"""Examples whose packages conflict with ours; see own_environment.py."""
 
 
 def load(path: str) -> ModuleType:

@@ -78,7 +78,7 @@ class AutoRL:
             ArttraceError: All rollouts failed.
         """
         training, held_out = split(self._state.scenarios, self._plan.held_out)
-        self._adopt(self._model.get_step())
+        await self._adopt(self._model.get_step(), training)
         await self._gathered(self._held_out_keys(held_out, "before"), held_out, 1, "held out, before")
         for number in range(len(self._state.steps) + 1, self._plan.steps + 1):
             await self._step(number, training)
@@ -90,13 +90,13 @@ class AutoRL:
         """The newest version that a step made, by which the runs after it are named."""
         return next((step.version for step in reversed(self._state.steps) if step.version), "before")
 
-    def _adopt(self, served: int) -> None:
+    async def _adopt(self, served: int, training: Sequence[Scenario]) -> None:
         """A step may have been trained when the process ended before it could be noted."""
         trained = sum(step.version is not None for step in self._state.steps)
         if served == trained + 1 and self._state.steps_begun > len(self._state.steps):
             number = len(self._state.steps) + 1
-            self._state.steps.append(TrainingStep(number, f"{self._plan.policy}@{served}", 0, None))
-            self._file.save(self._state)
+            groups = await _stored(list(self._chosen(number, training)))
+            self._note(number, f"{self._plan.policy}@{served}", [group for group in groups if _is_scored(group)])
         elif served != trained:
             raise TrainingError(
                 f"{self._plan.policy} has {served} steps, and {trained} of them are of this run",
@@ -104,20 +104,27 @@ class AutoRL:
             )
 
     async def _step(self, number: int, training: Sequence[Scenario]) -> None:
-        first = (number - 1) * self._plan.groups
-        chosen = [training[(first + place) % len(training)] for place in range(min(self._plan.groups, len(training)))]
-        keys = [f"autorl/{self._plan.policy}/step {number}/{place}" for place in range(len(chosen))]
-        groups = await self._gathered(keys, chosen, self._plan.group_size, f"step {number}")
+        chosen = self._chosen(number, training)
+        groups = await self._gathered(list(chosen), list(chosen.values()), self._plan.group_size, f"step {number}")
         groups = await self._scored(groups)
-        rewards = [
-            value for group in groups for run in group.trajectories if (value := trajectory_reward(run)) is not None
-        ]
         self._state.steps_begun = number
         self._file.save(self._state)
         done = await self._model.train(groups, **self._settings)
+        self._note(number, done[-1].version if done else None, groups)
+
+    def _chosen(self, number: int, training: Sequence[Scenario]) -> dict[str, Scenario]:
+        """The scenarios of a step, each by the key of its group."""
+        count = min(self._plan.groups, len(training))
+        places = range((number - 1) * self._plan.groups, (number - 1) * self._plan.groups + count)
+        keys = (f"autorl/{self._plan.policy}/step {number}/{place}" for place in range(count))
+        return dict(zip(keys, (training[place % len(training)] for place in places), strict=True))
+
+    def _note(self, number: int, version: str | None, groups: Sequence[TrajectoryGroup]) -> None:
+        """Keep and say what a step was trained on, and what it made."""
+        trained = [run for group in groups for run in group.group.trajectories]
+        rewards = [value for run in trained if (value := trajectory_reward(run)) is not None]
         mean = statistics.fmean(rewards) if rewards else None
-        version = done[-1].version if done else None
-        self._state.steps.append(TrainingStep(number, version, sum(len(group.trajectories) for group in groups), mean))
+        self._state.steps.append(TrainingStep(number, version, len(trained), mean))
         self._file.save(self._state)
         shown = "no reward" if mean is None else f"mean score {mean:.3f}"
         self._say(f"step {number}/{self._plan.steps}: {shown}, {version or 'nothing to learn: equal scores'}")
@@ -133,8 +140,7 @@ class AutoRL:
             except JudgeError as error:
                 failure = error
                 self._say(f"left out what the judge could not score: {error.message}")
-        again = await asyncio.to_thread(lambda: [TrajectoryGroup.stored(group.key) for group in groups])
-        scored = [group for group in again if _is_scored(group)]
+        scored = [group for group in await _stored([group.key for group in groups]) if _is_scored(group)]
         if failure is not None and not scored:
             raise failure
         return scored
@@ -143,11 +149,7 @@ class AutoRL:
         self, keys: Sequence[str], scenarios: Sequence[Scenario], size: int, what: str
     ) -> list[TrajectoryGroup]:
         """A stored group of `size` complete runs for each key; those that are missing are made now."""
-
-        def stored() -> list[TrajectoryGroup]:
-            return [TrajectoryGroup.stored(key) for key in keys]
-
-        there = await asyncio.to_thread(stored)
+        there = await _stored(keys)
         missing = [
             TrajectoryGroup((self._rollout(scenario) for _ in range(size - len(group.group.trajectories))), key=key)
             for key, scenario, group in zip(keys, scenarios, there, strict=True)
@@ -156,7 +158,7 @@ class AutoRL:
         if not missing:
             return there
         await gather_trajectory_groups(missing, pbar_desc=what)
-        return await asyncio.to_thread(stored)
+        return await _stored(keys)
 
     def _rollout(self, scenario: Scenario) -> Awaitable[Any]:
         request = {"max_tokens": self._plan.max_tokens, "temperature": 1.0}
@@ -241,6 +243,10 @@ async def _chat(model: TrainableModel, task: str, question: str, request: dict[s
     async with model.openai_client() as client:
         answer = await client.chat.completions.create(model=model.inference_name, messages=messages, **request)
     return answer.choices[0].message.content or ""
+
+
+async def _stored(keys: Sequence[str]) -> list[TrajectoryGroup]:
+    return await asyncio.to_thread(lambda: [TrajectoryGroup.stored(key) for key in keys])
 
 
 def _is_scored(group: TrajectoryGroup) -> bool:
