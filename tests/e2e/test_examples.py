@@ -69,7 +69,7 @@ def _demonstrations(python: Path, file: Path) -> list[Demonstration]:
 def _steps_of_its_own(python: Path, data: Path, rounds: int) -> list[str]:
     """Train by the command of the README of the example with an environment of its own, under the server that runs, up
     to so many rounds. What it printed of each that made a step."""
-    command = [python, EXAMPLES / "train.py", OWN, "--tiny", "--steps", str(rounds), "--groups", "4", "--attempts", "4"]
+    command = [python, EXAMPLES / "train.py", OWN, "--tiny", "--steps", str(rounds), "--groups", "2", "--attempts", "4"]
     trained = subprocess.run([*command, "--dir", data], capture_output=True, text=True, timeout=600)
     assert trained.returncode == 0, trained.stderr[-6000:]
     return re.findall(r"^policy@\d+: reward .*", trained.stdout, re.MULTILINE)

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -97,59 +98,74 @@ def capturing(tmp_path: Path) -> Iterator[Path]:
     arttrace.shutdown()
 
 
-async def test_two_steps_on_gathered_runs_each_trained_and_served(server: Server) -> None:
-    model = TrainableModel("agent-001", server.base_model)
-    versions: list[str] = []
-    async with LocalBackend(dir=server.data.root) as backend:
-        await backend.register(model)
+async def test_backend_client_and_steps_as_the_documentation_prints_them(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second program of ART's documentation; messages, scenarios and score are the user's. Then the same backend
+    trains on decorated runs, each step on what the one before samples."""
+    monkeypatch.setenv("ARTTRACE_DIR", str(server.data.root))
+    arttrace.init()
+    model = art.TrainableModel("agent-001", server.base_model)
+    before = server.step()
+    scenarios, NUM_STEPS, GROUP_SIZE = ("a", "b"), 2, 4
+
+    def score(content: str | None, scenario: str) -> float:
+        return zlib.crc32(f"{scenario} {content}".encode()) / 2**32
+
+    backend = art.LocalBackend()
+    await model.register(backend)
+
+    async def rollout(model: art.TrainableModel, scenario: str) -> art.Trajectory:
+        messages: list[Any] = [{"role": "user", "content": scenario}]
         client = model.openai_client()
+        completion = await client.chat.completions.create(model=model.name, messages=messages, max_tokens=8)
+        choice = completion.choices[0]
+        traj = art.Trajectory(messages_and_choices=[], reward=0.0)
+        traj.messages_and_choices.append(choice)
+        traj.reward = score(choice.message.content, scenario)
+        return traj
 
-        @arttrace.trajectory
-        async def answer(question: str, number: int) -> str:
-            answered = await client.chat.completions.create(
-                model=model.inference_name,
-                messages=[{"role": "user", "content": question}],
-                max_tokens=8,
-                seed=number,
-                temperature=1.0,
-            )
-            arttrace.reward(float(number % 2))
-            return str(answered.choices[0].message.content)
-
-        for step in range(2):
-            groups = await gather_trajectory_groups(
-                TrajectoryGroup(answer(f"question {one}", number) for number in range(4)) for one in range(2)
-            )
-            assert [len(group.trajectories) for group in groups] == [4, 4]
-            policies = {
-                call.call.policy_version for group in groups for run in group.trajectories for call in run.calls
-            }
-            assert policies == {f"agent-001@{step}"}  # what was trained last is what was sampled from
-            [done] = await backend.train(model, groups, learning_rate=1e-4)
-            versions.append(done.version)
-            assert done.metrics["tokens_trained"] > 0
-            assert Path(done.adapter).is_dir()
-        assert versions == ["agent-001@1", "agent-001@2"]
-        listed = {one.id async for one in client.models.list()}
-        assert "agent-001@2" in listed
-
-        # The program of ART's documentation, with another import line.
-        async def rollout(model: art.TrainableModel, question: str, number: int) -> art.Trajectory:
-            openai_client = model.openai_client()
-            trajectory = art.Trajectory(messages_and_choices=[{"role": "user", "content": question}])
-            completion = await openai_client.chat.completions.create(
-                model=model.name, messages=trajectory.messages(), max_tokens=8, seed=number
-            )
-            trajectory.messages_and_choices.append(completion.choices[0])
-            trajectory.reward = float(number % 2)
-            return trajectory
-
+    for step in range(NUM_STEPS):
         groups = await art.gather_trajectory_groups(
-            art.TrajectoryGroup(rollout(model, scenario, number) for number in range(4)) for scenario in ("a", "b")
+            art.TrajectoryGroup(rollout(model, s) for _ in range(GROUP_SIZE)) for s in scenarios
         )
-        [done] = await model.train(groups, config=art.TrainConfig(learning_rate=1e-5))
-        assert (done.version, model.get_step()) == ("agent-001@3", 3)
+        await model.train(groups, config=art.TrainConfig(learning_rate=1e-5))
+        assert model.get_step() == before + step + 1
+    with open_store(server.data) as store:
+        last = store.policy_steps("agent-001")[-1]
+    assert (last.step, last.metrics["trajectories"]) == (before + 2, 8)
+    assert last.metrics["tokens_trained"] > 0
+    await _two_steps_on_decorated_runs(backend, model, before + 2)
+    await backend.close()
+
+
+async def _two_steps_on_decorated_runs(backend: LocalBackend, model: TrainableModel, before: int) -> None:
+    client = model.openai_client()
+
+    @arttrace.trajectory
+    async def answer(question: str, number: int) -> str:
+        answered = await client.chat.completions.create(
+            model=model.inference_name,
+            messages=[{"role": "user", "content": question}],
+            max_tokens=8,
+            seed=number,
+            temperature=1.0,
+        )
+        arttrace.reward(float(number % 2))
+        return str(answered.choices[0].message.content)
+
+    for step in (before, before + 1):
+        groups = await gather_trajectory_groups(
+            TrajectoryGroup(answer(f"question {one}", number) for number in range(4)) for one in range(2)
+        )
+        assert [len(group.trajectories) for group in groups] == [4, 4]
+        policies = {call.call.policy_version for group in groups for run in group.trajectories for call in run.calls}
+        assert policies == {f"agent-001@{step}"}  # what was trained last is what was sampled from
+        [done] = await backend.train(model, groups, learning_rate=1e-4)
+        assert done.version == f"agent-001@{step + 1}"
         assert done.metrics["tokens_trained"] > 0
+        assert Path(done.adapter).is_dir()
+    assert f"agent-001@{before + 2}" in {one.id async for one in client.models.list()}
 
 
 async def test_train_with_ruler_as_the_documentation_prints_it(

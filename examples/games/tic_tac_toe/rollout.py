@@ -2,6 +2,7 @@
 held-out games against a random player."""
 
 import random
+from statistics import fmean
 
 from agent import Player, play_game, player
 from board import Board, best, free
@@ -30,7 +31,7 @@ async def rollout(model: art.TrainableModel, game: tuple[str, int | None]) -> ar
     won, _ = await play_game(*((me, opponent) if side == "X" else (opponent, me)))
     return art.Trajectory(
         reward={side: 1.0, "": 0.5}.get(won, 0.0),
-        metrics={"won": float(won == side), "lost": float(won not in (side, "")), "best_moves": sum(mine) / len(mine)},
+        metrics={"won": float(won == side), "lost": float(won not in (side, "")), "best_moves": fmean(mine or [0])},
     )
 
 
