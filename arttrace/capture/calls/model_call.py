@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from opentelemetry.context import get_value
+from opentelemetry.context import get_current, get_value
 from opentelemetry.trace import SpanKind
 
 from arttrace.capture.base.settings import MAX_BODY_BYTES
@@ -210,6 +210,8 @@ class ModelCall:
         self.start_ns = time.time_ns()
         self._users_span = users_span() if scope is None else None
         self._span: OpenSpan | None = None
+        if scope is not None and recorder.names_runs:
+            scope.run.shared_with_langfuse(get_current())
         recorder.started(self)
         _open_calls[id(self)] = weakref.ref(self)
 

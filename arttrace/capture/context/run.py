@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
+from opentelemetry import context as otel_context
 
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.base.values import json_object, json_text, safe_text
@@ -20,6 +21,10 @@ from arttrace.wire.content import MAX_CONTENT_BYTES, ContentMode, ContentRules, 
 
 _recording = Guard("recording what a run was given")
 _decode = msgspec.json.decode
+_PROPAGATED = (
+    "langfuse.propagated."  # keys of OpenTelemetry's context by which Langfuse's SDK tells spans of their trace
+)
+_MOST_CHARACTERS = 200  # of a value there
 
 
 class Closable(Protocol):
@@ -78,6 +83,25 @@ class RunState(msgspec.Struct, eq=False):
             if value is not None:
                 found[attribute] = str(value)
         return found
+
+    def shared_with_langfuse(self, context: otel_context.Context) -> otel_context.Context:
+        """Takes user, session and tags that Langfuse's own SDK was told of the trace (`propagate_attributes`), where
+        the run has none of its own, and gives the context in which that SDK finds the run's."""
+        said = {
+            own[-1]: value
+            for own in (USER_KEYS, SESSION_KEYS)
+            if isinstance(value := context.get(_PROPAGATED + own[-1]), str) and self.metadata.keys().isdisjoint(own)
+        }
+        tags = context.get(_PROPAGATED + "tags")
+        new = [tag for tag in tags if tag not in self.tags] if isinstance(tags, list) else []
+        if said or new:
+            self.join(said, new)
+        known = self._context("")
+        for key, attribute in (("user_id", semconv.USER_ID), ("session_id", semconv.SESSION_ID)):
+            if attribute in known and len(known[attribute]) <= _MOST_CHARACTERS:
+                context = otel_context.set_value(_PROPAGATED + key, known[attribute], context)
+        own_tags = [tag for tag in self.tags if len(tag) <= _MOST_CHARACTERS]
+        return otel_context.set_value(_PROPAGATED + "tags", own_tags, context) if own_tags else context
 
     def part(self) -> RunState:
         """What this process does in a run that another one began."""

@@ -54,8 +54,7 @@ class Scope(Position):
     """Whether it is the root of what this process did: the trajectory's own, or what another process called."""
     _failure: tuple[str, str] | None = None
     _ended = False
-    # OpenTelemetry's own context outside and inside, where Langfuse's SDK is to find our span above its own.
-    _around: otel_context.Context
+    _around: otel_context.Context  # inside of it Langfuse's SDK finds our span above its own
     _inside: otel_context.Context | None = None
 
     def __init__(
@@ -209,7 +208,8 @@ class Scope(Position):
         self.belongs_to(claim_execution(self.root.execution))
         if self.recorder.names_runs:
             self._around = otel_context.get_current()
-            self._inside = set_span_in_context(NonRecordingSpan(self.context), self._around)
+            shared = self.run.shared_with_langfuse(self._around)
+            self._inside = set_span_in_context(NonRecordingSpan(self.context), shared)
             otel_context.attach(self._inside)
         return flow
 

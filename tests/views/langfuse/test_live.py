@@ -148,6 +148,87 @@ get_client().flush()
         assert len({one["traceId"] for one in server.observations.values()}) == 2
 
 
+SHARED = AGENT.replace(
+    'answer("hello")',
+    """
+from langfuse import get_client, observe, propagate_attributes
+
+@observe(name="outer")
+def outer():
+    with propagate_attributes(user_id="theirs", session_id="of theirs", tags=["their tag"]):
+        return around()
+
+@observe(name="inner")
+def inner():
+    return look("y")
+
+@arttrace.trajectory(tags=["our tag"])
+def around():
+    client.chat.completions.create(model="gpt-4o", messages=[{"role": "user", "content": "again"}])
+    return inner()
+
+@arttrace.trajectory(metadata={"user_id": "ours", "session_id": "of ours"}, tags=["our tag"])
+def own():
+    inner()
+    with propagate_attributes(user_id="too late", tags=["later tag"]):
+        look("z")
+    with propagate_attributes(tags=["of a call"]):
+        client.chat.completions.create(model="gpt-4o", messages=[{"role": "user", "content": "and?"}])
+
+outer()
+own()
+get_client().flush()
+""",
+)
+
+
+def check_shared(folder: Path, **environ: str) -> None:
+    """Either SDK's user, session and tags are on the other's spans."""
+    with langfuse_server() as server:
+        said = run_agent(folder, server, SHARED, **environ)
+        seen = list(server.observations.values())
+    assert "Traceback" not in said, said
+    [first] = {one["traceId"] for one in seen if one["name"] == "outer"}
+    theirs = [one for one in seen if one["traceId"] == first]
+    ours = [one for one in seen if one["traceId"] != first]
+    assert sorted(one["name"] for one in theirs) == [
+        "chat gpt-4o", "execute_tool look", "inner", "invoke_agent around", "outer",
+    ]  # fmt: skip
+    for one in theirs:
+        assert (one["userId"], one["sessionId"]) == ("theirs", "of theirs"), one["name"]
+        assert set(one["tags"]) == {"their tag"} | ({"our tag"} if one["name"] != "outer" else set()), one["name"]
+    assert sorted(one["name"] for one in ours) == [
+        "chat gpt-4o", "execute_tool look", "execute_tool look", "inner", "invoke_agent own",
+    ]  # fmt: skip
+    for one in ours:
+        assert (one["userId"], one["sessionId"]) == ("ours", "of ours"), one["name"]
+        assert "our tag" in one["tags"], one["name"]
+    [root] = [one for one in ours if one["name"] == "invoke_agent own"]
+    assert set(root["tags"]) == {"our tag", "later tag", "of a call"}
+    with Store.open(DataDir(folder / ".arttrace")) as store:
+        runs = {run.entry.rpartition(":")[2]: run for run in store.summaries()}
+    assert (runs["around"].tags, runs["around"].metadata) == (
+        ("our tag", "their tag"),
+        {"user_id": "theirs", "session_id": "of theirs"},
+    )
+    assert runs["own"].metadata == {"user_id": "ours", "session_id": "of ours"}
+
+
+def test_user_session_and_tags_are_shared_with_langfuses_own_sdk(tmp_path: Path) -> None:
+    check_shared(tmp_path)
+
+
+@pytest.mark.full
+def test_they_are_with_version_4_of_it_too(tmp_path: Path) -> None:
+    site = tmp_path / "langfuse4"
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--ignore-installed"]
+    subprocess.run([*command, "--target", str(site), "langfuse<5"], check=True, timeout=600)
+    assert [path.name for path in site.glob("langfuse-4*")]
+    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    (tmp_path / "run").mkdir()
+    check_shared(tmp_path / "run", PYTHONPATH=path)
+
+
 REWARDED = AGENT.replace(
     'answer("hello")\n',
     """
