@@ -62,6 +62,29 @@ def test_a_forked_process_counts_what_it_did(tmp_path: Path, server: ChatServer)
         assert any(run.incomplete for run in build_trajectories(rest)), lost.name
 
 
+STREAM_LEFT_OPEN = """
+with arttrace.trajectory(name="streams"):
+    if (pid := os.fork()) == 0:
+        held = client.chat.completions.create(model="m", messages=[{"role": "user", "content": "held"}], stream=True)
+        os._exit(status=3)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+assert not hasattr(os._exit, "__wrapped__"), "the process above ends as ever"
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_process_that_ends_at_once_loses_nothing(tmp_path: Path, server: ChatServer) -> None:
+    """It runs no atexit functions, and the run of the process above would be complete without it."""
+    program = FORKED.replace("        arttrace.flush()\n", "") + STREAM_LEFT_OPEN
+    run(program, tmp_path, server.url)
+    spans = read_spans(tmp_path / "d")
+    asked = [
+        str(span.attributes[semconv.INPUT_MESSAGES]) for span in spans if semconv.INPUT_MESSAGES in span.attributes
+    ]
+    assert len(asked) == 9
+    assert sum('"held"' in text for text in asked) == 1
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_forked_processes_are_executions_of_their_own(tmp_path: Path, server: ChatServer) -> None:
     run(FORKED, tmp_path, server.url)

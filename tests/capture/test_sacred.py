@@ -269,6 +269,7 @@ ELSEWHERE = {
     "counting what was captured": "test_what_fails_at_the_end_of_a_program_is_counted",
     "taking the hooks out": "test_what_fails_at_the_end_of_a_program_is_counted",
     "keeping what a process of a pool recorded": "test_what_fails_at_the_end_of_a_program_is_counted",
+    "keeping what a forked process recorded": "test_what_fails_at_the_end_of_a_forked_process_leaves_its_end_alone",
 }
 """Guards under which this program fails nothing, and where they are tested."""
 
@@ -471,3 +472,26 @@ def test_what_fails_at_the_end_of_a_program_is_counted(tmp_path: Path) -> None:
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
     parts = ["counting what was captured", "keeping what a process of a pool recorded", "taking the hooks out"]
     assert (done.returncode, done.stdout.strip()) == (0, f"the user's {parts}"), done.stderr
+
+
+_FORKED_END = """
+import os
+import arttrace
+from arttrace.capture.base import guard
+from arttrace.capture.export import lifecycle
+def failing(timeout_s):
+    raise RuntimeError("wrong")
+with arttrace.trajectory(name="run"):
+    if (pid := os.fork()) == 0:
+        lifecycle.hand_over = failing
+        guard.failed = lambda part, *_, **__: print(part, flush=True)
+        os._exit(7)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_what_fails_at_the_end_of_a_forked_process_leaves_its_end_alone(tmp_path: Path) -> None:
+    env = {**os.environ, "ARTTRACE_RAISE": "0", "ARTTRACE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", _FORKED_END], env=env, capture_output=True, text=True, timeout=100)
+    assert done.stdout.split("\n")[:2] == ["keeping what a forked process recorded", "7"], done.stderr

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
+from typing import Any, NoReturn
 
 import wrapt
 
@@ -62,6 +64,8 @@ _HOOKS = (
 
 _installing = Guard("installing a hook")
 _undoing = Guard("taking the hooks out")
+_leaving = Guard("keeping what a forked process recorded")
+_LEAVE_S = 1.0  # where the disk hangs, it ends all the same
 _lock = native_threads.Lock()
 _installed = False
 _registered = False
@@ -128,6 +132,23 @@ def _guarded(hook: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]
 def _after_fork_in_child() -> None:
     global _lock
     _lock = native_threads.Lock()
+    if _installed and not patches.is_patched(os, "_exit"):
+        with _installing:
+            patches.patch(os, "_exit", _ending)
+
+
+def _ending(leave: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+    """A forked child usually ends so, and runs no atexit functions: its run would be complete without what it did."""
+
+    @functools.wraps(leave)
+    def hooked(*args: Any, **kwargs: Any) -> NoReturn:
+        with _leaving:
+            if lifecycle.started():
+                _close_open_calls()
+                lifecycle.hand_over(_LEAVE_S)
+        leave(*args, **kwargs)
+
+    return hooked
 
 
 if hasattr(os, "register_at_fork"):
