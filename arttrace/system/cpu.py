@@ -8,7 +8,7 @@ from pathlib import Path
 CPUINFO = Path("/proc/cpuinfo")
 
 
-def _features() -> tuple[str, ...]:
+def cpu_features() -> tuple[str, ...]:
     """The names of its features, sorted; none where they are not known."""
     try:
         lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -20,5 +20,5 @@ def _features() -> tuple[str, ...]:
 
 def missing_for_vllm() -> str:
     """The feature that vLLM's CPU build needs of this CPU and does not find, or nothing."""
-    features = _features()
+    features = cpu_features()
     return "AVX2" if features and platform.machine().lower() in ("x86_64", "amd64") and "avx2" not in features else ""
