@@ -78,7 +78,7 @@ def conversation(item: dict[str, Any], source: str) -> Iterator[Record]:
                 }
             ),
         )
-    rest = {name: value for name, value in beside.items() if name not in _REWARDS}
+    rest = {name: value for name, value in beside.items() if name not in _REWARDS or finite(value) is None}
     yield SpanRow(
         trace_id=trace_id,
         span_id=root_id,
@@ -117,7 +117,13 @@ def _beside(item: dict[str, Any], *without: str) -> dict[str, Any]:
     """What is said beside messages, with what their metadata says."""
     inside = _object(item.get("metadata"))
     without = (*without, *(["metadata"] if inside else []))
-    return {**inside, **{name: value for name, value in item.items() if name not in without}}
+    outside = {
+        name: value
+        for name, value in item.items()
+        if name not in without and not (value is None and name in inside)  # an empty cell of a table
+    }
+    hidden = {name: value for name, value in inside.items() if name in outside and outside[name] != value}
+    return {**inside, **outside, **({"metadata": hidden} if hidden else {})}
 
 
 def _tags(item: dict[str, Any]) -> list[str] | None:
@@ -174,7 +180,7 @@ class Exchanges:
             **_beside(item, "request", "response"),
         }
         task = _task(beside)
-        rest = {name: value for name, value in beside.items() if name not in _REWARDS}
+        rest = {name: value for name, value in beside.items() if name not in _REWARDS or finite(value) is None}
         yield SpanRow(
             trace_id=trace_id,
             span_id=span_id,

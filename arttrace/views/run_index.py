@@ -127,4 +127,4 @@ class RunIndex:
 
 def _spans(run: TrajectorySummary) -> int:
     """About how many spans it has."""
-    return run.agents + run.calls + run.tool_calls
+    return max(1, run.agents + run.calls + run.tool_calls)

@@ -475,18 +475,29 @@ def test_what_fails_at_the_end_of_a_program_is_counted(tmp_path: Path) -> None:
 
 
 _FORKED_END = """
-import os
+import os, signal, sys, time
 import arttrace
 from arttrace.capture.base import guard
 from arttrace.capture.export import lifecycle
 def failing(timeout_s):
     raise RuntimeError("wrong")
-with arttrace.trajectory(name="run"):
+def interrupting(timeout_s):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.2)
+def end(instead):
     if (pid := os.fork()) == 0:
-        lifecycle.hand_over = failing
-        guard.failed = lambda part, *_, **__: print(part, flush=True)
-        os._exit(7)
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        lifecycle.hand_over = instead
+        guard.failed = lambda part, *_, **__: os.write(1, part.encode())
+        with arttrace.trajectory(name="child"):
+            pass
+        try:
+            os._exit(7)
+        finally:
+            os.write(1, b"the child goes on as the parent")
+    os.write(1, b", %d\\n" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+with arttrace.trajectory(name="run"):
+    end(failing)
+    end(interrupting)
 """
 
 
@@ -494,4 +505,4 @@ with arttrace.trajectory(name="run"):
 def test_what_fails_at_the_end_of_a_forked_process_leaves_its_end_alone(tmp_path: Path) -> None:
     env = {**os.environ, "ARTTRACE_RAISE": "0", "ARTTRACE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", _FORKED_END], env=env, capture_output=True, text=True, timeout=100)
-    assert done.stdout.split("\n")[:2] == ["keeping what a forked process recorded", "7"], done.stderr
+    assert done.stdout == "keeping what a forked process recorded, 7\n, 7\n", done.stderr

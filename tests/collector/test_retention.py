@@ -20,6 +20,7 @@ from arttrace.store.file import retention
 from arttrace.store.file.prune import Pruned
 from arttrace.store.file.retention import Limits
 from arttrace.store.server.owner import answering, hold_store
+from arttrace.system.errors import StoreError
 from arttrace.system.paths import DataDir
 
 _HOUR_NS = 3_600_000_000_000
@@ -65,8 +66,12 @@ def test_what_is_too_old_goes_once(data: DataDir) -> None:
 
 def test_beyond_a_size_the_oldest_go(data: DataDir) -> None:
     assert apply(data, Limits(max_bytes=1 << 40)) is None
-    assert apply(data, Limits(max_bytes=1)) is not None
-    assert _ids(data) == []
+    with pytest.raises(StoreError, match="no run would stay within 1 bytes"):
+        apply(data, Limits(max_bytes=1))
+    assert sorted(_ids(data)) == ["new", "old"]
+    whole = data.store.stat().st_size
+    assert apply(data, Limits(max_bytes=whole * 3 // 4)) is not None
+    assert _ids(data) == ["new"]
 
 
 def test_what_sampling_left_out_goes_when_it_is_a_good_part(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,33 +107,37 @@ def test_the_owner_is_asked_and_trouble_is_said(data: DataDir) -> None:
 def test_without_a_collector_the_wish_of_the_program_holds_once_a_day(
     data: DataDir, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    arttrace.init(dir=data.root, retain="60h")
+    with open_store(data) as store:
+        assert len(store.summaries()) == 2
+    arttrace.init(dir=data.root, retain_size="10GB")  # beside what was said before
+    assert retention.wished(data) == Limits(60 * _HOUR_NS, 10**10)
     arttrace.init(dir=data.root, retain="36h")
     with open_store(data) as store:
-        assert [one.id for one in store.summaries()] == ["new"]
-    assert "retention: 1 trajectories (" in caplog.text
-    arttrace.init(dir=data.root, retain_size="1B")  # beside what was said before
-    assert retention.wished(data, {}) == Limits(36 * _HOUR_NS, 1)
-    with open_store(data) as store:
-        assert len(store.summaries()) == 1, "looked at again in a day"
+        assert len(store.summaries()) == 2, "looked at again in a day"
     past = time.time() - 2 * 86_400
     os.utime(data.root / "retained", (past, past))
     monkeypatch.setattr("arttrace.store.server.owner._LOOK_S", 0.01)
     with hold_store(data) as held:  # the daemon, say, which opens it once
-        until(lambda: not held.summaries())
+        until(lambda: [one.id for one in held.summaries()] == ["new"])
+        until(lambda: "retention: 1 trajectories (" in caplog.text)
 
 
 def test_a_wish_is_taken_back_and_a_word_that_is_none_takes_nothing_out(
     data: DataDir, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    arttrace.init(dir=data.root, retain="1d", retain_size="1B")
+    arttrace.init(dir=data.root, retain="1d", retain_size="10GB")
     arttrace.init(dir=data.root, retain="none", retain_size="none")
-    assert retention.wished(data, {}) == Limits()
+    assert retention.wished(data) == Limits()
     arttrace.init(dir=data.root, retain="a month")
     assert "'a month' is no age such as 30d, 12h or 2w; nothing is taken out of the store for it" in caplog.text
-    monkeypatch.setenv("ARTTRACE_RETAIN", "1 day")  # of a command's environment
+    arttrace.init(dir=data.root, retain="6m", retain_size="10")
+    assert "'6m' is less than 1h; nothing is taken out of the store for it" in caplog.text
+    assert "'10' is less than 10MB" in caplog.text
+    monkeypatch.setenv("ARTTRACE_RETAIN", "1d")  # of who looks into the store of another program
     with open_store(data) as store:
         assert len(store.summaries()) == 2
-    monkeypatch.setenv("ARTTRACE_RETAIN", "1d")
+    arttrace.init(dir=data.root)
     with open_store(data) as store:
         assert len(store.summaries()) == 1
 

@@ -286,3 +286,24 @@ def test_what_stands_in_the_metadata_of_a_conversation_is_the_runs(tmp_path: Pat
     listed = run(tmp_path, "ls", "--group", "t1").output
     assert listed.count(" t1 ") == 1, "the task is shown as it stands in the file, and found by that"
     assert " - " in listed.splitlines()[2], "no age where there is no date"
+
+
+def test_nothing_of_a_conversations_metadata_is_lost_to_what_stands_beside_it(tmp_path: Path) -> None:
+    """A row of a table has empty cells; a word that is no number is no reward; two things of one name are both kept."""
+    said = CHAT["messages"]
+    file = write(
+        tmp_path / "chats.jsonl",
+        {"messages": said, "reward": None, "task_id": None, "metadata": {"reward": 1.0, "task_id": "t1"}},
+        {"messages": said, "metadata": {"score": "good"}},
+        {"messages": said, "user": "ada", "metadata": {"user": "bob"}},
+    )
+    result = run(tmp_path, "import", file)
+    assert result.exit_code == 0, result.output
+    with Store.open(DataDir(tmp_path / "data")) as store:
+        runs = store.trajectories()
+        rewards = [(one.name, one.value) for run in runs for one in run.rewards]
+    kept = [one.metadata for one in runs]
+    assert rewards == [("reward", 1.0)]
+    assert {"task_id": "t1"} in kept
+    assert {"score": "good"} in kept
+    assert {"user": "ada", "metadata": {"user": "bob"}} in kept

@@ -172,8 +172,6 @@ class LearnerConfig:
             value = getattr(self, name)
             if value is not None and not self.kl_weight:
                 raise TrainingError(f"{name} {value} has no effect while kl_weight is 0.", "Set a --kl-weight.")
-        if not self.use_bias_correction_kl and not self.kl_weight:
-            raise TrainingError("use_bias_correction_kl has no effect while kl_weight is 0.", "Set a --kl-weight.")
         if not (self.importance_clip_min or 0) <= 1 <= self.importance_clip_max:
             raise TrainingError(
                 f"importance_clip_min {self.importance_clip_min} and importance_clip_max {self.importance_clip_max} "

@@ -163,8 +163,8 @@ class Settings:
             capture_content=content_mode(capture_content, "ARTTRACE_CAPTURE_CONTENT", default="full"),
             mask=mask,
             sample=_sample(sample),
-            retain=_limit(retain, "ARTTRACE_RETAIN", age_ns),
-            retain_size=_limit(retain_size, "ARTTRACE_RETAIN_SIZE", size_bytes),
+            retain=_limit(retain, "ARTTRACE_RETAIN", age_ns, "1h"),
+            retain_size=_limit(retain_size, "ARTTRACE_RETAIN_SIZE", size_bytes, "10MB"),
             orphans=_word(orphans, "ARTTRACE_ORPHANS", get_args(Orphans), "record", "ignore"),
             capture_http=_flag("ARTTRACE_CAPTURE_HTTP") if capture_http is None else capture_http,
             http_spans=_flag("ARTTRACE_HTTP_SPANS") if http_spans is None else http_spans,
@@ -229,11 +229,12 @@ def _sample(given: Sample | None) -> Sample:
         return 1.0
 
 
-def _limit(given: str | None, variable: str, read: Callable[[str], int]) -> str | None:
+def _limit(given: str | None, variable: str, read: Callable[[str], int], least: str) -> str | None:
+    """A limit by which runs go without a request. One below `least` was meant otherwise: 6m are minutes."""
     said = (given or os.environ.get(variable, "")).strip()
     try:
-        if said and said.lower() != NONE:
-            read(said)
+        if said and said.lower() != NONE and read(said) < read(least):
+            raise ValueError(f"{said!r} is less than {least}")
     except ValueError as error:
         logger.warning("arttrace: %s: %s; nothing is taken out of the store for it", variable, error)
         return None

@@ -69,8 +69,12 @@ def _leave_wish(settings: Settings) -> None:
         return
     file = settings.data.retention
     try:
-        before = json.loads(file.read_bytes()) if file.exists() else {}
-        wish = {**before, **{name: value for name, value in said.items() if value}}
+        before = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        before = None
+    try:
+        known = before if isinstance(before, dict) else {}
+        wish = {**known, **{name: value for name, value in said.items() if value}}
         wish = {name: value for name, value in wish.items() if value != NONE}
         if wish != before:
             make_directory(settings.data.root)
@@ -82,6 +86,11 @@ def _leave_wish(settings: Settings) -> None:
 def started() -> bool:
     """Whether anything of this process could have been recorded."""
     return _recorder is not None
+
+
+def records() -> bool:
+    """Whether this process has recorded something, since its fork where it was forked."""
+    return any(each.has_begun for each in _all())
 
 
 def shutdown(timeout_s: float | None) -> bool:

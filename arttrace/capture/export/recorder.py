@@ -172,6 +172,11 @@ class Recorder:
             left_out=self._buffer.left_out,
         )
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether something was recorded, since the fork where the process was forked."""
+        return self._worker is not None or bool(self._open) or not self._jobs.empty()
+
     def hand_over(self, timeout_s: float | None = None) -> bool:
         """Return when everything submitted before is with the operating system, which outlives this process; False
         when that took longer than `timeout_s`."""

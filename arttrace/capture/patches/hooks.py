@@ -142,13 +142,30 @@ def _ending(leave: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
 
     @functools.wraps(leave)
     def hooked(*args: Any, **kwargs: Any) -> NoReturn:
-        with _leaving:
-            if lifecycle.started():
-                _close_open_calls()
-                lifecycle.hand_over(_LEAVE_S)
-        leave(*args, **kwargs)
+        try:
+            with _leaving:
+                if lifecycle.records():
+                    _hand_over_in_time()
+        finally:  # whatever a handler of the user's raises meanwhile, the code of the process above is not for this one
+            leave(*args, **kwargs)
 
     return hooked
+
+
+def _hand_over_in_time() -> None:
+    """In a thread of its own: this one may have been interrupted where it holds a lock, or switch to greenlets."""
+    native_threads.never_switch()
+    done = native_threads.Event()
+
+    def hand_over() -> None:
+        with _leaving:
+            _close_open_calls()
+            lifecycle.hand_over(_LEAVE_S)
+            done.set()
+
+    native_threads.Thread(hand_over).start()
+    if not done.wait(_LEAVE_S):
+        os.write(2, b"arttrace: a forked process ended by os._exit before all that it recorded was kept\n")
 
 
 if hasattr(os, "register_at_fork"):

@@ -97,8 +97,6 @@ def _openai(messages: Sequence[Message], targets: Sequence[int] | None) -> list[
     for at, message in enumerate(messages):
         if message.role not in _ROLES:
             raise Unsuitable(f"messages of the role {message.role[:40]!r}")
-        if any(isinstance(part, ReasoningPart) for part in message.parts):
-            raise Unsuitable("reasoning, which OpenAI's form does not hold")
         chat = _openai_message(message)
         if message.role == "tool":
             if chat.get("tool_call_id") not in asked:
@@ -119,6 +117,8 @@ def _openai(messages: Sequence[Message], targets: Sequence[int] | None) -> list[
 
 
 def _openai_message(message: Message) -> ChatMessage:
+    if any(isinstance(part, ReasoningPart) for part in message.parts):
+        raise Unsuitable("reasoning, which OpenAI's form does not hold")
     if any(isinstance(part, OtherPart) and not _is_image(part, message) for part in message.parts):
         raise Unsuitable("parts that are neither text nor an image of the user's")
     chat = openai_message(message)

@@ -47,7 +47,12 @@ def open_store(
         return RemoteStore(data, client, None)
     found = _find(data, create)
     if isinstance(found, Store):
-        keep_to_wish(found, data)
+        if on_taken_over is None:  # who holds it for long does this once it answers the others
+            try:
+                keep_to_wish(found, data)
+            except BaseException:
+                found.close()
+                raise
         return found
 
     def next_owner() -> OwnerClient | Store:

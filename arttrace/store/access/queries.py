@@ -169,11 +169,12 @@ class StoreQueries(AnyStore):
         given = self._given(ids=ids, groups=None if keys is None else sorted(keys), entry=entry, used=used)
         built = self._build(given)
         known = self._consumed(used, {one.id for one in built})
+        wanted = None if ids is None else set(ids)
         return [
             trajectory
             for trajectory in built
             if trajectory.id not in known
-            and (ids is None or trajectory.id in ids)
+            and (wanted is None or trajectory.id in wanted)
             and (keys is None or group_key(trajectory) in keys)
             and not (complete_only and trajectory.incomplete)
         ]

@@ -1,5 +1,4 @@
-"""Retention without a request: how long runs are kept, as the captured programs or the environment say, and whether
-anything is to go.
+"""Retention without a request: how long runs are kept, as the captured programs say, and whether anything is to go.
 
 `arttrace.init(retain="30d")` leaves its wish in the data directory. Whoever opens the store there keeps to it, once
 a day.
@@ -8,16 +7,14 @@ a day.
 from __future__ import annotations
 
 import logging
-import os
 import time
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 import msgspec
 
 from arttrace.records.values.units import age_ns, size_bytes
 from arttrace.store.file.prune import Pruned, left_out_for_good
-from arttrace.system.errors import ArttraceError
+from arttrace.system.errors import ArttraceError, StoreError
 from arttrace.system.paths import DataDir
 
 _log = logging.getLogger("arttrace")
@@ -45,26 +42,38 @@ class Prunable(Protocol):
 
 
 def apply(store: Prunable, limits: Limits) -> Pruned | None:
-    """Take out what the limits say; None when nothing is to go, which leaves the file alone. Raises StoreError."""
+    """Take out what the limits say; None when nothing is to go, which leaves the file alone.
+
+    Raises StoreError when it cannot be written anew, or when not even the newest run would stay within the size: then
+    nothing goes, whatever its age.
+    """
     before_ns = None if limits.age_ns is None else time.time_ns() - limits.age_ns
     _, [(left_out, share)] = store.sql(left_out_for_good())
-    if share < _WORTH_IT and (
-        limits == Limits()
-        or store.prune(before_ns=before_ns, max_bytes=limits.max_bytes, dry_run=True).trajectories <= left_out
-    ):
+    if limits != Limits():
+        foreseen = store.prune(before_ns=before_ns, max_bytes=limits.max_bytes, dry_run=True)
+        if share < _WORTH_IT and foreseen.trajectories <= left_out:
+            return None
+        if limits.max_bytes is not None and not foreseen.kept_trajectories:
+            by_age = store.prune(before_ns=before_ns, dry_run=True)
+            if by_age.kept_trajectories:
+                raise StoreError(
+                    f"no run would stay within {limits.max_bytes:,} bytes: the newest alone, with what is linked to "
+                    "it, needs more; nothing was taken out",
+                    "Set a larger size, or look at what `arttrace prune --max-size SIZE --dry-run` says.",
+                )
+    elif share < _WORTH_IT:
         return None
     return store.prune(before_ns=before_ns, max_bytes=limits.max_bytes)
 
 
-def wished(data: DataDir, environment: Mapping[str, str] = os.environ) -> Limits:
-    """What ARTTRACE_RETAIN and ARTTRACE_RETAIN_SIZE say, else what the captured programs left in the data directory.
-    A word that is no limit is logged and is none."""
+def wished(data: DataDir) -> Limits:
+    """What the captured programs left in the data directory, of their code or environment. Not the environment of who
+    opens it: that is another directory's at times. A word that is no limit is logged and is none."""
     try:
         kept = msgspec.json.decode(data.retention.read_bytes(), type=dict[str, str])
     except (OSError, msgspec.DecodeError):
         kept = {}
-    said = {name: environment.get(f"ARTTRACE_{name.upper()}") or kept.get(name) for name in ("retain", "retain_size")}
-    age, size = (None if said[name] in (None, "", "none") else said[name] for name in ("retain", "retain_size"))
+    age, size = kept.get("retain"), kept.get("retain_size")
     try:
         return Limits(age_ns(age) if age else None, size_bytes(size) if size else None)
     except ValueError as error:
@@ -80,7 +89,7 @@ def keep_to_wish(store: Prunable, data: DataDir) -> None:
     try:
         done = apply(store, limits)
     except ArttraceError as error:
-        _log.warning("arttrace: retention: %s; tried again in a day", error.message)
+        _log.warning("arttrace: retention: %s. %s Tried again in a day.", error.message, error.hint)
         return
     if done is not None:
         _log.warning("arttrace: %s", told(done))

@@ -41,12 +41,12 @@ def hold_store(
 
         def answer(own: Store) -> None:
             answers.enter_context(answering(own, metrics=metrics))
+            answers.enter_context(_keeping_to_wish(own))
 
         store = open_store(data, create=create, on_taken_over=answer)
         answers.callback(store.close)  # when it answers nobody any more
         if isinstance(store, Store):
             answer(store)
-            answers.enter_context(_keeping_to_wish(store))
         yield store
 
 
@@ -56,6 +56,7 @@ def _keeping_to_wish(store: Store) -> Iterator[None]:
     ended = threading.Event()
 
     def look() -> None:
+        keep_to_wish(store, store.data)
         while not ended.wait(_LOOK_S):
             keep_to_wish(store, store.data)
 

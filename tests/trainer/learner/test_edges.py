@@ -213,7 +213,6 @@ def test_a_lora_target_that_does_not_exist_is_named(base_model: Path, targets: t
         {"epsilon_low": float("nan")},
         {"max_kl": 0.5},
         {"max_kl": 0.0, "kl_weight": 0.1},
-        {"use_bias_correction_kl": False},
     ],
 )
 def test_settings_without_sense_are_refused(wrong: dict[str, Any]) -> None:

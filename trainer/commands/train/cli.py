@@ -132,12 +132,8 @@ def command(
     for name, methods in not_read(asked):
         flag, others = name.replace("_", "-"), " and ".join(methods)
         raise click.UsageError(f"--{flag} is an option of --method {others}, and does nothing for {method}")
-    try:
-        learner.checked()
-    except TrainingError as error:
-        raise click.UsageError(f"{error.message} {error.hint or ''}".strip()) from None
     serving = find_serving(data)
-    if daemon.wanted:
+    if daemon.wanted:  # it checks what its file and the environment make of it
         shown = "--print-config prints the daemon's configuration, which" if daemon.print_only else "--daemon"
         if dry_run or method != "grpo":
             raise click.UsageError(f"{shown} trains by GRPO, and has no --dry-run")
@@ -150,6 +146,10 @@ def command(
             return
         run_daemon(data, config, serving, log_format, as_json)
         return
+    try:
+        learner.checked()
+    except TrainingError as error:
+        raise click.UsageError(f"{error.message} {error.hint or ''}".strip()) from None
     policy = policy or (serving.policy if serving else "policy")
     directory = base_model_to_train(base_model, serving)
     if orders:
