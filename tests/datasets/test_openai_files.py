@@ -26,10 +26,14 @@ from simulated_agent import Run, message, result
 from stored_runs import store_runs, write_dataset
 from typing_extensions import TypedDict
 
+from arttrace.formats.datasets.chat import pair_row
+from arttrace.formats.datasets.forms import Form, Unsuitable
+from arttrace.records.message import Message, ReasoningPart, TextPart
 from arttrace.records.record import Record
 from arttrace.records.reward import Reward
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
+from arttrace.trajectories.conversations import Conversation
 
 
 class _Weighted(ChatCompletionAssistantMessageParam):
@@ -136,3 +140,13 @@ def test_what_they_do_not_take(form: str, row: dict[str, Any], tmp_path: Path) -
     (tmp_path / "rows.jsonl").write_text(json.dumps(row))
     with pytest.raises(ValidationError):
         read(form, tmp_path / "rows.jsonl")
+
+
+def test_a_preference_for_an_answer_with_reasoning_is_left_out() -> None:
+    asked = Message("user", (TextPart("?"),))
+    better, worse = (
+        Conversation("t", "a", (asked, Message("assistant", (*thought, TextPart(said)))), (1,))
+        for thought, said in (((ReasoningPart("hm"),), "yes"), ((), "no"))
+    )
+    with pytest.raises(Unsuitable, match="reasoning"):
+        pair_row(Form.OPENAI_DPO, better, worse)
