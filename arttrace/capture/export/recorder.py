@@ -52,8 +52,7 @@ class Recorder:
         self.settings = settings
         self.names_runs = settings.names_runs
         self.rules = ContentRules(settings.capture_content, settings.mask, partial(failed, "the mask", background=True))
-        self._not_queued = 0
-        self._patience_s = 0.0  # for which calls may still wait, all together, once the program exits
+        self._not_queued, self._patience_s = 0, 0.0  # for which calls may still wait, all together, at the exit
         # What is shipped is nobody else's to take away, and each of its segments is read as a whole.
         ships = settings.endpoint is not None
         self._spool = SpoolWriter(
@@ -172,11 +171,6 @@ class Recorder:
             left_out=self._buffer.left_out,
         )
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether something was recorded, since the fork where the process was forked."""
-        return self._worker is not None or bool(self._open) or not self._jobs.empty()
-
     def hand_over(self, timeout_s: float | None = None) -> bool:
         """Return when everything submitted before is with the operating system, which outlives this process; False
         when that took longer than `timeout_s`."""
@@ -266,6 +260,7 @@ class Recorder:
         self._syncing = native_threads.allocate_lock()
         self._waiting_bytes = 0
         self._worker: native_threads.Thread | None = None
+        self.has_begun = False  # since the fork, where the process was forked
         self._starting = native_threads.allocate_lock()
         self._open: dict[int, tuple[float, Lasting]] = {}  # by id(), in order; not what was spooled
         self._joined: list[Lasting] = []  # what began in this turn and joins another process's run
@@ -278,6 +273,7 @@ class Recorder:
             if self._worker is not None:
                 return
             self._worker = worker = native_threads.Thread(self._work)
+            self.has_begun = True
             try:
                 worker.start()
             except BaseException as error:
