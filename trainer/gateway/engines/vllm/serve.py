@@ -1,4 +1,4 @@
-"""Run as a module: vLLM's API server, with fewer looks for garbage while its processes import.
+"""Run as a module: vLLM's API server, whose processes look for garbage seldom: they import for seconds.
 
 vLLM spawns its engine's process. That imports this module as its main one, so the same holds there.
 """
