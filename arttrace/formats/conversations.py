@@ -78,7 +78,7 @@ def conversation(item: dict[str, Any], source: str) -> Iterator[Record]:
                 }
             ),
         )
-    rest = {name: value for name, value in beside.items() if name not in _REWARDS or finite(value) is None}
+    rest = _without_rewards(beside)
     yield SpanRow(
         trace_id=trace_id,
         span_id=root_id,
@@ -124,6 +124,11 @@ def _beside(item: dict[str, Any], *without: str) -> dict[str, Any]:
     }
     hidden = {name: value for name, value in inside.items() if name in outside and outside[name] != value}
     return {**inside, **outside, **({"metadata": hidden} if hidden else {})}
+
+
+def _without_rewards(beside: dict[str, Any]) -> dict[str, Any]:
+    """All of it but what is read as a reward."""
+    return {name: value for name, value in beside.items() if name not in _REWARDS or finite(value) is None}
 
 
 def _tags(item: dict[str, Any]) -> list[str] | None:
@@ -180,7 +185,7 @@ class Exchanges:
             **_beside(item, "request", "response"),
         }
         task = _task(beside)
-        rest = {name: value for name, value in beside.items() if name not in _REWARDS or finite(value) is None}
+        rest = _without_rewards(beside)
         yield SpanRow(
             trace_id=trace_id,
             span_id=span_id,

@@ -21,9 +21,8 @@ from arttrace.wire.content import MAX_CONTENT_BYTES, ContentMode, ContentRules, 
 
 _recording = Guard("recording what a run was given")
 _decode = msgspec.json.decode
-_PROPAGATED = (
-    "langfuse.propagated."  # keys of OpenTelemetry's context by which Langfuse's SDK tells spans of their trace
-)
+_PROPAGATED = "langfuse.propagated."
+"""Keys of OpenTelemetry's context by which Langfuse's SDK tells spans of their trace."""
 _MOST_CHARACTERS = 200  # of a value there
 
 

@@ -30,6 +30,7 @@ from arttrace.rewards.langfuse_scores import LangfuseScores
 from arttrace.store import AnyStore
 from arttrace.store.access.summary_pages import batched
 from arttrace.store.server.owner import hold_store
+from arttrace.store.sql_text import listed
 from arttrace.system.errors import JudgeError, StoreError
 from arttrace.system.paths import DataDir
 from arttrace.views.labels import key_name
@@ -173,8 +174,8 @@ def _stored(store: AnyStore, keys: Iterable[str]) -> set[str]:
     """Those of these keys, each of hex digits, that a judgement is stored under."""
     found: set[str] = set()
     for some in batched(keys, _KEYS_AT_ONCE):
-        named = ", ".join(f"'{key}'" for key in some)
-        found.update(key for (key,) in store.sql(f"SELECT key FROM judgement_records WHERE key IN ({named})")[1])  # noqa: S608
+        query = f"SELECT key FROM judgement_records WHERE key IN ({listed(some)})"  # noqa: S608
+        found.update(key for (key,) in store.sql(query)[1])
     return found
 
 

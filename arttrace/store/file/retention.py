@@ -49,20 +49,19 @@ def apply(store: Prunable, limits: Limits) -> Pruned | None:
     """
     before_ns = None if limits.age_ns is None else time.time_ns() - limits.age_ns
     _, [(left_out, share)] = store.sql(left_out_for_good())
-    if limits != Limits():
-        foreseen = store.prune(before_ns=before_ns, max_bytes=limits.max_bytes, dry_run=True)
-        if share < _WORTH_IT and foreseen.trajectories <= left_out:
-            return None
-        if limits.max_bytes is not None and not foreseen.kept_trajectories:
-            by_age = store.prune(before_ns=before_ns, dry_run=True)
-            if by_age.kept_trajectories:
-                raise StoreError(
-                    f"no run would stay within {limits.max_bytes:,} bytes: the newest alone, with what is linked to "
-                    "it, needs more; nothing was taken out",
-                    "Set a larger size, or look at what `arttrace prune --max-size SIZE --dry-run` says.",
-                )
-    elif share < _WORTH_IT:
+    is_worth_it = share >= _WORTH_IT
+    if limits == Limits():
+        return store.prune() if is_worth_it else None
+    foreseen = store.prune(before_ns=before_ns, max_bytes=limits.max_bytes, dry_run=True)
+    if foreseen.trajectories <= left_out and not is_worth_it:
         return None
+    is_by_size = limits.max_bytes is not None and not foreseen.kept_trajectories
+    if is_by_size and store.prune(before_ns=before_ns, dry_run=True).kept_trajectories:
+        raise StoreError(
+            f"no run would stay within {limits.max_bytes:,} bytes: the newest alone, with what is linked to it, needs "
+            "more; nothing was taken out",
+            "Set a larger size, or look at what `arttrace prune --max-size SIZE --dry-run` says.",
+        )
     return store.prune(before_ns=before_ns, max_bytes=limits.max_bytes)
 
 

@@ -56,9 +56,10 @@ def _keeping_to_wish(store: Store) -> Iterator[None]:
     ended = threading.Event()
 
     def look() -> None:
-        keep_to_wish(store, store.data)
-        while not ended.wait(_LOOK_S):
+        while True:
             keep_to_wish(store, store.data)
+            if ended.wait(_LOOK_S):
+                return
 
     thread = threading.Thread(target=look, name="arttrace-retention", daemon=True)
     thread.start()
