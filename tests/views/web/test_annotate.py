@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 from viewer_site import KEY, Viewer
 
 from arttrace.rewards.combine import trajectory_reward
@@ -47,6 +47,32 @@ def test_an_agent_gets_a_number_and_a_note_of_its_own(page: Page, viewer: Viewer
     page.get_by_role("button", name="undo").click()
     expect(page.locator("#rewards .rewards")).to_have_count(0)
     assert viewer.store.trajectory(id).rewards == ()
+
+
+def test_a_mark_is_taken_back_as_soon_as_it_is_shown(page: Page, viewer: Viewer, id: str) -> None:
+    page.goto(f"{viewer.url}/runs/{id}")
+    page.evaluate("""() => new MutationObserver(() => document.querySelector("#rewards .rewards button")?.click())
+        .observe(document.querySelector("#rewards-now"), { childList: true })""")
+    page.keyboard.press("a")
+    expect(page.locator("#rewards-now")).to_contain_text("Taken back.")
+    assert viewer.store.trajectory(id).rewards == ()
+
+
+def test_a_mark_is_given_where_the_scripts_are_off(browser: Browser, viewer: Viewer, id: str) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(viewer.link)
+    page.goto(f"{viewer.url}/runs/{id}")
+    page.get_by_role("button", name="Good").click()
+    expect(page.locator("#reward-now")).to_have_text("1.000")
+    page.get_by_role("button", name="undo").click()
+    expect(page.locator("#rewards .rewards")).to_have_count(0)
+    page.get_by_text("A number or a note").click()
+    page.fill("#say-value", "much")
+    page.get_by_role("button", name="Store").click()
+    expect(page.locator("#main")).to_contain_text("It was not stored: 'much' is no number")
+    assert page.url == f"{viewer.url}/runs/{id}/rewards"
+    context.close()
 
 
 def test_a_note_alone_is_no_reward(viewer: Viewer, id: str) -> None:
