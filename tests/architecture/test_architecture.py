@@ -78,7 +78,7 @@ def product_files() -> list[Path]:
     return [file for root in ("arttrace", "trainer") for file in sorted((ROOT / root).rglob("*.py"))]
 
 
-PUBLIC_FACES = {"mcp", "server.py"}
+PUBLIC_FACES = {"__main__.py", "mcp", "server.py"}
 """What users import or run by its name, at the top beside the rooms."""
 
 

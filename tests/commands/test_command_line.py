@@ -101,6 +101,14 @@ def test_the_light_install_captures_lists_all_commands_and_names_the_extra(light
         assert [one.entry for one in store.summaries()] == ["agent:answer"]
 
 
+def test_python_m_runs_the_command_line(light: Path, tmp_path: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    command = [str(light), "-m", "arttrace", "--help"]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=100, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("Usage: arttrace [OPTIONS] COMMAND")
+
+
 _ARGUMENTS = {"serve": ["--base-model", "."]}
 """What a command is given where it asks for something before it imports anything."""
 

@@ -30,10 +30,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from arttrace.capture.base.guard import logger
 from arttrace.capture.base.receiver import (
@@ -54,9 +54,20 @@ from arttrace.wire.content import ContentMode, Mask
 
 Orphans = Literal["record", "ignore"]
 _T = TypeVar("_T", ContentMode, Orphans)
+_Any = TypeVar("_Any")
 
 NONE = "none"
 """The limit that takes one back."""
+
+_NAMES: dict[object, str] = {
+    str: "text",
+    bool: "True or False",
+    os.PathLike: "a path",
+    Callable: "a function",
+    Iterable: "a list",
+    Receiver: "an arttrace.Receiver",
+}
+"""What a setting of such a type is called in a message."""
 
 MAX_BODY_BYTES = 64 << 20
 """Of one response no more than this many bytes are kept for decoding."""
@@ -148,8 +159,15 @@ class Settings:
     ) -> Settings:
         """What was given, else what the environment says, else the defaults.
 
-        A word that is not known is logged, and the careful one is taken: content off, orphans ignored, all runs stored.
+        What cannot be read is logged by its name, and the rest counts. In its place the careful thing is taken: content
+        off, orphans ignored, all runs stored; else what the environment or the default says.
         """
+        project, dir = _typed("project", project, str), _typed("dir", dir, str, os.PathLike)
+        endpoint, api_key = _typed("endpoint", endpoint, str), _typed("api_key", api_key, str)
+        capture_http, http_spans = _typed("capture_http", capture_http, bool), _typed("http_spans", http_spans, bool)
+        langfuse = _typed("langfuse", langfuse, bool)
+        if _typed("mask", mask, Callable) is not mask:
+            mask, capture_content = None, "off"  # a mask was wanted
         collector_url, further = endpoints(endpoint)
         otel, complaints = (
             by_environment(os.environ) if os.environ.get("ARTTRACE_OTLP", "").strip() != "0" else (None, [])
@@ -168,15 +186,15 @@ class Settings:
             orphans=_word(orphans, "ARTTRACE_ORPHANS", get_args(Orphans), "record", "ignore"),
             capture_http=_flag("ARTTRACE_CAPTURE_HTTP") if capture_http is None else capture_http,
             http_spans=_flag("ARTTRACE_HTTP_SPANS") if http_spans is None else http_spans,
-            trainable=_list(trainable, "ARTTRACE_TRAINABLE"),
+            trainable=_list("trainable", trainable, "ARTTRACE_TRAINABLE"),
             route=os.environ.get("ARTTRACE_ROUTE", ""),
-            propagate=_list(propagate, "ARTTRACE_PROPAGATE"),
+            propagate=_list("propagate", propagate, "ARTTRACE_PROPAGATE"),
             disabled=_flag("ARTTRACE_DISABLED"),
             endpoint=collector_url,
             api_key=api_key or os.environ.get("ARTTRACE_API_KEY") or None,
             receivers=distinct(
                 [
-                    *map(as_receiver, receivers),
+                    *map(as_receiver, _each("receivers", receivers, str, Receiver)),
                     *map(Receiver, further),
                     *_langfuse(_flag("ARTTRACE_LANGFUSE") if langfuse is None else langfuse),
                 ]
@@ -231,7 +249,7 @@ def _sample(given: Sample | None) -> Sample:
 
 def _limit(given: str | None, variable: str, read: Callable[[str], int], least: str) -> str | None:
     """A limit by which runs go without a request. One below `least` was meant otherwise: 6m are minutes."""
-    said = (given or os.environ.get(variable, "")).strip()
+    said = (str(given or "") or os.environ.get(variable, "")).strip()
     try:
         if said and said.lower() != NONE and read(said) < read(least):
             raise ValueError(f"{said!r} is less than {least}")
@@ -245,7 +263,30 @@ def _flag(variable: str) -> bool:
     return os.environ.get(variable, "").strip().lower() in ("1", "true", "yes", "on")
 
 
-def _list(given: Sequence[str] | None, variable: str) -> tuple[str, ...]:
+def _list(name: str, given: Sequence[str] | None, variable: str) -> tuple[str, ...]:
     if given is not None:
-        return (given,) if isinstance(given, str) else tuple(given)
+        return tuple(_each(name, given, str))
     return tuple(filter(None, (item.strip() for item in os.environ.get(variable, "").split(","))))
+
+
+def _typed(name: str, given: _Any, *kinds: Any) -> _Any | None:
+    """What `init` was given; None, which is logged, where it is none of these kinds."""
+    if given is None or isinstance(given, kinds):
+        return given
+    expected = " or ".join(_NAMES.get(kind, kind.__name__) for kind in kinds)
+    message = "arttrace: init(%s=...): %s is expected, not %s; it is not used, the other settings are"
+    logger.warning(message, name, expected, _kind(given))
+    return None
+
+
+def _each(name: str, given: Any, *kinds: Any) -> list[Any]:
+    """What of a list that `init` was given is of these kinds; one thing alone is a list of one."""
+    if given is None or isinstance(given, kinds):
+        return [] if given is None else [given]
+    found = _typed(name, given, Iterable)
+    return [one for one in found or () if _typed(name, one, *kinds) is not None]
+
+
+def _kind(given: object) -> str:
+    """Not the value: it may be a secret."""
+    return f"of type {type(given).__name__}"

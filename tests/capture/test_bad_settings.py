@@ -1,0 +1,80 @@
+"""A setting that cannot be read is named, and loses none of the others."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spool import read_spool
+
+import arttrace
+from arttrace.capture.base.settings import Settings
+from arttrace.records import semconv
+from arttrace.records.span import SpanRow
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("project", 5, "text is expected"),
+        ("dir", 5, "text or a path is expected"),
+        ("capture_content", 5, "none of"),
+        ("mask", "***", "a function is expected"),
+        ("sample", "most", "no number from 0 to 1"),
+        ("sample", [1], "no number from 0 to 1"),
+        ("retain", 30, "'30' is no age such as 30d"),
+        ("retain", datetime.timedelta(days=30), "is no age such as 30d"),
+        ("retain_size", 10, "less than 10MB"),
+        ("orphans", 5, "none of"),
+        ("capture_http", "no", "True or False is expected"),
+        ("http_spans", 2, "True or False is expected"),
+        ("trainable", 5, "a list is expected"),
+        ("trainable", ["http://a", 5], "text is expected"),
+        ("propagate", 5, "a list is expected"),
+        ("endpoint", 4318, "text is expected"),
+        ("api_key", 5, "text is expected"),
+        ("receivers", 5, "a list is expected"),
+        ("receivers", ["http://127.0.0.1:9", 5], "text or an arttrace.Receiver is expected"),
+        ("langfuse", "yes", "True or False is expected"),
+    ],
+)
+def test_one_that_cannot_be_read_is_named_and_the_others_count(
+    name: str, given: object, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    good: dict[str, Any] = {"dir": tmp_path / "data", "project": "mine", "trainable": ["http://b"], "sample": 0.5}
+    found = Settings.resolve(**{**good, name: given})
+    [line] = [record.getMessage() for record in caplog.records]
+    assert said in line
+    assert name in line.lower()
+    for other in good.keys() - {name, "dir"}:
+        assert getattr(found, other) == (tuple(good[other]) if other == "trainable" else good[other]), other
+    assert found.data.root == (tmp_path / ".arttrace" if name == "dir" else tmp_path / "data")
+
+
+def test_a_run_is_recorded_under_the_settings_that_could_be_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong: dict[str, Any] = {"retain": 30, "receivers": 5, "mask": "***"}
+    arttrace.init(dir=tmp_path / "data", project="mine", **wrong)
+
+    @arttrace.trajectory
+    def answer(question: str) -> str:
+        return question
+
+    assert answer("what was said") == "what was said"
+    arttrace.flush()
+    [record] = (one for one in read_spool(tmp_path / "data") if isinstance(one, SpanRow))
+    assert record.attributes[semconv.PROJECT] == "mine"
+    assert "what was said" not in str(record)  # a mask was wanted
+    assert len(caplog.records) == 3
+
+
+def test_one_receiver_may_stand_without_a_list(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    one: Any = "http://127.0.0.1:4318"
+    assert Settings.resolve(dir=tmp_path, receivers=one).receivers == (arttrace.Receiver(one),)
+    assert Settings.resolve(dir=tmp_path, receivers=[one, one]).receivers == (arttrace.Receiver(one),)
+    assert Settings.resolve(dir=tmp_path, receivers=arttrace.Receiver(one)).receivers == (arttrace.Receiver(one),)  # type: ignore[arg-type]
+    assert not caplog.records
