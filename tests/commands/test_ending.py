@@ -49,7 +49,7 @@ def left_behind(data: DataDir) -> set[str]:
     return {one.name for one in data.root.iterdir() if one.name.startswith(("owner", "store"))}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("command", KEEPERS, ids=lambda command: command[0])
 def test_a_signal_to_all_of_its_processes_closes_the_store(
     command: tuple[str, ...], number: signal.Signals, data: DataDir
@@ -71,6 +71,7 @@ def test_a_signal_to_all_of_its_processes_closes_the_store(
         finally:
             process.kill()
     assert process.returncode == 0, said
+    assert "interrupted" not in said
     assert left_behind(data) == {"store.duckdb", "store.duckdb.lock"}
 
 
@@ -98,7 +99,8 @@ def test_a_terminal_that_is_closed_closes_the_store(command: tuple[str, ...], da
     assert left_behind(data) == {"store.duckdb", "store.duckdb.lock"}
 
 
-def test_a_server_for_an_mcp_client_does_not_wait_for_its_next_line(data: DataDir) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_server_for_an_mcp_client_does_not_wait_for_its_next_line(number: signal.Signals, data: DataDir) -> None:
     initialize = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
     order = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": initialize}
     with subprocess.Popen(
@@ -109,8 +111,8 @@ def test_a_server_for_an_mcp_client_does_not_wait_for_its_next_line(data: DataDi
         try:
             print(json.dumps(order), file=process.stdin, flush=True)
             assert '"id":1' in process.stdout.readline().replace(" ", "")
-            process.terminate()
-            assert process.wait(WAITS_S) == 130
+            process.send_signal(number)
+            assert process.wait(WAITS_S) == 0
         finally:
             process.kill()
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, get_args
 
 import click
@@ -30,7 +32,6 @@ _MAX_ROWS = 1000
 _MAX_CHARACTERS = 100_000
 _MAX_NAMES = 50
 _WIDTH = 200
-_INTERRUPTED = 130
 
 
 @click.command("mcp")
@@ -41,10 +42,16 @@ def command(data: DataDir) -> None:
     The client starts it; what runs read and wrote may be sent to its model. Tools: list_runs, show_run, search_runs,
     diff, stats, sql. None of them changes anything.
     """
+    # Another handler than Python's own: for that one asyncio has its own, which waits for the thread below.
+    signal.signal(signal.SIGINT, _interrupt)
     try:
         server(data).run("stdio")
     except KeyboardInterrupt:
-        os._exit(_INTERRUPTED)  # a thread waits for the client's next line, and the interpreter's end for that thread
+        os._exit(0)  # a thread waits for the client's next line, and the interpreter's end for that thread
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    signal.default_int_handler(number, frame)
 
 
 def server(data: DataDir) -> MCPServer[Any]:

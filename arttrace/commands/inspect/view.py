@@ -43,8 +43,7 @@ def command(port: int, host: str, opens: bool, api_key: str | None, data: DataDi
             api_key = api_key if not is_loopback(host) else None  # that of the environment is the collector's
         key = api_key or kept_key(data.root / VIEWER_KEY)
         link = login_link(url_of(listener), key)
-        with contextlib.suppress(KeyboardInterrupt):
-            click.echo(f"viewer: {link if api_key is None else f'{url_of(listener)}/login?key=KEY, with its key'}")
-            if opens:
-                webbrowser.open(link)
-            ending.run(http_server(create_app(store, key, anywhere=api_key is not None)), listener)
+        click.echo(f"viewer: {link if api_key is None else f'{url_of(listener)}/login?key=KEY, with its key'}")
+        if opens:
+            webbrowser.open(link)
+        ending.run(http_server(create_app(store, key, anywhere=api_key is not None)), listener)

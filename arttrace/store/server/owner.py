@@ -129,10 +129,11 @@ class Ending:
             signal.signal(signal.SIGTERM, before)
 
     def run(self, server: uvicorn.Server, listener: socket.socket) -> None:
-        """Answer until it is told to end. Raises KeyboardInterrupt when Ctrl-C was pressed, after the same."""
+        """Answer until it is told to end, by SIGTERM or by Ctrl-C."""
         self._server = server
         server.should_exit = self._is_told
-        server.run(sockets=[listener])
+        with contextlib.suppress(KeyboardInterrupt):  # raised again by uvicorn when it has ended in order
+            server.run(sockets=[listener])
 
     def _tell(self) -> None:
         self._is_told = True
