@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from arttrace.formats.files.known_ids import KnownIds
+from arttrace.formats.imported_run import NO_TIME
 from arttrace.formats.sdks.openai_messages import answers, inputs, settings, text_of, tools
 from arttrace.records import semconv
 from arttrace.records.message import canonical_json
@@ -20,7 +21,6 @@ from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
 from arttrace.trajectories.decoding.attribute_values import finite
 
-_NO_TIME = 946_684_800_000_000_000
 _SECOND = 1_000_000_000
 _MESSAGES = ("messages", "traj", "trajectory", "conversation", "conversations")
 _TASKS = ("task_id", "scenario", "task", "problem_id", "prompt_id")
@@ -50,7 +50,7 @@ def conversation(item: dict[str, Any], source: str) -> Iterator[Record]:
     if messages is None:
         raise ValueError("no list of messages with roles")
     trace_id = hashlib.blake2b(canonical_json([source, item]), digest_size=16).hexdigest()
-    start = _time(item) or _NO_TIME
+    start = _time(item) or NO_TIME
     root_id = _span_id(trace_id, "root")
     tags = _tags(item)
     beside = _beside(item, *_MESSAGES, "tools", *(["tags"] if tags else []))
@@ -176,7 +176,7 @@ class Exchanges:
         self._seen.keep(content.digest(), again)
         content.update(str(again).encode())
         span_id, trace_id = content.hexdigest()[:16], self._run(messages, content.hexdigest())
-        start = (_time(response) or _NO_TIME) + len(messages)  # within one second the longer history is the later one
+        start = (_time(response) or NO_TIME) + len(messages)  # within one second the longer history is the later one
         offered = request.get("tools")
         reported = response.get("usage")
         usage = reported if isinstance(reported, dict) else {}

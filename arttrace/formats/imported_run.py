@@ -16,6 +16,17 @@ from arttrace.trajectories.decoding.attribute_values import finite
 NO_TIME = 946_684_800_000_000_000
 """Where runs without a time stand: the start of the year 2000."""
 SECOND = 1_000_000_000
+_A_DAY_NS = 86_400 * SECOND
+
+
+def is_undated(time_ns: int) -> bool:
+    """Whether a time stands for none: it and what is told by it, as seconds and age, is not known."""
+    return NO_TIME <= time_ns < NO_TIME + _A_DAY_NS
+
+
+def undated_in_sql(start_ns: str) -> str:
+    """The same of a column, as a condition of SQL."""
+    return f"({start_ns} >= {NO_TIME} AND {start_ns} < {NO_TIME + _A_DAY_NS})"
 
 
 def hashed(digits: int, *parts: Any) -> str:

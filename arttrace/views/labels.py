@@ -9,11 +9,10 @@ from typing import Any
 
 import msgspec
 
-from arttrace.formats.imported_run import NO_TIME
+from arttrace.formats.imported_run import is_undated
 from arttrace.trajectories.decoding.attribute_values import from_json
 
 _SHORT = 400
-_A_DAY_NS = 86_400_000_000_000
 
 
 def one_line(value: str, limit: int = _SHORT) -> str:
@@ -30,7 +29,7 @@ def printable(text: str) -> str:
 
 def age(time_ns: int, now_ns: int | None = None) -> str:
     """How long ago a time was, in the largest unit that fits: 12s, 3m, 5h, 2d; "-" of an import without times."""
-    if NO_TIME <= time_ns < NO_TIME + _A_DAY_NS:
+    if is_undated(time_ns):
         return "-"
     seconds = ((time.time_ns() if now_ns is None else now_ns) - time_ns) / 1e9
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):

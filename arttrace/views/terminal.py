@@ -13,6 +13,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from arttrace.formats.imported_run import is_undated
 from arttrace.records.reward import Reward
 from arttrace.records.sequence import TokenReport, TokenSequence
 from arttrace.records.trajectory import Trajectory
@@ -121,7 +122,8 @@ def _facts(
     if trajectory.metadata:
         fact("metadata", one_line(json_text(trajectory.metadata)))
     started = datetime.fromtimestamp(trajectory.start_ns / 1e9).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    fact("when", f"{started}, {(trajectory.end_ns - trajectory.start_ns) / 1e9:.2f} s")
+    took = f"{started}, {(trajectory.end_ns - trajectory.start_ns) / 1e9:.2f} s"
+    fact("when", "not known (imported without times)" if is_undated(trajectory.start_ns) else took)
     fact("policy", ", ".join(trajectory.policy_versions) or "no policy version recorded")
     fact("tokens", _tokens(sequences, report))
     if cost:

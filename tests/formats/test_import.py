@@ -50,7 +50,7 @@ def write(path: Path, *items: Any) -> str:
 def test_conversations_with_bad_lines_between(tmp_path: Path) -> None:
     file = write(tmp_path / "chats.jsonl", CHAT, "{broken", {"messages": []}, {**CHAT, "reward": 0}, 7)
     result = run(tmp_path, "import", file)
-    assert result.exit_code == 0
+    assert result.exit_code == 1
     assert "2 conversations: 2 traces, 6 spans, 2 rewards" in result.output
     assert "3 refused" in result.output
     with Store.open(DataDir(tmp_path / "data")) as store:
@@ -286,6 +286,36 @@ def test_what_stands_in_the_metadata_of_a_conversation_is_the_runs(tmp_path: Pat
     listed = run(tmp_path, "ls", "--group", "t1").output
     assert listed.count(" t1 ") == 1, "the task is shown as it stands in the file, and found by that"
     assert " - " in listed.splitlines()[2], "no age where there is no date"
+
+
+def test_what_came_without_times_has_no_seconds(tmp_path: Path) -> None:
+    """The second in which an undated call stands is made up: no figure may come of it."""
+    said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+    file = write(tmp_path / "log.json", [{"messages": said}])
+    run(tmp_path, "import", file)
+    counted = json.loads(run(tmp_path, "stats", "--json").output)
+    for by in ("entry", "agent", "model"):
+        [one] = counted[by]
+        assert (one["count"], one["p50_s"], one["p90_s"], one["p99_s"]) == (1, None, None, None), by
+    with Store.open(DataDir(tmp_path / "data")) as store:
+        for view in ("trajectories", "calls", "agents", "spans"):
+            assert {seconds for (seconds,) in store.sql(f"SELECT seconds FROM {view}")[1]} == {None}, view
+        [only] = store.trajectories()
+    assert "not known (imported without times)" in run(tmp_path, "show", only.id).output
+
+
+def test_a_file_that_is_refused_in_part_is_told_by_the_exit_code(tmp_path: Path) -> None:
+    """A script that takes in files learns that something is missing; the rest is there, of the later files too."""
+    said = {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]}
+    part = write(tmp_path / "part.jsonl", said, {"messages": [{"role": "user"}, 5]})
+    whole = write(tmp_path / "whole.jsonl", {**said, "task_id": "t"})
+    done = run(tmp_path, "import", part, whole)
+    assert done.exit_code == 1
+    assert "1 refused" in done.output
+    assert run(tmp_path, "import", "--json", part).exit_code == 1
+    assert run(tmp_path, "import", whole).exit_code == 0
+    with Store.open(DataDir(tmp_path / "data")) as store:
+        assert len(store.trajectories()) == 2
 
 
 def test_nothing_of_a_conversations_metadata_is_lost_to_what_stands_beside_it(tmp_path: Path) -> None:

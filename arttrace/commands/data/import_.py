@@ -41,7 +41,8 @@ def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: Data
       exchanges: {"request": ..., "response": ...} of chat completions, with "reward" and "task_id" beside them
       records that arttrace wrote
 
-    A file imported twice is there once. Runs with the same task id are a group.
+    A file imported twice is there once. Runs with the same task id are a group. Exit code 1: something was refused;
+    all else is in the store.
     """
     done: list[dict[str, Any]] = []
     for file in files:  # before a store is made for nothing
@@ -55,6 +56,8 @@ def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: Data
                 _show(done[-1])
     if as_json:
         click.echo(msgspec.json.encode(done))
+    if refused := sum(one["refused"] for one in done):
+        raise ArttraceError(f"{refused} of what the files hold cannot be read", "All else is in the store.")
 
 
 def _import(file: Path, name: str | None, store: AnyStore) -> Imported:

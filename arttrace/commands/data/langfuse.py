@@ -144,13 +144,19 @@ def pull_command(
         pulled = pull(store, client, query, kept, with_scores=scores, progress=progress)
     if as_json:
         click.echo(msgspec.json.encode(pulled))
-        return
+    else:
+        _show_pulled(pulled)
+    if pulled.refused:
+        raise ArttraceError(
+            f"{pulled.refused} of what Langfuse answered cannot be read: {'; '.join(pulled.reasons)}",
+            "All else is in the store.",
+        )
+
+
+def _show_pulled(pulled: Pulled) -> None:
     click.echo(f"{_count(pulled.observations, 'observation')} and {_count(pulled.scores, 'score')} taken in")
     if pulled.not_numeric:
         click.secho(f"  {_count(pulled.not_numeric, 'score')} left out: not numbers", fg="yellow", err=True)
-    if pulled.refused:
-        reasons = "; ".join(pulled.reasons)
-        click.secho(f"  {pulled.refused} cannot be read: {reasons}", fg="yellow", err=True)
 
 
 def _every_now_and_then(before: Cursor | None, counted: Callable[[], int | None]) -> Callable[[Pulled], None]:

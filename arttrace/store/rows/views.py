@@ -8,13 +8,16 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
+from arttrace.formats.imported_run import undated_in_sql
 from arttrace.records import semconv
 from arttrace.store.rows import span_membership
 from arttrace.store.rows.columns import LAST_GIVEN, REWARDS_OF_RUN
 from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
 from arttrace.store.rows.view_definition import Column, View, as_time, of_document, said_of_run
 
-_SECONDS = "({0}end_ns::HUGEINT - {0}start_ns) / 1e9"
+_SECONDS = f"CASE WHEN NOT {undated_in_sql('start_ns')} THEN (end_ns::HUGEINT - start_ns) / 1e9 END"
+_SECONDS_OF_RUN = f"""CASE WHEN NOT {undated_in_sql("min(s.start_ns)")}
+    THEN (max(s.end_ns)::HUGEINT - min(s.start_ns)) / 1e9 END"""
 _IS_CALL = f"operation IN {semconv.CALL_OPERATIONS}"
 _OWN_TAGS = f"TRY_CAST({of_document('arttrace.tags', operator='->')} AS VARCHAR[])"
 _OWN_METADATA = f"TRY_CAST({of_document('arttrace.metadata')} AS JSON)"
@@ -51,7 +54,7 @@ _WHERE_IT_STANDS = (
     Column("span_id", "the span, 16 hex digits"),
     Column("parent_span_id", "the span above it in the trace"),
     Column("started", "when it began", as_time("start_ns")),
-    Column("seconds", "how long it took", _SECONDS.format("")),
+    Column("seconds", "how long it took; NULL of an import without times", _SECONDS),
 )
 _ERROR = Column("error", "what went wrong; NULL when nothing did")
 
@@ -69,7 +72,7 @@ _SPANS = View(
         Column("operation", "chat, text_completion, invoke_agent, execute_tool, ...; NULL for a span of other code"),
         Column("name", "the name its SDK gave it"),
         Column("started", "when it began", as_time("start_ns")),
-        Column("seconds", "how long it took", _SECONDS.format("")),
+        Column("seconds", "how long it took; NULL of an import without times", _SECONDS),
         Column("arrived", "when it came into the store", as_time("arrived_ns")),
         Column("start_ns", "when it began, in nanoseconds since 1970"),
         Column("end_ns", "when it ended; 0 while it has not"),
@@ -296,7 +299,7 @@ _TRAJECTORIES = View(
         Column("scenario", "the task that was attempted", said_of_run("scenario", _IN_ORDER)),
         Column("group", "the group it is compared in; NULL where nothing says one", _GROUP),
         Column("started", "when its first span began", as_time("min(s.start_ns)")),
-        Column("seconds", "from then to the end of its last span", "(max(s.end_ns)::HUGEINT - min(s.start_ns)) / 1e9"),
+        Column("seconds", "from then to the end of its last span; NULL of an import without times", _SECONDS_OF_RUN),
         Column("arrived", "when its last span came into the store", "max(s.arrived)"),
         Column("recorded_agents", "agents with a span of their own", _COUNT.format("invoke_agent")),
         Column("calls", "model calls", f"count(*) FILTER (s.{_IS_CALL})"),

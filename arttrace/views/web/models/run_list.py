@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from arttrace.formats.imported_run import is_undated
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import TrajectorySummary
 from arttrace.views.labels import entry_name, group_name, one_line, shown_id
@@ -75,6 +76,7 @@ class RunRow(msgspec.Struct, frozen=True):
     why: str
     start_ns: int
     duration_ns: int
+    undated: bool
     agents: int
     calls: int
     tools: int
@@ -194,6 +196,7 @@ def run_row(run: TrajectorySummary) -> RunRow:
         why=one_line(why(run), 240),
         start_ns=run.start_ns,
         duration_ns=max(0, run.end_ns - run.start_ns),
+        undated=is_undated(run.start_ns),
         agents=run.agents,
         calls=run.calls,
         tools=run.tool_calls,
