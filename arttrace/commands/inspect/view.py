@@ -39,8 +39,8 @@ def command(port: int, host: str, opens: bool, api_key: str | None, data: DataDi
         )
     listener = listen(host, port)
     with contextlib.closing(listener), hold_store(data) as store, Ending.on_sigterm() as ending:
-        if data.url and click.get_current_context().get_parameter_source("api_key") is not ParameterSource.COMMANDLINE:
-            api_key = api_key if not is_loopback(host) else None  # that of the environment is the collector's
+        if click.get_current_context().get_parameter_source("api_key") is not ParameterSource.COMMANDLINE:
+            api_key = None if is_loopback(host) else api_key  # that of the environment is the collector's
         key = api_key or kept_key(data.root / VIEWER_KEY)
         link = login_link(url_of(listener), key)
         click.echo(f"viewer: {link if api_key is None else f'{url_of(listener)}/login?key=KEY, with its key'}")
