@@ -10,11 +10,13 @@ from pathlib import Path
 import openai
 import pytest
 from chat_server import ChatServer
+from spool import finished_spans
 
 import arttrace
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
+from arttrace.trajectories import build_trajectories
 
 Begin = Callable[[threading.Event, threading.Event], None]
 """Does something that begins, says so, and lasts until it is let go."""
@@ -101,6 +103,45 @@ def test_a_call_that_goes_on_after_the_root(data: DataDir, server: ChatServer) -
     assert trajectory.incomplete == ""
     [placed] = trajectory.calls
     assert [choice.message.text for choice in placed.call.choices] == ["answer 0 to stall "]
+
+
+@pytest.mark.parametrize("begins", ["before the root ends", "after it"])
+@pytest.mark.parametrize("kind", ["agent", "tool", "call"])
+def test_what_ends_after_the_root_stands_in_for_nothing_that_is_lost(
+    data: DataDir, server: ChatServer, kind: str, begins: str
+) -> None:
+    client = openai.OpenAI(base_url=server.url, api_key="k", max_retries=0)
+    root_ended = threading.Event()
+
+    def later() -> None:
+        if begins == "after it":
+            root_ended.wait(60)
+        if kind == "call":
+            asked = [{"role": "user", "content": "hi"}]
+            stream = client.chat.completions.create(model="m", messages=asked, stream=True)  # type: ignore[arg-type]
+            begun.set()
+            root_ended.wait(60)
+            list(stream)
+            return
+        with arttrace.agent(name="late") if kind == "agent" else arttrace.tool(name="late"):
+            begun.set()
+            root_ended.wait(60)
+
+    begun, thread = threading.Event(), threading.Thread(target=later)
+    with arttrace.trajectory(name="root"):
+        with arttrace.tool(name="early"):
+            pass
+        thread.start()
+        if begins != "after it":
+            begun.wait(60)
+    root_ended.set()
+    thread.join()
+    arttrace.flush()
+    spans = finished_spans(data.root)
+    assert [run.incomplete for run in build_trajectories(spans)] == [""]
+    early, *others = spans
+    assert early.name == "execute_tool early"
+    assert [run.incomplete for run in build_trajectories(others)] == ["1 of 3 spans missing"]
 
 
 def test_what_has_ended_before_the_root_is_not_said_to_be_open(data: DataDir) -> None:

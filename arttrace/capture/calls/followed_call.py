@@ -141,7 +141,7 @@ class FollowedCall:
         kept[semconv.OPERATION_NAME] = attributes.get(semconv.OPERATION_NAME, semconv.OPERATION_CHAT)
         kept[semconv.PROVIDER_NAME] = attributes.get(semconv.PROVIDER_NAME) or attributes.get("gen_ai.system") or ""
         kept |= scope.run.attributes | self._execution.attributes
-        if scope.is_remote:  # no scope of this process counts it
+        if scope.is_remote or scope.run.has_ended:  # no scope of this process counts it
             kept[semconv.TRAJECTORY_SPAN_COUNT] = 0
         scope.recorder.submit(lambda: self._ended(kept, end_ns, said.error(), passed))
 
@@ -157,7 +157,7 @@ class FollowedCall:
         self._as_seen.facts = facts
         for outer in _above(self):
             outer._seen.append(self._as_seen)
-        self.scope.run.told_calls += 1
+        self.scope.run.told_calls += semconv.TRAJECTORY_SPAN_COUNT not in attributes
         for what, count in passed.items():
             known = max(self._passed.get(what, 0), self.scope.told.get(what, 0))
             if (by_this_call := count - known) > 0:

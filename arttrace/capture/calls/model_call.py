@@ -180,7 +180,7 @@ class ModelCall:
     """One call of a model client, from `request` to the last byte that the user read."""
 
     __slots__ = (
-        "__weakref__", "_attempts", "_execution", "_is_uppermost", "_path", "_pid", "_provider", "_recorder",
+        "__weakref__", "_attempts", "_counts_itself", "_execution", "_path", "_pid", "_provider", "_recorder",
         "_returned", "_scope", "_seen", "_span", "_users_span", "http_client", "routed_from", "start_ns",
     )  # fmt: skip
 
@@ -205,7 +205,7 @@ class ModelCall:
         self.routed_from: str | None = None
         self._attempts: list[Attempt] = []
         self._returned = False
-        self._is_uppermost = False
+        self._counts_itself = False
         self._pid = os.getpid()
         self.start_ns = time.time_ns()
         self._users_span = users_span() if scope is None else None
@@ -298,8 +298,8 @@ class ModelCall:
         if self._scope is not None:
             run = self._scope.run
             if last is None or not self._is_of_another_run(run.id, last.request):
-                run.ended_spans += 1
-                self._is_uppermost = self._scope.is_remote
+                self._counts_itself = self._scope.is_remote or run.has_ended
+                run.ended_spans += not self._counts_itself
             run.unanswered = self._unanswered(ending, error)
         failure = None
         if error is not None and not isinstance(error, GeneratorExit):
@@ -338,7 +338,7 @@ class ModelCall:
 
     def _decode(self, ending: Ending, failure: tuple[str, str] | None, end_ns: int) -> None:
         attributes = self._identity()
-        if self._is_uppermost:  # no scope of this process counts it
+        if self._counts_itself:  # no scope of this process counts it
             attributes[semconv.TRAJECTORY_SPAN_COUNT] = 0
         last = self._attempts[-1] if self._attempts else Attempt(url=self._path)
         if len(self._attempts) > 1:
@@ -365,6 +365,7 @@ class ModelCall:
             failure = failure or decoded.failure
             if self._seen is not None:
                 self._seen.facts = facts_of(attributes)
+                self._seen = None
         finally:  # whatever our decoder did, the call was made
             self._recorder.ended(self, attributes, end_ns, failure)
             self._scope = None  # a response that the user keeps holds this call

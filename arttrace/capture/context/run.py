@@ -45,6 +45,8 @@ class RunState(msgspec.Struct, eq=False):
     metadata: dict[str, msgspec.Raw] = {}
     metadata_was_cut: bool = False
     hidden: Hidden = msgspec.field(default_factory=Hidden)
+    has_ended: bool = False
+    """Whether this process's root has, which counts what ended before; what ends later counts for itself."""
     ended_spans: int = 0
     told_calls: int = 0
     """Calls that only libraries' spans told of; they are not among `ended_spans`, and known in the background alone."""
@@ -111,7 +113,7 @@ class RunState(msgspec.Struct, eq=False):
     def writable(self, attributes: dict[str, Any], rules: ContentRules, mode: ContentMode) -> dict[str, Any]:
         """Attributes of a scope's span with all the calls that it counts, and with what may be written of a group's key
         that was made of content. It calls the user's mask: for the recorder's thread."""
-        if semconv.TRAJECTORY_SPAN_COUNT in attributes:
+        if semconv.TRAJECTORY_SPAN_COUNT in attributes and semconv.PROJECT in attributes:  # the root of this process
             attributes[semconv.TRAJECTORY_SPAN_COUNT] += self.told_calls
         if self.group_is_computed and semconv.GROUP in attributes:
             attributes[semconv.GROUP] = rules.computed_group(attributes[semconv.GROUP], mode, self.hidden)

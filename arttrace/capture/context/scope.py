@@ -238,19 +238,19 @@ class Scope(Position):
         self.run.open_scopes.pop(id(self), None)
         left_open = [*self.run.open_scopes.values()] if self._is_local_root else None
         end_ns = time.time_ns()
-        attributes = self._attributes
-        attributes.update(self.run.attributes)
+        attributes = self._attributes | self.run.attributes
         if self._is_local_root:
             attributes.update(self._root_attributes())
+            self.run.has_ended = True
+        elif self.run.has_ended:
+            attributes[semconv.TRAJECTORY_SPAN_COUNT] = 0
         if self._cut:
             attributes[semconv.TRUNCATED] = self._cut
         if self._described:
             attributes[semconv.DESCRIBED] = self._described
-        failure = self._failure
-        if error is not None:
-            failure, interrupted = _ended_by(error)
-            if interrupted is not None:
-                attributes[semconv.INTERRUPTED] = interrupted
+        failure, interrupted = (self._failure, None) if error is None else _ended_by(error)
+        if interrupted is not None:
+            attributes[semconv.INTERRUPTED] = interrupted
         if self.is_root and failure is not None and self.run.unanswered is not None:
             attributes.setdefault(semconv.INTERRUPTED, f"the model did not answer ({self.run.unanswered})")
         if self.is_root and self.run.interrupted is not None:
