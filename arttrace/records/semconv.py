@@ -123,6 +123,7 @@ ATTEMPTS: Final = "arttrace.attempts"  # HTTP attempts of one call, when more th
 INTERRUPTED: Final = (
     "arttrace.interrupted"  # why a run or an answer ended early: "closed", "cancelled", "error", "background"
 )
+BACKGROUND: Final = "background"  # by INTERRUPTED: the answer of a call is in none of its bytes, others brought it
 DESCRIBED: Final = "arttrace.described"  # names of the attributes that do not give back their value, which is no JSON
 TOOL_RESULT: Final = "arttrace.tool.result"  # JSON text: a library's result, where it is more than a model is shown
 TRUNCATED: Final = "arttrace.truncated"  # names of the attributes whose value was cut to a bound

@@ -23,7 +23,7 @@ from arttrace.trajectories.decoding.attribute_values import as_text, from_json, 
 from arttrace.trajectories.decoding.call import decode_call
 from arttrace.trajectories.decoding.messages import MessageReader
 from arttrace.trajectories.decoding.operation import is_call, operation, span_error
-from arttrace.trajectories.decoding.unreadable_calls import counted, unread
+from arttrace.trajectories.decoding.unreadable_calls import counted, unanswered, unread
 from arttrace.trajectories.identity.ancestors import without_cycles
 from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan, deduplicate, distinct_ids, revision
 from arttrace.trajectories.identity.membership import is_of_a_run, membership
@@ -115,7 +115,15 @@ def _build(
         rewards=_counting(given),
         notes=tuple(one for one in given if not one.counts and one.explanation),
         incomplete="; ".join(
-            dict.fromkeys((*problems, *tree.problems, *_in_progress(spans, tree.tops), *_missing_spans(spans)))
+            dict.fromkeys(
+                (
+                    *problems,
+                    *tree.problems,
+                    *_in_progress(spans, tree.tops),
+                    *_missing_spans(spans),
+                    *unanswered(read.values()),
+                )
+            )
         ),
         conflicts=sum(span.conflicts for span in members),
         unread=counted(unread(span, read.get(key)) for key, span in spans.items()),

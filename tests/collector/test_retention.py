@@ -6,6 +6,7 @@ import os
 import queue
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from daemon_site import until
@@ -16,7 +17,7 @@ import arttrace
 from arttrace.capture.export.sampling import left_out_span
 from arttrace.collector.retention import Retention
 from arttrace.store import Store, open_store
-from arttrace.store.file import retention
+from arttrace.store.file import prune, retention
 from arttrace.store.file.prune import Pruned
 from arttrace.store.file.retention import Limits
 from arttrace.store.server.owner import answering, hold_store
@@ -62,6 +63,37 @@ def test_what_is_too_old_goes_once(data: DataDir) -> None:
     assert (done.trajectories, done.kept_trajectories) == (1, 1)
     assert apply(data, Limits(age_ns=_DAY_NS)) is None
     assert _ids(data) == ["new"]
+
+
+def test_old_spans_of_nobodys_run_go_without_a_run(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arttrace.store.ingest.writer._now_ns", lambda: time.time_ns() - 9 * _DAY_NS)
+    with Store.open(data) as store:
+        plain = research_run("plain")[0]
+        store.append([replace(plain, trace_id="7" * 32, start_ns=1, end_ns=2, attributes={}, links=[])])
+    done = apply(data, Limits(age_ns=7 * _DAY_NS))
+    assert done is not None
+    assert (done.trajectories, done.spans) == (0, 1)
+    assert sorted(_ids(data)) == ["new", "old"]
+
+
+def test_the_newest_run_that_was_to_stay_stays_where_the_estimate_was_too_low(
+    data: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = data.store.stat().st_size
+    copy = prune.copy_kept
+    kept: list[int] = []
+
+    def larger(connection: Any, target: Path, runs: Any) -> None:
+        kept.append(len(runs))
+        copy(connection, target, runs)
+        with target.open("ab") as file:
+            file.truncate(whole * 2)
+
+    monkeypatch.setattr(prune, "copy_kept", larger)
+    monkeypatch.setattr(prune.SharedFile, "reopen", lambda self, target: target.unlink())
+    with Store.open(data) as store:
+        done = store.prune(max_bytes=whole * 3 // 4)
+    assert (done.kept_trajectories, kept) == (1, [1])
 
 
 def test_beyond_a_size_the_oldest_go(data: DataDir) -> None:

@@ -310,12 +310,16 @@ def test_what_any_client_sent_to_a_model_is_named(server: ChatServer, tmp_path: 
 
 
 WITHOUT_AN_ANSWER_OF_THEIR_OWN = """
-import asyncio, contextlib
+import asyncio, contextlib, os
+import httpx
 from openai import AsyncOpenAI, OpenAI
+from websockets.sync.client import connect
 client = OpenAI(max_retries=0)
 for ask in (
     lambda: client.batches.create(input_file_id="f", endpoint="/v1/chat/completions", completion_window="24h"),
-    lambda: client.post("/threads/t/runs", cast_to=object, body={"assistant_id": "a"}),
+    *(lambda id=id: client.post(f"/threads/{id}/runs", cast_to=object, body={"assistant_id": "a"}) for id in range(30)),
+    lambda: httpx.post(os.environ["OPENAI_BASE_URL"].removesuffix("/v1") + "/warehouse/batches", json={}),
+    lambda: connect(os.environ["OPENAI_BASE_URL"].replace("http", "ws") + "/prices/live"),
     lambda: client.responses.connect().enter(),
     lambda: client.realtime.connect(model="r").enter(),
     lambda: asyncio.run(AsyncOpenAI().responses.connect().enter()),
@@ -328,10 +332,12 @@ for ask in (
 def test_what_is_answered_by_other_ways_than_the_requests_own_is_named(server: ChatServer, tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(WITHOUT_AN_ANSWER_OF_THEIR_OWN)
     told = said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
-    for path in ("batches", "threads/t/runs"):
-        assert f"1 request to 127.0.0.1/v1/{path} (no setting captures them: their answers come later" in told
+    for count, path in (("1 request", "batches"), ("30 requests", "threads/*/runs")):
+        assert f"{count} to 127.0.0.1/v1/{path} (no setting captures them: their answers come later" in told
     for count, path in (("2 requests", "responses"), ("1 request", "realtime")):
         assert f"{count} to 127.0.0.1/v1/{path} (no setting captures them: arttrace has no hook for calls by" in told
+    assert "warehouse" not in told
+    assert "live" not in told
 
 
 MANY_ADDRESSES = """

@@ -329,6 +329,15 @@ def test_a_count_of_spans_that_cannot_be_read_is_no_complete_run(count: object) 
     assert built(spans).incomplete == "the number of its spans is unreadable"
 
 
+def test_a_run_lacks_the_answers_that_it_asked_for_in_the_background() -> None:
+    """What `responses.retrieve` brings is not recorded, and a next call's history goes on without it."""
+    run = Run()
+    asked = [message("user", "think long")]
+    run.chat("a", asked, at=1, INTERRUPTED="background", PREVIOUS_RESPONSE_ID=None)
+    run.chat("b", asked, message("assistant", "closed"), at=3, INTERRUPTED="closed")
+    assert built(run.end()).incomplete == "answers asked for in the background: 1"
+
+
 def test_an_interrupted_run_is_incomplete_and_a_failed_one_is_not() -> None:
     assert built(Run().end(INTERRUPTED="cancelled")).incomplete == "interrupted: cancelled"
     [root] = Run().end()

@@ -38,9 +38,10 @@ _OTHERS = re.compile(
     r"|/model/[^/]+/(invoke|converse)[a-z-]*",
     re.IGNORECASE,
 )
-# OpenAI's and Anthropic's batches, and the runs of OpenAI's assistants.
-_ANSWERED_LATER = re.compile(r"/batches$|/threads(/[^/]+)?/runs$")
-_SOCKETS = re.compile(r"/(realtime|responses|live)\b|bidigeneratecontent", re.IGNORECASE)
+# OpenAI's (at Azure too) and Anthropic's batches, and the runs of OpenAI's assistants: not other people's batches.
+_ANSWERED_LATER = re.compile(r"/(v1|openai)(/messages)?/batches$|/(v1|openai)/threads(/[^/]+)?/runs$")
+_THREAD = re.compile(r"(?<=/threads/)[^/]+(?=/runs$)")  # each has an id of its own
+_SOCKETS = re.compile(r"/(v1|openai)(/.*)?/(realtime|responses)\b|bidigeneratecontent", re.IGNORECASE)
 _CALLS = (
     semconv.OPERATION_CHAT,
     semconv.OPERATION_TEXT_COMPLETION,
@@ -127,7 +128,7 @@ def passed(host: str | None, path: str, why: str) -> str | None:
     """A POST went out that no call was recorded of, and what the line names it by; None for one to no model API. `why`
     is one of those above; by a setting only what is in a protocol that is read is captured."""
     if why == BY_NONE and _ANSWERED_LATER.search(path):
-        why = _LATER
+        why, path = _LATER, _THREAD.sub("*", path)
     elif why == BY_A_SOCKET:
         if not _SOCKETS.search(path):
             return None

@@ -35,6 +35,8 @@ def command(age_ns: int | None, max_bytes: int | None, dry_run: bool, as_json: b
     A run is as old as the later of two things: when it ended, and when it came into the store. What was imported
     yesterday is a day old, whenever it happened. What is to go is listed by where it came from, first.
 
+    A run that goes on stays. One that was killed goes on for a day after the last that came of it.
+
     What sampling left out more than an hour ago (see capture.md) goes as well, whatever its age.
 
     What policies consumed, their steps and paid-for judgements stay known. The file is written anew and takes the old

@@ -34,6 +34,9 @@ _REVOCABLE_NS = _HOUR_NS
 """For so long a reward brings back a run that sampling left out."""
 _MARKS_KEPT_NS = 7 * 24 * _HOUR_NS
 
+_STOPPED_NS = 24 * _HOUR_NS
+"""After so long without anything new, what has not ended will not."""
+
 _AHEAD_NS = 86_400_000_000_000  # a clock may be so far ahead of the store's; beyond it, a span's time means nothing
 
 
@@ -78,8 +81,13 @@ def prune(file: SharedFile, *, before_ns: int | None, max_bytes: int | None, dry
                 rewrite = not dry_run and len(kept) < len(found)
                 if rewrite:
                     copy_kept(connection, target, kept)
-                    while max_bytes is not None and kept and target.stat().st_size > max_bytes:  # was estimated
-                        kept = within(kept, before_ns=None, max_size=sum(run.size for run in kept) * 3 // 4)
+                    # The size was an estimate. The newest run, which was to stay by it, does.
+                    while max_bytes is not None and len(kept) > 1 and target.stat().st_size > max_bytes:
+                        smaller = sum(run.size for run in kept) * 3 // 4
+                        fewer = within(kept, before_ns=None, max_size=smaller) or kept[:1]
+                        if len(fewer) == len(kept):  # those that are left go on
+                            break
+                        kept = fewer
                         copy_kept(connection, target, kept)
                 gone = sources(connection, found, kept)
                 if rewrite:
@@ -118,12 +126,16 @@ class PrunableRun(msgspec.Struct):
     last_start_ns: int = 0
     left_out: bool = False
     """Whether sampling left out all of them, for good."""
+    goes_on: bool = False
+    """Whether something of it has not ended, and something came in the last day: what comes later would count as whole
+    without what went. One that was killed goes a day after."""
 
 
 def left_out_for_good() -> str:
-    """The query for how many runs are stored that sampling left out for good, and which part of all bytes they are."""
+    """The query for how many spans are stored of runs that sampling left out for good, and which part of all bytes they
+    are."""
     there = f"NOT ({IS_MARK}) AND trajectory_id IN ({_FOR_GOOD})".replace("?", str(time.time_ns() - _REVOCABLE_NS))
-    return f"""SELECT count(DISTINCT trajectory_id) FILTER ({there}),
+    return f"""SELECT count(*) FILTER ({there}),
         coalesce(sum(bytes) FILTER ({there}), 0) / greatest(sum(bytes), 1) FROM span_records"""  # noqa: S608
 
 
@@ -170,6 +182,13 @@ def runs(connection: duckdb.DuckDBPyConnection) -> list[PrunableRun]:
         if trace_id in of_trace and linked in of_trace and of_trace[trace_id] is not of_trace[linked]:
             join(of_trace[trace_id], of_trace[linked])
     unique = {id(run): run for run in of_trace.values()}.values()
+    going_on = connection.execute(
+        """SELECT DISTINCT trace_id FROM (
+            SELECT trace_id FROM span_records GROUP BY trace_id, span_id HAVING max(end_ns) = 0)"""
+    ).fetchall()
+    for (trace_id,) in going_on:
+        if trace_id in of_trace:
+            of_trace[trace_id].goes_on = of_trace[trace_id].last_ns >= time.time_ns() - _STOPPED_NS
     for run in unique:
         run.left_out = bool(run.trajectories) and run.trajectories <= gone
     return sorted(unique, key=lambda run: (-run.last_ns, min(run.traces)))
@@ -202,14 +221,15 @@ def sources(
 
 
 def within(found: Sequence[PrunableRun], *, before_ns: int | None, max_size: int | None) -> list[PrunableRun]:
-    """The runs that stay: not left out, not older than `before_ns`, and the newest whose sizes add up to at most
-    `max_size`."""
+    """The runs that stay: those that go on, and of the others what is not left out, not older than `before_ns`, and of
+    the newest whose sizes add up to at most `max_size`."""
     kept, size = [], 0
     for run in found:
         if run.left_out:
             continue
         size += run.size
-        if (before_ns is None or run.last_ns >= before_ns) and (max_size is None or size <= max_size):
+        fits = (before_ns is None or run.last_ns >= before_ns) and (max_size is None or size <= max_size)
+        if fits or run.goes_on:
             kept.append(run)
     return kept
 

@@ -48,12 +48,12 @@ def apply(store: Prunable, limits: Limits) -> Pruned | None:
     nothing goes, whatever its age.
     """
     before_ns = None if limits.age_ns is None else time.time_ns() - limits.age_ns
-    _, [(left_out, share)] = store.sql(left_out_for_good())
+    _, [(left_out, share)] = store.sql(left_out_for_good())  # spans, and their part of all bytes
     is_worth_it = share >= _WORTH_IT
     if limits == Limits():
         return store.prune() if is_worth_it else None
     foreseen = store.prune(before_ns=before_ns, max_bytes=limits.max_bytes, dry_run=True)
-    if foreseen.trajectories <= left_out and not is_worth_it:
+    if foreseen.spans <= left_out and not is_worth_it:
         return None
     is_by_size = limits.max_bytes is not None and not foreseen.kept_trajectories
     if is_by_size and store.prune(before_ns=before_ns, dry_run=True).kept_trajectories:

@@ -41,7 +41,7 @@ class TrajectorySummary(msgspec.Struct, frozen=True):
     unread: dict[str, int] = {}
 
 
-_READING = 13
+_READING = 14
 """Counted up when the same spans are read in another way, or summaries are kept otherwise."""
 
 _fields = " ".join((str(_READING), *TrajectorySummary.__struct_fields__))

@@ -43,6 +43,13 @@ def unread(span: SpanRow, call: Call | None) -> str | None:
     return None if said or call.end_ns == 0 else _named(span)
 
 
+def unanswered(calls: Iterable[Call]) -> list[str]:
+    """The reason why a run lacks answers that were asked for in the background: other requests, which are not recorded,
+    brought them, and the histories go on without."""
+    count = sum(call.interrupted == semconv.BACKGROUND for call in calls)
+    return [f"answers asked for in the background: {count}"] if count else []
+
+
 def unread_calls(spans: Iterable[SpanRow]) -> dict[str, int]:
     """Those among spans under the names of the conventions, counted by name."""
     reader = MessageReader()

@@ -84,7 +84,7 @@ def _put(span: SpanDraft, response: dict[str, Any]) -> Failure | None:
         if ids is not None:
             span.put_tokens(name, encode_token_ids(ids))
     if not items and response.get("status") in _LATER and semconv.INTERRUPTED not in span.attributes:
-        span.put(semconv.INTERRUPTED, "background")
+        span.put(semconv.INTERRUPTED, semconv.BACKGROUND)
     error = error_of(response)
     return None if error is None else ("response_failed", error)
 
