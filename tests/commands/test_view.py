@@ -57,9 +57,11 @@ def test_a_collectors_key_in_the_environment_is_not_the_viewers(
         said = CliRunner().invoke(cli, ["view", "--url", owner["url"], "--port", "0"]).output
         assert re.fullmatch(r"viewer: http://127\.0\.0\.1:\d+/login\?key=\S{20,}\n", said)
         assert owner["token"] not in said
-        for here in (["--dir", str(tmp_path / "there")], []):
-            said = CliRunner().invoke(cli, ["view", "--port", "0", *here]).output
-            assert re.fullmatch(r"viewer: http://127\.0\.0\.1:\d+/login\?key=\S{20,}\n", said)
+        monkeypatch.setenv("ARTTRACE_DIR", str(tmp_path / "own"))
+        with Store.open(DataDir(tmp_path / "own"), create=True) as store:
+            store.append(research_run("one"))
+        said = CliRunner().invoke(cli, ["view", "--port", "0"]).output
+        assert re.fullmatch(r"viewer: http://127\.0\.0\.1:\d+/login\?key=\S{20,}\n", said)
         (tmp_path / "key").write_text("mine-for-long")
         arguments = ["view", "--url", owner["url"], "--port", "0", "--api-key-file", str(tmp_path / "key")]
         said = CliRunner().invoke(cli, arguments).output
