@@ -117,7 +117,7 @@ def _packages(_data: DataDir) -> Iterator[Check]:
         yield Check("trainer", "error", f"Python finds {other} as the module `trainer`", hint)
 
 
-_MAIN_PACKAGE = {"store": "duckdb", "grpc": "grpc", "judge": "litellm", "trainer": "torch"}
+_MAIN_PACKAGE = {"store": "duckdb", "grpc": "grpc", "mcp": "mcp", "judge": "litellm", "trainer": "torch"}
 
 
 def _not_met(one: Requirement, extras: list[str]) -> str:

@@ -26,7 +26,8 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     """What a run must be to be shown; all that is given must hold.
 
     `entry` is the entry point's name, whole or as `ls` shows it; `group` a group's key or what `ls` shows of it;
-    `policy` a policy or one version of it (`policy@3`); `status` some of "complete", "unread", "incomplete" and
+    `policy` a policy or one version of it (`policy@3`); `search` a text that stands in the run, whatever its case, for
+    which the store is asked (`ids_with_text`); `status` some of "complete", "unread", "incomplete" and
     "failed"; `reward` a number, a comparison such as `<0.5`, or `none` for runs without one; `since_ns` nanoseconds
     since 1970. Raises ValueError for a reward that is none of these.
     """
@@ -38,6 +39,7 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     status: tuple[str, ...] = ()
     reward: str | None = None
     since_ns: int | None = None
+    search: str | None = None
 
     def __post_init__(self) -> None:
         if self.reward is not None:
@@ -47,7 +49,7 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
         return any(getattr(self, name) not in (None, ()) for name in self.__struct_fields__)
 
     def matches(self, run: TrajectorySummary) -> bool:
-        """Whether a run is shown."""
+        """Whether a run is shown, as far as its summary tells."""
         return (
             (self.entry is None or self.entry in (run.entry, entry_name(run.entry)))
             and (self.group is None or is_group(self.group, run))
@@ -79,14 +81,20 @@ def group_keys(store: AnyStore, text: str) -> list[str]:
     return [text] if text in keys else sorted(keys) or [text]
 
 
+def ids_with_text(store: AnyStore, wanted: RunFilter) -> set[str] | None:
+    """The ids of the runs with the text that is wanted; None where none is."""
+    return runs_with(store, wanted.search) if wanted.search else None
+
+
 def matching_pages(store: AnyStore, wanted: RunFilter) -> Iterator[list[TrajectorySummary]]:
     """The summaries of the runs that match, some at a time. A run may come twice."""
+    ids = ids_with_text(store, wanted)
     if wanted.group is None:
         pages = summary_pages(store, since_ns=wanted.since_ns)
     else:
         pages = (store.summaries(group=key) for key in group_keys(store, wanted.group))
     for page in pages:
-        yield [run for run in page if wanted.matches(run)]
+        yield chosen(page, wanted, ids)
 
 
 def comparison(text: str) -> tuple[str, float] | None:
@@ -144,7 +152,7 @@ def _forms(text: str) -> set[str]:
 
 
 def chosen(
-    runs: Iterable[TrajectorySummary], wanted: RunFilter, ids: set[str] | None, limit: int | None
+    runs: Iterable[TrajectorySummary], wanted: RunFilter, ids: set[str] | None, limit: int | None = None
 ) -> list[TrajectorySummary]:
     """At most `limit` of the runs that match, in their order; `ids` are those with the text that was searched for."""
     found: list[TrajectorySummary] = []
@@ -156,16 +164,15 @@ def chosen(
     return found
 
 
-def newest(store: AnyStore, wanted: RunFilter, text: str | None, limit: int) -> list[TrajectorySummary]:
-    """At most `limit` of a store's runs that match, and in which `text` stands where it is given; the newest first.
-    Raises StoreError."""
+def newest(store: AnyStore, wanted: RunFilter, limit: int) -> list[TrajectorySummary]:
+    """At most `limit` of a store's runs that match, the newest first. Raises StoreError."""
     if limit <= 0:
         return []
-    ids = None if text is None else runs_with(store, text)
-    if ids is None and not wanted:
+    ids = ids_with_text(store, wanted)
+    if not wanted:
         return store.summaries(limit=limit)
     found: dict[str, TrajectorySummary] = {}
     for page in summary_pages(store, ids, since_ns=wanted.since_ns):
-        found.update((run.id, run) for run in chosen(page, wanted, ids, None))
+        found.update((run.id, run) for run in chosen(page, wanted, ids))
         found = {run.id: run for run in heapq.nlargest(limit, found.values(), key=lambda run: (run.start_ns, run.id))}
     return list(found.values())

@@ -19,7 +19,7 @@ import msgspec
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import AnyStore, TrajectorySummary
 from arttrace.store.access.summary_pages import summary_pages
-from arttrace.views.run_filter import RunFilter
+from arttrace.views.run_filter import RunFilter, chosen, ids_with_text
 
 _TABLES = """
 CREATE TABLE runs (id TEXT PRIMARY KEY, key TEXT, start INTEGER, wanted INTEGER, reward REAL, spans INTEGER)
@@ -51,10 +51,11 @@ class RunIndex:
         self._table = sqlite3.connect("")  # a temporary file, which only SQLite knows of
         self._table.execute("PRAGMA journal_mode = OFF")
         self._table.executescript(_TABLES)
+        with_text = ids_with_text(store, wanted)
         for runs in summary_pages(store):
+            match = {run.id for run in chosen(runs, wanted, with_text)}
             rows = [
-                (run.id, run.group, run.start_ns, wanted.matches(run), trajectory_reward(run), _spans(run))
-                for run in runs
+                (run.id, run.group, run.start_ns, run.id in match, trajectory_reward(run), _spans(run)) for run in runs
             ]
             self._table.executemany("INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?, ?, ?)", rows)
         [(self.count,)] = self._table.execute("SELECT count(*) FROM runs WHERE wanted")

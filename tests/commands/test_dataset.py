@@ -179,6 +179,8 @@ def test_filters_and_what_is_left_out(data: DataDir, tmp_path: Path) -> None:
     assert "1 runs left out: no reward" in said
     _, said = write(data, tmp_path / "b.jsonl", "trl-sft", "--reward", ">0.7", "--json")
     assert json.loads(said)["rows"] == 6
+    found, _ = write(data, tmp_path / "c.jsonl", "trl-sft", "--search", "WHERE IN G1")
+    assert {one["messages"][1]["content"] for one in found} == {"where in g1?"}
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,8 @@ CHOSEN = (
     (["--policy", "policy@2"], "bb"),
     (["--since", "1h"], "bbcc"),
     (["--since", "1h", "--tag", "eu"], "bb"),
+    (["--search", "ANSWER TO WHY"], "aa"),
+    (["--search", "answer to", "--since", "1h"], "bbcc"),
 )
 """What `ls` finds with these conditions, and every command that chooses runs."""
 

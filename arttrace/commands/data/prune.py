@@ -12,6 +12,7 @@ import msgspec
 from arttrace.commands.shared import units
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.progress import Progress, say, watched
+from arttrace.formats.imported_run import is_undated
 from arttrace.store import open_store
 from arttrace.store.file.duckdb_file import copy_beside
 from arttrace.store.file.prune import Pruned
@@ -86,8 +87,10 @@ def _tell(found: Pruned) -> None:
     click.echo(_counts(found, "to go"))
     room = max((len(source.name) for source in found.sources), default=0)
     for source in found.sources:
-        days = f"{_day(source.first_ns)} to {_day(source.last_ns)}"
-        click.echo(f"  {source.name.ljust(room)}  {source.trajectories} trajectories ({source.spans} spans) of {days}")
+        days = (
+            "without times" if is_undated(source.last_ns) else f"of {_day(source.first_ns)} to {_day(source.last_ns)}"
+        )
+        click.echo(f"  {source.name.ljust(room)}  {source.trajectories} trajectories ({source.spans} spans) {days}")
 
 
 def _counts(found: Pruned, verb: str) -> str:
@@ -95,4 +98,4 @@ def _counts(found: Pruned, verb: str) -> str:
 
 
 def _day(time_ns: int) -> str:
-    return datetime.fromtimestamp(time_ns / 1e9, UTC).date().isoformat()
+    return "?" if is_undated(time_ns) else datetime.fromtimestamp(time_ns / 1e9, UTC).date().isoformat()

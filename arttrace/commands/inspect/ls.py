@@ -30,14 +30,12 @@ from arttrace.views.web.store_reader import StoreReader
 
 @click.command("ls")
 @run_filters
-@click.option("--search", metavar="TEXT", help="Only runs with this text in their messages, tool calls or arguments.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most this many.")
 @click.option("--wide", is_flag=True, help="Show tags and metadata too, and nothing shortened.")
 @click.option("--follow", is_flag=True, help="Stay, and show runs as they begin, change and end.")
 @json_option
 @store_option
 def command(
-    search: str | None,
     limit: int,
     wide: bool,
     follow: bool,
@@ -54,10 +52,10 @@ def command(
     when it has changed.
     """
     if follow:
-        _follow(data, wanted, search, limit, wide, as_json)
+        _follow(data, wanted, limit, wide, as_json)
         return
     with open_store(data) as store, reading_told():
-        summaries = newest(store, wanted, search or None, limit)
+        summaries = newest(store, wanted, limit)
         waiting = [] if as_json else [id for (id,) in store.sql(_REWARDED_AND_NOT_HERE)[1]]
         late_in = late(store, summaries)
         ids_shown = {} if as_json else shown_ids(store, [one.id for one in summaries])
@@ -70,10 +68,10 @@ def command(
         count = "a run that is" if len(waiting) == 1 else count
         click.secho(f"rewards wait for {count} not here: {named}", fg="yellow", err=True)
     if not summaries:
-        only_group = wanted.group is not None and wanted == RunFilter(group=wanted.group) and not search
+        only_group = wanted.group is not None and wanted == RunFilter(group=wanted.group)
         click.echo(
             f"no trajectories in group {wanted.group!r}" if only_group
-            else "no trajectory matches" if wanted or search
+            else "no trajectory matches" if wanted
             else "no trajectories yet"
         )  # fmt: skip
         return
@@ -95,7 +93,7 @@ def command(
         console.print(f"the newest {limit}; more with --limit", style="dim")
 
 
-def _follow(data: DataDir, wanted: RunFilter, search: str | None, limit: int, wide: bool, as_json: bool) -> None:
+def _follow(data: DataDir, wanted: RunFilter, limit: int, wide: bool, as_json: bool) -> None:
     page = terminal.console()
     with watched_store(data) as store:
         reader = StoreReader(store)
@@ -103,7 +101,7 @@ def _follow(data: DataDir, wanted: RunFilter, search: str | None, limit: int, wi
         def runs() -> list[TrajectorySummary]:
             store.ingest_spool()
             found = reader.runs()
-            ids = reader.with_text(search) if search else None
+            ids = reader.with_text(wanted.search) if wanted.search else None
             return chosen(found, wanted, ids, limit)
 
         def table() -> Table:

@@ -69,8 +69,8 @@ def server(data: DataDir) -> MCPServer[Any]:
         cut = f"\n[cut at {_MAX_CHARACTERS} of {len(text)} characters]"
         return text if len(text) <= _MAX_CHARACTERS else text[:_MAX_CHARACTERS] + cut
 
-    def listed(store: AnyStore, wanted: RunFilter, search: str | None, limit: int) -> str:
-        return _json([_row(run) for run in newest(store, wanted, search, limit)])
+    def listed(store: AnyStore, wanted: RunFilter, limit: int) -> str:
+        return _json([_row(run) for run in newest(store, wanted, limit)])
 
     @made.tool()
     def list_runs(
@@ -97,7 +97,6 @@ def server(data: DataDir) -> MCPServer[Any]:
                     reward=reward,
                     since_ns=None if since is None else moment(since),
                 ),
-                None,
                 limit,
             )
         )
@@ -105,7 +104,7 @@ def server(data: DataDir) -> MCPServer[Any]:
     @made.tool()
     def search_runs(text: str, limit: int = 20) -> str:
         """Runs in whose messages, arguments or results the text stands, as JSON, the newest first."""
-        return reading(lambda store: listed(store, RunFilter(), text, limit))
+        return reading(lambda store: listed(store, RunFilter(search=text), limit))
 
     @made.tool()
     def show_run(id: str) -> str:

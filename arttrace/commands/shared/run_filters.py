@@ -45,6 +45,9 @@ _OPTIONS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
         help="Only runs with such a reward; 'none': without.",
     ),
     "since": click.option("--since", metavar="2h|DATE", callback=checked(moment), help="Only runs that started since."),
+    "search": click.option(
+        "--search", metavar="TEXT", help="Only runs with this text in their messages, tool calls or arguments."
+    ),
 }
 
 
@@ -55,7 +58,7 @@ def run_filters(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def run_filters_of_complete_runs(command: Callable[..., Any]) -> Callable[..., Any]:
     """The same without those of a run's status and reward: for commands that take complete runs and reward them."""
-    return _adding(command, ("entry", "group", "tags", "policy", "since"))
+    return _adding(command, ("entry", "group", "tags", "policy", "since", "search"))
 
 
 def _adding(command: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
