@@ -86,6 +86,18 @@ def test_a_forked_process_that_ends_at_once_loses_nothing(tmp_path: Path, server
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_process_that_begins_capture_anew_loses_nothing_when_it_ends_at_once(
+    tmp_path: Path, server: ChatServer
+) -> None:
+    program = FORKED.replace("        do()\n        arttrace.flush()\n", "        anew(do)\n").replace(
+        "def child(do):",
+        "def anew(do):\n    arttrace.uninstrument()\n    arttrace.init()\n    do()\ndef child(do):",
+    )
+    run(program, tmp_path, server.url)
+    assert sum(call.call.error is None for call in one_trajectory(tmp_path).calls) == 8
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_forked_processes_are_executions_of_their_own(tmp_path: Path, server: ChatServer) -> None:
     run(FORKED, tmp_path, server.url)
     spans = [span for span in read_spans(tmp_path / "d") if semconv.INPUT_MESSAGES in span.attributes]

@@ -70,6 +70,7 @@ _lock = native_threads.Lock()
 _installed = False
 _registered = False
 _removed = False
+_forked = False
 
 
 def install(*, again: bool = False) -> None:
@@ -83,6 +84,7 @@ def install(*, again: bool = False) -> None:
     if first:
         with _installing:
             threads.install()
+            _keep_what_ends_at_once()
             lifecycle.before_exit.insert(0, _close_open_calls)
             for name, hook in _HOOKS:
                 if not known:
@@ -130,11 +132,16 @@ def _guarded(hook: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]
 
 
 def _after_fork_in_child() -> None:
-    global _lock
-    _lock = native_threads.Lock()
-    if _installed and not patches.is_patched(os, "_exit"):
+    global _lock, _forked
+    _lock, _forked = native_threads.Lock(), True
+    if _installed:
         with _installing:
-            patches.patch(os, "_exit", _ending)
+            _keep_what_ends_at_once()
+
+
+def _keep_what_ends_at_once() -> None:
+    if _forked and not patches.is_patched(os, "_exit"):
+        patches.patch(os, "_exit", _ending)
 
 
 def _ending(leave: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
