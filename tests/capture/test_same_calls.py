@@ -194,19 +194,46 @@ def test_a_span_around_several_tries_is_left_out(
     assert models(spans()) == ["m", "m", "m"]
 
 
+@pytest.mark.parametrize("current", [True, False])
 def test_a_stream_that_is_read_after_the_end_of_its_span_is_the_same_call(
-    tracer: Tracer, client: openai.OpenAI, spans: Spans
+    current: bool, tracer: Tracer, client: openai.OpenAI, spans: Spans
 ) -> None:
     @arttrace.trajectory
     def main() -> None:
-        with told(tracer, ASKED | {"gen_ai.request.model": "m"}, {}):
+        with told(tracer, ASKED | {"gen_ai.request.model": "m"}, {}, current=current):
             stream = client.chat.completions.create(
                 model="m", messages=[{"role": "user", "content": "one"}], stream=True
             )
+        arttrace.flush()
         assert list(stream)
 
     main()
     assert models(spans()) == ["m"]
+
+
+@pytest.mark.parametrize("read", ["in the run", "after it"])
+def test_a_stream_that_is_read_after_the_end_of_another_calls_span_is_another(
+    read: str, tracer: Tracer, client: openai.OpenAI, spans: Spans
+) -> None:
+    streams = []
+
+    @arttrace.trajectory
+    def main() -> None:
+        with told(tracer, ASKED, ANSWERED, current=False):
+            streams.append(
+                client.chat.completions.create(model="m", messages=[{"role": "user", "content": "one"}], stream=True)
+            )
+        arttrace.flush()
+        if read == "in the run":
+            assert list(streams[0])
+
+    main()
+    assert bool(list(streams[0])) == (read != "in the run")
+    if read == "in the run":
+        assert models(spans()) == ["claude", "m"]
+    else:
+        (run,) = build_trajectories(spans())
+        assert (run.incomplete, len(run.calls)) == ("", 2)
 
 
 def test_an_embedding_inside_of_it_is_another_call(tracer: Tracer, client: openai.OpenAI, spans: Spans) -> None:

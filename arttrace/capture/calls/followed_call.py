@@ -12,7 +12,7 @@ import os
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from opentelemetry.trace import SpanKind, get_current_span
@@ -37,7 +37,7 @@ _OTHER_WORDS = 1  # what a library may say otherwise of the very call: an alias 
 class SeenCall:
     """A call that began while spans of calls were followed in its scope."""
 
-    __slots__ = ("facts", "inside_of", "told_by")
+    __slots__ = ("_waiting", "facts", "inside_of", "told_by")
 
     def __init__(self, inside_of: FollowedCall | None) -> None:
         self.inside_of = inside_of
@@ -46,6 +46,17 @@ class SeenCall:
         """None until it has ended and been recorded."""
         self.told_by: list[FollowedCall] = []
         """The spans that are of this call."""
+        self._waiting: list[Callable[[], None]] = []
+
+    def wait(self, decide: Callable[[], None]) -> None:
+        """Call `decide` when it is known what this call says."""
+        self._waiting.append(decide)
+
+    def ended(self, facts: Facts) -> None:
+        """It has been recorded, in the background, and says so much."""
+        self.facts = facts
+        while self._waiting:
+            self._waiting.pop(0)()
 
 
 def see(scope: Position) -> SeenCall | None:
@@ -150,10 +161,16 @@ class FollowedCall:
     ) -> None:
         facts = facts_of(attributes)
         same = self._same(facts)
+        lasting = None if same is not None else next(self._may_be_of(), None)
+        if lasting is not None:  # a stream, say, that is read after the end of its span
+            lasting.wait(lambda: self._ended(attributes, end_ns, failure, passed))
+            return
         self._seen.clear()
         if same is not None:
             same.told_by.append(self)
             return
+        if self.scope.run.is_counted:
+            attributes[semconv.TRAJECTORY_SPAN_COUNT] = 0
         self._as_seen.facts = facts
         for outer in _above(self):
             outer._seen.append(self._as_seen)
@@ -171,14 +188,21 @@ class FollowedCall:
         found, likeness = None, -1
         for seen in (*self._seen, *above):
             is_inside = seen in above or self.is_around(seen.inside_of)
-            is_beside = seen.inside_of is None or seen.inside_of.is_around(self)
             known = Facts() if seen.facts is None else seen.facts
             differ = facts.contradictions(known)
-            is_one = differ <= _OTHER_WORDS if is_inside else is_beside and not differ and seen.facts is not None
+            is_one = differ <= _OTHER_WORDS if is_inside else not differ and seen.facts is not None
+            is_one = is_one and (is_inside or self._is_beside(seen))
             like = facts.agreements(known) + 8 * is_inside
             if is_one and like > likeness and all(teller.is_of_one_path(self) for teller in seen.told_by):
                 found, likeness = seen, like
         return found
+
+    def _may_be_of(self) -> Iterator[SeenCall]:
+        """The calls beside it that have not ended: nobody knows whether it is a span of one of them."""
+        return (seen for seen in self._seen if seen.facts is None and self._is_beside(seen))
+
+    def _is_beside(self, seen: SeenCall) -> bool:
+        return seen.inside_of is None or seen.inside_of.is_around(self)
 
     def _record(self, attributes: dict[str, Any], end_ns: int, failure: tuple[str, str] | None) -> None:
         cut = []

@@ -364,7 +364,7 @@ class ModelCall:
             attributes.update(decoded.attributes)
             failure = failure or decoded.failure
             if self._seen is not None:
-                self._seen.facts = facts_of(attributes)
+                self._seen.ended(facts_of(attributes))
                 self._seen = None
         finally:  # whatever our decoder did, the call was made
             self._recorder.ended(self, attributes, end_ns, failure)

@@ -47,6 +47,8 @@ class RunState(msgspec.Struct, eq=False):
     hidden: Hidden = msgspec.field(default_factory=Hidden)
     has_ended: bool = False
     """Whether this process's root has, which counts what ended before; what ends later counts for itself."""
+    is_counted: bool = False
+    """Whether the root has been written, in the background, with what it counts."""
     ended_spans: int = 0
     told_calls: int = 0
     """Calls that only libraries' spans told of; they are not among `ended_spans`, and known in the background alone."""
@@ -115,6 +117,7 @@ class RunState(msgspec.Struct, eq=False):
         that was made of content. It calls the user's mask: for the recorder's thread."""
         if semconv.TRAJECTORY_SPAN_COUNT in attributes and semconv.PROJECT in attributes:  # the root of this process
             attributes[semconv.TRAJECTORY_SPAN_COUNT] += self.told_calls
+            self.is_counted = True
         if self.group_is_computed and semconv.GROUP in attributes:
             attributes[semconv.GROUP] = rules.computed_group(attributes[semconv.GROUP], mode, self.hidden)
         return attributes
