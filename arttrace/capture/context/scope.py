@@ -240,10 +240,12 @@ class Scope(Position):
         end_ns = time.time_ns()
         attributes = self._attributes | self.run.attributes
         if self._is_local_root:
+            self.run.has_ended = True  # before the count is read
             attributes.update(self._root_attributes())
-            self.run.has_ended = True
         elif self.run.has_ended:
             attributes[semconv.TRAJECTORY_SPAN_COUNT] = 0
+        else:
+            self.run.ended_spans += 1
         if self._cut:
             attributes[semconv.TRUNCATED] = self._cut
         if self._described:
@@ -255,7 +257,6 @@ class Scope(Position):
             attributes.setdefault(semconv.INTERRUPTED, f"the model did not answer ({self.run.unanswered})")
         if self.is_root and self.run.interrupted is not None:
             attributes[semconv.INTERRUPTED] = self.run.interrupted
-        self.run.ended_spans += 1
         self.recorder.submit(lambda: self.recorder.ended(self, self._writable(attributes), end_ns, failure, left_open))
 
     def so_far(self) -> dict[str, Any]:
