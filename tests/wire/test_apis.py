@@ -168,6 +168,18 @@ def test_a_response_that_is_answered_by_another_request_says_so(status: str) -> 
     assert said == (None if status == "completed" else "background")
 
 
+@pytest.mark.parametrize("background", [True, False])
+@pytest.mark.parametrize(("read", "ended"), [(1, False), (6, False), (None, True)])
+def test_a_stream_of_the_background_that_was_left_goes_on_without(
+    background: bool, read: int | None, ended: bool
+) -> None:
+    events = sse(response_events(ASK, ["m"])[:read])
+    asked = {**ASK, "stream": True, "background": background}
+    decoded = run("/v1/responses", events, asked, headers=STREAM, ending="complete" if ended else "closed")
+    left = None if ended else "background" if background else "closed"
+    assert decoded.attributes.get(semconv.INTERRUPTED) == left
+
+
 @pytest.mark.parametrize("echo", [False, True])
 @pytest.mark.parametrize("words", ["m", "ids", "two-ids"])
 def test_legacy_completions(words: str, echo: bool) -> None:

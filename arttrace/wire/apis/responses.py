@@ -40,7 +40,12 @@ def decode_response(exchange: Exchange, *, content: bool = True, limit: int = 8 
     if instructions:
         span.put_json(semconv.SYSTEM_INSTRUCTIONS, instructions)
     span.put_messages(semconv.INPUT_MESSAGES, parse_input(request.get("input")))
-    return span.decoded(_response(span))
+    failure = _response(span)
+    said = span.attributes
+    is_cut = semconv.INTERRUPTED in said and semconv.RESPONSE_FINISH_REASONS not in said
+    if is_cut and request.get("background") is True and semconv.RESPONSE_ID in said:  # the server goes on
+        span.put(semconv.INTERRUPTED, semconv.BACKGROUND)
+    return span.decoded(failure)
 
 
 def _response(span: SpanDraft) -> Failure | None:
