@@ -139,7 +139,8 @@ def _explained(error: ModuleNotFoundError, command: str) -> Exception:
     extra = _COMMANDS[command].extra if command in _COMMANDS else ""
     if not extra or (error.name or "").partition(".")[0] in _OURS:
         return error
-    return click.ClickException(f"`arttrace {command}` needs the package {error.name}: pip install 'arttrace[{extra}]'")
+    package = _PACKAGE_OF_EXTRA[extra] if _is_missing(extra) else error.name
+    return click.ClickException(f"`arttrace {command}` needs the package {package}: pip install 'arttrace[{extra}]'")
 
 
 def _importer(error: ModuleNotFoundError) -> str:

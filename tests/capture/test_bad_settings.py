@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +81,16 @@ def test_one_receiver_may_stand_without_a_list(tmp_path: Path, caplog: pytest.Lo
     assert Settings.resolve(dir=tmp_path, receivers=[one, one]).receivers == (arttrace.Receiver(one),)
     assert Settings.resolve(dir=tmp_path, receivers=arttrace.Receiver(one)).receivers == (arttrace.Receiver(one),)  # type: ignore[arg-type]
     assert not caplog.records
+
+
+def test_an_endpoint_that_is_no_url_is_told_without_a_traceback(tmp_path: Path) -> None:
+    said = "import arttrace\n@arttrace.trajectory\ndef f(): pass\nf()\narttrace.flush()\n"
+    env = {name: value for name, value in os.environ.items() if name != "ARTTRACE_RAISE"}
+    env |= {"ARTTRACE_ENDPOINT": "127.0.0.1:9", "ARTTRACE_DIR": str(tmp_path)}
+    ran = subprocess.run(
+        [sys.executable, "-c", said], env=env, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert ran.returncode == 0
+    assert "no URL of the form http://host:port" in ran.stderr
+    assert "Set ARTTRACE_ENDPOINT" in ran.stderr
+    assert "Traceback" not in ran.stderr

@@ -14,6 +14,7 @@ from collections import Counter
 from types import TracebackType
 
 from arttrace.system import native_threads
+from arttrace.system.errors import ArttraceError
 
 logger = logging.getLogger("arttrace")
 
@@ -47,8 +48,9 @@ def failed(part: str, error: Exception, *, background: bool = False) -> None:
     elif _count(part) == 1:
         with contextlib.suppress(Exception):  # a filter or handler of the user's may raise
             message = "arttrace: %s failed (%s); your program goes on, what it concerned is not recorded"
-            # A failure of the machine is logged in a line; one of ours with its traceback.
-            logger.warning(message, part, error, exc_info=None if isinstance(error, OSError) else error)
+            # A failure of the machine, or of what the user set, is logged as it is; one of ours with its traceback.
+            told = isinstance(error, (OSError, ArttraceError))
+            logger.warning(message, part, error, exc_info=None if told else error)
     if raising():
         if not background:
             raise error
