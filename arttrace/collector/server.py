@@ -48,7 +48,7 @@ def serve(
     guard = Authorizer(token, api_key)
     with ExitStack() as stack:
         stack.callback(listener.close)
-        ending = stack.enter_context(Ending.on_sigterm())  # a second one does not break the closing off
+        ending = stack.enter_context(Ending.on_signals())  # a second one does not break the closing off
         serving = None if grpc_port is None else _grpc()
         if owner := owner_line(data):
             say(f"{owner}: it loads what is collected here too, and answers what this one is asked")

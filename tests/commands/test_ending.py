@@ -12,9 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from collector_process import ARTTRACE, environment
 from simulated_agent import research_run
 
+from arttrace.collector.server import serve
+from arttrace.commands import cli
 from arttrace.commands.shared.ending import ended_as_by_ctrl_c
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
@@ -72,6 +75,17 @@ def test_a_signal_to_all_of_its_processes_closes_the_store(
             process.kill()
     assert process.returncode == 0, said
     assert "interrupted" not in said
+    assert left_behind(data) == {"store.duckdb", "store.duckdb.lock"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_a_server_runs_ends_it_too(
+    number: signal.Signals, data: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(data, 0, lambda *_: signal.raise_signal(number))
+    monkeypatch.setattr("webbrowser.open", lambda _: signal.raise_signal(number))
+    result = CliRunner().invoke(cli, ["view", "--open", "--port", "0", "--dir", str(data.root)])
+    assert result.exit_code == 0, result.output
     assert left_behind(data) == {"store.duckdb", "store.duckdb.lock"}
 
 

@@ -38,7 +38,7 @@ def command(port: int, host: str, opens: bool, api_key: str | None, data: DataDi
             "Give --api-key-file FILE with a long random key in it, and put TLS before it.",
         )
     listener = listen(host, port)
-    with contextlib.closing(listener), hold_store(data) as store, Ending.on_sigterm() as ending:
+    with contextlib.closing(listener), hold_store(data) as store, Ending.on_signals() as ending:
         if click.get_current_context().get_parameter_source("api_key") is not ParameterSource.COMMANDLINE:
             api_key = None if is_loopback(host) else api_key  # that of the environment is the collector's
         key = api_key or kept_key(data.root / VIEWER_KEY)

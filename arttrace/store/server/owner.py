@@ -107,8 +107,9 @@ def http_server(app: App) -> uvicorn.Server:
 
 
 class Ending:
-    """SIGTERM ends a server of the main thread, whenever it comes: before it runs, while it does, and without effect
-    when what it used is being closed. Nothing is raised, as the event loop may lose that while it starts."""
+    """SIGINT and SIGTERM end a server of the main thread, whenever they come: before it runs, while it does, and
+    without effect when what it used is being closed. Nothing is raised, as the event loop may lose that while it
+    starts."""
 
     def __init__(self) -> None:
         self._server: uvicorn.Server | None = None
@@ -116,24 +117,25 @@ class Ending:
 
     @classmethod
     @contextlib.contextmanager
-    def on_sigterm(cls) -> Iterator[Ending]:
+    def on_signals(cls) -> Iterator[Ending]:
         """In the body; for other threads than the main one it changes nothing."""
         ending = cls()
         if threading.current_thread() is not threading.main_thread():
             yield ending
             return
-        before = signal.signal(signal.SIGTERM, lambda *_: ending._tell())
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = [signal.signal(number, lambda *_: ending._tell()) for number in numbers]
         try:
             yield ending
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)
 
     def run(self, server: uvicorn.Server, listener: socket.socket) -> None:
-        """Answer until it is told to end, by SIGTERM or by Ctrl-C."""
+        """Answer until it is told to end."""
         self._server = server
         server.should_exit = self._is_told
-        with contextlib.suppress(KeyboardInterrupt):  # raised again by uvicorn when it has ended in order
-            server.run(sockets=[listener])
+        server.run(sockets=[listener])
 
     def _tell(self) -> None:
         self._is_told = True
