@@ -123,12 +123,11 @@ class Ending:
         if threading.current_thread() is not threading.main_thread():
             yield ending
             return
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = [signal.signal(number, lambda *_: ending._tell()) for number in numbers]
+        before = {n: signal.signal(n, lambda *_: ending._tell()) for n in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield ending
         finally:
-            for number, handler in zip(numbers, before, strict=True):
+            for number, handler in before.items():
                 signal.signal(number, handler)
 
     def run(self, server: uvicorn.Server, listener: socket.socket) -> None:
