@@ -75,6 +75,7 @@ class TrajectoryGroup:
             StoreError: The store cannot be opened or asked.
         """
         group = cls((), key=key)
+        flush()
         with open_store(recorder().settings.data, create=True) as store:
             group.trajectories = tuple(store.trajectories(group=key))
         return group

@@ -12,6 +12,7 @@ from lost_span import WHY, lose_a_call
 import arttrace
 from arttrace.loop import Trajectory, TrajectoryGroup, gather, gather_trajectories, gather_trajectory_groups
 from arttrace.store import AnyStore, Store, open_store
+from arttrace.store.server.owner import hold_store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.groups import group_trajectories
@@ -49,6 +50,13 @@ def test_rollouts_become_groups_that_the_store_knows(data: DataDir) -> None:
         stored = group_trajectories(store.trajectories())
     assert [group.key for group in stored] == ["g0", "g1"], "`arttrace train` sees the same groups"
     assert [group.group for group in gathered] == stored
+
+
+def test_a_run_that_ended_this_moment_is_among_the_stored(data: DataDir) -> None:
+    with hold_store(data, create=True):  # so that opening it takes no time
+        for count in (1, 2, 3):
+            asyncio.run(rollout(count))
+            assert len(TrajectoryGroup.stored("overruled").trajectories) == count
 
 
 def test_the_store_is_opened_once_for_a_group_with_its_rewards(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
