@@ -77,7 +77,7 @@ async def by_loop(folder: Path, base_model: Path, steps: int, groups: int, runs:
         gathered = []
         for group in group_trajectories(store.trajectories()):
             one = TrajectoryGroup([], key=group.key)
-            one.trajectories = group.trajectories
+            one.captured = group.trajectories
             gathered.append(one)
     found: list[Step] = []
     model = TrainableModel("policy", base_model)

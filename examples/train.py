@@ -83,7 +83,7 @@ def figures(groups: Iterable[art.TrajectoryGroup], errors: bool = False) -> str:
     runs of different scenarios, each with its standard error."""
     groups = list(groups)
     built = [one for group in groups for one in group.built]
-    runs = [run for group in groups for run in group.trajectories]
+    runs = [run for group in groups for run in group.captured]
     values = {"reward": [float(one.reward or 0) for one in built]}
     values |= {name: [float(one.metrics[name]) for one in built] for name in built[0].metrics}
     values["tokens"] = [sum(call.call.output_tokens or 0 for call in run.calls) for run in runs]

@@ -13,7 +13,7 @@ from arttrace.loop.remote.clients import AsyncClient, Client
 from arttrace.loop.remote.runner import ArtClient
 from arttrace.loop.remote.skypilot import SkyPilotBackend
 from arttrace.loop.trainer_process import TrainedStep
-from arttrace.loop.trajectory import History, Trajectory
+from arttrace.loop.trajectory import History, Messages, MessagesAndChoices, Tools, Trajectory
 from arttrace.rewards import ruler
 
 __all__ = [
@@ -22,9 +22,12 @@ __all__ = [
     "Client",
     "History",
     "LocalBackend",
+    "Messages",
+    "MessagesAndChoices",
     "Model",
     "ServerBackend",
     "SkyPilotBackend",
+    "Tools",
     "TrainConfig",
     "TrainableModel",
     "TrainedStep",

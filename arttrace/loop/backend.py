@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,11 +21,13 @@ from arttrace.capture.api import init
 from arttrace.capture.export.lifecycle import recorder
 from arttrace.loop.child import Child
 from arttrace.loop.evaluation.left_out import require_whole, with_left_out
-from arttrace.loop.gather import TrajectoryGroup
+from arttrace.loop.gather import TrajectoryGroup, captured_runs, why_missing
 from arttrace.loop.model import TrainableModel, api_key
 from arttrace.loop.scores import append_scores
 from arttrace.loop.trainer_process import LoggedNumbers, TrainedStep, TrainerProcess
+from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
+from arttrace.records.trajectory import Trajectory
 from arttrace.rewards import DEFAULT_RUBRIC, score_groups, to_store
 from arttrace.rewards.judge import DEFAULT_JUDGE
 from arttrace.store import open_store
@@ -79,8 +81,8 @@ class LocalBackend:
         await self.close()
 
     async def register(self, model: TrainableModel) -> None:
-        """Serve the model, set its `base_url`, and start its trainer, which waits for the first `train`. A gateway that
-        runs on this directory is used, else one is started.
+        """Serve the model, set its `inference_base_url`, and start its trainer, which waits for the first `train`. A
+        gateway that runs on this directory is used, else one is started.
 
         Args:
             model: The model to serve.
@@ -99,7 +101,7 @@ class LocalBackend:
             )
         if model.project is not None:
             init(project=model.project, dir=self.data.root)
-        model.base_url, model.backend = f"{served.url}/v1", self
+        model.inference_base_url, model.inference_api_key, model.backend = f"{served.url}/v1", api_key(), self
         with contextlib.suppress(OSError):  # `train` tells why it cannot be started
             await self._trainer(model).begin()
 
@@ -170,14 +172,16 @@ class LocalBackend:
             TrainingError: No run is whole, the step went wrong, a run was trained on already, or the
                 trainer died.
         """
-        if groups is not None and any(one.given for one in groups):
+        if any(not one.captured for group in groups or () for one in group.given):
             raise TrainingError(
                 "trajectories that were put into a group ready-made were not captured: their tokens are not known",
                 "Put calls of the rollout into the group, TrajectoryGroup(rollout(model, s) for _ in range(8)), and "
                 "gather it; ready-made ones are for a server that recorded them (AsyncClient.submit_trajectories).",
             )
-        ordered = None if groups is None else [one.group for one in groups]
-        left_out = Counter(f"incomplete: {why}" for one in groups or () for why in one.incomplete.values())
+        here = await asyncio.to_thread(captured_runs, groups or ())
+        ordered = None if groups is None else [_whole(one, here) for one in groups]
+        reasons = [why for group in groups or () for why in (*group.incomplete.values(), *_missing(group, here))]
+        left_out = Counter(f"incomplete: {why}" for why in reasons)
         require_whole(left_out, [len(one.trajectories) for one in ordered or ()])
         made = await self._trainer(model).train(ordered, {"steps": steps, **settings})
         return with_left_out(made, left_out)
@@ -293,6 +297,17 @@ class LocalBackend:
         output = self._server.last_lines()
         self._server = None
         raise ServingError(f"`arttrace serve` ended ({how_ended(code)}): {output}")
+
+
+def _whole(group: TrajectoryGroup, here: Mapping[str, Trajectory]) -> Group:
+    """The runs of a group that are whole."""
+    runs = (*group.captured, *(here[one.id] for one in group.given if one.id in here))
+    return Group(group.key, tuple(run for run in runs if not run.incomplete))
+
+
+def _missing(group: TrajectoryGroup, here: Mapping[str, Trajectory]) -> list[str]:
+    """Why ready-made trajectories of a group are left out."""
+    return [why for one in group.given if (why := why_missing(one, here))]
 
 
 def _serves(served: _Served, model: TrainableModel) -> bool:

@@ -10,7 +10,7 @@ import inspect
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -37,31 +37,34 @@ _log = logging.getLogger("arttrace.loop")
 
 
 class TrajectoryGroup:
-    """Rollouts of one scenario, and once gathered what they became. Iterating gives `built`, or without any
-    `trajectories`.
+    """Rollouts of one scenario, and once gathered what they became.
 
     Args:
         rollouts: Awaitables: calls of coroutine functions, decorated with `@trajectory` or not, not started yet (no
-            tasks). Or trajectories that are there already, such as `response.trajectory` of `AsyncClient`.
+            tasks). Or trajectories that are there already, such as `response.trajectory` of `AsyncClient`, and
+            exceptions in the place of those that failed.
         key: The group's name, in place of a group or scenario that the decorator sets. By default it is a new name, so
             that the members are compared with each other and with no earlier run.
 
     After gathering: `results` are what the rollouts returned, in order (None for one that raised), `exceptions` what
-    they raised, and `trajectories` what was captured, in order of start; a rollout that raised is among them, with its
-    error as its outcome. `uncaptured` counts rollouts that left no trajectory. `built` are the objects of
-    `arttrace.loop.Trajectory` that rollouts returned, whose rewards are those of their runs.
+    they raised, and `captured` what was recorded of them, in order of start; a rollout that raised is among them, with
+    its error as its outcome. `uncaptured` counts rollouts that left no trajectory. `built` are the objects of
+    `arttrace.loop.Trajectory` that rollouts returned, whose rewards are those of their runs. `trajectories`, which is
+    what iterating gives and what `len` counts, are `built`, or `captured` where no rollout returned such an object;
+    before gathering `len` counts the rollouts.
     """
 
-    def __init__(self, rollouts: Iterable[Awaitable[Any] | BuiltTrajectory], *, key: str | None = None) -> None:
+    def __init__(
+        self, rollouts: Iterable[Awaitable[Any] | BuiltTrajectory | Exception], *, key: str | None = None
+    ) -> None:
         members = list(rollouts)
         self.given = [one for one in members if isinstance(one, BuiltTrajectory)]
-        self._rollouts = [one for one in members if not isinstance(one, BuiltTrajectory)]
-        self.own_ids: frozenset[str] = frozenset()
+        self.exceptions: list[Exception] = [one for one in members if isinstance(one, Exception)]
+        self._rollouts = [one for one in members if not isinstance(one, BuiltTrajectory | Exception)]
         self._recorded: dict[str, float | None] = {}
         self.key = key or f"group-{secrets.token_hex(8)}"
         self.results: list[Any] = []
-        self.exceptions: list[Exception] = []
-        self.trajectories: tuple[Trajectory, ...] = ()
+        self.captured: tuple[Trajectory, ...] = ()
         self.uncaptured = 0
 
     @classmethod
@@ -77,14 +80,24 @@ class TrajectoryGroup:
         group = cls((), key=key)
         flush()
         with open_store(recorder().settings.data, create=True) as store:
-            group.trajectories = tuple(store.trajectories(group=key))
+            group.captured = tuple(store.trajectories(group=key))
         return group
 
     def __len__(self) -> int:
-        return len(self._rollouts) + len(self.given)
+        return len(self.trajectories) if self.results or not self._rollouts else self.size
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.built or self.trajectories)
+        return iter(self.trajectories)
+
+    @property
+    def size(self) -> int:
+        """How many rollouts it has, and trajectories that were there already."""
+        return len(self._rollouts) + len(self.given)
+
+    @property
+    def trajectories(self) -> Sequence[Any]:
+        """`built`, or `captured` where there is none of them."""
+        return self.built or self.captured
 
     @property
     def built(self) -> list[BuiltTrajectory]:
@@ -93,14 +106,14 @@ class TrajectoryGroup:
 
     @property
     def incomplete(self) -> dict[str, str]:
-        """Of `trajectories` those that are not whole, by id, with why: they are neither judged nor trained on."""
-        return {one.id: one.incomplete for one in self.trajectories if one.incomplete}
+        """Of `captured` those that are not whole, by id, with why: they are neither judged nor trained on."""
+        return {one.id: one.incomplete for one in self.captured if one.incomplete}
 
     @property
     def group(self) -> Group:
         """The runs as the record that judges and the learner take: captured ones that are complete, and what
         trajectories that were there already say of themselves."""
-        captured = (one for one in self.trajectories if not one.incomplete)
+        captured = (one for one in self.captured if not one.incomplete)
         return Group(self.key, (*captured, *(conversation_record(one) for one in self.given)))
 
     def record_rewards(self) -> None:
@@ -116,8 +129,8 @@ class TrajectoryGroup:
                 self._read_again(store)
 
     def _new_rewards(self) -> list[Reward]:
-        own = [one for one in self.built if one.id in self.own_ids]
-        rewards = [one.record() for one in own if self._recorded.get(one.id) != one.reward]
+        own = [one for one in self.built if one.captured and self._recorded.get(one.id) != one.reward]
+        rewards = [one.record() for one in own]
         return [reward for reward in rewards if reward is not None]
 
     def _append(self, store: AnyStore, rewards: list[Reward]) -> None:
@@ -125,7 +138,8 @@ class TrajectoryGroup:
         self._recorded |= {reward.trajectory_id: reward.value for reward in rewards}
 
     def take(self, judgement: Judgement) -> None:
-        """Store a judgement of this group. Trajectories that were there already get its scores as their rewards.
+        """Store a judgement of this group. Its scores are the rewards of trajectories that were there already, and of
+        those in `built` that have none.
 
         Args:
             judgement: What `ruler_score_group` made of `group`.
@@ -135,19 +149,21 @@ class TrajectoryGroup:
         """
         for one in self.given:
             one.reward = judgement.scores[record_id(one)]
-        if self.trajectories:
+        for one in self.built:
+            if one.reward is None and (score := judgement.scores.get(one.id)) is not None:
+                one.reward = self._recorded[one.id] = score  # the judge's record has it
+        if self.captured:
             with open_store(recorder().settings.data, create=True) as store:
                 append_scores(store, to_store(judgement))
                 self._read_again(store)
 
     def _read_again(self, store: AnyStore) -> None:
-        found = {one.id: one for one in store.trajectories(ids=[one.id for one in self.trajectories])}
-        self.trajectories = tuple(found.get(one.id, one) for one in self.trajectories)
+        found = {one.id: one for one in store.trajectories(ids=[one.id for one in self.captured])}
+        self.captured = tuple(found.get(one.id, one) for one in self.captured)
 
     async def _run(self, slots: asyncio.Semaphore, progress: GatherProgress) -> list[str]:
         """Run all rollouts; returns the ids their trajectories were given."""
         ids = [secrets.token_hex(16) for _ in self._rollouts]
-        self.own_ids = frozenset(ids)
         running = [
             asyncio.ensure_future(_run_one(rollout, id, self.key, slots, progress))
             for rollout, id in zip(self._rollouts, ids, strict=True)
@@ -162,33 +178,73 @@ class TrajectoryGroup:
                 if inspect.iscoroutine(rollout):
                     rollout.close()  # those that did not begin
             raise
-        self.exceptions = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+        self.exceptions += (outcome for outcome in outcomes if isinstance(outcome, Exception))
         self.results = [None if isinstance(outcome, Exception) else outcome for outcome in outcomes]
         return ids
 
 
+def captured_runs(groups: Iterable[TrajectoryGroup]) -> dict[str, Trajectory]:
+    """The runs of trajectories that were put into groups ready-made, by id, as far as they were captured here: those of
+    an earlier gather that are grouped anew, and answers of `AsyncClient` within a run.
+
+    Args:
+        groups: The groups.
+    """
+    ids = [one.id for group in groups for one in group.given if one.captured]
+    if not ids:
+        return {}
+    flush()
+    with open_store(recorder().settings.data, create=True) as store:
+        return {run.id: run for run in store.trajectories(ids=ids)}
+
+
+def why_missing(one: BuiltTrajectory, here: Mapping[str, Trajectory]) -> str:
+    """Why the run of a ready-made trajectory cannot be trained on from here; empty where it can, or was not captured.
+
+    Args:
+        one: The trajectory.
+        here: What `captured_runs` found.
+    """
+    if not one.captured:
+        return ""
+    return here[one.id].incomplete if one.id in here else "its calls were not kept by the process that made them"
+
+
 async def gather_trajectories(
-    rollouts: Iterable[Awaitable[Any]], *, key: str | None = None, max_concurrency: int = 32
+    rollouts: Iterable[Awaitable[Any]],
+    *,
+    key: str | None = None,
+    max_concurrency: int = 32,
+    pbar_desc: str | None = None,
+    max_exceptions: int | float | None = None,
 ) -> TrajectoryGroup:
     """One group, run as `gather_trajectory_groups` does.
 
     Args:
-        rollouts: Calls of a coroutine function decorated with `@trajectory`, not started yet.
+        rollouts: Calls of coroutine functions, not started yet.
         key: The group's name; by default a new one.
         max_concurrency: How many rollouts run at a time.
+        pbar_desc: Show a progress bar with this text, and the mean reward and metrics so far.
+        max_exceptions: End when more rollouts than this raise; below 1 it is a share of all. None: no bound.
 
     Returns:
         The group, with the results and the trajectories that were captured.
 
     Raises:
-        ArttraceError: Every rollout raised, or nothing was captured.
+        ArttraceError: Every rollout raised, more than `max_exceptions` did, or nothing was captured.
         StoreError: The store cannot be opened or asked.
     """
-    [group] = await gather_trajectory_groups([TrajectoryGroup(rollouts, key=key)], max_concurrency=max_concurrency)
+    [group] = await gather_trajectory_groups(
+        [TrajectoryGroup(rollouts, key=key)],
+        max_concurrency=max_concurrency,
+        pbar_desc=pbar_desc,
+        max_exceptions=max_exceptions,
+    )
     return group
 
 
-AfterEach = Callable[[TrajectoryGroup], "TrajectoryGroup | Awaitable[TrajectoryGroup | None] | None"]
+Kept = TrajectoryGroup | list[TrajectoryGroup] | None
+AfterEach = Callable[[TrajectoryGroup], Kept | Awaitable[Kept]]
 """Called with each group as soon as it is gathered; what it returns stands in the group's place, None leaves it out."""
 
 
@@ -213,7 +269,7 @@ async def gather_trajectory_groups(
             None: no bound.
         after_each: Called with each group as soon as its rollouts are over, such as
             `lambda group: ruler_score_group(group, "openai/o3", swallow_exceptions=True)`; awaited where it returns an
-            awaitable. The group that it returns stands in the place of the group, None leaves it out.
+            awaitable. The group that it returns, or groups, stand in the place of the group, None leaves it out.
 
     Returns:
         The groups, in order, with their results and trajectories.
@@ -225,7 +281,7 @@ async def gather_trajectory_groups(
     """
     groups = list(groups)
     slots = asyncio.Semaphore(max_concurrency)
-    with GatherProgress(sum(map(len, groups)), pbar_desc, max_exceptions) as progress:
+    with GatherProgress(sum(group.size for group in groups), pbar_desc, max_exceptions) as progress:
         try:
             async with asyncio.TaskGroup() as tasks:
                 running = [tasks.create_task(_gathered(group, slots, progress, after_each)) for group in groups]
@@ -233,18 +289,19 @@ async def gather_trajectory_groups(
             raise failures.exceptions[0] from failures.exceptions[0].__cause__
     _be_loud_when_empty(groups)
     _warn_of_what_is_missing(groups)
-    return [group for task in running if (group := task.result()) is not None]
+    return [group for task in running for group in task.result()]
 
 
 async def _gathered(
     group: TrajectoryGroup, slots: asyncio.Semaphore, progress: GatherProgress, after_each: AfterEach | None
-) -> TrajectoryGroup | None:
+) -> list[TrajectoryGroup]:
     ids = await group._run(slots, progress)
     await asyncio.to_thread(_read_back, group, ids, recorder().settings.data)
-    if after_each is None or not (group.trajectories or group.given):
-        return group
+    if after_each is None or not (group.captured or group.given):
+        return [group]
     after = after_each(group)
-    return await after if inspect.isawaitable(after) else after
+    kept: Kept = await after if inspect.isawaitable(after) else after
+    return kept if isinstance(kept, list) else [] if kept is None else [kept]
 
 
 async def _run_one(
@@ -256,7 +313,7 @@ async def _run_one(
         try:
             result = await (rollout if _is_decorated(rollout) else _opened(rollout))
             if isinstance(result, BuiltTrajectory):
-                result.id = id
+                result.id, result.captured = id, True
                 result.record()  # a reward that is none is the rollout's fault, and so is a metric
             progress.ended(result)
         except asyncio.CancelledError as cancelled:
@@ -306,22 +363,24 @@ def _read_back(group: TrajectoryGroup, ids: Sequence[str], data: DataDir) -> Non
         for id, own in zip(ids, decorated, strict=True)
         if id in found and (own or found[id].calls or len(found[id].agents) > 1)
     ]
-    group.trajectories = tuple(sorted(captured, key=lambda one: (one.start_ns, one.id)))
+    group.captured = tuple(sorted(captured, key=lambda one: (one.start_ns, one.id)))
     group.uncaptured = len(ids) - len(captured)
 
 
 def _warn_of_what_is_missing(groups: Sequence[TrajectoryGroup]) -> None:
+    rollouts = sum(group.size for group in groups)
     missing = Counter(f"incomplete ({why})" for group in groups for why in group.incomplete.values())
     if uncaptured := sum(group.uncaptured for group in groups):
         missing["not captured"] = uncaptured
     if missing:
         reasons = ", ".join(f"{count} {why}" for why, count in missing.items())
-        rollouts = sum(len(group) for group in groups)
         _log.warning("%d of %d rollouts are neither judged nor trained on: %s", missing.total(), rollouts, reasons)
+    if raised := [error for group in groups for error in group.exceptions]:
+        _log.warning("%d of %d rollouts raised; the first: %r", len(raised), rollouts, raised[0])
 
 
 def _be_loud_when_empty(groups: Sequence[TrajectoryGroup]) -> None:
-    rollouts = sum(len(group) for group in groups)
+    rollouts = sum(group.size for group in groups)
     exceptions = [error for group in groups for error in group.exceptions]
     if not rollouts:
         raise ArttraceError("There was nothing to run: no rollout in any group.", "Give each TrajectoryGroup rollouts.")
@@ -330,7 +389,7 @@ def _be_loud_when_empty(groups: Sequence[TrajectoryGroup]) -> None:
             f"All {rollouts} rollouts raised; the first: {type(exceptions[0]).__name__}: {exceptions[0]}",
             "Run the rollout once by itself and fix it.",
         ) from exceptions[0]
-    if not any(group.trajectories or group.given for group in groups):
+    if not any(group.captured or group.given for group in groups):
         raise ArttraceError(
             f"{rollouts} rollouts ran, and none was captured.",
             "They made no call by a client that arttrace captures: call model.openai_client(), or decorate the"

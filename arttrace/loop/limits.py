@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
+import logging
+import time
 from collections.abc import Awaitable, Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_log = logging.getLogger("arttrace.loop")
 
 
 def retry(
@@ -17,15 +21,16 @@ def retry(
     backoff_factor: float = 2.0,
     exceptions: tuple[type[Exception], ...] = (Exception,),
     on_retry: Callable[[Exception, int], None] | None = None,
-) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
-    """A decorator: call a coroutine function again when it raises.
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """A decorator: call a function, a coroutine function or not, again when it raises.
 
     Args:
         max_attempts: How often it is called at most, 1 or more.
         delay: Seconds before the second attempt.
         backoff_factor: Each further delay is the one before times this.
         exceptions: What is tried again; anything else is raised at once.
-        on_retry: Called with the exception and the number of the attempt that failed, from 1.
+        on_retry: Called with the exception and the number of the attempt that failed, from 1; a warning is logged
+            where it is None.
 
     Returns:
         The decorator. What the last attempt raises is raised.
@@ -36,21 +41,37 @@ def retry(
     if max_attempts < 1:
         raise ValueError(f"max_attempts is {max_attempts}, below 1")
 
-    def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-        @functools.wraps(function)
-        async def attempts(*args: P.args, **kwargs: P.kwargs) -> T:
-            wait = delay
-            for attempt in range(1, max_attempts):
-                try:
-                    return await function(*args, **kwargs)
-                except exceptions as error:
-                    if on_retry is not None:
-                        on_retry(error, attempt)
-                await asyncio.sleep(wait)
-                wait *= backoff_factor
-            return await function(*args, **kwargs)
+    delays = [delay * backoff_factor**n for n in range(max_attempts - 1)]
 
-        return attempts
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        def failed(error: Exception, attempt: int) -> None:
+            if on_retry is not None:
+                on_retry(error, attempt)
+            else:
+                _log.warning("%s raised in attempt %d of %d: %r", function.__name__, attempt, max_attempts, error)
+
+        @functools.wraps(function)
+        async def awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
+            again = cast("Callable[P, Awaitable[Any]]", function)
+            for attempt, wait in enumerate(delays, 1):
+                try:
+                    return await again(*args, **kwargs)
+                except exceptions as error:
+                    failed(error, attempt)
+                await asyncio.sleep(wait)
+            return await again(*args, **kwargs)
+
+        @functools.wraps(function)
+        def called(*args: P.args, **kwargs: P.kwargs) -> T:
+            for attempt, wait in enumerate(delays, 1):
+                try:
+                    return function(*args, **kwargs)
+                except exceptions as error:
+                    failed(error, attempt)
+                time.sleep(wait)
+            return function(*args, **kwargs)
+
+        return cast("Callable[P, T]", awaited) if inspect.iscoroutinefunction(function) else called
 
     return decorate
 

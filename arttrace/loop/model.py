@@ -1,11 +1,13 @@
-"""TrainableModel: a base model and the policy trained from it, as rollouts call it; Model: one that is only called."""
+"""Model: what rollouts call; TrainableModel: one that is a policy, trained from a base model."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+import ssl
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +17,7 @@ from arttrace.loop.evaluation.numbers import mean_numbers
 from arttrace.loop.gather import TrajectoryGroup
 from arttrace.loop.trainer_process import LoggedNumbers, TrainedStep
 from arttrace.loop.trajectory import Trajectory
+from arttrace.records.trajectory import Trajectory as Recorded
 from arttrace.system.errors import ServingError, TrainingError
 from arttrace.system.evaluations import add_evaluation
 from arttrace.system.paths import DataDir
@@ -59,47 +62,107 @@ class TrainConfig:
         return {name: value for name, value in named.items() if value is not None}
 
 
-@dataclass(slots=True)
 class Model:
     """A model that is called and not trained, for comparison.
 
     Args:
         name: What it is called here, and what is asked for where `inference_model_name` is not set.
         project: The project's name; the one that capture has where it is None.
+        config: Whatever the program's rollouts want to read of it, as `model.config`.
         inference_model_name: The `model` of its requests.
         inference_base_url: Its server's base URL; OpenAI's, or $OPENAI_BASE_URL, where it is None.
         inference_api_key: Its server's key; $OPENAI_API_KEY where it is None.
     """
 
-    name: str
-    project: str | None = None
-    inference_model_name: str | None = None
-    inference_base_url: str | None = None
-    inference_api_key: str | None = None
+    trainable = False
+
+    def __init__(
+        self,
+        name: str,
+        project: str | None = None,
+        *,
+        config: Any = None,
+        inference_model_name: str | None = None,
+        inference_base_url: str | None = None,
+        inference_api_key: str | None = None,
+    ) -> None:
+        self.name = name
+        self.project = project
+        self.config = config
+        self.inference_model_name = inference_model_name
+        self.inference_base_url = inference_base_url
+        self.inference_api_key = inference_api_key
+        self.backend: Backend | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
 
     @property
     def inference_name(self) -> str:
         """The `model` of a request."""
         return self.inference_model_name or self.name
 
+    def get_inference_name(self) -> str:
+        """`inference_name`, as ART's programs ask for it."""
+        return self.inference_name
+
     def openai_client(self) -> Any:
         """An `openai.AsyncOpenAI` that calls it; use it with `model=model.inference_name`."""
-        from openai import AsyncOpenAI
+        return _client(self.inference_base_url, self.inference_api_key)
 
-        return AsyncOpenAI(base_url=self.inference_base_url, api_key=self.inference_api_key)
+    async def register(self, backend: Backend) -> None:
+        """Have `log` write into the data directory of a backend, which does not serve this model.
+
+        Args:
+            backend: The backend.
+        """
+        self.backend = backend
+
+    async def log(
+        self, groups: Iterable[TrajectoryGroup | Trajectory | Recorded], split: str = "val", step: int | None = None
+    ) -> dict[str, float]:
+        """Keep the rewards and metrics of runs that nothing is trained on, such as those of a validation set.
+
+        Args:
+            groups: Gathered groups, trajectories that rollouts returned, or captured runs.
+            split: What they are runs of; it stands before the names of the numbers.
+            step: The step to which they are compared; 0 where it is None.
+
+        Returns:
+            The means by name, "val/reward" among them, as they are appended to `logs/NAME.jsonl` in the data directory.
+
+        Raises:
+            ServingError: The model is not registered.
+            ArttraceError: A reward is no finite number, or there is no run.
+        """
+        data = self._require_registered().data
+        members = list(groups)
+        for one in members:
+            if isinstance(one, TrajectoryGroup):
+                await asyncio.to_thread(one.record_rewards)
+        means = mean_numbers(members, split)
+        await asyncio.to_thread(add_evaluation, data, self.name, step or 0, means)
+        return means
+
+    def _require_registered(self) -> Backend:
+        if self.backend is None:
+            raise ServingError(
+                f"the model {self.name} is not registered", "Call `await model.register(backend)` first."
+            )
+        return self.backend
 
 
-@dataclass(slots=True)
-class TrainableModel:
+class TrainableModel(Model):
     """A policy, trained as a LoRA on a base model.
 
     Args:
         name: The policy's name; its versions are `name@1`, `name@2` and so on.
         base_model: The directory of a model in Hugging Face form, or its name on the hub.
-        base_url: Set by `register`; before that the model cannot be called.
         project: The project's name, set when it is registered; the one that capture has where it is None.
-        backend: Set by `register`.
-        api_key: Set by `register` where the server has a key of its own; else $ARTTRACE_API_KEY counts.
+        config: Whatever the program's rollouts want to read of it, as `model.config`.
+
+    `register` sets `backend`, `inference_base_url` and, where the server has a key, `inference_api_key`; before it the
+    model cannot be called.
 
     Example:
         ```python
@@ -114,12 +177,11 @@ class TrainableModel:
         ```
     """
 
-    name: str
-    base_model: str | Path
-    base_url: str | None = None
-    project: str | None = None
-    backend: Backend | None = field(default=None, repr=False, compare=False)
-    api_key: str | None = field(default=None, repr=False, compare=False)
+    trainable = True
+
+    def __init__(self, name: str, base_model: str | Path, *, project: str | None = None, config: Any = None) -> None:
+        super().__init__(name, project, config=config)
+        self.base_model = base_model
 
     @property
     def inference_name(self) -> str:
@@ -132,9 +194,7 @@ class TrainableModel:
         Raises ServingError before the model is registered.
         """
         self._require_registered()
-        from openai import AsyncOpenAI
-
-        return AsyncOpenAI(base_url=self.base_url, api_key=self.api_key or api_key())
+        return _client(self.inference_base_url, self.inference_api_key or api_key())
 
     async def register(self, backend: Backend) -> None:
         """Have a backend serve and train this model.
@@ -174,7 +234,7 @@ class TrainableModel:
 
     async def log(
         self,
-        groups: Iterable[TrajectoryGroup | Trajectory],
+        groups: Iterable[TrajectoryGroup | Trajectory | Recorded],
         split: str = "val",
         step: int | None = None,
         *,
@@ -183,7 +243,7 @@ class TrainableModel:
         """Keep the rewards and metrics of runs that nothing is trained on, such as those of a validation set.
 
         Args:
-            groups: Gathered groups, or trajectories that rollouts returned.
+            groups: Gathered groups, trajectories that rollouts returned, or captured runs.
             split: What they are runs of; it stands before the names of the numbers.
             step: The step that sampled them; the one served now where it is None.
             report_to: Trackers that are told as well, by the names that `train` has for them ("wandb,tensorboard"), in
@@ -199,13 +259,8 @@ class TrainableModel:
             ArttraceError: A reward is no finite number, or there is no run.
         """
         backend = self._require_registered()
-        members = list(groups)
-        for one in members:
-            if isinstance(one, TrajectoryGroup):
-                await asyncio.to_thread(one.record_rewards)
-        means = mean_numbers(members, split)
         step = await asyncio.to_thread(self.get_step) if step is None else step
-        await asyncio.to_thread(add_evaluation, backend.data, self.name, step, means)
+        means = await super().log(groups, split, step)
         trackers = report_to.split(",") if isinstance(report_to, str) else report_to
         if trackers:
             await backend.log(self, LoggedNumbers(step, means), [one.strip() for one in trackers])
@@ -224,38 +279,52 @@ class TrainableModel:
         """
         await self._require_registered().delete_checkpoints(self, keep_best, keep_latest)
 
-    def get_step(self) -> int:
-        """The step that made the version which is served now; 0 is the base model.
+    def get_step(self) -> Step:
+        """The step that made the version which is served now; 0 is the base model. It need not be awaited, but may be.
 
         Raises:
             ServingError: The model is not registered, or the gateway does not answer.
         """
         self._require_registered()
-        url = f"{str(self.base_url).removesuffix('/v1')}/arttrace/status"
+        url = f"{str(self.inference_base_url).removesuffix('/v1')}/arttrace/status"
+        headers = {"authorization": f"Bearer {self.inference_api_key or api_key()}"}
         try:
-            answer = httpx.get(
-                url, headers={"authorization": f"Bearer {self.api_key or api_key()}"}, timeout=30.0, trust_env=False
-            )
-            return int(answer.raise_for_status().json()["step"])
+            answer = httpx.get(url, headers=headers, timeout=30.0, trust_env=False)
+            return Step(answer.raise_for_status().json()["step"])
         except (httpx.HTTPError, ValueError, KeyError) as error:
             raise ServingError(f"the gateway of {self.name} does not say its step: {error}") from error
 
-    def _require_registered(self) -> Backend:
-        if self.base_url is None or self.backend is None:
-            raise ServingError(f"the model {self.name} is not served", "Call `await model.register(backend)` first.")
-        return self.backend
+
+class Step(int):
+    """A step's number. Awaiting it gives it: ART's programs do, `range(await model.get_step(), 10)`."""
+
+    def __await__(self) -> Generator[Any, None, int]:
+        yield from ()
+        return int(self)
+
+
+def _client(base_url: str | None, key: str | None) -> Any:
+    from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+
+    return AsyncOpenAI(base_url=base_url, api_key=key, http_client=DefaultAsyncHttpxClient(verify=_trusted()))
+
+
+@functools.cache
+def _trusted() -> ssl.SSLContext:
+    """Whom clients trust, read once: it takes twenty milliseconds, and each rollout may have a client of its own."""
+    return httpx.create_ssl_context()
 
 
 def _require_trainable(policy: str, groups: Sequence[TrajectoryGroup]) -> None:
     """Raise TrainingError where a step could teach nothing, with the reason."""
-    if not any(len(group.trajectories) + len(group.given) > 1 for group in groups):
+    if not any(len(group.captured) + len(group.given) > 1 for group in groups):
         raise TrainingError(
             "no group has two runs: the reward of one run compares nothing",
             "Gather several rollouts of each scenario: TrajectoryGroup(rollout(model, s) for _ in range(8)).",
         )
     if any(group.given for group in groups):
         return  # the server that recorded them knows
-    calls = [call.call for group in groups for run in group.trajectories for call in run.calls]
+    calls = [call.call for group in groups for run in group.captured for call in run.calls]
     answered = {str(call.policy_version).partition("@")[0] for call in calls if call.policy_version}
     if policy not in answered:
         asked = ", ".join(sorted({call.request_model or "?" for call in calls})) or "no model at all"

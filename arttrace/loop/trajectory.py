@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,13 @@ from arttrace.records.trajectory import Agent, AgentCall, MessageNode
 from arttrace.records.trajectory import Trajectory as RecordedTrajectory
 from arttrace.system.errors import ArttraceError
 from arttrace.wire.messages import parse_message
+
+Messages = list[dict[str, Any]]
+"""Messages in OpenAI's form."""
+MessagesAndChoices = list[Any]
+"""Messages, and the choices that the model's client returned."""
+Tools = list[dict[str, Any]]
+"""Tools in OpenAI's form."""
 
 
 @dataclass
@@ -30,10 +38,10 @@ class History:
         tools: The tools that the model was offered, in OpenAI's form.
     """
 
-    messages_and_choices: list[Any] = field(default_factory=list)
-    tools: list[dict[str, Any]] | None = None
+    messages_and_choices: MessagesAndChoices = field(default_factory=list)
+    tools: Tools | None = None
 
-    def messages(self) -> list[dict[str, Any]]:
+    def messages(self) -> Messages:
         """The messages in OpenAI's form, each choice as the message that it holds."""
         return [_message(one) for one in self.messages_and_choices]
 
@@ -51,8 +59,7 @@ class Trajectory(History):
         additional_histories: Further conversations of the same run.
         logs: Lines of text, by `log`.
 
-    `id` is the captured run's, once gathered. `captured`: set where its calls were captured in this process, in a run
-    that was not gathered.
+    `id` is the captured run's, once gathered. `captured`: set where its calls were captured in this process.
 
     Example:
         ```python
@@ -74,6 +81,25 @@ class Trajectory(History):
     logs: list[str] = field(default_factory=list)
     id: str = ""
     captured: bool = field(default=False, repr=False, compare=False)
+    _began: float = field(default_factory=time.monotonic, init=False, repr=False, compare=False)
+
+    def finish(self) -> Trajectory:
+        """This trajectory, with the seconds since it was made as the metric `duration`."""
+        self.metrics["duration"] = time.monotonic() - self._began
+        return self
+
+    @asynccontextmanager
+    async def track_duration(self, metric_name: str) -> AsyncIterator[None]:
+        """Add the seconds that a block takes to the metric `NAME_duration`.
+
+        Args:
+            metric_name: The name.
+        """
+        began, name = time.monotonic(), f"{metric_name}_duration"
+        try:
+            yield
+        finally:
+            self.metrics[name] = self.metrics.get(name, 0.0) + time.monotonic() - began
 
     def log(self, message: str) -> None:
         """Keep a line of text, with the time.

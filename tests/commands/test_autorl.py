@@ -63,7 +63,7 @@ class Site:
         site, judge = self, LocalBackend.judge
 
         async def register(backend: LocalBackend, model: TrainableModel) -> None:
-            model.base_url, model.backend = site.policy.url, backend
+            model.inference_base_url, model.backend = site.policy.url, backend
 
         async def judged(backend: LocalBackend, *args: Any, **kwargs: Any) -> Any:
             found = await judge(backend, *args, **kwargs)

@@ -37,7 +37,7 @@ for folder in sys.argv[3:]:
     with scripted.served() as url:
         model = art.Model("stand-in", inference_base_url=url, inference_api_key="unused")
         groups = asyncio.run(train.gather(task, model, range(2), 4, "playing"))
-    runs = [run for group in groups for run in group.trajectories]
+    runs = [run for group in groups for run in group.captured]
     played[folder] = {
         "rewards": [built.reward for group in groups for built in group.built],
         "incomplete": [run.incomplete for run in runs if run.incomplete],
@@ -115,7 +115,7 @@ with first_free.served() as url:
     model = art.Model("stand-in", inference_base_url=url, inference_api_key="unused")
     groups = asyncio.run(train.gather(task, model, range(6), 3, "playing"))
 print(json.dumps([
-    [len(first_free.demonstrations), sum(len(run.calls) for group in groups for run in group.trajectories)],
+    [len(first_free.demonstrations), sum(len(run.calls) for group in groups for run in group.captured)],
     [[one.reward for one in group.built] for group in groups],
 ]))
 """

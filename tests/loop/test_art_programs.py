@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
+import threading
 from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +19,9 @@ import arttrace
 import arttrace.loop as art
 from arttrace.loop import LocalBackend
 from arttrace.loop.model import Backend
-from arttrace.loop.trainer_process import LoggedNumbers
+from arttrace.loop.trainer_process import LoggedNumbers, TrainerProcess
 from arttrace.records import semconv
+from arttrace.records.group import Group
 from arttrace.rewards import ruler_score_group, trajectory_reward
 from arttrace.store import Store
 from arttrace.system.errors import ArttraceError, ServingError, TrainingError
@@ -36,7 +40,7 @@ class StandInBackend:
         self.logged: list[tuple[LoggedNumbers, list[str]]] = []
 
     async def register(self, model: art.TrainableModel) -> None:
-        model.base_url, model.backend = self.url, self
+        model.inference_base_url, model.backend = self.url, self
 
     async def log(self, model: art.TrainableModel, numbers: LoggedNumbers, report_to: Sequence[str]) -> None:
         self.logged.append((numbers, list(report_to)))
@@ -74,7 +78,7 @@ def model() -> art.TrainableModel:
     return art.TrainableModel(name="agent-001", project="my-agentic-task", base_model="Qwen/Qwen2.5-14B-Instruct")
 
 
-async def rollout(model: art.TrainableModel, scenario: str, reward: float | None = None) -> art.Trajectory:
+async def rollout(model: art.Model, scenario: str, reward: float | None = None) -> art.Trajectory:
     client = model.openai_client()
     trajectory = art.Trajectory(
         messages_and_choices=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": scenario}],
@@ -128,7 +132,7 @@ async def test_rewards_by_hand_and_a_config(model: art.TrainableModel, backend: 
     with Store.open(backend.data) as store:
         stored = {run.id: trajectory_reward(run) for run in store.trajectories()}
     assert sorted(stored.values()) == [0.5, 1.5]
-    assert {run.id: trajectory_reward(run) for run in groups[0].trajectories} == stored
+    assert {run.id: trajectory_reward(run) for run in groups[0].captured} == stored
 
 
 async def test_a_judge_that_fails_leaves_its_group_out(model: art.TrainableModel, backend: StandInBackend) -> None:
@@ -144,9 +148,9 @@ async def test_a_judge_that_fails_leaves_its_group_out(model: art.TrainableModel
 async def test_errors_that_say_what_to_do(
     model: art.TrainableModel, backend: StandInBackend, policy: ScriptedServer
 ) -> None:
-    with pytest.raises(ServingError, match="is not served"):
+    with pytest.raises(ServingError, match="is not registered"):
         model.openai_client()
-    with pytest.raises(ServingError, match="is not served"):
+    with pytest.raises(ServingError, match="is not registered"):
         await model.train([])
     await model.register(backend)
     [alone] = await art.gather_trajectory_groups([art.TrajectoryGroup([rollout(model, "6 x 7?", 1.0)])])
@@ -220,7 +224,7 @@ async def test_ready_made_trajectories_are_judged_and_kept_from_a_local_trainer(
 async def test_log_keeps_what_nothing_is_trained_on(
     model: art.TrainableModel, backend: StandInBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ServingError, match="is not served"):
+    with pytest.raises(ServingError, match="is not registered"):
         await model.log([])
     await model.register(backend)
     groups = await art.gather_trajectory_groups(
@@ -246,7 +250,7 @@ async def test_versions_are_forked_and_deleted_by_the_command(
     async with LocalBackend(tmp_path) as backend:
         with pytest.raises(TrainingError, match="agent-000@3"):
             await backend.fork(model, from_version="agent-000@3")
-        model.base_url, model.backend = "http://127.0.0.1:9/v1", backend
+        model.inference_base_url, model.backend = "http://127.0.0.1:9/v1", backend
         await model.delete_checkpoints(keep_best=2)
     assert "pruned: none" in capfd.readouterr().err
     async with art.ServerBackend("http://127.0.0.1:9") as server:
@@ -287,6 +291,136 @@ def test_messages_of_choices_go_back_as_they_came() -> None:
     assert trajectory.record() is None
     with pytest.raises(ArttraceError, match="neither a message nor a choice"):
         art.Trajectory(["text"]).messages()
+
+
+async def test_a_judge_gives_the_trajectories_their_rewards(
+    model: art.TrainableModel, backend: StandInBackend, judge_server: Any
+) -> None:
+    await model.register(backend)
+    [judged] = await art.gather_trajectory_groups(
+        [art.TrajectoryGroup(rollout(model, "6 x 7?", reward) for reward in (None, None, 0.7))],
+        after_each=lambda group: ruler_score_group(group, "openai/o3", {"api_base": judge_server.url}),
+    )
+    scores = {run.id: [one.value for one in run.rewards if one.source == "judge"] for run in judged.captured}
+    assert [[one.reward] for one in judged.trajectories[:2]] == [scores[one.id] for one in judged.trajectories[:2]]
+    assert judged.trajectories[2].reward == 0.7
+    await model.train([judged])
+    assert sorted(len(run.rewards) for run in judged.captured) == [1, 1, 2]
+
+
+async def test_trajectories_may_be_grouped_anew(
+    model: art.TrainableModel, backend: StandInBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As self-play does, whose rollouts give a trajectory to each of two groups."""
+    ordered: list[Group] = []
+
+    async def order(trainer: TrainerProcess, groups: Sequence[Group], settings: Any) -> list[art.TrainedStep]:
+        ordered.extend(groups)
+        return [art.TrainedStep("agent-001@1", "x")]
+
+    monkeypatch.setattr(TrainerProcess, "train", order)
+    await model.register(backend)
+    gathered = await art.gather_trajectories(rollout(model, "6 x 7?", float(number)) for number in range(4))
+    low, high = art.TrajectoryGroup(list(gathered)[:2]), art.TrajectoryGroup(list(gathered)[2:])
+    high.trajectories[0].reward = 0.5
+    model.backend = LocalBackend(backend.data.root)
+    await model.train([low, high])
+    assert [[run.id for run in group.trajectories] for group in ordered] == [[one.id for one in g] for g in (low, high)]
+    assert [[trajectory_reward(run) for run in group.trajectories] for group in ordered] == [[0.0, 1.0], [0.5, 3.0]]
+
+
+async def test_a_prompted_model_beside_the_policy(
+    model: art.TrainableModel, backend: StandInBackend, policy: ScriptedServer
+) -> None:
+    prompted = art.Model(
+        name="gpt",
+        project="my-agentic-task",
+        config={"turns": 2},
+        inference_model_name="gpt-4.1",
+        inference_base_url=policy.url,
+        inference_api_key="k",
+    )
+    assert (prompted.get_inference_name(), prompted.trainable, model.trainable) == ("gpt-4.1", False, True)
+    assert isinstance(model, art.Model)
+    await model.register(backend)
+    assert model.inference_base_url == policy.url
+    with pytest.raises(ServingError, match="gpt is not registered"):
+        await prompted.log([])
+    await prompted.register(backend)
+    group = await art.gather_trajectories(rollout(prompted, "6 x 7?", reward) for reward in (0.0, 1.0))
+    assert {call.call.request_model for run in group.captured for call in run.calls} == {"gpt"}
+    means = await prompted.log(group, split="val")
+    assert means == {"val/runs": 2.0, "val/reward": 0.5, "val/turns": 2.0}
+    assert json.loads((backend.data.root / "logs" / "gpt.jsonl").read_text())["step"] == 0
+
+
+async def test_decorated_runs_are_logged_too(model: art.TrainableModel, backend: StandInBackend) -> None:
+    await model.register(backend)
+
+    @arttrace.trajectory
+    async def decorated(reward: float) -> None:
+        arttrace.reward(reward)
+
+    group = await art.gather_trajectories(map(decorated, (0.0, 1.0)))
+    assert await model.log(group, step=1) == await model.log([group], step=1) == {"val/runs": 2.0, "val/reward": 0.5}
+
+
+async def test_the_step_may_be_awaited(model: art.TrainableModel, backend: StandInBackend) -> None:
+    class Status(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"step": 3}')
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Status) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        await model.register(backend)
+        model.inference_base_url = f"http://127.0.0.1:{server.server_port}/v1"
+        assert list(range(await model.get_step(), 5)) == [3, 4]
+        assert model.get_step() == 3
+        server.shutdown()
+
+
+async def test_a_client_for_each_rollout_reads_certificates_once(
+    model: art.TrainableModel, backend: StandInBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await model.register(backend)
+    await model.openai_client().close()
+
+    def reads(*_: object, **__: object) -> None:
+        raise AssertionError("certificates are read again, which takes 20 ms")
+
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", reads)
+    for _ in range(3):
+        async with model.openai_client() as client:
+            assert (await client.chat.completions.create(model=model.name, messages=[])).choices
+
+
+async def test_seconds_are_metrics() -> None:
+    one = art.Trajectory()
+    for _ in range(2):
+        async with one.track_duration("llm"):
+            await asyncio.sleep(0.01)
+    assert one.finish() is one
+    assert 0.02 <= one.metrics["llm_duration"] <= one.metrics["duration"]
+
+
+def test_retry_of_a_plain_function_warns(caplog: pytest.LogCaptureFixture) -> None:
+    answers = iter([LookupError("busy"), "found"])
+
+    @art.retry(max_attempts=2, delay=0.0)
+    def look(word: str) -> str:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return f"{word} {answer}"
+
+    assert look("it is") == "it is found"
+    assert [record.getMessage() for record in caplog.records if record.name == "arttrace.loop"] == [
+        "look raised in attempt 1 of 2: LookupError('busy')"
+    ]
 
 
 async def test_retry_tries_again_and_raises_the_last() -> None:

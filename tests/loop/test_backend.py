@@ -118,8 +118,8 @@ def test_the_loop_as_a_program_writes_it(
     async def loop() -> None:
         async with backend:
             await backend.register(model)
-            assert model.base_url
-            assert str(model.openai_client().base_url).rstrip("/") == model.base_url
+            assert model.inference_base_url
+            assert str(model.openai_client().base_url).rstrip("/") == model.inference_base_url
             assert model.inference_name == "policy:latest"
             group = await gather_trajectories([rollout("6"), rollout("9")])
             alone = await gather_trajectories([rollout("6")])
@@ -179,7 +179,7 @@ def test_a_gateway_that_runs_is_used_and_left_running(backend: LocalBackend, mod
             again = TrainableModel("policy", model.base_model)
             async with other:
                 await other.register(again)
-            assert again.base_url == model.base_url
+            assert again.inference_base_url == model.inference_base_url
             assert backend.data.serving.exists()
             with pytest.raises(ServingError, match="serves policy on"):
                 await other.register(TrainableModel("another", model.base_model))
@@ -196,7 +196,7 @@ def test_a_stale_serving_file_is_passed_over(backend: LocalBackend, model: Train
     async def loop() -> None:
         async with backend:
             await backend.register(model)
-            assert model.base_url != "http://127.0.0.1:9/v1"
+            assert model.inference_base_url != "http://127.0.0.1:9/v1"
 
     asyncio.run(loop())
 
@@ -227,7 +227,7 @@ def test_what_was_judged_before_the_judge_gave_out_is_kept(backend: LocalBackend
 
 
 def test_a_model_that_is_not_served_cannot_be_called(model: TrainableModel) -> None:
-    with pytest.raises(ServingError, match="not served"):
+    with pytest.raises(ServingError, match="not registered"):
         model.openai_client()
 
 

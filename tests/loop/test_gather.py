@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -75,17 +76,19 @@ def test_the_store_is_opened_once_for_a_group_with_its_rewards(data: DataDir, mo
     gathered = asyncio.run(gather_trajectory_groups(groups))
     assert len(opened) == 2
     for group in gathered:
-        assert sorted(r.value for one in group.trajectories for r in one.rewards) == [0.0, 0.1, 0.2]
+        assert sorted(r.value for one in group.captured for r in one.rewards) == [0.0, 0.1, 0.2]
     with Store.open(data) as store:
         assert sorted(r.value for one in store.trajectories() for r in one.rewards) == [0.0, 0.0, 0.1, 0.1, 0.2, 0.2]
     for group in gathered:
         group.built[0].reward = 0.9
         group.record_rewards()
-        assert 0.9 in {r.value for one in group.trajectories for r in one.rewards}
+        assert 0.9 in {r.value for one in group.captured for r in one.rewards}
 
 
-def test_an_exception_is_kept_and_ends_no_other() -> None:
+def test_an_exception_is_kept_and_ends_no_other(caplog: pytest.LogCaptureFixture) -> None:
     group = asyncio.run(gather_trajectories([rollout(1), rollout(-5), rollout(2)]))
+    said = [record.getMessage() for record in caplog.records if record.name == "arttrace.loop"]
+    assert said == ["1 of 3 rollouts raised; the first: ValueError('-5 is negative')"]
     assert group.results == [1, None, 2]
     [error] = group.exceptions
     assert str(error) == "-5 is negative"
@@ -177,6 +180,57 @@ async def test_a_rollout_that_awaits_what_was_cancelled_ends_no_other() -> None:
     assert group.results == [None, 1]
     assert [str(error) for error in group.exceptions] == ["The rollout awaited what was cancelled."]
     assert isinstance(group.exceptions[0].__cause__, asyncio.CancelledError)
+
+
+async def test_one_bar_shows_the_running_means(capsys: pytest.CaptureFixture[str]) -> None:
+    async def built(number: int) -> Trajectory:
+        await rollout(number)
+        if number == 3:
+            raise LookupError("no such mail")
+        return Trajectory(reward=number / 4, metrics={"moves": 10 * number})
+
+    groups = [TrajectoryGroup(map(built, (0, 1))), TrajectoryGroup([built(2), built(3), rollout(1)])]
+    await gather_trajectory_groups(groups, pbar_desc="gather", max_concurrency=1)
+    *_, last = capsys.readouterr().err.replace("\r", "\n").strip().splitlines()
+    assert re.match(r"gather: 100%.* 5/5 ", last), last
+    assert "reward=0.25, moves=10, exceptions=1" in last
+    await gather_trajectories([built(1), built(2)], pbar_desc="validation")
+    assert "validation: 100%" in capsys.readouterr().err
+    await gather_trajectories([rollout(1)])
+    assert "100%" not in capsys.readouterr().err
+
+
+async def test_one_group_may_bound_its_exceptions() -> None:
+    with pytest.raises(ArttraceError, match="1 of 2 rollouts raised, more than max_exceptions=0"):
+        await gather_trajectories([rollout(-1), rollout(1)], max_exceptions=0)
+
+
+async def built(number: int) -> Trajectory:
+    await rollout(number)
+    return Trajectory(reward=float(number))
+
+
+async def test_a_group_counts_what_it_gives() -> None:
+    group = TrajectoryGroup([built(-1), built(1), built(2)])
+    assert len(group) == 3
+    [gathered] = await gather_trajectory_groups([group])
+    assert (len(gathered), gathered.size, len(gathered.captured)) == (2, 3, 3)
+    assert list(gathered) == list(gathered.trajectories) == [gathered.results[1], gathered.results[2]]
+    assert {type(one) for one in gathered.trajectories} == {Trajectory}
+    decorated = await gather_trajectories([rollout(1), rollout(2)])
+    assert list(decorated) == list(decorated.captured)
+    assert len(decorated) == 2
+    anew = TrajectoryGroup([*gathered, LookupError("no such mail")])
+    assert (len(anew), [one.reward for one in anew]) == (2, [1.0, 2.0])
+    assert [str(error) for error in anew.exceptions] == ["no such mail"]
+
+
+async def test_several_groups_may_stand_in_the_place_of_one() -> None:
+    async def halved(group: TrajectoryGroup) -> list[TrajectoryGroup]:
+        return [TrajectoryGroup(list(group)[:1]), TrajectoryGroup(list(group)[1:])]
+
+    gathered = await gather_trajectory_groups([TrajectoryGroup(map(built, (1, 2, 3)))], after_each=halved)
+    assert [[one.reward for one in group] for group in gathered] == [[1.0], [2.0, 3.0]]
 
 
 async def test_a_metric_that_is_no_number_is_its_rollouts_fault() -> None:

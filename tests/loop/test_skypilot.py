@@ -66,7 +66,7 @@ async def test_it_is_launched_reached_copied_and_torn_down(log: Path, tmp_path: 
     async with art.SkyPilotBackend("H100:1", checkpoints=tmp_path / "kept") as backend:
         await model.register(backend)
         assert model.get_step() == 0
-        assert str(model.base_url).startswith("http://127.0.0.1:")
+        assert str(model.inference_base_url).startswith("http://127.0.0.1:")
     assert said(log) == ["sky launch", "ssh -N", "ssh -o", "rsync -a", "sky down"]
     launch = log.read_text().splitlines()[0]
     for word in ("MODEL=Qwen/Qwen3-0.6B", "POLICY=policy", "H100:1", "examples/skypilot/server.yaml"):

@@ -8,15 +8,16 @@ from collections.abc import Iterable
 
 from arttrace.loop.gather import TrajectoryGroup
 from arttrace.loop.trajectory import Trajectory
+from arttrace.records.trajectory import Trajectory as Recorded
 from arttrace.rewards import trajectory_reward
 from arttrace.system.errors import ArttraceError
 
 
-def mean_numbers(members: Iterable[TrajectoryGroup | Trajectory], split: str) -> dict[str, float]:
+def mean_numbers(members: Iterable[TrajectoryGroup | Trajectory | Recorded], split: str) -> dict[str, float]:
     """The means of rewards and metrics over runs, and how many runs there are.
 
     Args:
-        members: Gathered groups, or trajectories that rollouts returned.
+        members: Gathered groups, trajectories that rollouts returned, or captured runs.
         split: What stands before each name.
 
     Returns:
@@ -39,14 +40,20 @@ def mean_numbers(members: Iterable[TrajectoryGroup | Trajectory], split: str) ->
     return {f"{split}/runs": float(runs), **{f"{split}/{name}": statistics.fmean(of) for name, of in numbers.items()}}
 
 
-def _said(one: TrajectoryGroup | Trajectory) -> list[dict[str, float]]:
+def _said(one: TrajectoryGroup | Trajectory | Recorded) -> list[dict[str, float]]:
     """The reward and the metrics of each run."""
     if isinstance(one, Trajectory):
         return [_of_built(one)]
+    if isinstance(one, Recorded):
+        return [_of_captured(one)]
     built = {run.id: _of_built(run) for run in one.built}
-    captured = {run.id: trajectory_reward(run) for run in one.trajectories}
-    rewards = {id: {"reward": reward} for id, reward in captured.items() if reward is not None}
-    return [{**built.get(id, {}), **rewards.get(id, {})} for id in {**built, **captured}]
+    captured = {run.id: _of_captured(run) for run in one.captured}
+    return [{**built.get(id, {}), **captured.get(id, {})} for id in {**built, **captured}]
+
+
+def _of_captured(run: Recorded) -> dict[str, float]:
+    reward = trajectory_reward(run)
+    return {} if reward is None else {"reward": reward}
 
 
 def _of_built(one: Trajectory) -> dict[str, float]:

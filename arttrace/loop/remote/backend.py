@@ -83,7 +83,8 @@ class ServerBackend:
             )
         if model.project is not None:
             init(project=model.project, dir=self.data.root)
-        model.base_url, model.api_key, model.backend = f"{self._connection.url}/v1", self._connection.api_key, self
+        model.inference_base_url, model.inference_api_key = f"{self._connection.url}/v1", self._connection.api_key
+        model.backend = self
 
     async def train(
         self, model: TrainableModel, groups: Sequence[TrajectoryGroup] | None = None, **settings: Any

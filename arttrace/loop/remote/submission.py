@@ -11,7 +11,7 @@ from typing import Any
 from arttrace.capture.api import flush
 from arttrace.capture.export.lifecycle import recorder
 from arttrace.loop.evaluation.left_out import require_whole, with_left_out
-from arttrace.loop.gather import TrajectoryGroup
+from arttrace.loop.gather import TrajectoryGroup, captured_runs, why_missing
 from arttrace.loop.remote.connection import ServerConnection
 from arttrace.loop.trainer_process import TrainedStep
 from arttrace.loop.trajectory import Trajectory
@@ -45,46 +45,30 @@ async def submit(
     ordered = [one if isinstance(one, TrajectoryGroup) else TrajectoryGroup(one) for one in groups if one is not None]
     for group in ordered:
         group.record_rewards()
-    here = await asyncio.to_thread(_captured_here, [one.id for group in ordered for one in group.given if one.captured])
+    here = await asyncio.to_thread(captured_runs, ordered)
     submitted = [_submitted(group, here) for group in ordered]
     left_out = Counter(f"incomplete: {why}" for group in ordered for why in _incomplete(group, here))
     require_whole(left_out, [len(one["trajectories"]) for one in submitted])
-    captured = [run.id for group in ordered for run in (*group.trajectories, *here.values()) if not run.incomplete]
+    captured = [run.id for group in ordered for run in (*group.captured, *here.values()) if not run.incomplete]
     if captured:
         await connection.upload(await asyncio.to_thread(_records_of, list(dict.fromkeys(captured))))
     return with_left_out(await connection.train(submitted, settings), left_out)
 
 
-def _captured_here(ids: Sequence[str]) -> dict[str, Recorded]:
-    """The runs of these ids that this process or its like captured, by id."""
-    if not ids:
-        return {}
-    flush()
-    with open_store(recorder().settings.data, create=True) as store:
-        return {run.id: run for run in store.trajectories(ids=list(ids))}
-
-
 def _incomplete(group: TrajectoryGroup, here: Mapping[str, Recorded]) -> list[str]:
     """Why runs of the group are not whole."""
-    return [*group.incomplete.values(), *(why for one in group.given if (why := _missing(one, here)))]
-
-
-def _missing(one: Trajectory, here: Mapping[str, Recorded]) -> str:
-    """Why a trajectory cannot be handed over; empty where it can, or where the server has it."""
-    if not one.captured:
-        return ""
-    return here[one.id].incomplete if one.id in here else "its calls were not kept by the process that made them"
+    return [*group.incomplete.values(), *(why for one in group.given if (why := why_missing(one, here)))]
 
 
 def _submitted(group: TrajectoryGroup, here: Mapping[str, Recorded]) -> dict[str, Any]:
     """Rewards and metadata of captured runs are among the records that are handed over."""
-    runs = [{"id": run.id} for run in group.trajectories if not run.incomplete]
-    given = [_built(one) for one in group.given if not _missing(one, here)]
+    runs = [{"id": run.id} for run in group.captured if not run.incomplete]
+    given = [_built(one) for one in group.given if not why_missing(one, here)]
     return {"key": group.key, "trajectories": [*runs, *given]}
 
 
 def _built(one: Trajectory) -> dict[str, Any]:
-    if not one.choices():
+    if not (one.captured or one.choices()):
         raise TrainingError(
             "a trajectory holds no choice: nothing of it was sampled",
             "Return `response.trajectory` (of a stream: once it was read to its end), or append "

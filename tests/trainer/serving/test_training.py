@@ -213,7 +213,7 @@ async def test_a_model_is_registered_with_the_server_that_serves_it(desk: Desk, 
             with pytest.raises(ServingError, match=r"serves base, not Qwen/Qwen3-0\.6B"):
                 await art.TrainableModel("policy", "Qwen/Qwen3-0.6B").register(backend)
             model = art.TrainableModel("policy", "somewhere/base")
-            with pytest.raises(ServingError, match="is not served"):
+            with pytest.raises(ServingError, match="is not registered"):
                 await model.train([])
             await model.register(backend)
             assert await asyncio.to_thread(model.get_step) == 0
@@ -233,11 +233,11 @@ async def test_a_model_is_registered_with_the_server_that_serves_it(desk: Desk, 
     assert desk.trainer.logged == [(LoggedNumbers(0, {"val/reward": 0.5, "val/runs": 2.0}), {"report_to": ["wandb"]})]
     [(ordered, settings)] = desk.trainer.orders
     assert ordered is not None
-    assert (set(ordered[0].ids), settings) == ({run.id for run in groups[0].trajectories}, {"learning_rate": 1e-5})
+    assert (set(ordered[0].ids), settings) == ({run.id for run in groups[0].captured}, {"learning_rate": 1e-5})
     desk.site.gateway.recorder.close()
     with open_store(DataDir(desk.site.directory), create=True) as store:
         there = {run.id: run for run in store.trajectories(ids=ordered[0].ids)}
-    for run in groups[0].trajectories:
+    for run in groups[0].captured:
         assert there[run.id].revision == run.revision
         assert [reward.value for reward in there[run.id].rewards] == [reward.value for reward in run.rewards]
 
