@@ -279,7 +279,7 @@ class TrainableModel(Model):
         """
         await self._require_registered().delete_checkpoints(self, keep_best, keep_latest)
 
-    def get_step(self) -> Step:
+    def get_step(self) -> ServedStep:
         """The step that made the version which is served now; 0 is the base model. It need not be awaited, but may be.
 
         Raises:
@@ -290,12 +290,12 @@ class TrainableModel(Model):
         headers = {"authorization": f"Bearer {self.inference_api_key or api_key()}"}
         try:
             answer = httpx.get(url, headers=headers, timeout=30.0, trust_env=False)
-            return Step(answer.raise_for_status().json()["step"])
+            return ServedStep(answer.raise_for_status().json()["step"])
         except (httpx.HTTPError, ValueError, KeyError) as error:
             raise ServingError(f"the gateway of {self.name} does not say its step: {error}") from error
 
 
-class Step(int):
+class ServedStep(int):
     """A step's number. Awaiting it gives it: ART's programs do, `range(await model.get_step(), 10)`."""
 
     def __await__(self) -> Generator[Any, None, int]:
