@@ -20,6 +20,7 @@ from arttrace.formats.evaluations import carried, is_reward_span, rewards_of
 from arttrace.formats.files.items import Item, ItemFile
 from arttrace.formats.files.known_ids import KnownIds
 from arttrace.formats.files.unpacked import Unreadable
+from arttrace.formats.left_out import LeftOut, Read
 from arttrace.formats.otlp.check_protobuf import check_protobuf, check_protobuf_logs, one_by_one
 from arttrace.formats.otlp.decode_json import json_logs, json_spans
 from arttrace.formats.otlp.decode_protobuf import protobuf_spans
@@ -56,7 +57,8 @@ _RECORDS_AT_ONCE, _CHARACTERS_AT_ONCE = 4_000, 8 << 20
 class Imported(msgspec.Struct):
     """What of a file was read, what it was taken for, and what of it was refused, with the first reasons. `unread`
     counts calls that yield no message, by scope, operation and attributes; `other_records` are notes, rewards taken
-    back, judgements, groupings and policy steps; `records` is filled by `read_file` alone."""
+    back, judgements, groupings and policy steps; `left_out` counts what no record holds, by its kind; `records` is
+    filled by `read_file` alone."""
 
     records: list[Record] = []
     kinds: dict[str, int] = {}
@@ -65,6 +67,7 @@ class Imported(msgspec.Struct):
     rewards: int = 0
     other_records: int = 0
     unread: dict[str, int] = {}
+    left_out: dict[str, int] = {}
     refused: int = 0
     reasons: list[str] = []
 
@@ -143,17 +146,25 @@ class _Reader:
             if sessions.count:
                 self._found.kinds[kind] = sessions.count
 
-    def _checked(self, place: str, read: Callable[[], Iterable[Record]]) -> Iterator[Record]:
+    def _checked(self, place: str, read: Callable[[], Iterable[Read]]) -> Iterator[Record]:
         """What was read, where all of it can be kept; else it is refused."""
+        records: list[Record] = []
+        left_out: list[str] = []
         try:
-            records = [checked(record) for record in read()]
+            for one in read():
+                if isinstance(one, LeftOut):
+                    left_out.append(one.what)
+                else:
+                    records.append(checked(one))
         except _REFUSED as error:
             reason = str(error) if isinstance(error, (*UNREADABLE, OverflowError)) else f"of another form: {error!r}"
             self._found.refuse(f"{place}: {reason}")
             return
+        for what in left_out:
+            self._found.left_out[what] = self._found.left_out.get(what, 0) + 1
         yield from records
 
-    def _one(self, place: str, item: Any) -> Iterable[Record]:
+    def _one(self, place: str, item: Any) -> Iterable[Read]:
         if not isinstance(item, dict):
             raise ValueError(str(item) if isinstance(item, Exception) else "no JSON object")
         source = self._source
@@ -166,7 +177,7 @@ class _Reader:
         if isinstance(item.get("observations"), list):
             return self._is("langfuse", langfuse.records(item))
         if isinstance(item.get("traceId"), str) and "startTime" in item:
-            return self._is("langfuse", langfuse.records({"id": item["traceId"], "observations": [item]}))
+            return self._is("langfuse", langfuse.single(item))
         if item.get("type") in _OWN_TYPES and "root_span_id" not in item:
             return self._is("records", [decode_record(msgspec.json.encode(item))])
         if claude_code.recognises(item):
@@ -194,14 +205,14 @@ class _Reader:
             return self._is("conversations", conversation(item, source))
         raise ValueError(f"an object of no known form, with the keys {', '.join(map(str, list(item)[:8]))}")
 
-    def _is(self, kind: str, records: Iterable[Record]) -> Iterator[Record]:
+    def _is(self, kind: str, records: Iterable[Read]) -> Iterator[Read]:
         yield from records if kind in ("otlp", "records") else _as_stored(records)
         self._found.kinds[kind] = self._found.kinds.get(kind, 0) + 1
 
 
-def _as_stored(records: Iterable[Record]) -> Iterator[Record]:
+def _as_stored(records: Iterable[Read]) -> Iterator[Read]:
     """The records as the store will read them; one that it could not read raises ValueError."""
-    return (decode_record(encode_record(record)) for record in records)
+    return (one if isinstance(one, LeftOut) else decode_record(encode_record(one)) for one in records)
 
 
 def _protobuf(data: bytes, found: Imported) -> Iterator[Record]:

@@ -221,6 +221,72 @@ def test_a_langfuse_export(tmp_path: Path) -> None:
     assert len(read_file(json.dumps(flat).encode(), "export").records) == len(spans)
 
 
+def test_what_a_langfuse_export_says_of_its_trace_is_the_runs(tmp_path: Path) -> None:
+    said = {
+        "name": "answer", "userId": "u1", "sessionId": "s1", "tags": ["beta"], "environment": "staging",
+        "release": "r1", "metadata": {"shop": "bern", "attributes": {"gen_ai.response.id": "no word of the user's"}},
+    }  # fmt: skip
+    began = {"startTime": "2026-11-21T12:00:00Z"}
+    exported = {
+        "id": "1" * 32,
+        **said,
+        "observations": [
+            {"id": "a" * 16, "type": "AGENT", "name": "root", "metadata": {"ticket": 4}, **began},
+            {
+                "id": "b" * 16, "parentObservationId": "a" * 16, "type": "GENERATION", "name": "ask", **began,
+                "input": [{"role": "user", "content": "hi"}], "output": {"role": "assistant", "content": "yo"},
+                "usage": {"input": 3, "output": 2, "total": 5, "unit": "TOKENS"}, "model": "m",
+            },
+            {"type": "EVENT"},
+        ],
+        "scores": [
+            {"id": "1", "name": "right", "value": True, "dataType": "BOOLEAN"},
+            {"id": "2", "name": "tone", "stringValue": "kind", "dataType": "CATEGORICAL"},
+            {"id": "3", "name": "depth", "value": 2, "observationId": "a" * 16, "source": "EVAL"},
+        ],
+    }  # fmt: skip
+    found = read_file(json.dumps(exported).encode(), "export")
+    run = build(DataDir(tmp_path), found.records)
+    assert (run.tags, run.metadata) == (
+        ("beta",),
+        {"shop": "bern", "ticket": 4, "user_id": "u1", "session_id": "s1", "release": "r1"},
+    )
+    [placed] = run.calls
+    assert (placed.call.request_model, placed.call.input_tokens, placed.call.output_tokens) == ("m", 3, 2)
+    assert {one.resource["langfuse.environment"] for one in found.records if isinstance(one, SpanRow)} == {"staging"}
+    given = {one.name: (one.value, one.agent_id, one.source) for one in run.rewards}
+    assert given == {"right": (1.0, None, "code"), "depth": (2.0, "a" * 16, "judge")}
+    assert found.left_out == {"observations without an id": 1, "scores that are no numbers": 1}
+    rows = [
+        {**one, "traceId": "1" * 32, "userId": "u1", "tags": ["beta"], "environment": "staging"}
+        for one in exported["observations"][:2]
+    ]
+    [alone] = [build(DataDir(tmp_path / "rows"), read_file("\n".join(map(json.dumps, rows)).encode(), "rows").records)]
+    assert (alone.tags, alone.metadata) == (("beta",), {"ticket": 4, "user_id": "u1"})
+
+
+@pytest.mark.parametrize(
+    ("buckets", "counted"),
+    [
+        ({"input": 5, "input_cached_tokens": 2, "output": 3, "output_reasoning_tokens": 1, "total": 11}, (7, 4, 2)),
+        ({"input": 5, "input_cache_read": 2, "input_audio": 1, "output": 3}, (8, 3, 2)),
+        ({"input": 5, "cache_read_input_tokens": 2, "cache_creation_input_tokens": 4, "output": 3}, (11, 3, 2)),
+        ({"total": 3}, (None, None, None)),
+    ],
+)
+def test_langfuses_buckets_of_tokens_are_added_as_it_adds_them(
+    buckets: dict[str, int], counted: tuple[int | None, ...]
+) -> None:
+    """Every tracer names its buckets; Langfuse takes those with `input` in their name together, and those with
+    `output`."""
+    row = {"id": "a" * 16, "traceId": "1" * 32, "type": "GENERATION", "startTime": "2026-11-21T12:00:00Z"}
+    [span] = read_file(json.dumps({**row, "usageDetails": buckets}).encode(), "export").records
+    assert isinstance(span, SpanRow)
+    got = normalise(span).attributes
+    names = (semconv.USAGE_INPUT_TOKENS, semconv.USAGE_OUTPUT_TOKENS, semconv.USAGE_CACHE_READ_INPUT_TOKENS)
+    assert tuple(got.get(name) for name in names) == counted
+
+
 def loaded(value: Any) -> Any:
     try:
         return json.loads(value)

@@ -35,7 +35,7 @@ _GROUPS = {
     "time": ("completionStartTime", "createdAt", "updatedAt"),
     "io": ("input", "output"),
     "metadata": ("metadata",),
-    "model": ("providedModelName", "internalModelId", "modelParameters"),
+    "model": ("model", "internalModelId", "modelParameters"),
     "usage": ("usageDetails", "costDetails", "totalCost"),
     "trace_context": ("tags", "release", "traceName"),
 }  # fmt: skip
@@ -219,7 +219,7 @@ def _observation(span: SpanRow) -> dict[str, Any]:
         "input": got.get("langfuse.observation.input"),
         "output": got.get("langfuse.observation.output"),
         "metadata": dict(_flat(metadata)),
-        "providedModelName": got.get("gen_ai.response.model") or got.get("gen_ai.request.model"),
+        "model": got.get("gen_ai.response.model") or got.get("gen_ai.request.model"),
         "internalModelId": None,
         "modelParameters": parsed("langfuse.observation.model.parameters"),
         "usageDetails": parsed("langfuse.observation.usage_details"),

@@ -95,6 +95,7 @@ def _report(file: Path, imported: Imported) -> dict[str, Any]:
         "rewards": imported.rewards,
         "other_records": imported.other_records,
         "unread": imported.unread,
+        "left_out": imported.left_out,
         "refused": imported.refused,
         "reasons": imported.reasons,
     }
@@ -108,5 +109,8 @@ def _show(report: dict[str, Any]) -> None:
     click.echo(f"{report['file']}: {kinds}: {', '.join(counts)}")
     for line in unread_lines(report["unread"]):
         click.secho(f"  {line}", fg="yellow", err=True)
+    if report["left_out"]:
+        counted = ", ".join(f"{count} {what}" for what, count in report["left_out"].items())
+        click.secho(f"  left out: {counted}", fg="yellow", err=True)
     if report["refused"]:
         click.secho(f"  {report['refused']} refused: {'; '.join(report['reasons'])}", fg="yellow", err=True)

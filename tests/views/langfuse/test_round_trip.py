@@ -87,11 +87,13 @@ def test_langfuses_own_types_read_what_is_written_and_answered(tmp_path: Path) -
     with langfuse_server() as server:
         _push(data, server)
         for body in server.scores.values():
-            parse_obj_as(CreateScoreRequest, body)
+            assert not parse_obj_as(CreateScoreRequest, body).model_extra, "fields that Langfuse does not know"
         _pull(tmp_path / "two", server)
         for page in server.pages:
             if page["data"] and "traceId" in page["data"][0]:
-                assert parse_obj_as(ObservationsV2Response, page).data
+                observations = parse_obj_as(ObservationsV2Response, page).data
+                assert observations
+                assert not [one.model_extra for one in observations if one.model_extra]
             else:
                 parse_obj_as(GetScoresV3Response, page)
     ours = {value for name, value in vars(names).items() if name.isupper() and name != "SPAN_KEY"}
@@ -195,7 +197,9 @@ def test_runs_of_a_group_are_experiments_with_the_group_as_item(tmp_path: Path) 
         assert sorted(one["value"] for one in server.scores.values() if one["name"] == "advantage") == [-0.5, 0.5]
 
 
-def test_an_observation_of_another_tracer_becomes_a_span_that_can_be_trained_on() -> None:
+@pytest.mark.parametrize("model", ["model", "providedModelName"])
+def test_an_observation_of_another_tracer_becomes_a_span_that_can_be_trained_on(model: str) -> None:
+    """Of newer servers, and of those up to 4.16."""
     item = {
         "id": "0123456789abcdef",
         "traceId": "0123456789abcdef0123456789abcdef",
@@ -206,7 +210,7 @@ def test_an_observation_of_another_tracer_becomes_a_span_that_can_be_trained_on(
         "startTime": "2026-11-20T10:00:00.000Z",
         "endTime": "2026-11-20T10:00:01.500Z",
         "level": "DEFAULT",
-        "providedModelName": "gpt-4o",
+        model: "gpt-4o",
         "modelParameters": {"temperature": 0.2},
         "usageDetails": {"input": 5, "input_cached_tokens": 2, "output": 3, "total": 10},
         "input": '[{"role": "user", "content": "hi"}]',

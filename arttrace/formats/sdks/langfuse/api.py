@@ -32,6 +32,7 @@ EXPANDED: Final = names.SPAN_KEY
 _ADVANTAGE: Final = "advantage"
 _REWARD_KEY: Final = "arttrace_reward"
 _COMMENT: Final = 10_000
+_NESTED: Final = ("attributes", "resourceAttributes", "scope")
 _captured = msgspec.json.Decoder(AsCaptured)
 _reward = msgspec.json.Decoder(Reward)
 
@@ -46,10 +47,22 @@ def observation(item: Mapping[str, Any]) -> SpanRow:
     trace, id = item.get("traceId"), item.get("id")
     if not isinstance(trace, str) or not isinstance(id, str):
         raise ValueError("an observation of Langfuse has an id and a traceId")
-    metadata = item.get("metadata")
-    metadata = metadata if isinstance(metadata, dict) else {}
+    metadata = _flat(item.get("metadata"))
     found = _as_captured(item, metadata) or _foreign(item, metadata)
     checked(found)
+    return found
+
+
+def _flat(metadata: Any) -> dict[str, Any]:
+    """Metadata as the API has it; exports have what OpenTelemetry said in objects of their own."""
+    if not isinstance(metadata, dict):
+        return {}
+    found: dict[str, Any] = {}
+    for key, value in metadata.items():
+        if key in _NESTED and isinstance(value, dict):
+            found.update({f"{key}.{name}": inner for name, inner in value.items()})
+        else:
+            found[key] = value
     return found
 
 
@@ -88,9 +101,9 @@ def _foreign(item: Mapping[str, Any], metadata: Mapping[str, Any]) -> SpanRow:
     given: dict[str, Any] = {
         names.INPUT: item.get("input"),
         names.OUTPUT: item.get("output"),
-        names.MODEL: item.get("providedModelName"),
+        names.MODEL: item.get("model") or item.get("providedModelName"),  # its name in servers up to 4.16
         names.MODEL_PARAMETERS: item.get("modelParameters"),
-        names.USAGE_DETAILS: item.get("usageDetails"),
+        names.USAGE_DETAILS: item.get("usageDetails") or item.get("usage"),
         names.SESSION_ID: item.get("sessionId"),
         names.USER_ID: item.get("userId"),
         names.TRACE_NAME: item.get("traceName"),

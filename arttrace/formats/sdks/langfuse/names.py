@@ -1,7 +1,7 @@
 """The attribute names that Langfuse's OpenTelemetry endpoint reads, as its server 4 has them.
 
 Source: `LangfuseOtelSpanAttributes` of the server (packages/shared/src/server/otel/attributes.ts), which the `langfuse`
-SDK exports under the same name; tests/views/langfuse/test_names.py compares the two.
+SDK exports under the same name; tests/views/langfuse/test_round_trip.py compares the two.
 """
 
 from __future__ import annotations
