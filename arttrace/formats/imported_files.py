@@ -181,8 +181,7 @@ class _Reader:
         if item.get("type") in _OWN_TYPES and "root_span_id" not in item:
             return self._is("records", [decode_record(msgspec.json.encode(item))])
         if claude_code.recognises(item):
-            self._claude.take(item)
-            return ()
+            return self._claude.take(item)
         if codex.recognises(item):
             return _as_stored(self._codex.take(item))
         if atif.recognises(item):

@@ -95,7 +95,7 @@ def _plain(message: dict[str, Any]) -> dict[str, Any]:
         return message
     nested = [
         call
-        if not isinstance(call, dict) or "function" in call
+        if not isinstance(call, dict) or "function" in call or not isinstance(call.get("name"), str)
         else {"id": call.get("id"), "function": {"name": call.get("name"), "arguments": call.get("arguments")}}
         for call in calls
     ]

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from arttrace.formats.imported_run import ImportedRun, hashed
+from arttrace.formats.left_out import LeftOut, Read
 from arttrace.records import semconv
-from arttrace.records.record import Record
 from arttrace.records.values.lenient_json import read_json
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
 
@@ -26,7 +26,7 @@ def recognises(item: dict[str, Any]) -> bool:
     return "messages_and_choices" in item or ("group_index" in item and "messages" in item)
 
 
-def records(item: dict[str, Any], source: str, place: str) -> Iterator[Record]:
+def records(item: dict[str, Any], source: str, place: str) -> Iterator[Read]:
     """The runs of an item; those of one group are a group here, named by its metadata, or by its file and its place in
     it: groups of other files are others."""
     members = item.get("trajectories")
@@ -38,7 +38,7 @@ def records(item: dict[str, Any], source: str, place: str) -> Iterator[Record]:
         yield from _run(one, source, [group, at] if isinstance(members, list) else [place], group)
 
 
-def _run(item: dict[str, Any], source: str, place: list[Any], group: Any) -> Iterator[Record]:
+def _run(item: dict[str, Any], source: str, place: list[Any], group: Any) -> Iterator[Read]:
     metadata = _object(item.get("metadata"))
     if "group_index" in item:
         group = _object(item.get("group_metadata")).get("group", f"{source} group {item['group_index']}")
@@ -80,6 +80,8 @@ def _run(item: dict[str, Any], source: str, place: list[Any], group: Any) -> Ite
         },
     )
     yield from run.rewards({"reward": item.get("reward")})
+    exchanges = item.get("exchanges")
+    yield from (LeftOut("exchanges") for _ in (exchanges if isinstance(exchanges, list) else ()))
 
 
 def _said(one: Any) -> tuple[dict[str, Any], Mapping[str, Any] | None]:

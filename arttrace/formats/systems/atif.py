@@ -11,10 +11,10 @@ from typing import Any
 
 from arttrace.formats.datasets.atif import OWN
 from arttrace.formats.imported_run import ImportedRun
+from arttrace.formats.left_out import LeftOut, Read
 from arttrace.formats.sdks.langfuse.reading import time_ns
 from arttrace.formats.sdks.openai_messages import text_of
 from arttrace.records import semconv
-from arttrace.records.record import Record
 from arttrace.records.reward import Reward
 from arttrace.records.values.lenient_json import read_json
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
@@ -28,7 +28,7 @@ def recognises(item: dict[str, Any]) -> bool:
     return str(item.get("schema_version")).startswith("ATIF-") and isinstance(item.get("steps"), list)
 
 
-def records(item: dict[str, Any], source: str) -> Iterator[Record]:
+def records(item: dict[str, Any], source: str) -> Iterator[Read]:
     """One run, its sub-agents included."""
     own = _own(item)
     id = item.get("trajectory_id") if own else None
@@ -47,6 +47,8 @@ def records(item: dict[str, Any], source: str) -> Iterator[Record]:
         for result in _objects(_object(step.get("observation")).get("results"))
         for ref in _objects(result.get("subagent_trajectory_ref"))
     }
+    there = {one.get("trajectory_id") for one in embedded}
+    yield from (LeftOut("sub-agents in other files") for id in spawned if id not in there)
     spans = {str(own.get("agent_id")): run.root_id}
     for one in embedded:
         who = _own(one)
@@ -64,7 +66,8 @@ def records(item: dict[str, Any], source: str) -> Iterator[Record]:
             yield from made
         yield from documents.document(one, spans[agent_id])
     model = agent.get("model_name")
-    beside = {"agent_version": agent.get("version"), "model": model, "notes": item.get("notes")} if not own else {}
+    about = {name: item.get(name) for name in ("notes", "final_metrics", "extra")}
+    beside = {} if own else {"agent_version": agent.get("version"), "model": model, **about}
     metadata = own.get("metadata") or {name: value for name, value in beside.items() if value}
     yield run.end(
         metadata=metadata if isinstance(metadata, dict) else None,
@@ -95,7 +98,7 @@ class _Told:
         self._run = run
         self.last: Any = None
 
-    def document(self, item: dict[str, Any], agent: str | None) -> Iterator[Record]:
+    def document(self, item: dict[str, Any], agent: str | None) -> Iterator[Read]:
         who = _object(item.get("agent"))
         offered = who.get("tool_definitions")
         messages: list[dict[str, Any]] = []

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from arttrace.formats.imported_run import SECOND, said
+from arttrace.formats.left_out import LeftOut, Read
 from arttrace.formats.sdks.langfuse.reading import hex_id, time_ns
 from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, settings, text_of, tools
 from arttrace.formats.systems.anthropic import chat_messages
 from arttrace.records import semconv
-from arttrace.records.record import Record
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
 from arttrace.trajectories.decoding.attribute_values import finite
@@ -26,7 +26,7 @@ def recognises(item: dict[str, Any]) -> bool:
     return isinstance(item.get("root_span_id"), str) and isinstance(item.get("span_id"), str)
 
 
-def records(item: dict[str, Any], source: str) -> Iterator[Record]:
+def records(item: dict[str, Any], source: str) -> Iterator[Read]:
     """The span, and its scores."""
     trace_id = hex_id(item["root_span_id"], 32)
     metrics, about = _object(item.get("metrics")), _object(item.get("span_attributes"))
@@ -86,6 +86,8 @@ def records(item: dict[str, Any], source: str) -> Iterator[Record]:
                 name=score,
                 time_ns=start,
             )
+        elif value is not None:
+            yield LeftOut("scores that are no numbers")
 
 
 def _call(given: Any, output: Any, metadata: dict[str, Any], metrics: dict[str, Any]) -> Attributes:

@@ -2,9 +2,11 @@
 
 Nothing about it is documented; this reads what files of versions 1.0 to 2.1 hold. An answer is several lines with one
 message id, a content block each. The lines form a tree (`parentUuid`): what a call was given is its path from the
-root, so that an edited prompt is a branch. Sidechains are sub-agents, of newer versions in files of their own
-(`agent-*.jsonl`), which name the session: whatever file they come from, they are one run. The system prompt and the
-tools are not kept.
+root, so that an edited prompt is a branch. Lines without a `uuid` are the program's own books (titles, modes,
+snapshots), those of `system` and `progress` are for the person at the screen: neither was said. Sidechains are
+sub-agents, of newer versions in files of their own (`agent-*.jsonl`), which name the session: whatever file they come
+from, they are one run. The system prompt and the tools are not kept; attachments, which the model read beside what was
+said, are counted.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from arttrace.formats.imported_run import ImportedRun
+from arttrace.formats.left_out import LeftOut
 from arttrace.formats.sdks.langfuse.reading import time_ns
 from arttrace.formats.systems.anthropic import chat_messages
 from arttrace.records import semconv
@@ -20,14 +23,16 @@ from arttrace.records.record import Record
 
 KIND = "claude code sessions"
 _SYSTEM = "claude-code"
-_ASIDE = {"summary", "system", "file-history-snapshot", "queue-operation", "progress", "attachment", "last-prompt"}
+_NOT_SAID = {"system", "progress", "summary"}
+_OF_OTHERS = {"messages", "request", "steps", "payload", "run_type", "observations"}
 
 
 def recognises(item: dict[str, Any]) -> bool:
     """Whether this is a line of a session."""
-    if "uuid" in item and "parentUuid" in item:
-        return isinstance(item.get("sessionId"), str)
-    return item.get("type") in _ASIDE and ("sessionId" in item or "leafUuid" in item or "messageId" in item)
+    if not isinstance(item.get("type"), str) or _OF_OTHERS & item.keys():
+        return False
+    books = item["type"] in ("summary", "file-history-snapshot") and ("leafUuid" in item or "messageId" in item)
+    return books or isinstance(item.get("sessionId"), str)
 
 
 class ClaudeSessions:
@@ -36,13 +41,20 @@ class ClaudeSessions:
     def __init__(self) -> None:
         self._lines: dict[str, dict[str, dict[str, Any]]] = {}
 
-    def take(self, item: dict[str, Any]) -> None:
-        """Keeps a line."""
-        message = item.get("message")
-        if item.get("type") in ("user", "assistant") and isinstance(message, dict) and isinstance(item["uuid"], str):
-            self._lines.setdefault(item["sessionId"], {})[item["uuid"]] = item
-        elif isinstance(item.get("uuid"), str) and "sessionId" in item:  # only its place in the tree counts
-            self._lines.setdefault(item["sessionId"], {})[item["uuid"]] = {"parentUuid": item.get("parentUuid")}
+    def take(self, item: dict[str, Any]) -> Iterator[LeftOut]:
+        """Keeps a line. Raises ValueError for one that was said and has no place."""
+        kind, id, message = item["type"], item.get("uuid"), item.get("message")
+        if kind in ("user", "assistant"):
+            if not isinstance(id, str) or not isinstance(item.get("sessionId"), str) or not isinstance(message, dict):
+                raise ValueError(f"a line of type {kind} has a sessionId, a uuid and a message")
+            self._lines.setdefault(item["sessionId"], {})[id] = item
+            return
+        if isinstance(id, str) and isinstance(item.get("sessionId"), str):  # only its place in the tree counts
+            self._lines.setdefault(item["sessionId"], {})[id] = {"parentUuid": item.get("parentUuid")}
+        if kind == "attachment":
+            yield LeftOut("attachments")
+        elif isinstance(id, str) and kind not in _NOT_SAID:
+            yield LeftOut(f"lines of type {kind[:40]}")
 
     @property
     def count(self) -> int:

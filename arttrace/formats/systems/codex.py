@@ -2,7 +2,8 @@
 
 `response_item` lines are what was said, in the form of OpenAI's Responses API; `turn_context` names the model, and
 `token_count` events follow the call that they count. What the model said in a row, up to the next result of a tool or
-word of the user, is one call. Reasoning is kept as its summary where there is one; the rest of it is encrypted.
+word of the user, is one call. Reasoning is kept as its summary where there is one; the rest of it is encrypted. What
+the service did itself (a search of the web, an image) stands in the answer as it came.
 """
 
 from __future__ import annotations
@@ -11,18 +12,21 @@ from collections.abc import Iterator
 from typing import Any
 
 from arttrace.formats.imported_run import ImportedRun, hashed
+from arttrace.formats.left_out import LeftOut, Read
 from arttrace.formats.sdks.langfuse.reading import time_ns
 from arttrace.formats.sdks.openai_messages import text_of
 from arttrace.records import semconv
 from arttrace.records.record import Record
 
 KIND = "codex sessions"
-_TYPES = {"session_meta", "response_item", "event_msg", "turn_context", "compacted", "world_state"}
+_READ = {"session_meta", "response_item", "event_msg", "turn_context", "compacted"}
+_NOT_SAID = {"ghost_snapshot", "world_state", "turn_aborted", "token_usage_record"}
 
 
 def recognises(item: dict[str, Any]) -> bool:
     """Whether this is a line of a session."""
-    return item.get("type") in _TYPES and isinstance(item.get("payload"), dict)
+    kind = item.get("type")
+    return isinstance(kind, str) and isinstance(item.get("payload"), dict) and (kind in _READ or "timestamp" in item)
 
 
 class CodexSessions:
@@ -32,13 +36,17 @@ class CodexSessions:
         self._lines: list[dict[str, Any]] = []
         self.count = 0
 
-    def take(self, item: dict[str, Any]) -> Iterator[Record]:
+    def take(self, item: dict[str, Any]) -> Iterator[Read]:
         """Keeps a line; the spans of the session before it, where this begins another."""
+        if item["type"] not in _READ:
+            if item["type"] not in _NOT_SAID:
+                yield LeftOut(f"lines of type {item['type'][:40]}")
+            return
         if item["type"] == "session_meta" and any(line["type"] == "response_item" for line in self._lines):
             yield from self.finish()
         self._lines.append(item)
 
-    def finish(self) -> Iterator[Record]:
+    def finish(self) -> Iterator[Read]:
         """The spans of the session."""
         lines, self._lines = self._lines, []
         if lines:
@@ -62,7 +70,7 @@ class _Session:
         self._usage: dict[str, Any] = {}
         self._calls = 0
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[Read]:
         instructions = self._meta.get("instructions") or self._meta.get("base_instructions")
         if isinstance(instructions, dict):
             instructions = instructions.get("text")
@@ -95,17 +103,21 @@ class _Session:
         }
         yield self._run.end(task=self._id, metadata=metadata, result=said[-1]["content"] if said else None)
 
-    def _item(self, item: Any, at: int | None) -> Iterator[Record]:
+    def _item(self, item: Any, at: int | None) -> Iterator[Read]:
         if not isinstance(item, dict):
+            yield LeftOut("items that are no objects")
             return
-        match item.get("type"):
+        kind = item.get("type", "message" if "role" in item else None)  # of the first versions
+        match kind:
             case "message" if item.get("role") == "assistant":
                 reply = self._said(at)
                 reply["content"] = (reply.get("content") or "") + _text(item.get("content"))
             case "message":
                 yield from self._flush()
                 role = item.get("role")
-                self._history.append({"role": role if isinstance(role, str) else "user", "content": _parts(item)})
+                self._history.append(
+                    {"role": role if isinstance(role, str) else "user", "content": _parts(item.get("content"))}
+                )
             case "reasoning":
                 summary = _text(item.get("summary")) or _text(item.get("content"))
                 if summary:
@@ -117,13 +129,17 @@ class _Session:
                 function = {"name": name, "arguments": given if isinstance(given, str) else text_of(given) or "{}"}
                 call = {"id": item.get("call_id"), "type": "function", "function": function}
                 self._said(at).setdefault("tool_calls", []).append(call)
-            case "function_call_output" | "custom_tool_call_output":
+            case str() if kind.endswith("_call"):
+                self._said(at).setdefault("tool_calls", []).append(item)
+            case str() if kind.endswith("_output"):
                 yield from self._flush()
-                output = item.get("output")
+                output = item.get("output", item)
                 if isinstance(output, dict) and "content" in output:
                     output = output["content"]
-                content = _text(output) if isinstance(output, list) else output
+                content = _parts(output) if isinstance(output, list) else output
                 self._history.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
+            case _ if kind not in _NOT_SAID:
+                yield LeftOut(f"items of type {str(kind)[:40]}")
 
     def _said(self, at: int | None) -> dict[str, Any]:
         if self._reply is None:
@@ -161,8 +177,8 @@ def _text(content: Any) -> str:
     return "".join(text for text in texts if isinstance(text, str))
 
 
-def _parts(item: dict[str, Any]) -> Any:
-    content = item.get("content")
+def _parts(content: Any) -> Any:
+    """The text, or, where there is more than text, all parts."""
     objects = [one for one in content if isinstance(one, dict)] if isinstance(content, list) else []
     if any("text" not in one for one in objects):
         return [{"type": "text", "text": one["text"]} if "text" in one else one for one in objects]

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from arttrace.formats.imported_run import hashed, said
+from arttrace.formats.left_out import LeftOut, Read
 from arttrace.formats.sdks.langfuse.reading import hex_id, time_ns
 from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, settings, text_of, tools
 from arttrace.formats.systems.anthropic import chat_messages
 from arttrace.records import semconv
-from arttrace.records.record import Record
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
 from arttrace.records.values.lenient_json import read_json
@@ -29,7 +29,7 @@ def recognises(item: dict[str, Any]) -> bool:
     return isinstance(item.get("run_type"), str) and ("trace_id" in item or "dotted_order" in item or "id" in item)
 
 
-def records(item: dict[str, Any], source: str) -> Iterator[Record]:
+def records(item: dict[str, Any], source: str) -> Iterator[Read]:
     """The run's span, and its feedback."""
     own = str(item.get("id") or item.get("run_id") or hashed(32, item))
     trace = str(item.get("trace_id") or own)
@@ -87,7 +87,7 @@ def records(item: dict[str, Any], source: str) -> Iterator[Record]:
     yield from _feedback(item, trace_id, own, start)
 
 
-def _feedback(item: dict[str, Any], trace_id: str, own: str, start: int) -> Iterator[Reward]:
+def _feedback(item: dict[str, Any], trace_id: str, own: str, start: int) -> Iterator[Read]:
     given = [one for one in item.get("feedback") or [] if isinstance(one, dict)]
     stats = _object(item.get("feedback_stats"))
     given += [
@@ -108,6 +108,8 @@ def _feedback(item: dict[str, Any], trace_id: str, own: str, start: int) -> Iter
                 explanation=str(one.get("comment") or ""),
                 time_ns=_time(one.get("created_at")) or start,
             )
+        else:
+            yield LeftOut("feedback without a score")
 
 
 def _call(given: dict[str, Any], output: dict[str, Any], extra: dict[str, Any], metadata: dict[str, Any]) -> Attributes:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from arttrace.formats.left_out import LeftOut, Read
 from arttrace.formats.sdks.langfuse.reading import hex_id, time_ns
 from arttrace.formats.sdks.openai_messages import text_of
-from arttrace.records.record import Record
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanEvent, SpanRow
 from arttrace.trajectories.decoding.attribute_values import finite
@@ -27,7 +27,7 @@ def recognises(item: dict[str, Any]) -> bool:
     return "span_kind" in item and ("context.trace_id" in item or (isinstance(context, dict) and "trace_id" in context))
 
 
-def records(item: dict[str, Any], source: str) -> Iterator[Record]:
+def records(item: dict[str, Any], source: str) -> Iterator[Read]:
     """The span, and its annotations."""
     context = item["context"] if isinstance(item.get("context"), dict) else {}
     trace = item.get("context.trace_id", context.get("trace_id"))
@@ -66,6 +66,8 @@ def records(item: dict[str, Any], source: str) -> Iterator[Record]:
                 explanation=str(result.get("explanation") or result.get("label") or ""),
                 time_ns=_time(one.get("created_at")) or start,
             )
+        else:
+            yield LeftOut("annotations without a score")
 
 
 def _attributes(item: dict[str, Any]) -> Attributes:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from arttrace.formats.imported_run import ImportedRun
+from arttrace.formats.left_out import Read
 from arttrace.records import semconv
-from arttrace.records.record import Record
 
 KIND = "swe-agent trajectories"
 _REWARDS = ("reward", "score", "resolved")
@@ -31,7 +31,7 @@ def recognises(item: dict[str, Any]) -> bool:
     )
 
 
-def records(item: dict[str, Any], source: str) -> Iterator[Record]:
+def records(item: dict[str, Any], source: str) -> Iterator[Read]:
     """One run."""
     history = item["messages"] if "history" not in item else item["history"]
     info = item["info"] if isinstance(item.get("info"), dict) else {}

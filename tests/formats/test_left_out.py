@@ -1,0 +1,144 @@
+"""What a file says and no record holds is counted and told; lines of newer versions cost no run its other lines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from system_files import CODEX, ROOT, SESSION, SWE, TIME, event, line, lines, read, spoken
+
+from arttrace.commands import cli
+from arttrace.records.message import ToolResultPart
+
+ASKED = [{"role": "user", "content": "hi"}]
+CALL = {
+    "id": ROOT, "trace_id": ROOT, "run_type": "llm", "name": "m", "start_time": TIME.format(1),
+    "inputs": {"messages": ASKED}, "outputs": {"content": "yo", "role": "assistant"},
+}  # fmt: skip
+SPAN = {
+    "root_span_id": "r", "span_id": "r", "span_parents": None, "created": TIME.format(0), "input": ASKED,
+    "output": "yo", "span_attributes": {"name": "m", "type": "llm"},
+}  # fmt: skip
+PHOENIX_SPAN = {
+    "name": "m", "span_kind": "LLM", "context": {"trace_id": "ab" * 16, "span_id": "cd" * 8},
+    "start_time": TIME.format(0), "attributes": {},
+}  # fmt: skip
+ATIF = {
+    "schema_version": "ATIF-v1.7", "agent": {"name": "a", "version": "1"}, "extra": {"trial": 3},
+    "final_metrics": {"total_cost_usd": 0.5},
+    "steps": [
+        {"step_id": 1, "source": "user", "message": "Go."},
+        {
+            "step_id": 2, "source": "agent", "message": "Ask.",
+            "tool_calls": [{"tool_call_id": "c", "function_name": "ask", "arguments": {}}],
+            "observation": {"results": [{
+                "source_call_id": "c", "content": "Done.",
+                "subagent_trajectory_ref": [{"trajectory_id": "other", "trajectory_path": "sub.json"}],
+            }]},
+        },
+    ],
+}  # fmt: skip
+ART = {
+    "messages_and_choices": [*ASKED, {"message": {"role": "assistant", "content": "yo"}, "finish_reason": "stop"}],
+    "reward": 1.0, "exchanges": [{}, {}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("item", "left_out"),
+    [
+        (
+            {**CALL, "feedback": [{"key": "tone", "value": "kind"}], "feedback_stats": {"seen": {"n": 1, "avg": None}}},
+            {"feedback without a score": 2},
+        ),
+        ({**SPAN, "scores": {"tone": "kind", "not given": None}}, {"scores that are no numbers": 1}),
+        (
+            {**PHOENIX_SPAN, "annotations": [{"name": "tone", "result": {"label": "kind"}}]},
+            {"annotations without a score": 1},
+        ),
+        (ATIF, {"sub-agents in other files": 1}),
+        (ART, {"exchanges": 2}),
+        ({**SWE, "reward": "good"}, {"rewards that are no numbers": 1}),
+    ],
+    ids=["langsmith", "braintrust", "phoenix", "atif", "art", "swe-agent"],
+)
+def test_what_no_record_holds_is_counted(item: dict[str, Any], left_out: dict[str, int]) -> None:
+    found, runs = read(lines(item))
+    assert found.left_out == left_out
+    assert len(runs) == 1
+
+
+def test_it_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "x.jsonl"
+    file.write_bytes(lines(ART, {**ART, "exchanges": [{}]}))
+    done = CliRunner().invoke(cli, ["import", str(file), "--dir", str(tmp_path / "data")])
+    assert done.exit_code == 0, "nothing was refused"
+    assert "  left out: 3 exchanges\n" in done.stderr
+    told = CliRunner().invoke(cli, ["import", str(file), "--json", "--dir", str(tmp_path / "data")])
+    assert json.loads(told.stdout)[0]["left_out"] == {"exchanges": 3}
+
+
+def test_what_another_agents_atif_says_beside_its_steps_is_kept() -> None:
+    _, [run] = read(lines(ATIF))
+    assert run.metadata == {"agent_version": "1", "final_metrics": {"total_cost_usd": 0.5}, "extra": {"trial": 3}}
+
+
+def test_lines_of_newer_claude_code_are_no_faults() -> None:
+    """Titles, modes and links stand between what was said, and have neither a uuid nor a parent."""
+    books = [
+        {"type": "permission-mode", "permissionMode": "plan", "sessionId": "s-1"},
+        {"type": "ai-title", "aiTitle": "Reading", "sessionId": "s-1"},
+        {"type": "pr-link", "prNumber": 4, "sessionId": "s-1"},
+    ]
+    beside = {"sessionId": "s-1", "timestamp": TIME.format(1)}
+    tree = [
+        {"type": "attachment", "attachment": {"type": "file"}, "uuid": "n1", "parentUuid": "u9", **beside},
+        {"type": "system", "subtype": "compact_boundary", "uuid": "n2", "parentUuid": "n1", **beside},
+        {"type": "of tomorrow", "uuid": "n3", "parentUuid": "n2", **beside},
+        line("n4", "n3", "user", "And now?", 10),
+        line("n5", "n4", "assistant", [{"type": "text", "text": "As ever."}], 11, answer="a9"),
+    ]
+    found, [run] = read(lines(*books, *SESSION, *tree))
+    assert found.left_out == {"attachments": 1, "lines of type of tomorrow": 1}
+    last = run.calls[-1].call
+    assert [message.role for message in last.messages][-3:] == ["user", "assistant", "user"], "its place in the tree"
+    nowhere = [{**SESSION[-1], "uuid": None}, {**SESSION[-1], "message": "words"}]
+    found, _ = read(lines(*SESSION, *nowhere), refused=2)
+    assert found.reasons[0].startswith("line 12: a line of type assistant has a sessionId, a uuid and a message")
+
+
+def test_what_codex_let_the_service_do_is_kept_and_the_rest_counted() -> None:
+    search = {"type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "oslo"}}
+    more = [
+        event(5, "response_item", **search),
+        event(5, "response_item", type="tool_search_output", call_id="t1", tools=["a"]),
+        event(5, "response_item", type="compaction", encrypted_content="x"),
+        event(5, "response_item", type="ghost_snapshot", ghost_commit={}),
+        event(5, "token_usage_record", total=3),
+        event(5, "inter_agent_communication", text="hi"),
+        event(6, "response_item", role="user", content=[{"type": "input_text", "text": "More."}]),
+        spoken(7, "assistant", "No."),
+    ]
+    found, [run] = read(lines(*CODEX, *more))
+    assert found.left_out == {"items of type compaction": 1, "lines of type inter_agent_communication": 1}
+    said = run.calls[-2].call.choices[0].message
+    assert search in [getattr(part, "value", None) for part in said.parts]
+    last = run.calls[-1].call
+    assert [message.role for message in last.messages][-3:] == ["assistant", "tool", "user"]
+    assert last.messages[-1].text == "More."
+
+
+def test_an_image_that_a_tool_of_codex_gave_is_kept() -> None:
+    image = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
+    given = [
+        event(5, "response_item", type="function_call", name="look", arguments="{}", call_id="c9"),
+        event(5, "response_item", type="function_call_output", call_id="c9", output=[image]),
+        spoken(6, "assistant", "A cat."),
+    ]
+    _, [run] = read(lines(*CODEX, *given))
+    [result] = run.calls[-1].call.messages[-1].parts
+    assert isinstance(result, ToolResultPart)
+    assert result.response == [image]
