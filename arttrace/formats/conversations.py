@@ -13,10 +13,10 @@ from typing import Any
 
 from arttrace.formats.files.known_ids import KnownIds
 from arttrace.formats.imported_run import NO_TIME
+from arttrace.formats.left_out import LeftOut, Read
 from arttrace.formats.sdks.openai_messages import answers, inputs, settings, text_of, tools
 from arttrace.records import semconv
 from arttrace.records.message import canonical_json
-from arttrace.records.record import Record
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
 from arttrace.trajectories.decoding.attribute_values import finite
@@ -40,16 +40,38 @@ def _is_message(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("role"), str)
 
 
-def conversation(item: dict[str, Any], source: str) -> Iterator[Record]:
-    """One run: a span for its agent, one per assistant message, and its reward where it has one.
+class Conversations:
+    """Conversations of one source. One that is there again, word for word, is another run."""
 
-    `source` names where it is from; runs with the same task id of one source are a group. Raises ValueError when the
-    item holds no messages.
-    """
-    messages = messages_of(item)
-    if messages is None:
-        raise ValueError("no list of messages with roles")
-    trace_id = hashlib.blake2b(canonical_json([source, item]), digest_size=16).hexdigest()
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._seen = KnownIds()
+
+    def records(self, item: dict[str, Any]) -> Iterator[Read]:
+        """One run: a span for its agent, one per assistant message, and its reward where it has one.
+
+        Runs with the same task id of one source are a group. Raises ValueError when the item holds no messages.
+        """
+        messages = messages_of(item)
+        if messages is None:
+            raise ValueError("no list of messages with roles")
+        content, again = _content(self._source, item, self._seen)
+        if again > 1:
+            content.update(str(again).encode())
+        yield from _conversation(item, messages, self._source, content.hexdigest())
+
+
+def _content(source: str, item: dict[str, Any], seen: KnownIds) -> tuple[Any, int]:
+    """A hash of an item, and how often it is there by now."""
+    content = hashlib.blake2b(canonical_json([source, item]), digest_size=16)
+    again = int(seen.get(content.digest()) or 0) + 1
+    seen.keep(content.digest(), again)
+    return content, again
+
+
+def _conversation(
+    item: dict[str, Any], messages: Sequence[dict[str, Any]], source: str, trace_id: str
+) -> Iterator[Read]:
     start = _time(item) or NO_TIME
     root_id = _span_id(trace_id, "root")
     tags = _tags(item)
@@ -102,11 +124,13 @@ def conversation(item: dict[str, Any], source: str) -> Iterator[Record]:
     yield from _rewards(beside, trace_id, start)
 
 
-def _rewards(item: dict[str, Any], trace_id: str, time_ns: int) -> Iterator[Reward]:
+def _rewards(item: dict[str, Any], trace_id: str, time_ns: int) -> Iterator[Read]:
     for name in _REWARDS:
         value = finite(item.get(name))
         if value is not None:
             yield Reward(id=f"{trace_id}:{name}", trajectory_id=trace_id, value=value, name=name, time_ns=time_ns)
+        elif isinstance(item.get(name), float):
+            yield LeftOut("rewards that are no finite numbers")
 
 
 def _task(item: dict[str, Any]) -> str | None:
@@ -153,7 +177,7 @@ class Exchanges:
         self._source = source
         self._runs, self._seen = KnownIds(), KnownIds()
 
-    def records(self, item: dict[str, Any]) -> Iterator[Record]:
+    def records(self, item: dict[str, Any]) -> Iterator[Read]:
         """The call, and the run's rewards. Raises ValueError when the item holds no request with messages or no answer
         with choices."""
         request, response = item.get("request"), item.get("response")
@@ -171,9 +195,7 @@ class Exchanges:
             for choice in choices
             if isinstance(choice, dict) and isinstance(choice.get("message"), dict)
         ]
-        content = hashlib.blake2b(canonical_json([self._source, item]), digest_size=16)
-        again = int(self._seen.get(content.digest()) or 0) + 1
-        self._seen.keep(content.digest(), again)
+        content, again = _content(self._source, item, self._seen)
         content.update(str(again).encode())
         span_id, trace_id = content.hexdigest()[:16], self._run(messages, content.hexdigest())
         start = (_time(response) or NO_TIME) + len(messages)  # within one second the longer history is the later one

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from arttrace.formats.conversations import Exchanges, conversation, messages_of
+from arttrace.formats.conversations import Conversations, Exchanges, messages_of
 from arttrace.formats.evaluations import carried, is_reward_span, rewards_of
 from arttrace.formats.files.items import Item, ItemFile
 from arttrace.formats.files.known_ids import KnownIds
@@ -44,6 +44,7 @@ from arttrace.formats.systems import (
 from arttrace.records.record import Record, decode_record, encode_record
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
+from arttrace.records.values.lenient_json import read_json
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.trajectories.decoding.unreadable_calls import unread_calls
 
@@ -95,6 +96,8 @@ def read_records(file: BinaryIO, size: int, source: str, found: Imported) -> Ite
         yield from _batches(_protobuf(items.rest(), found), found)
     else:
         yield from _batches(_Reader(source, found).records(items), found)
+        if items.replaced:
+            found.left_out["bytes that are no UTF-8, read as U+FFFD"] = items.replaced
         if not found.kinds:
             raise Unreadable(items.cut or (found.reasons[0] if found.reasons else "it is empty"))
 
@@ -135,6 +138,7 @@ class _Reader:
         self._source = source
         self._found = found
         self._exchanges = Exchanges(source)
+        self._conversations = Conversations(source)
         self._claude = claude_code.ClaudeSessions()
         self._codex = codex.CodexSessions()
 
@@ -165,6 +169,8 @@ class _Reader:
         yield from records
 
     def _one(self, place: str, item: Any) -> Iterable[Read]:
+        if isinstance(item, str):  # JSON within JSON
+            item = read_json(item)
         if not isinstance(item, dict):
             raise ValueError(str(item) if isinstance(item, Exception) else "no JSON object")
         source = self._source
@@ -201,7 +207,7 @@ class _Reader:
         if "request" in item and "response" in item:
             return self._is("exchanges", self._exchanges.records(item))
         if messages_of(item) is not None:
-            return self._is("conversations", conversation(item, source))
+            return self._is("conversations", self._conversations.records(item))
         raise ValueError(f"an object of no known form, with the keys {', '.join(map(str, list(item)[:8]))}")
 
     def _is(self, kind: str, records: Iterable[Read]) -> Iterator[Read]:

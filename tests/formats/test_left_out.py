@@ -142,3 +142,38 @@ def test_an_image_that_a_tool_of_codex_gave_is_kept() -> None:
     [result] = run.calls[-1].call.messages[-1].parts
     assert isinstance(result, ToolResultPart)
     assert result.response == [image]
+
+
+TALK = {"messages": [{"role": "user", "content": "Où?"}, {"role": "assistant", "content": "Là."}], "reward": 1}
+
+
+def test_bytes_that_are_no_utf8_are_counted() -> None:
+    """A file in Latin-1 loses its accents: that is told."""
+    text = json.dumps(TALK, ensure_ascii=False)
+    found, _ = read((text + "\n" + text.replace("Là", "�")).encode("latin-1", errors="ignore"))
+    assert found.left_out == {"bytes that are no UTF-8, read as U+FFFD": 3}
+    found, _ = read((text + "\n" + text.replace("Là", "�")).encode())
+    assert found.left_out == {}, "a replacement character that the file holds is none"
+
+
+def test_files_put_together_and_json_within_json_are_read() -> None:
+    text = json.dumps(TALK)
+    marked = b"".join(b"\xef\xbb\xbf" + text.replace("Là", word).encode() + b"\r\n" for word in ("a", "b"))
+    found, runs = read(marked)
+    assert (found.kinds, len(runs)) == ({"conversations": 2}, 2)
+    found, runs = read(lines(text, text.replace('"reward": 1', '"reward": 0')))
+    assert (found.kinds, len(runs)) == ({"conversations": 2}, 2)
+
+
+def test_what_is_there_twice_word_for_word_is_two_runs() -> None:
+    """Rollouts of one task often say the same: a group without them has another mean."""
+    found, runs = read(lines(TALK, TALK, {**TALK, "reward": 0}))
+    assert (len(runs), found.traces, found.spans, found.rewards) == (3, 3, 6, 3)
+    again, _ = read(lines(TALK, TALK, {**TALK, "reward": 0}))
+    assert again.records == found.records, "imported again, it is there once"
+
+
+def test_a_reward_that_is_not_finite_is_counted() -> None:
+    text = json.dumps(TALK)
+    found, _ = read("\n".join(text.replace('"reward": 1', f'"reward": {one}') for one in ("NaN", "Infinity")).encode())
+    assert (found.rewards, found.left_out) == (0, {"rewards that are no finite numbers": 2})

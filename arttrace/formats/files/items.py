@@ -8,6 +8,7 @@ import codecs
 import io
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
@@ -25,6 +26,8 @@ _AT_ONCE = 16 << 20
 _PIECE = 1 << 20
 _ROWS_AT_ONCE = 64
 _UTF8_MARK = b"\xef\xbb\xbf"
+_NO_UTF8 = re.compile("[\udc80-\udcff]")
+"""What stands for a byte that is no UTF-8 where it is decoded by `surrogateescape`."""
 _NOT_READ = {
     b"PK\x03\x04": "it is a zip archive: unpack it first (`unzip`)",
     b"\xff\xfe": "it is text in UTF-16: write it as UTF-8 first",
@@ -46,7 +49,8 @@ class ItemFile:
         if packing := packing_of(head):
             self._unpacked = Unpacked(file, packing, size)
             self._file = cast("BinaryIO", io.BufferedReader(self._unpacked, _PIECE))
-        self._begun = b"" if self._is_parquet else self._file.read(_AT_ONCE).removeprefix(_UTF8_MARK)
+        self._text = _Text(self._file)
+        self._begun = b"" if self._is_parquet else self._text.read(_AT_ONCE).removeprefix(_UTF8_MARK)
         if not self._is_parquet and not self._begun.strip():
             raise Unreadable(self.cut or "it is empty")
         if again := packing_of(self._begun):
@@ -56,16 +60,21 @@ class ItemFile:
                 raise Unreadable(said)
         if self._begun.lstrip()[:100].lower().startswith((b"<!doctype html", b"<html")):
             raise Unreadable("it is a web page, as a login or an error of a server is")
-        self.is_binary = not self._is_parquet and self._begun.lstrip()[:1] not in (b"{", b"[")
+        self.is_binary = not self._is_parquet and self._begun.lstrip()[:1] not in (b"{", b"[", b'"')
 
     @property
     def cut(self) -> str:
         """Why it ends before its end, where it does; known when all of it was read."""
         return "" if self._unpacked is None else self._unpacked.cut
 
+    @property
+    def replaced(self) -> int:
+        """How many of the bytes read by now are no UTF-8: U+FFFD stands in their place."""
+        return self._text.replaced
+
     def rest(self) -> bytes:
         """The whole file. Raises Unreadable where it cannot be unpacked to its end."""
-        data = self._begun + self._file.read()
+        data = self._begun + self._text.read()
         if self.cut:
             raise Unreadable(self.cut)
         return data
@@ -81,9 +90,25 @@ class ItemFile:
         elif len(self._begun) < _AT_ONCE:
             yield from _document(self._begun)
         elif self._begun.lstrip()[:1] == b"[":
-            yield from _array(self._begun, self._file)
+            yield from _array(self._begun, self._text)
         else:
-            yield from _lines(self._begun, self._file)
+            yield from _lines(self._begun, self._text)
+
+
+class _Text:
+    """A file that is read on, and how many of its bytes are no UTF-8."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="surrogateescape")
+        self.replaced = 0
+
+    def read(self, size: int = -1) -> bytes:
+        """Up to so many bytes, all of them without a size."""
+        piece = self._file.read(size)
+        if not piece.isascii() or self._utf8.getstate()[0]:
+            self.replaced += len(_NO_UTF8.findall(self._utf8.decode(piece)))
+        return piece
 
 
 def _document(data: bytes) -> Iterator[Item]:
@@ -91,7 +116,7 @@ def _document(data: bytes) -> Iterator[Item]:
         document = read_json(data)
     except UNREADABLE:
         if data.lstrip()[:1] == b"[":  # cut off, or with something behind it: what stands before that is whole
-            yield from _array(data, io.BytesIO())
+            yield from _array(data, _Text(io.BytesIO()))
             return
         for number, line in enumerate(data.splitlines(), 1):
             if line.strip():
@@ -118,12 +143,12 @@ def _items(document: Any) -> Iterator[Item]:
 
 def _read(text: bytes) -> Any:
     try:
-        return read_json(text)
+        return read_json(text.removeprefix(_UTF8_MARK))  # in files that were put together
     except UNREADABLE as error:
         return error
 
 
-def _lines(begun: bytes, file: BinaryIO) -> Iterator[Item]:
+def _lines(begun: bytes, file: _Text) -> Iterator[Item]:
     """JSON lines; where the first is no JSON, a file that is not longer than an item may be is taken for a document."""
     lines = _line_by_line(begun, file)
     first = next(lines)
@@ -152,7 +177,7 @@ def _lines(begun: bytes, file: BinaryIO) -> Iterator[Item]:
             yield f"line {number}", _read(line)
 
 
-def _line_by_line(begun: bytes, file: BinaryIO) -> Iterator[bytes]:
+def _line_by_line(begun: bytes, file: _Text) -> Iterator[bytes]:
     """Lines with their ends, each cut at the bound."""
     unread = begun
     while unread:
@@ -173,7 +198,7 @@ def _line_by_line(begun: bytes, file: BinaryIO) -> Iterator[bytes]:
             unread = piece[end + 1 :]
 
 
-def _array(begun: bytes, file: BinaryIO) -> Iterator[Item]:
+def _array(begun: bytes, file: _Text) -> Iterator[Item]:
     """The items of an array, one after the other."""
     decoder = json.JSONDecoder()
     text = _FileText(begun, file)
@@ -212,7 +237,7 @@ def _array(begun: bytes, file: BinaryIO) -> Iterator[Item]:
 class _FileText:
     """A file's text from some place on, read as it is asked for."""
 
-    def __init__(self, begun: bytes, file: BinaryIO) -> None:
+    def __init__(self, begun: bytes, file: _Text) -> None:
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._file = file
         self.unread = self._utf8.decode(begun)

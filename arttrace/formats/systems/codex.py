@@ -138,7 +138,7 @@ class _Session:
                     output = output["content"]
                 content = _parts(output) if isinstance(output, list) else output
                 self._history.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
-            case _ if kind not in _NOT_SAID:
+            case _ if str(kind) not in _NOT_SAID:
                 yield LeftOut(f"items of type {str(kind)[:40]}")
 
     def _said(self, at: int | None) -> dict[str, Any]:
