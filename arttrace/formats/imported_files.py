@@ -40,6 +40,7 @@ from arttrace.formats.systems import (
     langsmith,
     phoenix,
     swe_agent,
+    training_rows,
 )
 from arttrace.records.record import Record, decode_record, encode_record
 from arttrace.records.reward import Reward
@@ -206,6 +207,8 @@ class _Reader:
             return self._is(completions.KIND, self._exchanges.records(completions.exchange(item)))
         if "request" in item and "response" in item:
             return self._is("exchanges", self._exchanges.records(item))
+        if training_rows.recognises(item):
+            return self._is(training_rows.KIND, training_rows.records(item, source, place))
         if messages_of(item) is not None:
             return self._is("conversations", self._conversations.records(item))
         raise ValueError(f"an object of no known form, with the keys {', '.join(map(str, list(item)[:8]))}")

@@ -70,6 +70,7 @@ ART = {
     ],
     "metadata": {"group": "g"},
 }  # fmt: skip
+ANSWER = {"role": "assistant", "content": "yo"}
 WHOLE: dict[str, list[Any]] = {
     "swe": [SWE],
     "claude": [*SESSION, *SUB_AGENT],
@@ -80,6 +81,25 @@ WHOLE: dict[str, list[Any]] = {
     "completion": [{**COMPLETION, "messages": [{"role": "user", "content": "hi", "content_parts": []}]}],
     "atif": [ATIF],
     "art": [ART],
+    "rows": [
+        {
+            "prompt": [{"role": "user", "content": "hi"}],
+            "chosen": [ANSWER],
+            "rejected": [ANSWER],
+            "tools": [{"name": "f"}],
+        },
+        {"input": {"messages": [ANSWER]}, "preferred_output": [ANSWER], "non_preferred_output": [ANSWER]},
+        {"conversations": [{"from": "function_call", "value": '{"name": "f"}'}, {"from": "tool", "value": "x"}]},
+    ],
+    "langfuse": [
+        {
+            "id": "t",
+            "observations": [{"id": "o", "type": "GENERATION", "startTime": TIME.format(0), "metadata": {}}],
+            "scores": [{"id": "s", "name": "n", "value": 1, "observationId": "o"}],
+            "tags": ["x"],
+            "metadata": {"a": 1},
+        }
+    ],
 }
 _OTHERS: list[Any] = [
     None,

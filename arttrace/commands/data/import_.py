@@ -38,6 +38,7 @@ def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: Data
       sessions of Claude Code and of the Codex CLI
       chat completions that OpenAI stored, with what was asked under "messages"; batch results with requests
       conversations: OpenAI messages under "messages" (or "traj"), with "reward" and "task_id" where there are
+      training data: TRL's prompts with completions and preferences, OpenAI's preferences, ShareGPT
       exchanges: {"request": ..., "response": ...} of chat completions, with "reward" and "task_id" beside them
       records that arttrace wrote
 

@@ -1,0 +1,147 @@
+"""Rows of training data: prompts with completions, preferences (TRL's and OpenAI's), and ShareGPT. Pure.
+
+What the row has to train on are the answers of a run: of a prompt with a completion the completion, of a preference
+either way, each a run of its own; the two are a group, rewarded with 1 and 0 under the name `preferred`. Rows of plain
+conversations are read by `formats.conversations`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from arttrace.formats.imported_run import ImportedRun, hashed
+from arttrace.formats.left_out import Read
+from arttrace.formats.sdks.openai_messages import text_of
+from arttrace.records import semconv
+from arttrace.records.values.lenient_json import read_json
+
+KIND = "training rows"
+_ROLES = {
+    "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant",
+    "system": "system", "observation": "tool", "tool": "tool", "function_response": "tool",
+}  # fmt: skip
+_CALLS = ("function_call", "tool_call")
+_WAYS = (("chosen", "rejected"), ("preferred_output", "non_preferred_output"))
+
+Messages = list[dict[str, Any]]
+
+
+def recognises(item: dict[str, Any]) -> bool:
+    """Whether this is a row."""
+    turns = item.get("conversations")
+    return (
+        ("prompt" in item and "completion" in item)
+        or any(better in item and worse in item for better, worse in _WAYS)
+        or (isinstance(turns, list) and bool(turns) and all(isinstance(one, dict) and "from" in one for one in turns))
+    )
+
+
+def records(item: dict[str, Any], source: str, place: str) -> Iterator[Read]:
+    """The row's run, or its two; one row is told from another of the same words by its place."""
+    key = [place, hashed(32, item)]
+    if "conversations" in item:
+        messages, offered = _sharegpt(item)
+        yield from _run(source, key, [], messages, offered, _beside(item, "conversations", "system", "tools"))
+        return
+    within = item.get("input")
+    asked: dict[str, Any] = within if isinstance(within, dict) else item
+    offered = _tools(asked.get("tools"))
+    if "completion" in item:
+        beside = _beside(item, "prompt", "completion", "tools", "label")
+        ways = [(_messages(item, "completion"), {"label": item.get("label")})]
+        shared = _messages(item, "prompt")
+    else:
+        names = next(one for one in _WAYS if one[0] in item)
+        beside = _beside(item, "prompt", "input", "tools", *names)
+        better, worse = (_messages(item, name) for name in names)
+        shared = _messages(asked, "messages") if asked is not item else _prompt(item)
+        if not shared:  # each way is told from its beginning on
+            count = next((at for at, (one, other) in enumerate(zip(better, worse, strict=False)) if one != other), 0)
+            shared, better, worse = better[:count], better[count:], worse[count:]
+        ways = [(better, {"preferred": 1.0}), (worse, {"preferred": 0.0})]
+    group = f"{source} {place}" if len(ways) > 1 else None
+    for number, (said, rewards) in enumerate(ways):
+        given = {name: float(value) if isinstance(value, bool) else value for name, value in rewards.items()}
+        yield from _run(source, [*key, number], shared, said, offered, beside, group=group, rewards=given)
+
+
+def _run(
+    source: str,
+    key: Sequence[Any],
+    shared: Messages,
+    said: Messages,
+    offered: Any,
+    beside: dict[str, Any],
+    *,
+    group: str | None = None,
+    rewards: dict[str, Any] | None = None,
+) -> Iterator[Read]:
+    run = ImportedRun(source, key)
+    history = list(shared)
+    for at, message in enumerate(said):
+        if message["role"] == "assistant":
+            yield run.call(at, history, [message], offered=offered)
+        history.append(message)
+    if not any(message["role"] == "assistant" for message in said):
+        raise ValueError("a row without an answer")
+    yield run.end(metadata=beside, result=said[-1].get("content"), attributes={semconv.GROUP: group})
+    yield from run.rewards(rewards or {})
+
+
+def _messages(item: dict[str, Any], name: str) -> Messages:
+    found = item.get(name)
+    found = [found] if isinstance(found, dict) else found
+    if not isinstance(found, list) or not all(
+        isinstance(one, dict) and isinstance(one.get("role"), str) for one in found
+    ):
+        raise ValueError(f"`{name}` is no list of messages with roles: text alone is no conversation")
+    return found
+
+
+def _prompt(item: dict[str, Any]) -> Messages:
+    """None where each way has it at its beginning, with a text of it beside."""
+    return _messages(item, "prompt") if isinstance(item.get("prompt"), (list, dict)) else []
+
+
+def _tools(offered: Any) -> Any:
+    offered = read_json(offered) if isinstance(offered, str) and offered else offered
+    return offered if isinstance(offered, list) else None
+
+
+def _beside(item: dict[str, Any], *without: str) -> dict[str, Any]:
+    return {name: value for name, value in item.items() if name not in without}
+
+
+def _sharegpt(item: dict[str, Any]) -> tuple[Messages, Any]:
+    """Its turns as messages; a result of a tool answers the call before it."""
+    system = item.get("system")
+    messages: Messages = [{"role": "system", "content": system}] if isinstance(system, str) and system else []
+    waiting: list[str] = []
+    for number, turn in enumerate(item["conversations"], 1):
+        who, value = turn["from"], turn.get("value")
+        if not isinstance(value, str):
+            raise ValueError(f"turn {number} has no text")
+        if who in _CALLS:
+            given = read_json(value)
+            calls = [
+                _call(one, f"call_{number}_{at}")
+                for at, one in enumerate(given if isinstance(given, list) else [given])
+            ]
+            waiting += [call["id"] for call in calls]
+            messages.append({"role": "assistant", "content": None, "tool_calls": calls})
+        elif (role := _ROLES.get(who) if isinstance(who, str) else None) is None:
+            raise ValueError(f"turn {number} is from {str(who)[:40]!r}")
+        elif role == "tool":
+            messages.append({"role": role, "content": value, "tool_call_id": waiting.pop(0) if waiting else None})
+        else:
+            messages.append({"role": role, "content": value})
+    return messages, _tools(item.get("tools"))
+
+
+def _call(given: Any, id: str) -> dict[str, Any]:
+    if not isinstance(given, dict) or not isinstance(given.get("name"), str):
+        raise ValueError("a tool call has no name")
+    arguments = given.get("arguments")
+    text = arguments if isinstance(arguments, str) else text_of(arguments) or "{}"
+    return {"id": id, "type": "function", "function": {"name": given["name"], "arguments": text}}
