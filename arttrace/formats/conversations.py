@@ -13,7 +13,7 @@ from typing import Any
 
 from arttrace.formats.files.known_ids import KnownIds
 from arttrace.formats.imported_run import NO_TIME
-from arttrace.formats.left_out import LeftOut, Read
+from arttrace.formats.left_out import NotHeld, Read
 from arttrace.formats.sdks.openai_messages import answers, inputs, settings, text_of, tools
 from arttrace.records import semconv
 from arttrace.records.message import canonical_json
@@ -130,7 +130,7 @@ def _rewards(item: dict[str, Any], trace_id: str, time_ns: int) -> Iterator[Read
         if value is not None:
             yield Reward(id=f"{trace_id}:{name}", trajectory_id=trace_id, value=value, name=name, time_ns=time_ns)
         elif isinstance(item.get(name), float):
-            yield LeftOut("rewards that are no finite numbers")
+            yield NotHeld("rewards that are no finite numbers")
 
 
 def _task(item: dict[str, Any]) -> str | None:

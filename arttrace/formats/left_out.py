@@ -7,10 +7,10 @@ import msgspec
 from arttrace.records.record import Record
 
 
-class LeftOut(msgspec.Struct, frozen=True):
+class NotHeld(msgspec.Struct, frozen=True):
     """One thing that no record holds: `what` names its kind in the plural, as it is counted and told."""
 
     what: str
 
 
-Read = Record | LeftOut
+Read = Record | NotHeld

@@ -49,7 +49,7 @@ class ItemFile:
         if packing := packing_of(head):
             self._unpacked = Unpacked(file, packing, size)
             self._file = cast("BinaryIO", io.BufferedReader(self._unpacked, _PIECE))
-        self._text = _Text(self._file)
+        self._text = _CheckedFile(self._file)
         self._begun = b"" if self._is_parquet else self._text.read(_AT_ONCE).removeprefix(_UTF8_MARK)
         if not self._is_parquet and not self._begun.strip():
             raise Unreadable(self.cut or "it is empty")
@@ -95,7 +95,7 @@ class ItemFile:
             yield from _lines(self._begun, self._text)
 
 
-class _Text:
+class _CheckedFile:
     """A file that is read on, and how many of its bytes are no UTF-8."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -116,7 +116,7 @@ def _document(data: bytes) -> Iterator[Item]:
         document = read_json(data)
     except UNREADABLE:
         if data.lstrip()[:1] == b"[":  # cut off, or with something behind it: what stands before that is whole
-            yield from _array(data, _Text(io.BytesIO()))
+            yield from _array(data, _CheckedFile(io.BytesIO()))
             return
         for number, line in enumerate(data.splitlines(), 1):
             if line.strip():
@@ -148,7 +148,7 @@ def _read(text: bytes) -> Any:
         return error
 
 
-def _lines(begun: bytes, file: _Text) -> Iterator[Item]:
+def _lines(begun: bytes, file: _CheckedFile) -> Iterator[Item]:
     """JSON lines; where the first is no JSON, a file that is not longer than an item may be is taken for a document."""
     lines = _line_by_line(begun, file)
     first = next(lines)
@@ -177,7 +177,7 @@ def _lines(begun: bytes, file: _Text) -> Iterator[Item]:
             yield f"line {number}", _read(line)
 
 
-def _line_by_line(begun: bytes, file: _Text) -> Iterator[bytes]:
+def _line_by_line(begun: bytes, file: _CheckedFile) -> Iterator[bytes]:
     """Lines with their ends, each cut at the bound."""
     unread = begun
     while unread:
@@ -198,7 +198,7 @@ def _line_by_line(begun: bytes, file: _Text) -> Iterator[bytes]:
             unread = piece[end + 1 :]
 
 
-def _array(begun: bytes, file: _Text) -> Iterator[Item]:
+def _array(begun: bytes, file: _CheckedFile) -> Iterator[Item]:
     """The items of an array, one after the other."""
     decoder = json.JSONDecoder()
     text = _FileText(begun, file)
@@ -237,7 +237,7 @@ def _array(begun: bytes, file: _Text) -> Iterator[Item]:
 class _FileText:
     """A file's text from some place on, read as it is asked for."""
 
-    def __init__(self, begun: bytes, file: _Text) -> None:
+    def __init__(self, begun: bytes, file: _CheckedFile) -> None:
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._file = file
         self.unread = self._utf8.decode(begun)

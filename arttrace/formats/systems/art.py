@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from arttrace.formats.imported_run import ImportedRun, hashed
-from arttrace.formats.left_out import LeftOut, Read
+from arttrace.formats.left_out import NotHeld, Read
 from arttrace.records import semconv
 from arttrace.records.values.lenient_json import read_json
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
@@ -81,7 +81,7 @@ def _run(item: dict[str, Any], source: str, place: list[Any], group: Any) -> Ite
     )
     yield from run.rewards({"reward": item.get("reward")})
     exchanges = item.get("exchanges")
-    yield from (LeftOut("exchanges") for _ in (exchanges if isinstance(exchanges, list) else ()))
+    yield from (NotHeld("exchanges") for _ in (exchanges if isinstance(exchanges, list) else ()))
 
 
 def _said(one: Any) -> tuple[dict[str, Any], Mapping[str, Any] | None]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from arttrace.formats.datasets.atif import OWN
 from arttrace.formats.imported_run import ImportedRun
-from arttrace.formats.left_out import LeftOut, Read
+from arttrace.formats.left_out import NotHeld, Read
 from arttrace.formats.sdks.langfuse.reading import time_ns
 from arttrace.formats.sdks.openai_messages import text_of
 from arttrace.records import semconv
@@ -48,7 +48,7 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
         for ref in _objects(result.get("subagent_trajectory_ref"))
     }
     there = {one.get("trajectory_id") for one in embedded}
-    yield from (LeftOut("sub-agents in other files") for id in spawned if id not in there)
+    yield from (NotHeld("sub-agents in other files") for id in spawned if id not in there)
     spans = {str(own.get("agent_id")): run.root_id}
     for one in embedded:
         who = _own(one)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from arttrace.formats.imported_run import ImportedRun
-from arttrace.formats.left_out import LeftOut
+from arttrace.formats.left_out import NotHeld
 from arttrace.formats.sdks.langfuse.reading import time_ns
 from arttrace.formats.systems.anthropic import chat_messages
 from arttrace.records import semconv
@@ -41,7 +41,7 @@ class ClaudeSessions:
     def __init__(self) -> None:
         self._lines: dict[str, dict[str, dict[str, Any]]] = {}
 
-    def take(self, item: dict[str, Any]) -> Iterator[LeftOut]:
+    def take(self, item: dict[str, Any]) -> Iterator[NotHeld]:
         """Keeps a line. Raises ValueError for one that was said and has no place."""
         kind, id, message = item["type"], item.get("uuid"), item.get("message")
         if kind in ("user", "assistant"):
@@ -52,9 +52,9 @@ class ClaudeSessions:
         if isinstance(id, str) and isinstance(item.get("sessionId"), str):  # only its place in the tree counts
             self._lines.setdefault(item["sessionId"], {})[id] = {"parentUuid": item.get("parentUuid")}
         if kind == "attachment":
-            yield LeftOut("attachments")
+            yield NotHeld("attachments")
         elif isinstance(id, str) and kind not in _NOT_SAID:
-            yield LeftOut(f"lines of type {kind[:40]}")
+            yield NotHeld(f"lines of type {kind[:40]}")
 
     @property
     def count(self) -> int:

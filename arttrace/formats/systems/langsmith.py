@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from arttrace.formats.imported_run import hashed, said
-from arttrace.formats.left_out import LeftOut, Read
+from arttrace.formats.left_out import NotHeld, Read
 from arttrace.formats.sdks.langfuse.reading import hex_id, time_ns
 from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, settings, text_of, tools
 from arttrace.formats.systems.anthropic import chat_messages
@@ -109,7 +109,7 @@ def _feedback(item: dict[str, Any], trace_id: str, own: str, start: int) -> Iter
                 time_ns=_time(one.get("created_at")) or start,
             )
         else:
-            yield LeftOut("feedback without a score")
+            yield NotHeld("feedback without a score")
 
 
 def _call(given: dict[str, Any], output: dict[str, Any], extra: dict[str, Any], metadata: dict[str, Any]) -> Attributes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from arttrace.formats.left_out import LeftOut, Read
+from arttrace.formats.left_out import NotHeld, Read
 from arttrace.formats.sdks.langfuse.api import NotNumeric, observation, reward
 from arttrace.formats.sdks.langfuse.reading import hex_id
 from arttrace.trajectories.decoding.attribute_values import from_json
@@ -25,13 +25,13 @@ def records(trace: dict[str, Any]) -> Iterator[Read]:
         if isinstance(item, dict) and isinstance(item.get("id"), str):
             yield observation(_of_trace(item, trace))
         else:
-            yield LeftOut("observations without an id")
+            yield NotHeld("observations without an id")
     scores = trace.get("scores")
     for score in scores if isinstance(scores, list) else ():
         try:
             given = reward(_of_api(score, trace["id"])) if isinstance(score, dict) else None
         except NotNumeric:
-            yield LeftOut("scores that are no numbers")
+            yield NotHeld("scores that are no numbers")
         else:
             if given is not None:
                 yield given
