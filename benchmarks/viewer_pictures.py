@@ -20,7 +20,7 @@ import msgspec
 from playwright.sync_api import Page, expect, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
-from viewer_site import LISBON, OSLO, Viewer, capture, daemon_state, serve_viewer, steps
+from viewer_site import LISBON, OSLO, Viewer, capture, daemon_state, serve_viewer, steps, write_serving
 
 from arttrace.records.policy import Consumed
 from arttrace.records.reward import Judgement, Reward, reward_clock
@@ -81,8 +81,9 @@ def make_store(root: Path) -> None:
     newest = root / "policies" / "policy" / f"policy@{STEPS}"
     newest.mkdir(parents=True)
     (newest / LEARNED_TOKENS).write_bytes(encode_learned(learned))
-    state = daemon_state() | {"step": STEPS, "served": newest.name}
+    state = daemon_state() | {"step": STEPS}
     (newest.parent / "daemon.json").write_bytes(msgspec.json.encode(state))
+    write_serving(data, newest.name)
     for step, score in ((0, 0.31), (10, 0.62), (20, 0.74), (STEPS, 0.81)):
         add_evaluation(data, "policy", step, {"val/reward": score, "val/runs": 12.0})
 

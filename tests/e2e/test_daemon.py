@@ -128,4 +128,4 @@ def test_a_daemon_killed_in_every_state_serves_the_curve_of_an_undisturbed_one(t
         got = [entry["logprob"] for entry in choice["logprobs"]["content"]]
         assert got == pytest.approx(expected, abs=1e-3), version
     state = json.loads((ours.directory / "daemon.json").read_text())
-    assert (state["state"], state["served"]) == ("stopped", f"policy@{STEPS}")
+    assert (state["state"], state["step"]) == ("stopped", STEPS)

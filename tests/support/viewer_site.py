@@ -94,6 +94,7 @@ def make_site(root: Path) -> None:
     policy = root / "policies" / "policy"
     policy.mkdir(parents=True)
     (policy / "daemon.json").write_bytes(msgspec.json.encode(daemon_state()))
+    write_serving(data, "policy@20")
 
 
 def steps(root: Path, consumed: Sequence[Consumed], count: int = 30) -> list[PolicyStep]:
@@ -132,6 +133,12 @@ def steps(root: Path, consumed: Sequence[Consumed], count: int = 30) -> list[Pol
     ]
 
 
+def write_serving(data: DataDir, version: str) -> None:
+    """What a gateway of this process writes while `version` answers."""
+    serving = {"url": "http://127.0.0.1:9", "policy": "policy", "version": version, "pid": os.getpid()}
+    data.serving.write_bytes(msgspec.json.encode(serving))
+
+
 def daemon_state() -> dict[str, Any]:
     """What a daemon that waits writes."""
     now = time.time_ns()
@@ -142,7 +149,6 @@ def daemon_state() -> dict[str, Any]:
         "since_ns": now - 90_000_000_000,
         "started_ns": now - 3_600_000_000_000,
         "step": 30,
-        "served": "policy@30",
         "queue": {"ready": 1, "waiting": 2, "left_out": {"incomplete": 1, "in a group of equal rewards": 3}},
         "reason": "one group is ready, a step takes 8",
         "hint": "run the agent on more inputs",

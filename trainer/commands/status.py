@@ -34,7 +34,7 @@ _SHOWN = ("reward_mean", "reward_spread", "loss", "grad_norm", "entropy", "kl", 
 def command(data: DataDir, policy: str | None, watch: bool, as_json: bool) -> None:
     """Show, for every policy that `arttrace train --daemon` trains or trained here, what it does and since when.
 
-    It reads the daemon's state file: nothing is asked, nothing is in the way.
+    It reads the files in which the daemon and the gateway say so: nothing is asked, nothing is in the way.
     """
     if as_json and watch:
         raise click.UsageError("--watch draws for the eye; poll `arttrace status --json` instead")
@@ -70,10 +70,12 @@ def _running(data: DataDir, state: DaemonState) -> bool:
 
 def _document(data: DataDir, state: DaemonState) -> dict[str, Any]:
     serving = find_serving(data)
+    ours = serving if serving and serving.policy == state.policy else None
     return {
         **msgspec.to_builtins(state),
         "running": _running(data, state),
-        "gateway": serving.url if serving and serving.policy == state.policy else None,
+        "served": ours.version if ours else "",
+        "gateway": ours.url if ours else None,
     }
 
 
@@ -102,8 +104,7 @@ def _lines(state: DaemonState, running: bool, serving: ServingFile | None, now_n
     if state.hint:
         lines.append(("hint", state.hint))
     if serving and serving.policy == state.policy:
-        version = state.served or "a version that the daemon asks for when it has started,"
-        lines.append(("served", f"{version} at {serving.url}/v1"))
+        lines.append(("served", f"{serving.version or 'a version not known here'} at {serving.url}/v1"))
     else:
         lines.append(("served", "no: `arttrace serve` does not run for it"))
     queue = state.queue

@@ -172,12 +172,8 @@ class Daemon:
         self._loop.resume()
         consumed = self._checkpoints.consumed_ids("grpo")
         self._consumed = consumed
-        status = self._gateway_status()
-        self._mark = Mark.now(status)
-        self._note(
-            set_aside=tuple(one for one in self.state.set_aside if one.trajectory_id not in consumed),
-            served=status.current if status else "",
-        )
+        self._mark = Mark.now(self._gateway_status())
+        self._note(set_aside=tuple(one for one in self.state.set_aside if one.trajectory_id not in consumed))
         made = [self._checkpoints.manifest(n) for n in self._checkpoints.all_steps()]
         self._rewarded = [msgspec.structs.replace(done, consumed=()) for done in made]
         self._reported = reported_steps(self._checkpoints, self._store)
@@ -270,7 +266,6 @@ class Daemon:
             skips=0,
             reason="",
             hint="",
-            served=done.version if "publish_logprob_change" in done.metrics else self.state.served,
             last=done.metrics,
             last_groups=tuple(group_rewards(groups))[:_SHOWN_GROUPS],
         )

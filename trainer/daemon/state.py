@@ -70,8 +70,7 @@ class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
     `state` is a Phase or one of the states above, entered at `since_ns`. `reason` and `hint` say why it waits for
     something that is out of order, stopped, or failed. `set_aside` are runs that taught nothing; the next version's
     manifest names them as consumed. `skips` counts rounds in a row without a version, `pauses` are the scenarios that
-    are skipped for a while. `served` is the version that
-    answers, "" when nobody serves. `reported` is by reporter the last step that was reported to it, `idle` the
+    are skipped for a while. `reported` is by reporter the last step that was reported to it, `idle` the
     share of the time from one version to the last in which "engine" and "learner" did nothing. `metrics` is
     where Prometheus finds its numbers, "" when nowhere. A step takes `min_groups` groups whose runs are at most
     `max_staleness` versions old (None: however old).
@@ -84,7 +83,6 @@ class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
     since_ns: int = 0
     started_ns: int = 0
     step: int = 0
-    served: str = ""
     queue: Queue = Queue()
     plan: StepPlan | None = None
     set_aside: tuple[Consumed, ...] = ()

@@ -8,7 +8,7 @@ import hashlib
 import mmap
 import struct
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -118,10 +118,14 @@ def require_same(name: str, now: Sequence[float], before: Sequence[float], base:
 class Publisher:
     """Publishes one version at a time to every engine behind `policies`."""
 
-    def __init__(self, policies: Policies, probe: Probe, pool: Pool) -> None:
+    def __init__(
+        self, policies: Policies, probe: Probe, pool: Pool, *, tell: Callable[[], None] = lambda: None
+    ) -> None:
+        """`tell` is called in a thread when the aliases mean another version."""
         self._policies = policies
         self._probe = probe
         self._pool = pool
+        self._tell = tell
         # Publishing and adopting take turns: an engine that joined between the loading of a version and the switch
         # to it would be asked for what it does not hold.
         self._lock = asyncio.Lock()
@@ -176,7 +180,10 @@ class Publisher:
         Raises Refusal (503) when no engine is ready.
         """
         async with self._lock:
-            return await self._publish(step, path)
+            report = await self._publish(step, path)
+            if report.version != report.previous:
+                await asyncio.to_thread(self._tell)
+            return report
 
     async def _publish(self, step: int, path: Path) -> PublishReport:
         began = time.perf_counter()

@@ -24,13 +24,15 @@ class PublishReport(msgspec.Struct, frozen=True):
 
 
 class ServingFile(msgspec.Struct, frozen=True):
-    """The contents of serving.json: where the gateway of a data directory listens, while it runs."""
+    """The contents of serving.json: where the gateway of a data directory listens, while it runs. `version` is what
+    the aliases mean now, "" of a gateway that does not say so."""
 
     url: str
     base_model: str
     policy: str
     pid: int
     log: str
+    version: str = ""
 
 
 class EngineStatus(msgspec.Struct, frozen=True):

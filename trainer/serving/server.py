@@ -104,7 +104,7 @@ class _Server:
         urls: list[str | None] = list(options.vllm_urls) or [None] * options.replicas
         names = ["the engine"] if len(urls) == 1 else [f"engine {number}" for number in range(1, len(urls) + 1)]
         pool = Pool([Replica(name) for name in names])
-        publisher = Publisher(self._policies, make_probe(shape), pool)
+        publisher = Publisher(self._policies, make_probe(shape), pool, tell=self._tell_version)
         self._log = options.data.root / "logs" / "vllm.log"
         found = cards(os.environ)
         if not options.vllm_urls and not serves_on_cpu() and options.engine.memory_share is None:
@@ -208,11 +208,9 @@ class _Server:
 
     async def _serve(self) -> None:
         await self._bring_up_engines()
-        record = self._record()
         if self._training is not None:  # before the first request can order anything
-            await self._training.begin(
-                self._options.data, self._options.policy, record.base_model, self._options.api_key
-            )
+            base_model = str(self._options.engine.base_model)
+            await self._training.begin(self._options.data, self._options.policy, base_model, self._options.api_key)
         server = gateway_server(self._gateway.app())
         answering = asyncio.create_task(server.serve(sockets=[self._listener]))
         watching = [asyncio.create_task(self._keep_engines_alive())]
@@ -221,6 +219,7 @@ class _Server:
         try:
             while not server.started and not answering.done():  # noqa: ASYNC110 - uvicorn has no event for it
                 await asyncio.sleep(0.01)
+            record = self._record()
             replace_file(self._options.data.serving, msgspec.json.encode(record))
             self._ready(record, self._policies)
             await asyncio.wait((answering, *watching), return_when=asyncio.FIRST_COMPLETED)
@@ -271,7 +270,17 @@ class _Server:
             policy=self._options.policy,
             pid=os.getpid(),
             log=str(self._log),
+            version=self._policies.current.name,
         )
+
+    def _tell_version(self) -> None:
+        """Put the version that answers now into serving.json, for those who only read."""
+        record = self._record()
+        try:
+            replace_file(self._options.data.serving, msgspec.json.encode(record))
+        except OSError as error:
+            why = error.strerror or error
+            self._say(Problem(f"{self._options.data.serving} does not say that {record.version} answers: {why}"))
 
 
 def _say_for(say: Say, name: str, line: str) -> None:

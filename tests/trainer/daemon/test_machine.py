@@ -21,12 +21,7 @@ def test_the_states_of_one_step_in_order_and_the_oldest_groups_first(site: Site)
     made = ["batch", "step", "checkpoint", "publish", "checkpoint", "record"]
     assert site.states == ["starting", "wait", *made, "stopped"]
     assert site.learner.trained == [{"early-0", "early-1"}]
-    assert (daemon.state.step, daemon.state.served, daemon.state.queue.ready, daemon.state.queue.waiting) == (
-        1,
-        "policy@1",
-        1,
-        1,
-    )
+    assert (daemon.state.step, daemon.state.queue.ready, daemon.state.queue.waiting) == (1, 1, 1)
     assert read_state(site.checkpoints.directory) == daemon.state
     assert [group.key for group in daemon.state.last_groups] == ["early"]
 

@@ -22,6 +22,7 @@ from arttrace.records.policy import PolicyStep
 from arttrace.store import Store, open_store
 from arttrace.system.errors import ServingError
 from arttrace.system.paths import DataDir
+from trainer.daemon.state import DaemonState, write_state
 from trainer.policies.checkpoints import Checkpoints
 from trainer.serving import GatewayClient, Serving, find_serving, start_serving
 from trainer.step.version import finish_open_step
@@ -115,6 +116,10 @@ def test_an_older_version_is_served_again_at_once_and_after_a_restart(
         told = arttrace("policies", "--dir", str(data.root), "rollback", "policy@1")
         assert (told.returncode, f"policy@3 -> policy@1 at {serving.url}/v1" in told.stdout) == (0, True), told.stderr
         assert serving.client().status().current == "policy@1"
+        write_state(Checkpoints(data.policies, "policy").directory, DaemonState(policy="policy", step=3))
+        shown = arttrace("status", "--dir", str(data.root))
+        assert f"policy@1 at {serving.url}/v1" in shown.stdout, "a daemon that published policy@3 is not asked"
+        assert json.loads(arttrace("status", "--dir", str(data.root), "--json").stdout)[0]["served"] == "policy@1"
         answer = httpx.post(f"{serving.url}/v1/chat/completions", json={"model": "policy:latest", "messages": []})
         assert answer.headers["x-arttrace-policy-version"] == "policy@1"
         missing = arttrace("policies", "--dir", str(data.root), "rollback", "policy@9")

@@ -13,7 +13,7 @@ from arttrace.system.paths import DataDir
 from arttrace.system.processes import is_alive
 from arttrace.views.web.handlers.answers import integer, reader_of
 from arttrace.views.web.models.run_list import run_row
-from arttrace.views.web.models.training_page import DaemonStatus, charts, doing, versions
+from arttrace.views.web.models.training_page import DaemonStatus, Serving, charts, doing, versions
 from arttrace.views.web.rendering import page
 
 MOST_VERSIONS = 1000
@@ -37,6 +37,7 @@ def show(request: Request) -> Response:
         policies=[(name, newest.get(name)) for name in names],
         policy=policy,
         daemon=daemon,
+        served=_served(reader.store.data, policy),
         doing=doing(daemon, is_alive(daemon.pid)) if daemon else "",
         charts=charts(steps, evaluated),
         versions=made[:MOST_VERSIONS],
@@ -63,6 +64,16 @@ def step(request: Request) -> Response:
         gone=len(found.consumed) - len(runs),
         metrics=sorted(found.metrics.items()),
     )
+
+
+def _served(data: DataDir, policy: str) -> str:
+    """The version of `policy` that answers now, "" when nobody serves it here."""
+    try:
+        serving = msgspec.json.decode(data.serving.read_bytes(), type=Serving)
+    except (OSError, msgspec.DecodeError):
+        return ""
+    here = serving.policy == policy and is_alive(serving.pid)
+    return (serving.version or "a version not known here") if here else ""
 
 
 def _daemons(data: DataDir) -> list[DaemonStatus]:

@@ -50,11 +50,18 @@ class DaemonStatus(msgspec.Struct, frozen=True):
     pid: int = 0
     since_ns: int = 0
     step: int = 0
-    served: str = ""
     queue: QueuedGroups = QueuedGroups()
     skips: int = 0
     reason: str = ""
     hint: str = ""
+
+
+class Serving(msgspec.Struct, frozen=True):
+    """What a gateway's serving.json says of the policy that it serves now."""
+
+    policy: str = ""
+    version: str = ""
+    pid: int = 0
 
 
 class Chart(msgspec.Struct, frozen=True):
