@@ -7,7 +7,6 @@ import sys
 from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points, version
-from importlib.util import find_spec
 from traceback import walk_tb
 from typing import Any, NamedTuple, NoReturn
 
@@ -15,9 +14,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from arttrace.commands.shared.ending import ended_as_by_ctrl_c
+from arttrace.commands.shared.extras import PACKAGE_OF_EXTRA, foreign_trainer, is_missing
 from arttrace.commands.shared.machine_errors import machine_error
 from arttrace.commands.shared.options import options_from_the_front, options_of_a_command_from_the_front
-from arttrace.commands.shared.shadowed_trainer import foreign_trainer
 from arttrace.commands.shared.typed_text import read_as_typed
 from arttrace.system.errors import ArttraceError
 from arttrace.system.private_files import only_for_its_user
@@ -25,7 +24,6 @@ from arttrace.system.processes import collect_garbage_seldom
 
 _ENTRY_POINTS = "arttrace.commands"
 _OURS = ("arttrace", "trainer")
-_PACKAGE_OF_EXTRA = {"store": "duckdb", "mcp": "mcp", "judge": "litellm", "trainer": "torch"}
 
 
 class _Command(NamedTuple):
@@ -99,11 +97,11 @@ class _LazyGroup(click.Group):
         return items + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, one.help + (f" [{one.extra}]" * _is_missing(one.extra))) for name, one in _COMMANDS.items()]
+        rows = [(name, one.help + (f" [{one.extra}]" * is_missing(one.extra))) for name, one in _COMMANDS.items()]
         rows += [(name, "") for name in self.list_commands(ctx) if name not in _COMMANDS]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
-        if any(map(_is_missing, (one.extra for one in _COMMANDS.values()))):
+        if any(map(is_missing, (one.extra for one in _COMMANDS.values()))):
             formatter.write_paragraph()
             formatter.write_text("A command with a word in brackets needs more: pip install 'arttrace[WORD]'.")
 
@@ -139,7 +137,7 @@ def _explained(error: ModuleNotFoundError, command: str) -> Exception:
     extra = _COMMANDS[command].extra if command in _COMMANDS else ""
     if not extra or (error.name or "").partition(".")[0] in _OURS:
         return error
-    package = _PACKAGE_OF_EXTRA[extra] if _is_missing(extra) else error.name
+    package = PACKAGE_OF_EXTRA[extra] if is_missing(extra) else error.name
     return click.ClickException(f"`arttrace {command}` needs the package {package}: pip install 'arttrace[{extra}]'")
 
 
@@ -148,10 +146,6 @@ def _importer(error: ModuleNotFoundError) -> str:
     frames = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
     names = [name.partition(".")[0] for name in frames]
     return next((name for name in reversed(names) if name != "importlib"), "")
-
-
-def _is_missing(extra: str) -> bool:
-    return bool(extra) and find_spec(_PACKAGE_OF_EXTRA[extra]) is None
 
 
 def _check_trainer() -> None:

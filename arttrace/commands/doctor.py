@@ -8,7 +8,6 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 
 import click
 import httpx
@@ -19,10 +18,10 @@ from arttrace.capture.export.shipping.forwarding import waiting as outboxes
 from arttrace.capture.patches.hooks import hooked_modules
 from arttrace.commands.scoring.judge_options import judge_base_url_option, judge_params
 from arttrace.commands.shared.check import Check
+from arttrace.commands.shared.extras import PACKAGE_OF_EXTRA, foreign_trainer, is_missing
 from arttrace.commands.shared.machine_errors import machine_error
 from arttrace.commands.shared.options import dir_option, json_option
 from arttrace.commands.shared.probes import ask_for_tokens, ask_judge, send_span
-from arttrace.commands.shared.shadowed_trainer import foreign_trainer
 from arttrace.system.cpu import missing_for_vllm
 from arttrace.system.errors import ArttraceError
 from arttrace.system.files import directory_bytes
@@ -68,12 +67,12 @@ def command(
         checks += send_span(data)
         checks += [ask_for_tokens(base, key) for _, base, key, _ in _model_servers(data)]
     if judge:
-        if find_spec(_MAIN_PACKAGE["judge"]) is None:
-            raise click.ClickException("to ask a judge needs litellm: pip install 'arttrace[judge]'")
+        if is_missing("judge"):
+            raise click.ClickException("asking a judge needs the package litellm: pip install 'arttrace[judge]'")
         checks.append(ask_judge(judge, judge_params(judge, judge_base_url)))
     if program:
-        if find_spec("duckdb") is None:
-            raise click.ClickException("to check a program needs the store: pip install 'arttrace[store]'")
+        if is_missing("store"):
+            raise click.ClickException("checking a program needs the package duckdb: pip install 'arttrace[store]'")
         from arttrace.commands.shared.checked_program import check_program
 
         checks += check_program(program)
@@ -104,7 +103,7 @@ def _looked(look: Callable[[DataDir], Iterator[Check]], data: DataDir) -> Iterat
 def _packages(_data: DataDir) -> Iterator[Check]:
     yield Check("python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     needed = [Requirement(text) for text in importlib.metadata.requires("arttrace") or ()]
-    extras = [name for name, package in _MAIN_PACKAGE.items() if find_spec(package) is not None]
+    extras = [extra for extra in PACKAGE_OF_EXTRA if not is_missing(extra)]
     wrong = [found for one in needed if (found := _not_met(one, extras))]
     installed = f"arttrace {importlib.metadata.version('arttrace')}" + (f" with {', '.join(extras)}" if extras else "")
     if wrong:
@@ -115,9 +114,6 @@ def _packages(_data: DataDir) -> Iterator[Check]:
     if other := foreign_trainer():
         hint = "Take its folder off PYTHONPATH, or rename it: `arttrace train` and others cannot run."
         yield Check("trainer", "error", f"Python finds {other} as the module `trainer`", hint)
-
-
-_MAIN_PACKAGE = {"store": "duckdb", "grpc": "grpc", "mcp": "mcp", "judge": "litellm", "trainer": "torch"}
 
 
 def _not_met(one: Requirement, extras: list[str]) -> str:
@@ -157,7 +153,7 @@ _OTHER_CLIENTS = {"anthropic": "anthropic.", "google-genai": "google.genai"}
 
 
 def _machine(_data: DataDir) -> Iterator[Check]:
-    if find_spec(_MAIN_PACKAGE["trainer"]) is None:
+    if is_missing("trainer"):
         return
     asked = [shutil.which("nvidia-smi") or "", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     found = "none: models are served and trained on the CPU"
@@ -228,7 +224,7 @@ def _directory(data: DataDir) -> Iterator[Check]:
 
 
 def _store(data: DataDir) -> Iterator[Check]:
-    if find_spec("duckdb") is None or not data.store.exists():
+    if is_missing("store") or not data.store.exists():
         return
     from arttrace.commands.shared.checked_program import token_check
     from arttrace.store import open_store

@@ -10,7 +10,6 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from importlib.util import find_spec
 
 import httpx
 import msgspec
@@ -20,6 +19,7 @@ from arttrace.capture.base.settings import Settings
 from arttrace.capture.export.shipping.otlp import encode_request
 from arttrace.capture.export.shipping.otlp_client import OtlpClient
 from arttrace.commands.shared.check import Check
+from arttrace.commands.shared.extras import is_missing
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 from arttrace.system.errors import ArttraceError, StoreError
@@ -127,7 +127,7 @@ _REMEDIES = {
 
 def _arrived(data: DataDir, endpoint: str, span: SpanRow) -> Check:
     name = "spans in its store"
-    if find_spec("duckdb") is None:
+    if is_missing("store"):
         return Check(name, "ok", "not looked for: that needs arttrace[store] here")
     from arttrace.store.access.open_store import open_store
     from arttrace.store.access.owner_file import read_owner

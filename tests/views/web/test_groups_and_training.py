@@ -56,7 +56,7 @@ def test_curves_are_drawn_and_a_point_opens_its_step(page: Page) -> None:
     page.get_by_role("link", name="Training").click()
     expect(page.locator("#daemon")).to_contain_text("waits for groups to train on")
     expect(page.locator("#daemon")).to_contain_text("3 in a group of equal rewards")
-    expect(page.locator("#daemon")).to_contain_text("policy@20")  # rolled back, while the daemon goes on from the newest
+    expect(page.locator("#daemon")).to_contain_text("policy@20")  # not the newest: rolled back
     expect(page.locator("tr", has_text="policy@20").locator(".tag")).to_have_text("served")
     plots = page.locator(".chart canvas")
     expect(plots.nth(7)).to_be_visible()

@@ -1,12 +1,17 @@
-"""Whether the package `trainer` that Python finds is the one that came with arttrace.
-
-The name is a common one: a file of the user's, or another package, may stand before it.
-"""
+"""What of arttrace is installed: its extras, and whether `trainer` is its own or another package of that name."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+
+PACKAGE_OF_EXTRA = {"store": "duckdb", "grpc": "grpc", "mcp": "mcp", "judge": "litellm", "trainer": "torch"}
+"""The package by which an extra is known to be installed, as it is imported."""
+
+
+def is_missing(extra: str) -> bool:
+    """Whether the extra is not installed; "" is the bare package."""
+    return bool(extra) and find_spec(PACKAGE_OF_EXTRA[extra]) is None
 
 
 def foreign_trainer() -> str | None:
