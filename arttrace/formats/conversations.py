@@ -14,6 +14,7 @@ from typing import Any
 from arttrace.formats.files.known_ids import KnownIds
 from arttrace.formats.imported_run import NO_TIME
 from arttrace.formats.left_out import NotHeld, Read
+from arttrace.formats.sdks.langfuse.reading import time_ns
 from arttrace.formats.sdks.openai_messages import answers, inputs, settings, text_of, tools
 from arttrace.records import semconv
 from arttrace.records.message import canonical_json
@@ -258,5 +259,10 @@ def _span_id(trace_id: str, name: str) -> str:
 
 
 def _time(item: dict[str, Any]) -> int | None:
-    value = item.get("created", item.get("timestamp"))
-    return int(value * _SECOND) if isinstance(value, (int, float)) and 0 < value < 1 << 33 else None
+    """When it was, by what stands beside its messages: seconds since 1970 or an ISO 8601 time."""
+    for value in (item.get(name) for name in ("created", "created_at", "timestamp")):
+        if isinstance(value, (int, float)) and 0 < value < 1 << 33:
+            return int(value * _SECOND)
+        if (found := time_ns(value)) is not None:
+            return found
+    return None

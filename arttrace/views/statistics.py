@@ -9,7 +9,7 @@ import msgspec
 from arttrace.store import AnyStore
 from arttrace.store.rows.columns import REWARDS_OF_RUN
 from arttrace.views.costs.prices import Prices, load_prices
-from arttrace.views.costs.usage import Cost, costs_by
+from arttrace.views.costs.usage import Cost, began_since, costs_by
 
 By = Literal["entry", "agent", "model", "tool"]
 
@@ -19,19 +19,19 @@ _QUERIES: Final[dict[By, str]] = {
     "entry": """SELECT entry, count(*), count(*), sum(calls), sum(input_tokens), sum(output_tokens), count(error),
         {seconds}, avg(worth)
         FROM trajectories LEFT JOIN (SELECT trajectory_id AS id, reward AS worth FROM ({rewards})) USING (id)
-        WHERE started >= {since} GROUP BY 1 ORDER BY 2 DESC, 1""",
+        WHERE {since} GROUP BY 1 ORDER BY 2 DESC, 1""",
     "agent": """WITH made AS (SELECT trace_id, parent_span_id, count(*) calls, sum(input_tokens) asked,
             sum(output_tokens) answered FROM calls GROUP BY 1, 2)
         SELECT a.name, count(*), count(DISTINCT a.trajectory_id), sum(made.calls), sum(asked), sum(answered),
         count(error), {seconds}, NULL
         FROM agents a LEFT JOIN made ON made.trace_id = a.trace_id AND made.parent_span_id = a.span_id
-        WHERE started >= {since} GROUP BY 1 ORDER BY 2 DESC, 1""",
+        WHERE {since} GROUP BY 1 ORDER BY 2 DESC, 1""",
     "model": """SELECT coalesce(policy_version, model), count(*), count(DISTINCT trajectory_id), count(*),
         sum(input_tokens), sum(output_tokens), count(error), {seconds}, NULL
-        FROM calls WHERE started >= {since} GROUP BY 1 ORDER BY 2 DESC, 1""",
+        FROM calls WHERE {since} GROUP BY 1 ORDER BY 2 DESC, 1""",
     "tool": """SELECT name, count(*), count(DISTINCT trajectory_id), NULL, NULL, NULL, count(error),
         {seconds}, NULL
-        FROM tool_calls WHERE started >= {since} GROUP BY 1 ORDER BY 2 DESC, 1""",
+        FROM tool_calls WHERE {since} GROUP BY 1 ORDER BY 2 DESC, 1""",
 }
 
 
@@ -72,7 +72,7 @@ def statistics(store: AnyStore, by: By, *, since_ns: int = 0, prices: Prices | N
         StoreError: The store refuses the query.
         ArttraceError: The file of the user's prices cannot be read.
     """
-    since = f"make_timestamptz({since_ns // 1000})"
+    since = began_since("started", since_ns)
     _, rows = store.sql(_QUERIES[by].format(seconds=_SECONDS, since=since, rewards=REWARDS_OF_RUN))
     costs = costs_by(store, by, prices or load_prices(), since_ns=since_ns)
     found = []

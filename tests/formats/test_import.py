@@ -299,9 +299,33 @@ def test_what_came_without_times_has_no_seconds(tmp_path: Path) -> None:
         assert (one["count"], one["p50_s"], one["p90_s"], one["p99_s"]) == (1, None, None, None), by
     with Store.open(DataDir(tmp_path / "data")) as store:
         for view in ("trajectories", "calls", "agents", "spans"):
-            assert {seconds for (seconds,) in store.sql(f"SELECT seconds FROM {view}")[1]} == {None}, view
+            assert set(store.sql(f"SELECT seconds, started FROM {view}")[1]) == {(None, None)}, view
+        assert store.sql("SELECT started FROM groups")[1] == [(None,)]
         [only] = store.trajectories()
     assert "not known (imported without times)" in run(tmp_path, "show", only.id).output
+
+
+@pytest.mark.parametrize("named", ["created", "created_at", "timestamp"])
+@pytest.mark.parametrize("at", [1_790_000_000, "2026-09-21T14:13:20Z", "2026-09-21T16:13:20+02:00"])
+def test_a_conversation_and_a_pair_are_dated_by_what_stands_beside_them(tmp_path: Path, named: str, at: Any) -> None:
+    said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+    pair = {"request": {"messages": said[:1]}, "response": {"choices": [{"message": said[1]}], named: at}}
+    run(tmp_path, "import", write(tmp_path / "log.jsonl", {"messages": said, named: at}, pair))
+    with Store.open(DataDir(tmp_path / "data")) as store:
+        days = store.sql("SELECT started::DATE::VARCHAR FROM trajectories")[1]
+    assert days == [("2026-09-21",), ("2026-09-21",)]
+
+
+def test_a_pair_has_the_entry_in_sql_that_ls_shows(tmp_path: Path) -> None:
+    pair = {"request": {"messages": [{"role": "user", "content": "?"}]}, "response": {"choices": [
+        {"message": {"role": "assistant", "content": "!"}}
+    ]}}  # fmt: skip
+    run(tmp_path, "import", write(tmp_path / "log.jsonl", pair))
+    [listed] = json.loads(run(tmp_path, "ls", "--json").output)
+    with Store.open(DataDir(tmp_path / "data")) as store:
+        assert store.sql("SELECT entry FROM trajectories")[1] == [(listed["entry"],)]
+    [counted] = json.loads(run(tmp_path, "stats", "--json").output)["entry"]
+    assert (listed["entry"], counted["name"]) == ("agent", "agent")
 
 
 def test_a_file_that_is_refused_in_part_is_told_by_the_exit_code(tmp_path: Path) -> None:

@@ -15,6 +15,11 @@ from arttrace.store.rows.columns import LAST_GIVEN, REWARDS_OF_RUN
 from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
 from arttrace.store.rows.view_definition import Column, View, as_time, of_document, said_of_run
 
+
+def _began(nanoseconds: str) -> str:
+    return f"CASE WHEN NOT {undated_in_sql(nanoseconds)} THEN {as_time(nanoseconds)} END"
+
+
 _SECONDS = f"CASE WHEN NOT {undated_in_sql('start_ns')} THEN (end_ns::HUGEINT - start_ns) / 1e9 END"
 _SECONDS_OF_RUN = f"""CASE WHEN NOT {undated_in_sql("min(s.start_ns)")}
     THEN (max(s.end_ns)::HUGEINT - min(s.start_ns)) / 1e9 END"""
@@ -38,7 +43,7 @@ def _said(attribute: str, value: str) -> str:
 _IN_ORDER = "s.start_ns, s.trace_id, s.span_id"
 _TOP_FIRST = f"(s.operation IS NULL, s.parent_span_id IS NOT NULL, {_IN_ORDER})"
 _OF_TOP = f"min_by(s.above, {_TOP_FIRST}) FILTER (s.above IS NOT NULL)"
-_ENTRY = f"coalesce(min_by(s.entry, ({_IN_ORDER})) FILTER (s.entry IS NOT NULL), {_OF_TOP})"
+_ENTRY = f"coalesce(min_by(s.entry, ({_IN_ORDER})) FILTER (s.entry IS NOT NULL), {_OF_TOP}, 'agent')"
 _COUNT = "count(*) FILTER (s.operation = '{}')"
 _ERRORS = "string_agg(s.error, '; ' ORDER BY s.error)"
 _ALL_TAGS = f"flatten(list(s.tags ORDER BY s.entry IS NULL, {_IN_ORDER}) FILTER (s.tags IS NOT NULL))"
@@ -53,7 +58,7 @@ _WHERE_IT_STANDS = (
     Column("trace_id", "the trace, 32 hex digits"),
     Column("span_id", "the span, 16 hex digits"),
     Column("parent_span_id", "the span above it in the trace"),
-    Column("started", "when it began", as_time("start_ns")),
+    Column("started", "when it began; NULL of an import without times", _began("start_ns")),
     Column("seconds", "how long it took; NULL of an import without times", _SECONDS),
 )
 _ERROR = Column("error", "what went wrong; NULL when nothing did")
@@ -71,7 +76,7 @@ _SPANS = View(
         Column("parent_span_id", "the span above it in the trace"),
         Column("operation", "chat, text_completion, invoke_agent, execute_tool, ...; NULL for a span of other code"),
         Column("name", "the name its SDK gave it"),
-        Column("started", "when it began", as_time("start_ns")),
+        Column("started", "when it began; NULL of an import without times", _began("start_ns")),
         Column("seconds", "how long it took; NULL of an import without times", _SECONDS),
         Column("arrived", "when it came into the store", as_time("arrived_ns")),
         Column("start_ns", "when it began, in nanoseconds since 1970"),
@@ -271,7 +276,7 @@ _REWARDS = View(
         Column("explanation", "why", "r.explanation"),
         Column("judgement_id", "the judge's call that it comes from", "r.judgement_id"),
         Column("id", "a reward given again under the same id replaces the earlier one", "r.id"),
-        Column("given", "when", as_time("r.time_ns")),
+        Column("given", "when; NULL of an import without times", _began("r.time_ns")),
     ),
     f"""FROM (SELECT *,
             CASE WHEN trajectory_id NOT IN (SELECT trajectory_id FROM placed_spans WHERE trajectory_id IS NOT NULL)
@@ -295,10 +300,12 @@ _TRAJECTORIES = View(
     (
         Column("id", "the trajectory, as `arttrace ls` names it", "s.trajectory_id"),
         Column("project", "the project of its entry", said_of_run("project", _IN_ORDER)),
-        Column("entry", "module:function or a name; of another SDK's run the agent or span at its top", _ENTRY),
+        Column(
+            "entry", "module:function or a name; of another SDK's run the agent or span at its top, else agent", _ENTRY
+        ),
         Column("scenario", "the task that was attempted", said_of_run("scenario", _IN_ORDER)),
         Column("group", "the group it is compared in; NULL where nothing says one", _GROUP),
-        Column("started", "when its first span began", as_time("min(s.start_ns)")),
+        Column("started", "when its first span began; NULL of an import without times", _began("min(s.start_ns)")),
         Column("seconds", "from then to the end of its last span; NULL of an import without times", _SECONDS_OF_RUN),
         Column("arrived", "when its last span came into the store", "max(s.arrived)"),
         Column("recorded_agents", "agents with a span of their own", _COUNT.format("invoke_agent")),
@@ -341,7 +348,7 @@ _GROUPS = View(
         Column("key", "the group; of a run that is alone in its own, its id", 'coalesce("group", id)'),
         Column("trajectories", "how many there are", "count(*)"),
         Column("calls", "their model calls", "sum(calls)::BIGINT"),
-        Column("started", "when the first began", "min(started)"),
+        Column("started", "when the first began; NULL of imports without times", "min(started)"),
         Column("mean_reward", "the mean of what they are worth", "avg(reward)"),
         Column("spread", "the standard deviation of these", "stddev_pop(reward)"),
     ),

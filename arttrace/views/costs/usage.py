@@ -45,13 +45,13 @@ _USAGES = f"""SELECT {{name}}, coalesce(c.model, ''), c.policy_version,
     FROM (SELECT *, coalesce(input_tokens, output_tokens) AS used FROM {{source}}) c {{join}}
     WHERE {_IS_CALL} AND {{which}} GROUP BY 1, 2, 3, 4, 5, 6, reported"""  # noqa: S608
 _BY: Final = {
-    "entry": ("t.entry", "JOIN trajectories t ON t.id = c.trajectory_id", "t.started >= {since}"),
+    "entry": ("t.entry", "JOIN trajectories t ON t.id = c.trajectory_id", "t.started"),
     "agent": (
         "a.name",
         "JOIN agents a ON a.trace_id = c.trace_id AND a.span_id = c.parent_span_id",
-        "a.started >= {since}",
+        "a.started",
     ),
-    "model": ("coalesce(c.policy_version, c.model)", "", "c.started >= {since}"),
+    "model": ("coalesce(c.policy_version, c.model)", "", "c.started"),
 }
 _OF_A_RUN: Final = f"""(SELECT s.* FROM (SELECT * FROM span_records
         WHERE (trajectory_id = {{id}} OR trace_id = {{trace}}
@@ -70,6 +70,12 @@ class Cost(msgspec.Struct, frozen=True):
     unpriced_models: tuple[str, ...] = ()
 
 
+def began_since(started: str, since_ns: int) -> str:
+    """The condition that what a view says `started` then did so since, in nanoseconds since 1970; 0 takes what has no
+    time too."""
+    return f"{started} >= make_timestamptz({since_ns // 1000})" if since_ns else "true"
+
+
 def costs_by(store: AnyStore, by: str, prices: Prices, *, since_ns: int = 0) -> dict[str, Cost]:
     """The cost of each entry, agent or model by its name, as `statistics` has them; nothing for tools.
 
@@ -84,9 +90,8 @@ def costs_by(store: AnyStore, by: str, prices: Prices, *, since_ns: int = 0) -> 
     """
     if by not in _BY:
         return {}
-    name, join, which = _BY[by]
-    since = f"make_timestamptz({since_ns // 1000})"
-    query = _USAGES.format(name=name, source="spans", join=join, which=which.format(since=since))
+    name, join, began = _BY[by]
+    query = _USAGES.format(name=name, source="spans", join=join, which=began_since(began, since_ns))
     found: dict[str, list[Any]] = {}
     for row in store.sql(query)[1]:
         found.setdefault(row[0] or "", []).append(row)
