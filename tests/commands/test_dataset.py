@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from datasets import load_dataset
 from simulated_agent import Run, message, result
-from stored_runs import TOOLS, store_runs, write_dataset
+from stored_runs import TOOLS, no_row, store_runs, write_dataset
 
 from arttrace.commands import cli
 from arttrace.store import Store
@@ -115,9 +115,7 @@ def test_what_readers_of_sharegpt_would_skip_is_counted(asked: list[Any], reason
     run.chat("m", asked, ANSWER, at=10)
     with Store.open(data, create=True) as store:
         store.append(list(run.end()))
-    found, said = write(data, tmp_path / "rows.jsonl", "sharegpt")
-    assert found == []
-    assert f"1 conversations left out: {reason}" in said
+    assert f"1 conversations left out: {reason}" in no_row(data, tmp_path / "rows.jsonl", "sharegpt")
 
 
 def test_reasoning_is_not_left_out_of_a_row_of_sharegpt_in_silence(tmp_path: Path) -> None:
@@ -127,7 +125,7 @@ def test_reasoning_is_not_left_out_of_a_row_of_sharegpt_in_silence(tmp_path: Pat
     run.chat("m", [USER], thought, at=10)
     with Store.open(data, create=True) as store:
         store.append(list(run.end()))
-    assert "1 conversations left out: reasoning" in write(data, tmp_path / "rows.jsonl", "sharegpt")[1]
+    assert "1 conversations left out: reasoning" in no_row(data, tmp_path / "rows.jsonl", "sharegpt")
 
 
 def test_a_call_that_openai_would_miss_the_result_of(tmp_path: Path) -> None:
@@ -138,7 +136,7 @@ def test_a_call_that_openai_would_miss_the_result_of(tmp_path: Path) -> None:
     run.chat("m2", [USER, asked, result("c1", "1"), message("user", "well?")], ANSWER, at=20)
     with Store.open(data, create=True) as store:
         store.append(list(run.end()))
-    said = write(data, tmp_path / "rows.jsonl", "openai-sft")[1]
+    said = no_row(data, tmp_path / "rows.jsonl", "openai-sft")
     assert "1 conversations left out: tool calls without a result before the next message" in said
 
 
@@ -149,8 +147,7 @@ def test_an_answer_that_is_context_is_not_trained_on(tmp_path: Path) -> None:
     run.chat("m", shots, message("assistant", "4"), at=10)
     with Store.open(data, create=True) as store:
         store.append(list(run.end()))
-    found, said = write(data, tmp_path / "a.jsonl", "trl-sft")
-    assert found == []
+    said = no_row(data, tmp_path / "a.jsonl", "trl-sft")
     assert "1 conversations left out: answers that are context" in said
     [row], _ = write(data, tmp_path / "b.jsonl", "openai-sft")
     assert [one.get("weight") for one in row["messages"]] == [None, 0, None, None]
@@ -194,6 +191,22 @@ def test_filters_and_what_is_left_out(data: DataDir, tmp_path: Path) -> None:
 )
 def test_options_that_contradict(data: DataDir, tmp_path: Path, form: str, options: tuple[str, ...], said: str) -> None:
     assert said in write(data, tmp_path / "x.jsonl", form, *options, code=2)[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--entry", "nobody"), "no run matches"),
+        (("--min-reward", "7"), "18 runs left out: a reward below the bound; 6 runs left out: no reward"),
+    ],
+)
+def test_no_row_is_an_error_and_leaves_the_file_as_it_was(
+    data: DataDir, tmp_path: Path, options: tuple[str, ...], said: str
+) -> None:
+    """An empty file would train on nothing, far from where that can be seen."""
+    (tmp_path / "rows.jsonl").write_text("before")
+    assert said in no_row(data, tmp_path / "rows.jsonl", "trl-sft", *options)
+    assert (tmp_path / "rows.jsonl").read_text() == "before"
 
 
 def test_a_file_that_cannot_be_written_names_itself_and_an_old_one_stays(data: DataDir, tmp_path: Path) -> None:

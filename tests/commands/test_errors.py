@@ -274,6 +274,15 @@ def test_a_judge_that_would_be_asked_at_the_agents_address_is_told(
     assert "note" not in arttrace("score", "--judge", "openai/o3", "--judge-base-url", "http://127.0.0.1:1").err
 
 
+@pytest.mark.parametrize("command", ["score", "judge-check", "doctor"])
+def test_a_judges_address_that_is_none_is_told_before_anybody_is_asked(
+    arttrace: Command, data: DataDir, command: str
+) -> None:
+    fill(data, {"x": "s"})
+    refused = arttrace(command, "--judge", "openai/o3", "--judge-base-url", "127.0.0.1:8100/v1")
+    refused.says("'--judge-base-url': '127.0.0.1:8100/v1' is no address such as http://", code=2)
+
+
 def test_no_command_takes_a_key_as_a_word() -> None:
     """Whoever can list processes reads it there."""
     context = click.Context(cli)

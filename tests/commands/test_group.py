@@ -104,6 +104,11 @@ def test_a_criterion_that_is_none_is_refused(root: Path) -> None:
     assert "say what to group by" in _command(root, "group").output
 
 
+def test_conditions_that_no_run_meets_are_an_error(root: Path) -> None:
+    refused = CliRunner().invoke(cli, ["group", "--by", "input", "--entry", "nobody", "--dir", str(root)])
+    assert "No run matches: nothing is grouped." in str(refused.exception)
+
+
 def test_a_group_is_named_by_what_ls_shows_of_it(root: Path) -> None:
     with Store.open(DataDir(root)) as store:
         assert group_keys(store, "how?") == ['agent:answer {"question":"how?"}']

@@ -12,7 +12,7 @@ import pytest
 from datasets import Dataset, IterableDataset, load_dataset
 from openai.types.chat.chat_completion import Choice
 from simulated_agent import Run, message, research_run, result
-from stored_runs import TOOLS, store_runs, write_dataset
+from stored_runs import TOOLS, no_row, store_runs, write_dataset
 
 import arttrace
 from arttrace.store import Store
@@ -85,7 +85,7 @@ def test_runs_that_begin_differently_are_no_task_of_verl(tmp_path: Path) -> None
         run = Run(f"r{at}", scenario="s")
         run.chat("m", [message("user", f"q{at}")], message("assistant", "a"), at=10)
         store_one(data, run)
-    assert "1 groups left out: the two runs begin differently" in write_dataset(data, tmp_path / "x.parquet", "verl-rl")
+    assert "1 groups left out: the two runs begin differently" in no_row(data, tmp_path / "x.parquet", "verl-rl")
 
 
 def test_an_atif_document_holds_sub_agents_tokens_and_rewards(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_what_a_form_has_no_place_for_is_named(tmp_path: Path) -> None:
     run.chat("m", [image], message("assistant", "a"), at=10)
     store_one(data, run)
     for form, what in (("atif", "runs"), ("verl-sft", "conversations"), ("verl-rl", "groups")):
-        assert f"1 {what} left out: parts that are no text" in write_dataset(data, tmp_path / "x", form)
+        assert f"1 {what} left out: parts that are no text" in no_row(data, tmp_path / "x", form)
 
 
 @pytest.mark.parametrize("form", ["verl-sft", "verl-rl", "atif", "art"])

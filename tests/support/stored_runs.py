@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 from simulated_agent import Run, message, result
 
@@ -12,6 +13,7 @@ from arttrace.commands import cli
 from arttrace.records.record import Record
 from arttrace.records.reward import Reward
 from arttrace.store import Store
+from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 
 TOOLS = [{"type": "function", "function": {"name": "find", "description": "d", "parameters": {"type": "object"}}}]
@@ -48,3 +50,10 @@ def write_dataset(data: DataDir, path: Path, form: str, *options: str, code: int
     done = CliRunner().invoke(cli, args, catch_exceptions=False)
     assert done.exit_code == code, done.output
     return done.output
+
+
+def no_row(data: DataDir, path: Path, form: str, *options: str) -> str:
+    """What the command says where there is no row to write."""
+    with pytest.raises(ArttraceError) as told:
+        write_dataset(data, path, form, *options)
+    return str(told.value)

@@ -59,7 +59,9 @@ class DaemonConfig(BaseModel):
     judge: str | None = Field(
         None, description="Judge model that scores ready groups; without one, only rewarded runs count."
     )
-    judge_base_url: str | None = Field(None, description="Ask this server (chat completions) for judgements.")
+    judge_base_url: str | None = Field(
+        None, pattern="^https?://", description="Ask this server (chat completions) for judgements."
+    )
     rubric: str | None = Field(None, description="What a good run is: a file, or words.")
     votes: int = Field(1, ge=1, le=15, description="Judgements per group, each in another order.")
     advantages: Scale = Field("none", description="How rewards are scaled within a group.")

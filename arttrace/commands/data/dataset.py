@@ -12,6 +12,7 @@ from arttrace.commands.shared.progress import CountedProgress, reading_told, say
 from arttrace.commands.shared.run_filters import run_filters
 from arttrace.formats.datasets.forms import Form, Unsuitable
 from arttrace.store import open_store
+from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from arttrace.views.datasets.files import DatasetFiles
 from arttrace.views.datasets.selection import DatasetSelection, Written, selected_rows
@@ -96,6 +97,9 @@ def command(
                 continue
             written.rows += not is_held_out
             written.held_out_rows += is_held_out
+        if not written.rows + written.held_out_rows:  # inside, so that no file takes the place of one that is there
+            why = "; ".join(written.said()) or "no run matches"
+            raise ArttraceError(f"There is no row to write to {output}: {why}.", "`arttrace ls` shows what is stored.")
     if as_json:
         click.echo(msgspec.json.encode(written))
     else:

@@ -18,6 +18,7 @@ from arttrace.records.group import Grouping
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import AnyStore, open_store
 from arttrace.store.access.summary_pages import batched
+from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.groups import BY, group_key, keys_by, own_key
 from arttrace.views.run_filter import RunFilter, matching_pages
@@ -64,6 +65,8 @@ def command(by: str | None, undo: bool, dry_run: bool, as_json: bool, data: Data
             found = keys_by(by or "entry", noted())
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--by") from error
+        if wanted and not before:
+            raise ArttraceError("No run matches: nothing is grouped.", "`arttrace ls` takes the same conditions.")
         found = own if by is None else found
         after = {id: found[id] or key for id, key in before.items()}
         changed = {id: None if key == own[id] else key for id, key in after.items() if key != before[id]}

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from arttrace.commands.shared.options import require_address
 from arttrace.commands.shared.typed_text import as_typed
 from arttrace.rewards.judge_prompt import DEFAULT_RUBRIC
 
@@ -41,6 +42,12 @@ def judge_params(judge: str, base_url: str | None) -> dict[str, Any]:
     return {"api_base": base_url} if base_url else {}
 
 
+def _address(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    if value is not None:
+        require_address(value, "http://127.0.0.1:8000/v1")
+    return value
+
+
 def _read(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str:
     return read_rubric(value)
 
@@ -49,7 +56,10 @@ judge_option: _Decorator = click.option(
     "--judge", required=True, metavar="MODEL", help="Judge model by its litellm name, such as openai/o3."
 )
 judge_base_url_option: _Decorator = click.option(
-    "--judge-base-url", metavar="URL", help="Ask this server (chat completions) instead of the provider's."
+    "--judge-base-url",
+    metavar="URL",
+    callback=_address,
+    help="Ask this server (chat completions) instead of the provider's.",
 )
 rubric_option: _Decorator = click.option(
     "--rubric",

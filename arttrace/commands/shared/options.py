@@ -38,10 +38,15 @@ dir_option: _Decorator = click.option(
 )
 
 
+def require_address(value: str, such_as: str) -> None:
+    """Raises click.BadParameter for what is no HTTP address."""
+    if not value.startswith(("http://", "https://")):
+        raise click.BadParameter(f"{value!r} is no address such as {such_as}")
+
+
 def _remember(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
     if value is not None:
-        if not value.startswith(("http://", "https://")):
-            raise click.BadParameter(f"{value!r} is no address such as http://127.0.0.1:4318")
+        require_address(value, "http://127.0.0.1:4318")
         ctx.meta[_URL] = value.rstrip("/")
 
 
