@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from arttrace.formats.imported_run import undated_in_sql
+
 
 class Column(msgspec.Struct, frozen=True):
     """A column; without an expression it is the source's column of that name."""
@@ -34,6 +36,11 @@ class View(msgspec.Struct, frozen=True):
 def as_time(nanoseconds: str) -> str:
     """A column of nanoseconds as a point in time."""
     return f"make_timestamptz({nanoseconds} // 1000)"
+
+
+def as_known_time(nanoseconds: str) -> str:
+    """The same; NULL where an import had no time, and one was made up."""
+    return f"CASE WHEN NOT {undated_in_sql(nanoseconds)} THEN {as_time(nanoseconds)} END"
 
 
 def of_document(name: str, *, operator: str = "->>", of: str = "") -> str:
