@@ -38,7 +38,7 @@ def as_time(nanoseconds: str) -> str:
     return f"make_timestamptz({nanoseconds} // 1000)"
 
 
-def as_known_time(nanoseconds: str) -> str:
+def known_time(nanoseconds: str) -> str:
     """The same; NULL where an import had no time, and one was made up."""
     return f"CASE WHEN NOT {undated_in_sql(nanoseconds)} THEN {as_time(nanoseconds)} END"
 

@@ -13,7 +13,7 @@ from arttrace.records import semconv
 from arttrace.store.rows import span_membership
 from arttrace.store.rows.columns import LAST_GIVEN, REWARDS_OF_RUN
 from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
-from arttrace.store.rows.view_definition import Column, View, as_known_time, as_time, of_document, said_of_run
+from arttrace.store.rows.view_definition import Column, View, as_time, known_time, of_document, said_of_run
 
 _SECONDS = f"CASE WHEN NOT {undated_in_sql('start_ns')} THEN (end_ns::HUGEINT - start_ns) / 1e9 END"
 _SECONDS_OF_RUN = f"""CASE WHEN NOT {undated_in_sql("min(s.start_ns)")}
@@ -53,7 +53,7 @@ _WHERE_IT_STANDS = (
     Column("trace_id", "the trace, 32 hex digits"),
     Column("span_id", "the span, 16 hex digits"),
     Column("parent_span_id", "the span above it in the trace"),
-    Column("started", "when it began; NULL of an import without times", as_known_time("start_ns")),
+    Column("started", "when it began; NULL of an import without times", known_time("start_ns")),
     Column("seconds", "how long it took; NULL of an import without times", _SECONDS),
 )
 _ERROR = Column("error", "what went wrong; NULL when nothing did")
@@ -71,7 +71,7 @@ _SPANS = View(
         Column("parent_span_id", "the span above it in the trace"),
         Column("operation", "chat, text_completion, invoke_agent, execute_tool, ...; NULL for a span of other code"),
         Column("name", "the name its SDK gave it"),
-        Column("started", "when it began; NULL of an import without times", as_known_time("start_ns")),
+        Column("started", "when it began; NULL of an import without times", known_time("start_ns")),
         Column("seconds", "how long it took; NULL of an import without times", _SECONDS),
         Column("arrived", "when it came into the store", as_time("arrived_ns")),
         Column("start_ns", "when it began, in nanoseconds since 1970"),
@@ -271,7 +271,7 @@ _REWARDS = View(
         Column("explanation", "why", "r.explanation"),
         Column("judgement_id", "the judge's call that it comes from", "r.judgement_id"),
         Column("id", "a reward given again under the same id replaces the earlier one", "r.id"),
-        Column("given", "when; NULL of an import without times", as_known_time("r.time_ns")),
+        Column("given", "when; NULL of an import without times", known_time("r.time_ns")),
     ),
     f"""FROM (SELECT *,
             CASE WHEN trajectory_id NOT IN (SELECT trajectory_id FROM placed_spans WHERE trajectory_id IS NOT NULL)
@@ -295,14 +295,10 @@ _TRAJECTORIES = View(
     (
         Column("id", "the trajectory, as `arttrace ls` names it", "s.trajectory_id"),
         Column("project", "the project of its entry", said_of_run("project", _IN_ORDER)),
-        Column(
-            "entry", "module:function or a name; of another SDK's run the agent or span at its top, else agent", _ENTRY
-        ),
+        Column("entry", "module:function or a name; of another SDK's run the agent or span at its top", _ENTRY),
         Column("scenario", "the task that was attempted", said_of_run("scenario", _IN_ORDER)),
         Column("group", "the group it is compared in; NULL where nothing says one", _GROUP),
-        Column(
-            "started", "when its first span began; NULL of an import without times", as_known_time("min(s.start_ns)")
-        ),
+        Column("started", "when its first span began; NULL of an import without times", known_time("min(s.start_ns)")),
         Column("seconds", "from then to the end of its last span; NULL of an import without times", _SECONDS_OF_RUN),
         Column("arrived", "when its last span came into the store", "max(s.arrived)"),
         Column("recorded_agents", "agents with a span of their own", _COUNT.format("invoke_agent")),
