@@ -87,16 +87,17 @@ class _AgentTree:
                 branch.add(_message_label(node.message, " [context]" if node.message.role == "assistant" else ""))
         call = placed.call
         model = one_line(call.policy_version or call.response_model or call.request_model)
+        named = f" [{model}]" if model else ""
         for choice in call.choices:
             sampled = "no token ids" if choice.token_ids is None else f"{len(choice.token_ids)} tokens"
             which = f"choice {choice.index}" if len(call.choices) > 1 else ""
             facts = ", ".join(filter(None, [which, model, sampled, call.interrupted]))
             branch.add(_message_label(choice.message, f" [{facts}]"))
         if call.end_ns == 0 and not call.choices:
-            branch.add(cropped(Text.assemble(("call in progress", "yellow"), (f" [{model}]", "dim"))))
+            branch.add(cropped(Text.assemble(("call in progress", "yellow"), (named, "dim"))))
         elif call.error or not call.choices:
             failure = one_line(call.error or "no answer")
-            branch.add(cropped(Text.assemble(("call failed", "red"), (f" [{model}]", "dim"), f": {failure}")))
+            branch.add(cropped(Text.assemble(("call failed", "red"), (named, "dim"), f": {failure}")))
         seen.update(placed.choice_nodes)
 
 

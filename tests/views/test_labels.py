@@ -46,6 +46,14 @@ def test_what_is_in_progress_is_told() -> None:
     assert "incomplete: call in progress; run in progress" in text
     assert "call in progress [policy@1]" in text
     assert "agent planner  (in progress)" in text
+    unnamed = [
+        msgspec.structs.replace(
+            span,
+            attributes={k: v for k, v in span.attributes.items() if "model" not in k and "policy" not in k},
+        )
+        for span in spans
+    ]
+    assert "call in progress\n" in shown(unnamed).replace(" \n", "\n"), "no brackets around nothing"
 
 
 def test_spans_set_aside_are_told() -> None:

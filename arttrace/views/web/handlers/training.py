@@ -13,7 +13,7 @@ from arttrace.system.paths import DataDir
 from arttrace.system.processes import is_alive
 from arttrace.views.web.handlers.answers import integer, reader_of
 from arttrace.views.web.models.run_list import run_row
-from arttrace.views.web.models.training_page import DaemonStatus, Serving, charts, doing, versions
+from arttrace.views.web.models.training_page import DaemonStatus, ServedPolicy, charts, doing, versions
 from arttrace.views.web.rendering import page
 
 MOST_VERSIONS = 1000
@@ -69,7 +69,7 @@ def step(request: Request) -> Response:
 def _served(data: DataDir, policy: str) -> str:
     """The version of `policy` that answers now, "" when nobody serves it here."""
     try:
-        serving = msgspec.json.decode(data.serving.read_bytes(), type=Serving)
+        serving = msgspec.json.decode(data.serving.read_bytes(), type=ServedPolicy)
     except (OSError, msgspec.DecodeError):
         return ""
     here = serving.policy == policy and is_alive(serving.pid)

@@ -56,7 +56,7 @@ class DaemonStatus(msgspec.Struct, frozen=True):
     hint: str = ""
 
 
-class Serving(msgspec.Struct, frozen=True):
+class ServedPolicy(msgspec.Struct, frozen=True):
     """What a gateway's serving.json says of the policy that it serves now."""
 
     policy: str = ""
