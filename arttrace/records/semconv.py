@@ -46,7 +46,6 @@ TOOL_DEFINITIONS: Final = "gen_ai.tool.definitions"  # JSON text
 
 TOOL_NAME: Final = "gen_ai.tool.name"
 TOOL_TYPE: Final = "gen_ai.tool.type"
-TOOL_DESCRIPTION: Final = "gen_ai.tool.description"
 TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
 TOOL_CALL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
 TOOL_CALL_RESULT: Final = "gen_ai.tool.call.result"
@@ -129,7 +128,6 @@ TOOL_RESULT: Final = "arttrace.tool.result"  # JSON text: a library's result, wh
 TRUNCATED: Final = "arttrace.truncated"  # names of the attributes whose value was cut to a bound
 MASKED: Final = "arttrace.masked"  # names of attributes that a content mode, a mask or the search for secrets changed
 
-REWARD_PREFIX: Final = "arttrace.reward."
 REWARD_ID: Final = "arttrace.reward.id"
 REWARD_SOURCE: Final = "arttrace.reward.source"
 REWARD_AGENT_ID: Final = "arttrace.reward.agent_id"

@@ -30,7 +30,6 @@ def row(number: int) -> bytes:
 
 
 ONE, TWO = row(1), row(2)
-FRAME = zstandard.compress(ONE + b"\n")
 PACKED = gzip.compress(ONE + b"\n" + TWO)
 COMPLETION: dict[str, Any] = {
     "id": "chatcmpl-1",

@@ -29,11 +29,6 @@ class Form(StrEnum):
         return self in (Form.TRL_PREFERENCE, Form.OPENAI_DPO)
 
     @property
-    def is_of_groups(self) -> bool:
-        """Whether a row holds a whole group."""
-        return self in (Form.ART, Form.VERL_RL)
-
-    @property
     def is_parquet(self) -> bool:
         """Whether it is a Parquet file; else it is JSON lines."""
         return self in (Form.VERL_SFT, Form.VERL_RL)

@@ -23,7 +23,29 @@ T = TypeVar("T")
 Groups = Iterable["TrajectoryGroup | Iterable[Trajectory]"]
 
 
-class AsyncClient:
+class _Client:
+    """What both clients share: whatever is not theirs is the OpenAI client's."""
+
+    _server: ServerConnection
+    _openai: Any
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._openai, name)
+
+    def with_options(self, **options: Any) -> Self:
+        """The same client with other options; it shares its connections.
+
+        Args:
+            options: Those of the OpenAI client's `with_options`, such as `timeout`.
+        """
+        made = object.__new__(type(self))
+        made._server, made._openai = self._server, self._openai.with_options(**options)
+        return made
+
+
+class AsyncClient(_Client):
     """An `openai.AsyncOpenAI` of a server: what is answered has a `trajectory`, whose id tags it. So it is for chat
     completions, responses and completions, by `create`, `parse`, `stream`, `with_raw_response` and
     `with_streaming_response`. A stream's holds the answer once the stream was read to its end. Of several choices the
@@ -43,21 +65,6 @@ class AsyncClient:
 
         self._server = ServerConnection(base_url, api_key)
         self._openai = AsyncRecordedOpenAI(base_url=f"{self._server.url}/v1", api_key=self._server.api_key, **options)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self._openai, name)
-
-    def with_options(self, **options: Any) -> Self:
-        """The same client with other options; it shares its connections.
-
-        Args:
-            options: Those of the OpenAI client's `with_options`, such as `timeout`.
-        """
-        made = object.__new__(type(self))
-        made._server, made._openai = self._server, self._openai.with_options(**options)
-        return made
 
     async def submit_trajectories(
         self, groups: Groups, config: TrainConfig | None = None, **settings: Any
@@ -91,7 +98,7 @@ class AsyncClient:
         await self._openai.close()
 
 
-class Client:
+class Client(_Client):
     """As `AsyncClient`, for programs that are not asynchronous: an `openai.OpenAI`.
 
     Args:
@@ -105,21 +112,6 @@ class Client:
 
         self._server = ServerConnection(base_url, api_key)
         self._openai = RecordedOpenAI(base_url=f"{self._server.url}/v1", api_key=self._server.api_key, **options)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self._openai, name)
-
-    def with_options(self, **options: Any) -> Self:
-        """The same client with other options; it shares its connections.
-
-        Args:
-            options: Those of the OpenAI client's `with_options`, such as `timeout`.
-        """
-        made = object.__new__(type(self))
-        made._server, made._openai = self._server, self._openai.with_options(**options)
-        return made
 
     def submit_trajectories(
         self, groups: Groups, config: TrainConfig | None = None, **settings: Any

@@ -16,7 +16,28 @@ from arttrace.loop.remote.answers import RecordedAnswer, recorded_answer
 from arttrace.loop.trajectory import Trajectory
 
 
-class RecordedOpenAI(OpenAI):
+class _RecordedStreams:
+    """Both clients' resources: their streams have a `trajectory` too."""
+
+    @cached_property
+    def chat(self) -> Any:
+        """Chat completions."""
+        return _streaming(super().chat, "completions")  # type: ignore[misc]  # of the OpenAI client beside this class
+
+    @cached_property
+    def responses(self) -> Any:
+        """Responses."""
+        return _streaming(super().responses)  # type: ignore[misc]
+
+    @cached_property
+    def beta(self) -> Any:
+        """What is still in beta, and second names of what no longer is."""
+        made = super().beta  # type: ignore[misc]
+        _streaming(made.chat, "completions")
+        return made
+
+
+class RecordedOpenAI(_RecordedStreams, OpenAI):
     """`openai.OpenAI`, whose answers have a `trajectory`."""
 
     def post(self, path: str, **asked: Any) -> Any:
@@ -26,25 +47,8 @@ class RecordedOpenAI(OpenAI):
             return super().post(path, **asked)
         return _keep(super().post(path, **recorded.request), recorded)
 
-    @cached_property
-    def chat(self) -> Any:
-        """Chat completions."""
-        return _streaming(super().chat, "completions")
 
-    @cached_property
-    def responses(self) -> Any:
-        """Responses."""
-        return _streaming(super().responses)
-
-    @cached_property
-    def beta(self) -> Any:
-        """What has no final form yet, and other names of what has."""
-        made = super().beta
-        _streaming(made.chat, "completions")
-        return made
-
-
-class AsyncRecordedOpenAI(AsyncOpenAI):
+class AsyncRecordedOpenAI(_RecordedStreams, AsyncOpenAI):
     """`openai.AsyncOpenAI`, whose answers have a `trajectory`."""
 
     async def post(self, path: str, **asked: Any) -> Any:
@@ -53,23 +57,6 @@ class AsyncRecordedOpenAI(AsyncOpenAI):
         if recorded is None:
             return await super().post(path, **asked)
         return _keep(await super().post(path, **recorded.request), recorded)
-
-    @cached_property
-    def chat(self) -> Any:
-        """Chat completions."""
-        return _streaming(super().chat, "completions")
-
-    @cached_property
-    def responses(self) -> Any:
-        """Responses."""
-        return _streaming(super().responses)
-
-    @cached_property
-    def beta(self) -> Any:
-        """What has no final form yet, and other names of what has."""
-        made = super().beta
-        _streaming(made.chat, "completions")
-        return made
 
 
 _entered: ContextVar[list[Trajectory] | None] = ContextVar("arttrace_entered_stream", default=None)

@@ -124,9 +124,7 @@ class SkyPilotBackend:
             TrainingError: The step went wrong.
             ServingError: The model is not registered, or the server does not answer.
         """
-        if self._server is None:
-            raise ServingError("no machine is launched", "Call `await model.register(backend)` first.")
-        return await self._server.train(model, groups, **settings)
+        return await self._launched_server().train(model, groups, **settings)
 
     async def log(self, model: TrainableModel, numbers: LoggedNumbers, report_to: Sequence[str]) -> None:
         """As `ServerBackend.log`.
@@ -140,9 +138,12 @@ class SkyPilotBackend:
             TrainingError: There is no such tracker, or the server has not its package.
             ServingError: The model is not registered, or the server does not answer.
         """
+        await self._launched_server().log(model, numbers, report_to)
+
+    def _launched_server(self) -> ServerBackend:
         if self._server is None:
             raise ServingError("no machine is launched", "Call `await model.register(backend)` first.")
-        await self._server.log(model, numbers, report_to)
+        return self._server
 
     async def delete_checkpoints(self, model: TrainableModel, keep_best: int = 1, keep_latest: int = 1) -> None:
         """As `ServerBackend.delete_checkpoints`.

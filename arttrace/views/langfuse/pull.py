@@ -111,7 +111,7 @@ def pull(
         at = Cursor(to=at.to, phase="scores", observations=done.observations, scores=done.scores)
         kept.save(at)
     if with_scores and query.is_whole:
-        for items, cursor in _pages(client, SCORES, _scores_query(query, at.to), at.cursor):
+        for items, cursor in _pages(client, SCORES, _scores_query(query), at.cursor):
             store.append(_rewards(items, done))
             kept.save(msgspec.structs.replace(at, cursor=cursor, observations=done.observations, scores=done.scores))
             progress(done)
@@ -165,7 +165,7 @@ def _pages(
         cursor = following
 
 
-def _scores_query(query: TraceQuery, until: str) -> dict[str, str]:
+def _scores_query(query: TraceQuery) -> dict[str, str]:
     """Scores may be given long after a run: those of the time from its beginning on."""
     asked = {"fields": "details,subject", "limit": str(_SCORES_OF_PAGE)}
     return {**asked, "fromTimestamp": query.since} if query.since is not None else asked

@@ -15,11 +15,9 @@ INPUT: Final = "langfuse.observation.input"
 OUTPUT: Final = "langfuse.observation.output"
 METADATA: Final = "langfuse.observation.metadata"
 LEVEL: Final = "langfuse.observation.level"
-STATUS_MESSAGE: Final = "langfuse.observation.status_message"
 MODEL: Final = "langfuse.observation.model.name"
 MODEL_PARAMETERS: Final = "langfuse.observation.model.parameters"
 USAGE_DETAILS: Final = "langfuse.observation.usage_details"  # JSON of integers in buckets that exclude each other
-COST_DETAILS: Final = "langfuse.observation.cost_details"
 COMPLETION_START_TIME: Final = "langfuse.observation.completion_start_time"  # ISO 8601 with offset
 
 TRACE_NAME: Final = semconv.LANGFUSE_TRACE_NAME

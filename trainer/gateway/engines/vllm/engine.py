@@ -196,11 +196,6 @@ class VllmProcess:
         """Why it died, from its exit code and its log."""
         return explain_death(self._process.returncode, self._process.log_text(), self._process.log)
 
-    def last_line(self) -> str:
-        """The newest line of its log, for progress."""
-        lines = self._process.log_text(4096).strip().splitlines()
-        return lines[-1] if lines else ""
-
     def stop(self) -> None:
         """End it and everything it started."""
         self._process.stop()
