@@ -47,21 +47,24 @@ def init(
     receivers: Sequence[Receiver | str] = (),
     langfuse: bool | None = None,
 ) -> None:
-    """Set what the environment does not. Optional: the first decorated run does it too.
+    """Configure capture. An argument goes before its environment variable; without a call the first decorated run uses
+    the environment and the defaults.
 
     Args:
         project: The project's name. ARTTRACE_PROJECT; "default".
         dir: The data directory. ARTTRACE_DIR; ".arttrace".
         capture_content: "full", "redacted" (structure and lengths) or "off". ARTTRACE_CAPTURE_CONTENT; "full".
-        mask: A callable `(value, *, kind)` that returns the value masked: lists of structured messages, arguments,
-            results, metadata and errors, before they are written, in a thread of arttrace's. Where it raises, that
-            value is dropped and its span stays.
-        sample: The share of runs that is stored, 0 to 1, or a callable that is given each run at its beginning (`.id`,
-            `.name`, `.tags`, `.metadata`) and returns a bool or a share. Runs that fail or are rewarded before they
-            end are stored whatever it says. ARTTRACE_SAMPLE (a number); 1.
-        retain: Runs of the local store that are older go out of it: "30d", "12h". Kept in the data directory, for
-            whoever opens the store there, until another value comes; "none" takes it back. ARTTRACE_RETAIN; none go.
-        retain_size: The oldest runs go where the local store is larger: "10GB". ARTTRACE_RETAIN_SIZE; none go.
+        mask: A callable `(value, *, kind)` that returns the masked value. It is called with lists of structured
+            messages, arguments, results, metadata and errors before they are written, in a thread of arttrace's. Where
+            it raises, that value is dropped and its span is kept.
+        sample: The share of runs that is stored, 0 to 1, or a callable that is called with each run at its beginning
+            (`.id`, `.name`, `.tags`, `.metadata`) and returns a bool or a share. Runs that fail or are rewarded before
+            they end are always stored. ARTTRACE_SAMPLE (a number); 1.
+        retain: Remove runs from the local store once they are older: "30d", "12h". The value is kept in the data
+            directory and applies to whoever opens the store there, until another one is set; "none" unsets it.
+            ARTTRACE_RETAIN; none are removed.
+        retain_size: Remove the oldest runs while the local store is larger: "10GB". ARTTRACE_RETAIN_SIZE; none are
+            removed.
         orphans: "record" calls outside any trajectory, or "ignore" them. ARTTRACE_ORPHANS; "record".
         capture_http: Record model calls of plain HTTP clients too. ARTTRACE_CAPTURE_HTTP; False.
         http_spans: Record the requests that tools make with httpx, httpx2, requests and aiohttp: method, address,
@@ -71,10 +74,10 @@ def init(
             ARTTRACE_PROPAGATE; none.
         endpoint: The base URL of a collector to ship to; after a comma further receivers. ARTTRACE_ENDPOINT; none.
         api_key: The collector's bearer token. ARTTRACE_API_KEY; none.
-        receivers: OTLP receivers that are sent what is recorded beside the local store or the collector: base URLs, or
-            `arttrace.Receiver(url, headers=...)`. The one of OTEL_EXPORTER_OTLP_* is added.
-        langfuse: Send what is recorded to the Langfuse project of LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY and
-            LANGFUSE_BASE_URL (or LANGFUSE_HOST) as well. ARTTRACE_LANGFUSE; False.
+        receivers: OTLP receivers to which everything recorded is sent, beside the local store or the collector: base
+            URLs, or `arttrace.Receiver(url, headers=...)`. The one of OTEL_EXPORTER_OTLP_* is added.
+        langfuse: Send everything recorded to the Langfuse project of LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY and
+            LANGFUSE_BASE_URL (or LANGFUSE_HOST) too. ARTTRACE_LANGFUSE; False.
 
     A later call with other values closes the spool of the one before.
     """
@@ -120,8 +123,9 @@ def reward(value: float, name: str = "reward", *, trajectory_id: str | None = No
         name: What is rewarded, for people and for SQL; rewards of all names add up.
         trajectory_id: The run's id (`run.id`), by default that of the run that the caller is in.
 
-    Each call adds one. Outside a trajectory and without an id nothing is recorded, which is logged; so is, once, that
-    an id is of no run known in this process. Such a reward is kept: the run may be another process's, or still come.
+    Each call adds a reward. Outside a trajectory and without an id nothing is recorded, and a warning is logged. An id
+    that this process does not know is logged once, and its reward is stored: the run may be another process's, or start
+    later.
     """
     with _guard:
         run = current_trajectory()
@@ -142,8 +146,8 @@ def update(*, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = (
         metadata: JSON values by name.
         tags: Free words.
 
-    Tags add up. Of a key of metadata, what the process that began the trajectory says counts; of others, what was said
-    on the span that began later.
+    Tags add up. If several processes set one key of metadata, the value from the process that began the trajectory
+    counts, else that of the span that began later.
     """
     with _guard:
         scope = calling_flow().scope or program.scope()
@@ -163,7 +167,7 @@ def no_capture() -> Iterator[None]:
 
 
 def flush(timeout: float | None = None) -> bool:
-    """Return when every call and run finished so far is decoded and on the disk.
+    """Wait until every call and run finished so far is decoded and on the disk.
 
     Args:
         timeout: The seconds to wait at most; None waits as long as it takes.
@@ -183,10 +187,10 @@ def shutdown(timeout: float | None = None) -> bool:
         timeout: The seconds to wait at most; None waits as long as it takes.
 
     Returns:
-        False when that took longer than `timeout` seconds, or a receiver refuses the key or the address, which waiting
-        does not help: what was not delivered stays on the disk, and the next process or `arttrace ship` delivers it.
+        False when that took longer than `timeout` seconds, or a receiver refuses the key or the address, where waiting
+        does not help. What was not delivered stays on the disk; the next process or `arttrace ship` delivers it.
 
-    The hooks stay, and what is called afterwards is recorded in a further segment; `uninstrument` ends that as well.
+    The hooks stay installed, and later calls are recorded in a new segment; `uninstrument` removes the hooks too.
     """
     with _guard:
         return lifecycle.shutdown(timeout) if lifecycle.started() else True
@@ -194,17 +198,17 @@ def shutdown(timeout: float | None = None) -> bool:
 
 
 def uninstrument(timeout: float | None = None) -> bool:
-    """Take arttrace out of this process: for tests, notebooks, and applications that others embed.
+    """Remove arttrace from this process: for tests, notebooks, and applications that others embed.
 
     Args:
         timeout: The seconds to wait at most; None waits as long as it takes.
 
     Returns:
-        What `shutdown` returns, by which what is open is ended and delivered.
+        What `shutdown` returns; whatever is open is ended and delivered in the same way.
 
-    Then every module is what it was before arttrace was imported, no thread of arttrace is left, and decorated
-    functions run as if they were not. Nothing is recorded any more, until `arttrace.init` puts all of it back. What
-    another library has wrapped around a hook stays in its hands, and is passed through.
+    Afterwards every module is what it was before arttrace was imported, no thread of arttrace runs, and decorated
+    functions run as if they were not decorated. Nothing is recorded until `arttrace.init` installs everything again. A
+    hook that another library has wrapped stays in place and passes calls through.
     """
     with _guard:
         hooks.uninstall()

@@ -286,13 +286,14 @@ def trajectory(
         tags: Free words. `update` adds more while the run goes on.
         metadata: Free JSON values by name; `update` adds more.
         trajectory_id: The run's id, for a run that was announced before it started; random by default.
-        capture_content: "full", "redacted" or "off" for all that the run does, where that is less than is set already.
+        capture_content: "full", "redacted" or "off" for everything in the run; it can lower what is set already, not
+            raise it.
 
     Returns:
-        The decorated function; without `fn` what decorates one, or opens a `with` block that gives the run's handle.
+        The decorated function; without `fn` a decorator, which is also a context manager that returns the run's handle.
 
-    Inside another trajectory it is a sub-agent of that one: its tags, and metadata that is not said yet, are added to
-    the run's; its group, scenario and id do not count.
+    Inside another trajectory it becomes a sub-agent of that one: its tags, and metadata under keys that the run does
+    not have yet, are added to the run; its group, scenario and id are ignored.
 
     Example:
         ```python

@@ -25,7 +25,7 @@ class Routing:
         routing.add(route)
 
     def remove(self) -> None:
-        """Calls go where they were meant to go again. The second time does nothing."""
+        """Send calls to their own server again. A second call does nothing."""
         routing.remove(self.route)
 
     def __enter__(self) -> Routing:

@@ -1,4 +1,4 @@
-"""The imperative API, for those who write a training loop: gather rollouts, judge them, train, go on.
+"""The imperative API, for training loops of one's own: gather rollouts, judge them, train, repeat.
 
 Programs written for ART run with `import arttrace.loop as art`.
 """

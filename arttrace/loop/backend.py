@@ -1,6 +1,6 @@
 """LocalBackend: serve, judge and train on this machine. It starts the commands and speaks HTTP; no torch comes in here.
 
-The commands are the same that a person types, so whatever a loop did can be seen, continued or repeated by hand.
+The commands are those that a person would type, so whatever a loop did can be inspected, continued or repeated by hand.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Served(msgspec.Struct, frozen=True):
 
 
 class LocalBackend:
-    """Serves, judges and trains on this machine, on the data directory into which this process captures.
+    """Serves, judges and trains on this machine, with the data directory that this process captures into.
 
     Use it as an async context manager: what `register` started is stopped at the end.
 
@@ -152,25 +152,24 @@ class LocalBackend:
         steps: int = 1,
         **settings: Any,
     ) -> list[TrainedStep]:
-        """One step on exactly these gathered groups; without any, on every scored group that the policy has not been
-        trained on, in `steps` steps at most.
+        """Train one step on exactly these gathered groups; without groups, on every scored group that the policy has
+        not been trained on, in at most `steps` steps.
 
         The trainer is started by `register`, loads the model in the first call and stays up until `close`.
 
         Args:
             model: The model to train.
             groups: Gathered groups, with the rewards that their runs have by now.
-            steps: How many steps at most, where no groups are passed.
+            steps: The largest number of steps, where no groups are passed.
             settings: The options of `arttrace train` by their names: `learning_rate=1e-4`, `loss="dapo"`,
                 `advantages="std"`, `method="dpo"`.
 
         Returns:
-            A TrainedStep per step, whose version is served when this returns; none when all rewards within each group
-            are equal. Its `left_out` counts the runs that are not whole, which are left out with a warning.
+            A TrainedStep per step, whose version is served when this returns; an empty list if all rewards within each
+            group are equal. Its `left_out` counts the incomplete runs, which are left out with a warning.
 
         Raises:
-            TrainingError: No run is whole, the step went wrong, a run was trained on already, or the
-                trainer died.
+            TrainingError: No run is complete, the step failed, a run was trained on already, or the trainer died.
         """
         if any(not one.captured for group in groups or () for one in group.given):
             raise TrainingError(
@@ -187,7 +186,7 @@ class LocalBackend:
         return with_left_out(made, left_out)
 
     async def log(self, model: TrainableModel, numbers: LoggedNumbers, report_to: Sequence[str]) -> None:
-        """Have trackers told numbers of a step, as `TrainableModel.log` does.
+        """Send numbers of a step to trackers, as `TrainableModel.log` does.
 
         Args:
             model: The model whose run in the tracker it is.
@@ -200,7 +199,8 @@ class LocalBackend:
         await self._trainer(model).log(numbers, {"report_to": list(report_to)})
 
     async def fork(self, model: TrainableModel, from_version: str) -> None:
-        """Begin the model's policy from a version of another, with its weights and optimizer; register it afterwards.
+        """Begin the model's policy from a version of another policy, with its weights and optimizer state. Register the
+        model afterwards.
 
         Args:
             model: The model whose policy begins, which has no version yet.
@@ -212,12 +212,13 @@ class LocalBackend:
         await self._policies("fork", from_version, model.name)
 
     async def delete_checkpoints(self, model: TrainableModel, keep_best: int = 1, keep_latest: int = 1) -> None:
-        """Remove the weights of old versions; what they were trained on stays known.
+        """Remove the weights of old versions. The record of what they were trained on is kept.
 
         Args:
             model: The model.
-            keep_best: So many of the highest reward stay.
-            keep_latest: So many of the newest stay, at least two; and what is served, rolled back to, or forked from.
+            keep_best: The number of versions to keep with the highest reward.
+            keep_latest: The number of newest versions to keep, at least two. Versions that are served, rolled back to
+                or forked from are kept too.
 
         Raises:
             TrainingError: They cannot be removed.
@@ -234,9 +235,9 @@ class LocalBackend:
                 raise TrainingError(f"`arttrace policies {arguments[0]}`: {child.last_lines().removeprefix('error: ')}")
 
     async def close(self) -> None:
-        """Stop the trainers, after a running step, and the gateway, if this backend started it.
+        """Stop the trainers, once a running step is done, and the gateway, if this backend started it.
 
-        Cancelled meanwhile, it drops the step, and still stops them.
+        If cancelled meanwhile, it drops the step and still stops them.
         """
         try:
             while self._trainers:

@@ -13,7 +13,7 @@ _LINE_BYTES = 1 << 26
 
 
 class Child:
-    """Its stdout line by line, of its stderr the end. What it reads ends when this process does."""
+    """Its stdout line by line, and the end of its stderr. Its stdin closes when this process ends."""
 
     def __init__(
         self, process: asyncio.subprocess.Process, out: asyncio.StreamReader, err: asyncio.StreamReader
@@ -26,7 +26,7 @@ class Child:
 
     @classmethod
     async def start(cls, *command: str, env: Mapping[str, str] | None = None) -> Child:
-        """Start it, with the variables of `env` beside those of this process."""
+        """Start the command, with the variables of `env` added to those of this process."""
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.PIPE,
@@ -50,7 +50,7 @@ class Child:
             self._end = (self._end + chunk)[-_TOLD_BYTES:]
 
     async def send(self, line: bytes) -> None:
-        """One line for it to read. It may be gone: then its stdout is at its end."""
+        """Write one line to its stdin. If the process is gone, its stdout is at its end."""
         assert self._process.stdin is not None
         with contextlib.suppress(ConnectionError):
             self._process.stdin.write(line + b"\n")
@@ -66,7 +66,7 @@ class Child:
             yield line
 
     def drain(self) -> None:
-        """Read the rest of stdout and forget it, so that the command never waits for a reader."""
+        """Read and drop the rest of stdout, so that the command never waits for a reader."""
 
         async def forget() -> None:
             while await self._out.read(4096):
@@ -84,13 +84,13 @@ class Child:
         return self._end.decode(errors="replace").strip() or "it said nothing"
 
     async def ended(self) -> None:
-        """Close what it reads, and wait until it has ended by itself for that."""
+        """Close its stdin, and wait until it has ended by itself."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         await self._process.wait()
 
     async def stop(self) -> None:
-        """End the process: asked first, killed after half a minute, or when whoever waits for it is cancelled."""
+        """Stop the process: terminated first, killed after half a minute or when the caller is cancelled."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:

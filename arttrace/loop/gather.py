@@ -1,6 +1,6 @@
-"""Gather: run the user's rollouts side by side in this process, and read back the trajectories they became.
+"""Gather: run the user's rollouts concurrently in this process, and read back the trajectories they became.
 
-Each rollout is one run: one whose function is decorated opens it itself, for any other it is opened here.
+Each rollout is one run. A decorated function opens the run itself; for any other function it is opened here.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class TrajectoryGroup:
 
     Args:
         rollouts: Awaitables: calls of coroutine functions, decorated with `@trajectory` or not, not started yet (no
-            tasks). Or trajectories that are there already, such as `response.trajectory` of `AsyncClient`, and
-            exceptions in the place of those that failed.
-        key: The group's name, in place of a group or scenario that the decorator sets. By default it is a new name, so
-            that the members are compared with each other and with no earlier run.
+            tasks). Or trajectories that exist already, such as `response.trajectory` of `AsyncClient`, and exceptions
+            in the place of those that failed.
+        key: The group's name, in place of a group or scenario that the decorator sets. By default a new name, so that
+            the members are compared with each other and with no earlier run.
 
     After gathering: `results` are what the rollouts returned, in order (None for one that raised), `exceptions` what
     they raised, and `captured` what was recorded of them, in order of start; a rollout that raised is among them, with
@@ -69,10 +69,10 @@ class TrajectoryGroup:
 
     @classmethod
     def stored(cls, key: str) -> TrajectoryGroup:
-        """The runs of a group that were gathered before, by this process or another.
+        """The runs of a group that was gathered before, by this process or another.
 
         Args:
-            key: The group's name, as it was passed then.
+            key: The group's name, as passed when it was gathered.
 
         Raises:
             StoreError: The store cannot be opened or asked.
@@ -101,7 +101,7 @@ class TrajectoryGroup:
 
     @property
     def built(self) -> list[BuiltTrajectory]:
-        """What rollouts returned of themselves, and trajectories that were there already."""
+        """The `Trajectory` objects that rollouts returned, and trajectories that existed already."""
         return [*(result for result in self.results if isinstance(result, BuiltTrajectory)), *self.given]
 
     @property
@@ -111,16 +111,16 @@ class TrajectoryGroup:
 
     @property
     def group(self) -> Group:
-        """The runs as the record that judges and the learner take: captured ones that are complete, and what
-        trajectories that were there already say of themselves."""
+        """The runs as the record that judges and the learner take: captured runs that are complete, and trajectories
+        that existed already, with what they say themselves."""
         captured = (one for one in self.captured if not one.incomplete)
         return Group(self.key, (*captured, *(conversation_record(one) for one in self.given)))
 
     def record_rewards(self) -> None:
-        """Store the rewards of `built` that are new or were changed; `gather` and `train` do it.
+        """Store the rewards of `built` that are new or have changed; `gather` and `train` call it.
 
         Raises:
-            ArttraceError: One is no finite number.
+            ArttraceError: A reward is not a finite number.
             StoreError: The store cannot be written.
         """
         if given := self._new_rewards():
@@ -142,7 +142,7 @@ class TrajectoryGroup:
         those in `built` that have none.
 
         Args:
-            judgement: What `ruler_score_group` made of `group`.
+            judgement: What `ruler_score_group` returned for `group`.
 
         Raises:
             StoreError: The store cannot be written.
@@ -223,7 +223,7 @@ async def gather_trajectories(
     Args:
         rollouts: Calls of coroutine functions, not started yet.
         key: The group's name; by default a new one.
-        max_concurrency: How many rollouts run at a time.
+        max_concurrency: The largest number of rollouts that run at a time.
         pbar_desc: Show a progress bar with this text, and the mean reward and metrics so far.
         max_exceptions: End when more rollouts than this raise; below 1 it is a share of all. None: no bound.
 
@@ -245,7 +245,7 @@ async def gather_trajectories(
 
 Kept = TrajectoryGroup | list[TrajectoryGroup] | None
 AfterEach = Callable[[TrajectoryGroup], Kept | Awaitable[Kept]]
-"""Called with each group as soon as it is gathered; what it returns stands in the group's place, None leaves it out."""
+"""Called with each group as soon as it is gathered; what it returns replaces the group, None leaves the group out."""
 
 
 async def gather_trajectory_groups(
@@ -258,18 +258,18 @@ async def gather_trajectory_groups(
 ) -> list[TrajectoryGroup]:
     """Run the rollouts of all groups, and read back the trajectories they became.
 
-    An exception of a rollout is kept in its group and ends no other. The runs are in the store afterwards, where
+    A rollout's exception is kept in its group and stops no other rollout. The runs are in the store afterwards, where
     `arttrace ls`, `arttrace score` and `arttrace train` find them too.
 
     Args:
-        groups: Groups of rollouts that were not run yet.
-        max_concurrency: How many rollouts run at a time, over all groups.
+        groups: Groups of rollouts that have not been run yet.
+        max_concurrency: The largest number of rollouts that run at a time, over all groups.
         pbar_desc: Show a progress bar with this text, and the mean reward and metrics so far.
-        max_exceptions: End when more rollouts than this raise, and cancel those that run; below 1 it is a share of all.
-            None: no bound.
-        after_each: Called with each group as soon as its rollouts are over, such as
-            `lambda group: ruler_score_group(group, "openai/o3", swallow_exceptions=True)`; awaited where it returns an
-            awaitable. The group that it returns, or groups, stand in the place of the group, None leaves it out.
+        max_exceptions: Stop if more rollouts than this raise, and cancel the running ones. A number below 1 is a share
+            of all rollouts; None sets no bound.
+        after_each: Called with each group as soon as its rollouts have ended, such as `lambda group:
+            ruler_score_group(group, "openai/o3", swallow_exceptions=True)`; an awaitable result is awaited. The group
+            that it returns replaces the group; None leaves the group out.
 
     Returns:
         The groups, in order, with their results and trajectories.

@@ -1,4 +1,5 @@
-"""`retry` and `limit_concurrency`, for rollouts that call what fails now and then, or bears only so much at a time."""
+"""`retry` and `limit_concurrency`, for rollouts that call services which fail now and then, or take only so many calls
+at a time."""
 
 from __future__ import annotations
 
@@ -25,15 +26,15 @@ def retry(
     """A decorator: call a function, a coroutine function or not, again when it raises.
 
     Args:
-        max_attempts: How often it is called at most, 1 or more.
+        max_attempts: The largest number of calls, 1 or more.
         delay: Seconds before the second attempt.
-        backoff_factor: Each further delay is the one before times this.
-        exceptions: What is tried again; anything else is raised at once.
+        backoff_factor: The factor between one delay and the next.
+        exceptions: The exceptions to retry on; any other is raised at once.
         on_retry: Called with the exception and the number of the attempt that failed, from 1; a warning is logged
             where it is None.
 
     Returns:
-        The decorator. What the last attempt raises is raised.
+        The decorator. The exception of the last attempt is raised.
 
     Raises:
         ValueError: `max_attempts` is below 1.
@@ -79,11 +80,11 @@ def retry(
 def limit_concurrency(
     n: int, derive_key: Callable[P, str] | None = None
 ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
-    """A decorator: no more than `n` calls of a coroutine function run at a time.
+    """A decorator: at most `n` calls of a coroutine function run at a time.
 
     Args:
-        n: How many, 1 or more.
-        derive_key: Called with the arguments: the bound holds for each key by itself.
+        n: The largest number of calls, 1 or more.
+        derive_key: Called with the arguments; calls with the same key share one bound.
 
     Returns:
         The decorator.

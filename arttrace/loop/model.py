@@ -49,7 +49,7 @@ class TrainConfig:
     """Settings of a step, by the names that ART's programs use; None leaves the default of `arttrace train`.
 
     Args:
-        learning_rate: The step's length, AdamW's learning rate.
+        learning_rate: AdamW's learning rate.
         beta: The weight of the KL divergence from the reference model (`kl_weight` of `arttrace train`).
     """
 
@@ -66,12 +66,12 @@ class Model:
     """A model that is called and not trained, for comparison.
 
     Args:
-        name: What it is called here, and what is asked for where `inference_model_name` is not set.
-        project: The project's name; the one that capture has where it is None.
+        name: The model's name here, and in requests where `inference_model_name` is None.
+        project: The project's name; by default that of capture.
         config: Whatever the program's rollouts want to read of it, as `model.config`.
         inference_model_name: The `model` of its requests.
-        inference_base_url: Its server's base URL; OpenAI's, or $OPENAI_BASE_URL, where it is None.
-        inference_api_key: Its server's key; $OPENAI_API_KEY where it is None.
+        inference_base_url: Its server's base URL; by default $OPENAI_BASE_URL, or OpenAI's.
+        inference_api_key: Its server's key; by default $OPENAI_API_KEY.
     """
 
     trainable = False
@@ -158,7 +158,7 @@ class TrainableModel(Model):
     Args:
         name: The policy's name; its versions are `name@1`, `name@2` and so on.
         base_model: The directory of a model in Hugging Face form, or its name on the hub.
-        project: The project's name, set when it is registered; the one that capture has where it is None.
+        project: The project's name, set when the model is registered; by default that of capture.
         config: Whatever the program's rollouts want to read of it, as `model.config`.
 
     `register` sets `backend`, `inference_base_url` and, where the server has a key, `inference_api_key`; before it the
@@ -200,7 +200,7 @@ class TrainableModel(Model):
         """Have a backend serve and train this model.
 
         Args:
-            backend: The backend; leave it as a context manager, or `close` it, at the end.
+            backend: The backend. Use it as a context manager, or `close` it at the end.
 
         Raises:
             ServingError: The gateway there serves another policy or base model, or the start fails.
@@ -210,19 +210,20 @@ class TrainableModel(Model):
     async def train(
         self, groups: Sequence[TrajectoryGroup], config: TrainConfig | None = None, **settings: Any
     ) -> list[TrainedStep]:
-        """One step on exactly these gathered groups, with the rewards that their runs have now.
+        """Train one step on exactly these gathered groups, with the rewards that their runs have now.
 
         Args:
             groups: What `gather_trajectory_groups` returned.
-            config: Settings by ART's names.
+            config: Settings under ART's names.
             settings: The options of `arttrace train` by their names, over those of `config`.
 
         Returns:
-            A TrainedStep whose version is served when this returns; none when all rewards within each group are equal.
+            A TrainedStep whose version is served when this returns; an empty list if all rewards within each group are
+            equal.
 
         Raises:
             ServingError: The model is not registered.
-            TrainingError: There is nothing to compare or nobody's tokens to train on, or the step went wrong.
+            TrainingError: There is nothing to compare, there are no sampled tokens to train on, or the step failed.
         """
         backend = self._require_registered()
         groups = [group for group in groups if group is not None]
@@ -245,9 +246,9 @@ class TrainableModel(Model):
         Args:
             groups: Gathered groups, trajectories that rollouts returned, or captured runs.
             split: What they are runs of; it stands before the names of the numbers.
-            step: The step that sampled them; the one served now where it is None.
-            report_to: Trackers that are told as well, by the names that `train` has for them ("wandb,tensorboard"), in
-                the run to which the trainer reports the steps.
+            step: The step whose version sampled them; by default the one served now.
+            report_to: Trackers to send them to, by the names that `train` uses ("wandb,tensorboard"), in the run to
+                which the trainer reports the steps.
 
         Returns:
             The means by name, "val/reward" among them, as they are appended to `logs/NAME.jsonl` in the data directory;
@@ -267,20 +268,21 @@ class TrainableModel(Model):
         return means
 
     async def delete_checkpoints(self, keep_best: int = 1, keep_latest: int = 1) -> None:
-        """Remove the weights of old versions; what they were trained on stays known.
+        """Remove the weights of old versions. The record of what they were trained on is kept.
 
         Args:
-            keep_best: So many of the highest reward stay.
-            keep_latest: So many of the newest stay, at least two; and what is served, rolled back to, or forked from.
+            keep_best: The number of versions to keep with the highest reward.
+            keep_latest: The number of newest versions to keep, at least two. Versions that are served, rolled back to
+                or forked from are kept too.
 
         Raises:
-            ServingError: The model is not registered, or its versions lie on a server.
-            TrainingError: They cannot be removed.
+            ServingError: The model is not registered, or its versions are on a server.
+            TrainingError: The versions cannot be removed.
         """
         await self._require_registered().delete_checkpoints(self, keep_best, keep_latest)
 
     def get_step(self) -> ServedStep:
-        """The step that made the version which is served now; 0 is the base model. It need not be awaited, but may be.
+        """The step that made the version served now; 0 is the base model. It need not be awaited, but may be.
 
         Raises:
             ServingError: The model is not registered, or the gateway does not answer.

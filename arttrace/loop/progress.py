@@ -1,4 +1,4 @@
-"""The progress of a gathering: one bar with running means on stderr, and the bound on how many rollouts may raise."""
+"""The progress of `gather`: one bar with running means on stderr, and the bound on how many rollouts may raise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from arttrace.system.errors import ArttraceError
 
 
 class GatherProgress:
-    """Counts rollouts as they end. With a `description` it is shown."""
+    """Counts rollouts as they end, and shows a bar if it has a `description`."""
 
     def __init__(self, total: int, description: str | None, max_exceptions: int | float | None) -> None:
         self._total = total
@@ -29,7 +29,7 @@ class GatherProgress:
             self._bar.close()
 
     def ended(self, result: Any) -> None:
-        """A rollout returned. Raises what a metric does that is no number."""
+        """Count a rollout that returned. A metric that is not a number raises here."""
         if isinstance(result, Trajectory):
             rewards = {} if result.reward is None else {"reward": result.reward}
             numbers = {name: float(number) for name, number in {**rewards, **result.metrics}.items()}
@@ -38,7 +38,7 @@ class GatherProgress:
         self._show()
 
     def raised(self, error: Exception) -> None:
-        """A rollout raised. Raises ArttraceError when more did than may."""
+        """Count a rollout that raised. Raises ArttraceError when there are more than allowed."""
         self._exceptions += 1
         self._show()
         bound = self._bound

@@ -1,6 +1,6 @@
-"""Scenarios by a model: tasks for an agent, asked for in batches, checked, and each kept once.
+"""Scenarios from a model: tasks for an agent, requested in batches, checked, and without duplicates.
 
-Nothing that is already there is asked for again, so a list that was interrupted can be completed.
+Scenarios that exist are not requested again, so an interrupted list can be completed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from arttrace.rewards.judge_calls import Bill, Judge, ask
 from arttrace.system.errors import ArttraceError
 
 BATCH = 20
-"""How many scenarios are asked for at a time."""
+"""How many scenarios are requested at a time."""
 _MAX_CHARS = 4000
 _MAX_SHOWN = 100
 _ALIKE = 0.8
@@ -73,14 +73,14 @@ async def generate_scenarios(
     """Have a model write tasks for an agent.
 
     A task that is empty, longer than 4,000 characters or nearly the same as another (four fifths of the words) is
-    dropped, and another one asked for.
+    dropped, and another one is requested.
 
     Args:
-        about: What the agent is for and what it has, in words.
-        count: How many scenarios there shall be, those in `known` included.
+        about: What the agent does and which tools it has, in words.
+        count: The number of scenarios to return, those in `known` included.
         model: The model that writes them, by the name that litellm has for it.
         extra_litellm_params: Further arguments of litellm's `acompletion`, such as `api_base` and `api_key`.
-        known: Scenarios that are there already.
+        known: Existing scenarios.
         on_batch: Called with all scenarios so far after each answer, so that they can be kept.
 
     Returns:
@@ -112,12 +112,12 @@ async def generate_scenarios(
 
 
 def split(scenarios: Sequence[Scenario], held_out: int) -> tuple[list[Scenario], list[Scenario]]:
-    """The scenarios to train on and those that are held out. A hash of the task decides, so that more scenarios move
-    few of those that were there.
+    """Split scenarios into those to train on and those held out. A hash of the task decides, so that adding scenarios
+    moves few of the others.
 
     Args:
         scenarios: All of them.
-        held_out: How many are held out.
+        held_out: The number of scenarios to hold out.
     """
     ranked = sorted(scenarios, key=lambda one: hashlib.blake2b(one.task.encode()).digest())
     chosen = {one.task for one in ranked[:held_out]}

@@ -1,4 +1,4 @@
-"""Scores of gathered runs: into the store, and to Langfuse where this program sends what it records there."""
+"""Scores of gathered runs: stored, and sent to Langfuse if this program has it as a receiver."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from arttrace.store import AnyStore
 
 
 def append_scores(store: AnyStore, records: Sequence[Record]) -> None:
-    """Store the records. Rewards are recorded as well where the program has Langfuse as a receiver: they go there by
-    its outbox, and are in the store once. Raises StoreError, as `store.append`."""
+    """Store the records. If Langfuse is a receiver, rewards are recorded as well: they reach it by its outbox, and are
+    stored once. Raises StoreError, as `store.append`."""
     if not recorder().settings.scores_live:
         store.append(records)
         return

@@ -1,7 +1,7 @@
 """TrainerProcess: `arttrace train --orders` as a child, which keeps the learner in memory between steps.
 
-Orders and answers are lines of JSON; trainer/commands/train/orders.py is the other side. What it has to say while it
-works, progress above all, is printed to standard error, as `arttrace train` does.
+Orders and answers are lines of JSON; trainer/commands/train/orders.py is the other side. Its messages, progress above
+all, are printed to standard error, as `arttrace train` does.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from arttrace.system.exit_status import how_ended
 
 
 class TrainedStep(msgspec.Struct, frozen=True):
-    """One optimisation step: the version it made, its adapter's directory, its numbers (seconds end in `_s`), and of
-    the runs in its groups how many it was not trained on, by reason."""
+    """One optimisation step: the version it made, its adapter's directory, its numbers (seconds end in `_s`), and how
+    many runs of its groups it was not trained on, by reason."""
 
     version: str
     adapter: str
@@ -30,7 +30,7 @@ class TrainedStep(msgspec.Struct, frozen=True):
 
 
 class OrderedGroup(msgspec.Struct, frozen=True):
-    """The runs that are compared: exactly these, by their ids."""
+    """The runs to compare: exactly these, by their ids."""
 
     key: str
     ids: tuple[str, ...]
@@ -52,7 +52,7 @@ class _OrderResult(msgspec.Struct, frozen=True):
 
 
 class TrainerProcess:
-    """Started by `begin` or the first order, and again by the next one after it died. One order at a time."""
+    """Started by `begin` or the first order, and started again by the next order if it died. One order at a time."""
 
     def __init__(
         self,
@@ -71,11 +71,11 @@ class TrainerProcess:
 
     @property
     def works(self) -> bool:
-        """Whether an order was not answered yet, though its caller may be gone."""
+        """Whether an order has not been answered yet, even if its caller is gone."""
         return self._works
 
     async def begin(self) -> None:
-        """Start it before it is needed: it imports what takes seconds, and holds nothing until the first order."""
+        """Start it before it is needed: it imports what takes seconds, and loads no model until the first order."""
         async with self._busy:
             self._child = self._child or await Child.start(*self._command, env=self._env)
 
@@ -91,7 +91,7 @@ class TrainerProcess:
         return (await self._carried_out({"settings": settings, **({} if groups is None else {"groups": groups})})).steps
 
     async def log(self, numbers: LoggedNumbers, settings: Mapping[str, Any]) -> None:
-        """Have the trackers of the settings told these numbers. Raises TrainingError."""
+        """Send these numbers to the trackers of the settings. Raises TrainingError."""
         await self._carried_out({"settings": settings, "log": numbers})
 
     async def _carried_out(self, wanted: Mapping[str, Any]) -> _OrderResult:
@@ -108,18 +108,18 @@ class TrainerProcess:
         return answer
 
     async def finish(self) -> None:
-        """Let it end by itself, after the running step, however long that takes."""
+        """Wait until it has ended by itself, after the running step, however long that takes."""
         if self._child is not None:
             await self._child.ended()
 
     async def stop(self) -> None:
-        """End it: it may finish its step within half a minute, then it is killed and the step is dropped."""
+        """Stop it: it may finish its step within half a minute; then it is killed and the step is dropped."""
         child, self._child = self._child, None
         if child is not None:
             await child.stop()
 
     async def _answer(self, child: Child) -> _OrderResult:
-        """The answer to the newest order; those to orders whose caller was cancelled are passed over."""
+        """The answer to the newest order; answers to orders whose caller was cancelled are skipped."""
         while line := await child.line():
             answer = msgspec.json.decode(line, type=_OrderResult)
             if answer.said:

@@ -1,7 +1,7 @@
-"""Trajectory: what a rollout says of itself, built by hand as programs written for ART build it.
+"""Trajectory: a rollout's own account of itself, built by hand as programs written for ART build it.
 
-Which tokens were sampled is not taken from it: the calls that the rollout makes are captured as everywhere else, token
-ids included. What it adds is what only the program knows: reward, metrics and metadata.
+The sampled tokens do not come from it: the rollout's calls are captured as everywhere else, token ids included. It adds
+what only the program knows: reward, metrics and metadata.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ class History:
     tools: Tools | None = None
 
     def messages(self) -> Messages:
-        """The messages in OpenAI's form, each choice as the message that it holds."""
+        """The messages in OpenAI's form, each choice as its message."""
         return [_message(one) for one in self.messages_and_choices]
 
 
 @dataclass
 class Trajectory(History):
-    """One run of an agent. Return it from a rollout; `gather_trajectory_groups` gives its captured run the reward.
+    """One run of an agent. Return it from a rollout: `gather_trajectory_groups` gives the captured run its reward.
 
     Args:
         messages_and_choices: Messages (dicts) and the choices that the model's client returned, in order.
         tools: The tools that the model was offered, in OpenAI's form.
-        reward: A finite number; None as long as nobody has given one.
+        reward: A finite number; None until it is set.
         metrics: Further numbers by name, shown beside the reward.
         metadata: Free JSON values by name.
         additional_histories: Further conversations of the same run.
@@ -115,10 +115,10 @@ class Trajectory(History):
         return [one for each in histories for one in each.messages_and_choices if not isinstance(one, Mapping)]
 
     def record(self) -> Reward | None:
-        """The reward as it is stored: again with another value it replaces the one before. None where there is none.
+        """The reward as it is stored; a later one with another value replaces it. None if there is no reward.
 
         Raises:
-            ArttraceError: It is no finite number.
+            ArttraceError: The reward is not a finite number.
         """
         if self.reward is None or not self.id:
             return None
@@ -132,8 +132,8 @@ class Trajectory(History):
 
 
 def conversation_record(one: Trajectory) -> RecordedTrajectory:
-    """What a trajectory says of itself as the record that judges read: each history is an agent's, and nothing of it is
-    known to have been sampled.
+    """The trajectory as the record that judges read: each history belongs to an agent, and none of its tokens are known
+    to have been sampled.
 
     Args:
         one: A trajectory whose calls were not captured here.
@@ -166,7 +166,7 @@ def conversation_record(one: Trajectory) -> RecordedTrajectory:
 
 
 def record_id(one: Trajectory) -> str:
-    """What a trajectory is called among others: its id, or for one without any a name of this object.
+    """A trajectory's name among others: its id, or a name of this object if it has none.
 
     Args:
         one: The trajectory.
@@ -188,6 +188,6 @@ def _message(one: Any) -> dict[str, Any]:
 
 
 _FIELDS = {"role", "content", "tool_calls", "function_call", "name", "reasoning_content", "refusal"}
-"""Of a choice's message: those that a server takes back."""
+"""The fields of a choice's message that a server accepts in a request."""
 _PARSED = {"tool_calls": {"__all__": {"function": {"parsed_arguments"}}}}
-"""What the client's `parse` has added to it."""
+"""The fields that the client's `parse` added to it."""

@@ -67,7 +67,7 @@ async def connect(server: Server) -> AsyncIterator[Client]:
         server: The server.
 
     Raises:
-        RolloutError: It cannot be reached, or does not speak the protocol.
+        RolloutError: The server cannot be reached, or does not speak the protocol.
     """
     raised: BaseException | None = None
     try:
@@ -99,7 +99,7 @@ async def read_offer(client: Client) -> Offer:
     """What a server offers: at most 128 tools and 100 resources, and the beginning of the first ten resources.
 
     Args:
-        client: The connection, as `connect` gives it.
+        client: The connection, from `connect`.
 
     Raises:
         RolloutError: The server offers no tool.

@@ -47,15 +47,16 @@ async def rollout(
 ) -> str:
     """One run of an agent on an MCP server, captured as a trajectory. The server's session is the run's own.
 
-    A tool that fails, does not exist or gets arguments that are no JSON answers with the error, and the model goes on.
+    A tool that fails, does not exist or gets arguments that are not JSON returns the error to the model, and the run
+    continues.
 
     Args:
         model: The model that is asked.
         task: The user's message; runs of one task are a group.
         server: The server.
-        max_turns: How often the model is asked at most.
+        max_turns: The largest number of requests to the model.
         system_prompt: The system message.
-        request: Further fields of each request, such as `temperature` and `max_tokens`.
+        request: Additional fields of each request, such as `temperature` and `max_tokens`.
 
     Returns:
         The model's last answer; the text beside its calls when `max_turns` ended the run.

@@ -24,12 +24,12 @@ async def generate_scenarios(
     """Have a model write tasks that an agent with this server's tools can solve.
 
     Args:
-        server: The server, or what `read_offer` said of it.
-        count: How many scenarios there shall be, those in `known` included.
+        server: The server, or what `read_offer` returned for it.
+        count: The number of scenarios to return, those in `known` included.
         model: The model that writes them, by the name that litellm has for it.
         extra_litellm_params: Further arguments of litellm's `acompletion`, such as `api_base` and `api_key`.
-        instructions: What else the tasks shall be about, in words.
-        known: Scenarios that are there already.
+        instructions: Further requirements for the tasks, in words.
+        known: Existing scenarios.
         on_batch: Called with all scenarios so far after each answer, so that they can be kept.
 
     Returns:

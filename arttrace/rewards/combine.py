@@ -21,17 +21,17 @@ def trajectory_reward(trajectory: Rewarded, *, judge_weight: float = 0.5) -> flo
 
     Args:
         trajectory: A trajectory or its summary.
-        judge_weight: What the judge's score weighs where there are rewards from code too, 0 to 1.
+        judge_weight: The weight of the judge's score, 0 to 1, where there are rewards from code too.
 
     Returns:
-        One number; None when it has no reward.
+        One number; None if the trajectory has no reward.
 
     Raises:
         ValueError: `judge_weight` is outside 0..1.
 
     Rewards that the user's code gave are added up; of the judge's scores the latest counts. Where there are both, the
     reward is (1 - judge_weight) * code + judge_weight * judge; where there is one kind only, that kind counts whole.
-    A judge's score therefore never replaces a reward that was given. Rewards given to one agent (`agent_id`) are that
+    A judge's score therefore never replaces a reward from code. Rewards given to one agent (`agent_id`) are that
     agent's and stay out of the trajectory's.
     """
     if not 0 <= judge_weight <= 1:

@@ -46,7 +46,7 @@ async def ruler(
     tools: Sequence[Mapping[str, Any]] = (),
     debug: bool = False,
 ) -> list[TrajectoryScore]:
-    """The judge's scores of conversations at one task, relative to each other. Nothing is stored.
+    """Have a judge model score conversations about one task against each other. Nothing is stored.
 
     Args:
         message_lists: Conversations in OpenAI's form (dicts, or the client's own message objects); the last message of
@@ -122,18 +122,18 @@ async def ruler_score_group(
     swallow_exceptions: bool = False,
     debug: bool = False,
 ) -> Judgement | G | None:
-    """The judge's scores, relative to each other, for every trajectory of a group.
+    """Have a judge model score the trajectories of one group against each other.
 
     Runs with the same content are sent once and get equal scores. A group of one is scored too, with a warning: a
     single score compares nothing, and nothing can be trained on it.
 
     Args:
-        group: The runs to compare, as the store has them or as `arttrace.loop` gathered them.
+        group: The runs to compare: a stored group, or one that `arttrace.loop` gathered.
         judge_model: The judge, by the name that litellm has for it.
         extra_litellm_params: Further arguments of litellm's `acompletion` (`api_base`, `api_key`, `temperature`, ...).
         rubric: What the judge is asked to reward, in words.
-        votes: How often the judge is asked, with the runs in another order each time: a judge may favour what it reads
-            first. A run's score is the mean.
+        votes: The number of times the judge is asked, with the runs in another order each time, since a judge may
+            favour what it reads first. A run's score is the mean.
         swallow_exceptions: Log a JudgeError and return None.
         debug: Print the explanations to stderr.
 
@@ -165,19 +165,20 @@ async def score_groups(
     max_concurrency: int = 8,
     on_judged: Callable[[Group, Judgement], None] | None = None,
 ) -> list[Judgement | JudgeError]:
-    """The judge's scores for several groups, each as `ruler_score_group` gives them.
+    """Have a judge model score several groups, each as `ruler_score_group` does.
 
     Args:
         groups: The groups to score.
         judge_model: The judge, by the name that litellm has for it.
         extra_litellm_params: Further arguments of litellm's `acompletion`.
         rubric: What the judge is asked to reward, in words.
-        votes: How often the judge is asked about each group.
+        votes: The number of times the judge is asked about each group.
         max_concurrency: How many judge calls are under way at a time.
-        on_judged: Called with a group and its judgement as soon as it is there, so that it can be stored at once.
+        on_judged: Called with a group and its judgement as soon as the judge has answered, so that it can be stored at
+            once.
 
     Returns:
-        One judgement per group in their order, or the JudgeError by which it failed.
+        One judgement per group, in order, or the JudgeError with which it failed.
 
     Raises:
         JudgeUnavailable: The judge cannot be asked at all: no further group is sent. The answers under way are paid

@@ -24,10 +24,10 @@ def judgement_key(group: Group, judge_model: str, rubric: str = DEFAULT_RUBRIC, 
     """The key under which a judgement is stored: equal keys mean that nothing needs to be judged again.
 
     Args:
-        group: The runs; their order does not count, their revisions do.
+        group: The runs. Their revisions are part of the key, their order is not.
         judge_model: The judge, by litellm's name.
-        rubric: What the judge is asked to reward; white space around it does not count.
-        votes: How often the judge is asked.
+        rubric: What the judge is asked to reward; surrounding white space is ignored.
+        votes: The number of times the judge is asked.
 
     Returns:
         32 hex digits.
@@ -48,8 +48,8 @@ def rewards_from(judgement: Judgement) -> list[Reward]:
         judgement: What `ruler_score_group` or `score_groups` returned.
 
     Returns:
-        Rewards in 0..1, with ids that make storing them twice harmless, and by which a later judgement of the same run
-        replaces this one's, at Langfuse too.
+        Rewards in 0..1. Their ids make it harmless to store them twice, and let a later judgement of the same run
+        replace this one's, at Langfuse too.
     """
     return [
         Reward(
@@ -69,7 +69,7 @@ def rewards_from(judgement: Judgement) -> list[Reward]:
 def to_store(judgement: Judgement) -> list[Record]:
     """The records of a judgement in the order to store them, for `store.append`.
 
-    The judgement itself, whose presence says that its group needs no scoring, is the last: whatever stops the writing
-    half-way, no group is left judged and without its rewards.
+    The judgement itself, whose presence means that its group needs no scoring, is the last: if writing stops half-way,
+    no group is marked as judged without its rewards.
     """
     return [*rewards_from(judgement), judgement]

@@ -1,4 +1,4 @@
-"""Runs that are not whole: no step compares them, which is said, with how many and why."""
+"""Incomplete runs: no step compares them; a warning says how many there are and why."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _log = logging.getLogger("arttrace.loop")
 
 
 def require_whole(left_out: Mapping[str, int], sizes: Sequence[int]) -> None:
-    """Warn of runs that a step does without.
+    """Warn about runs that a step leaves out.
 
     Args:
-        left_out: How many runs are not whole, by reason.
-        sizes: Of each group, how many runs are.
+        left_out: The number of incomplete runs, by reason.
+        sizes: The number of complete runs in each group.
 
     Raises:
-        TrainingError: None is.
+        TrainingError: No run is complete.
     """
     if not left_out:
         return
@@ -37,11 +37,11 @@ def require_whole(left_out: Mapping[str, int], sizes: Sequence[int]) -> None:
 
 
 def with_left_out(steps: Sequence[TrainedStep], left_out: Mapping[str, int]) -> list[TrainedStep]:
-    """The steps, of which the first also names what was left out before it was ordered.
+    """Add to the first step what was left out before it was ordered.
 
     Args:
-        steps: What was made.
-        left_out: How many runs, by reason.
+        steps: The steps that were made.
+        left_out: The number of runs, by reason.
 
     Returns:
         The steps.

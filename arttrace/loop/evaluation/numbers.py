@@ -18,13 +18,13 @@ def mean_numbers(members: Iterable[TrajectoryGroup | Trajectory | Recorded], spl
 
     Args:
         members: Gathered groups, trajectories that rollouts returned, or captured runs.
-        split: What stands before each name.
+        split: The prefix of each name.
 
     Returns:
         The means by name.
 
     Raises:
-        ArttraceError: There is no run, or a number is not finite.
+        ArttraceError: There are no runs, or a number is not finite.
     """
     runs = 0
     numbers: dict[str, list[float]] = {}

@@ -23,7 +23,7 @@ async def ruler_score_group(
     swallow_exceptions: bool = False,
     debug: bool = False,
 ) -> TrajectoryGroup | None:
-    """The group with a judge's scores, relative to each other, as `arttrace.rewards.ruler_score_group` gives them.
+    """Have a judge model score the runs of a group against each other, as `arttrace.rewards.ruler_score_group` does.
 
     Args:
         group: A gathered group, or trajectories of one scenario; a group of one is scored with a warning.
@@ -31,12 +31,12 @@ async def ruler_score_group(
         extra_litellm_params: Further arguments of litellm's `acompletion`.
         rubric: What the judge is asked to reward, in words.
         model: Another name of `judge_model`.
-        votes: How often the judge is asked; a run's score is the mean.
+        votes: The number of times the judge is asked; a run's score is the mean.
         swallow_exceptions: Log a JudgeError and return None.
         debug: Print the explanations to stderr.
 
     Returns:
-        The group; the judgement of captured runs is stored, other trajectories have their scores as rewards.
+        The group. The judgement of captured runs is stored; other trajectories get their scores as rewards.
 
     Raises:
         JudgeError: The judge cannot be reached, its answer cannot be used after several attempts, or the group is

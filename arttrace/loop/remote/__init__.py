@@ -1,1 +1,1 @@
-"""A server elsewhere (`arttrace serve --train`), as a program without torch, CUDA or root sees it."""
+"""The client side of a server elsewhere (`arttrace serve --train`), for programs without torch, CUDA or root."""

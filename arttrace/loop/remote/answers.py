@@ -1,7 +1,6 @@
-"""One request of a client of a server that records, and its answer: the trajectory that names the one holds the other.
+"""One request to a server that records, and its answer: both belong to one trajectory.
 
-What is read: of an answer that the client has made an object of, the object, of a stream its events, of a raw response
-its bytes.
+A parsed answer is read from its object, a stream from its events, a raw response from its bytes.
 """
 
 from __future__ import annotations
@@ -46,12 +45,12 @@ class RecordedAnswer:
         self.request = {**asked, "options": options}
 
     def name(self, extra: Mapping[str, Any], art: Mapping[str, Any]) -> None:
-        """Have the request name the trajectory to the server."""
+        """Name the trajectory in the request."""
         named = {**art, "trajectory_id": self.trajectory.id}
         self.request["options"]["extra_json"] = {**extra, "art": named}
 
     def keep(self, answer: Any) -> None:
-        """Give the answer its trajectory, and keep what it says, now or when it was read to its end."""
+        """Set the answer's `trajectory`, and keep its content, now or once it has been read to its end."""
         if _is_stream(answer):
             return  # `_parsed` has made it
         _attach(answer, self.trajectory)
@@ -105,7 +104,7 @@ def recorded_answer(path: str, asked: Mapping[str, Any]) -> RecordedAnswer | Non
         asked: The further arguments of the client's `post`.
 
     Returns:
-        It, with a trajectory that still lacks the answer.
+        The recorded request, with a trajectory that still lacks the answer.
     """
     api, body = api_of(path), asked.get("body")
     if api not in _SAMPLING or not isinstance(body, Mapping):

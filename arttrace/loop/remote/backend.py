@@ -1,4 +1,4 @@
-"""ServerBackend: a model is served, judged for and trained by a server elsewhere; nothing is started here."""
+"""ServerBackend: a server elsewhere serves and trains the model; nothing is started here."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from arttrace.system.errors import ServingError
 class ServerBackend:
     """Serves and trains on a server (`python -m arttrace.server`), on runs that are captured in this process.
 
-    This process needs no torch, no CUDA and no root. The runs are in its data directory and, once trained on, in the
-    server's.
+    This process needs no torch, no CUDA and no root. The runs are stored in its data directory and, once trained on, in
+    the server's.
 
     Args:
         url: The server's address, with or without "/v1".
-        api_key: Its key; $ARTTRACE_API_KEY where it is None.
+        api_key: Its key; by default $ARTTRACE_API_KEY.
 
     Example:
         ```python
@@ -52,7 +52,7 @@ class ServerBackend:
         await self.close()
 
     async def status(self) -> ServerStatus:
-        """The policy, its version and its base model, as the server says.
+        """The policy, its version and its base model, as the server reports them.
 
         Raises:
             ServingError: It does not answer, or asks for another key.
@@ -60,7 +60,7 @@ class ServerBackend:
         return await self._connection.status()
 
     async def register(self, model: TrainableModel) -> None:
-        """Have the model's client and its training go to the server.
+        """Point the model's client and its training to the server.
 
         Args:
             model: The model that the server serves, by its name and base model.
@@ -89,7 +89,8 @@ class ServerBackend:
     async def train(
         self, model: TrainableModel, groups: Sequence[TrajectoryGroup] | None = None, **settings: Any
     ) -> list[TrainedStep]:
-        """One step on these gathered groups, made and served there; without any, on what waits there.
+        """Train one step on these gathered groups, on the server; without groups, on what waits there. The version is
+        served there.
 
         Args:
             model: The model to train, registered.
@@ -97,11 +98,11 @@ class ServerBackend:
             settings: The options of `arttrace train` by their names.
 
         Returns:
-            A TrainedStep per step, whose version is served when this returns; none when all rewards within each group
-            are equal.
+            A TrainedStep per step, whose version is served when this returns; an empty list if all rewards within each
+            group are equal.
 
         Raises:
-            TrainingError: The step went wrong, or a run was trained on already.
+            TrainingError: The step failed, or a run was trained on already.
             ServingError: The server does not answer.
         """
         if groups is None:
@@ -109,7 +110,7 @@ class ServerBackend:
         return await submit(self._connection, groups, settings)
 
     async def log(self, model: TrainableModel, numbers: LoggedNumbers, report_to: Sequence[str]) -> None:
-        """Have trackers told numbers of a step, by the server.
+        """Have the server send numbers of a step to trackers.
 
         Args:
             model: The model whose run in the tracker it is.
@@ -117,18 +118,18 @@ class ServerBackend:
             report_to: The trackers' names.
 
         Raises:
-            TrainingError: There is no such tracker, or the server has not its package.
+            TrainingError: There is no such tracker, or the server lacks its package.
             ServingError: The server does not answer.
         """
         await self._connection.log(numbers, {"report_to": list(report_to)})
 
     async def delete_checkpoints(self, model: TrainableModel, keep_best: int = 1, keep_latest: int = 1) -> None:
-        """Versions lie on the server, where `arttrace policies prune` removes them.
+        """Raise ServingError: versions are on the server, where `arttrace policies prune` removes them.
 
         Args:
             model: The model.
-            keep_best: So many of the highest reward stay.
-            keep_latest: So many of the newest stay.
+            keep_best: The number of versions to keep with the highest reward.
+            keep_latest: The number of newest versions to keep.
 
         Raises:
             ServingError: Always, with the command.

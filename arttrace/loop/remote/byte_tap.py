@@ -8,7 +8,7 @@ from typing import Any
 import wrapt
 
 MAX_BYTES = 256 << 20
-"""Of an answer that is longer nothing is kept."""
+"""Nothing is kept of a longer answer."""
 
 
 def tapped(stream: Any, keep: Callable[[bytes], None]) -> Any:
@@ -19,7 +19,7 @@ def tapped(stream: Any, keep: Callable[[bytes], None]) -> Any:
         keep: Called with its bytes.
 
     Returns:
-        What behaves as the stream does.
+        A stream that behaves in the same way.
     """
     return _Tapped(stream, keep)
 

@@ -1,6 +1,6 @@
-"""AsyncClient and Client: OpenAI's clients of a server that records: each answer carries its trajectory.
+"""AsyncClient and Client: OpenAI's clients for a server that records. Each answer has its trajectory.
 
-Inside a run that is captured here the answer belongs to that run, and submitting hands over what was captured. Outside,
+Inside a run that is captured here the answer belongs to that run, and submitting uploads what was captured. Outside,
 the server records the calls, under the id that the request names.
 """
 
@@ -24,7 +24,7 @@ Groups = Iterable["TrajectoryGroup | Iterable[Trajectory]"]
 
 
 class _Client:
-    """What both clients share: whatever is not theirs is the OpenAI client's."""
+    """What both clients share. Attributes that they do not define are the OpenAI client's."""
 
     _server: ServerConnection
     _openai: Any
@@ -46,13 +46,13 @@ class _Client:
 
 
 class AsyncClient(_Client):
-    """An `openai.AsyncOpenAI` of a server: what is answered has a `trajectory`, whose id tags it. So it is for chat
-    completions, responses and completions, by `create`, `parse`, `stream`, `with_raw_response` and
-    `with_streaming_response`. A stream's holds the answer once the stream was read to its end. Of several choices the
-    first is in its messages, each further one in a history of its own.
+    """An `openai.AsyncOpenAI` for a server: every answer has a `trajectory`, whose id identifies the run. This holds
+    for chat completions, responses and completions, by `create`, `parse`, `stream`, `with_raw_response` and
+    `with_streaming_response`. A stream's trajectory has the answer once the stream has been read to its end. If there
+    are several choices, the first is in its messages, each further one in a history of its own.
 
-    The next call of the same run names it: `extra_body={"art": {"trajectory_id": answer.trajectory.id}}`. Inside a
-    gathered or decorated rollout it is that run's by itself. Use it as an async context manager, or `close` it.
+    Name the run in its next call: `extra_body={"art": {"trajectory_id": answer.trajectory.id}}`. Inside a gathered or
+    decorated rollout that is not needed. Use the client as an async context manager, or `close` it.
 
     Args:
         base_url: The server's, such as "http://gpu-box:8000/v1".

@@ -1,4 +1,5 @@
-"""ServerConnection: the HTTP of a server that trains on order; trainer/serving/training.py is the other side."""
+"""ServerConnection: the HTTP client of a server that trains on request; trainer/serving/training.py is the other
+side."""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ from arttrace.system.errors import ServingError, TrainingError
 
 _TIMEOUT_S = 120.0
 _PATIENCE_S = 120.0
-"""A server that answered before is asked again for so long when it does not: a tunnel may be built again, the server
-may be starting, and an order goes on meanwhile."""
+"""For how long a server that answered before is asked again when it does not answer: a tunnel may be rebuilt, the
+server may be starting, and an order continues meanwhile."""
 _PART_BYTES = 16 << 20
 
 
 class ServerStatus(msgspec.Struct, frozen=True):
-    """What a server says of itself."""
+    """What a server reports about itself."""
 
     policy: str
     current: str
@@ -43,11 +44,11 @@ class _OrderStatus(msgspec.Struct, frozen=True):
 
 
 class ServerConnection:
-    """Asks a server. Every method raises ServingError where it does not answer, or refuses.
+    """Sends requests to a server. Every method raises ServingError if the server does not answer or refuses.
 
     Args:
         url: Its address, with or without "/v1".
-        api_key: Its key; $ARTTRACE_API_KEY where it is None.
+        api_key: Its key; by default $ARTTRACE_API_KEY.
     """
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
@@ -60,7 +61,7 @@ class ServerConnection:
         return msgspec.json.decode(await self._ask("GET", "/arttrace/status"), type=ServerStatus)
 
     async def upload(self, lines: Sequence[bytes]) -> None:
-        """Hand over records of runs, each as JSON.
+        """Upload records of runs, each as JSON.
 
         Args:
             lines: Spans and rewards, encoded.
@@ -80,22 +81,22 @@ class ServerConnection:
         await self._ask("POST", "/arttrace/records", content=b"\n".join(lines), kind="application/x-ndjson")
 
     async def train(self, groups: Sequence[Mapping[str, Any]] | None, settings: Mapping[str, Any]) -> list[TrainedStep]:
-        """Have it train, and wait until the version is served. What it says meanwhile is printed to stderr.
+        """Have the server train, and wait until the version is served. Its messages meanwhile are printed to stderr.
 
         Args:
-            groups: Groups of runs that it recorded or was given; None means all that wait.
+            groups: Groups of runs that it recorded or that were uploaded; None means all that wait.
             settings: The options of `arttrace train` by their names.
 
         Returns:
             A TrainedStep per version.
 
         Raises:
-            TrainingError: The step went wrong.
+            TrainingError: The step failed.
         """
         return await self._carried_out({"groups": groups, "settings": dict(settings)})
 
     async def log(self, numbers: LoggedNumbers, settings: Mapping[str, Any]) -> None:
-        """Have it tell its trackers numbers of a step, and wait until it did.
+        """Have the server send numbers of a step to its trackers, and wait until it has.
 
         Args:
             numbers: The step, and the numbers by name.
@@ -128,7 +129,7 @@ class ServerConnection:
         return msgspec.json.decode(await self._ask("POST", path, content=body.encode()), type=_OrderStatus)
 
     async def _ask(self, method: str, path: str, *, content: bytes = b"", kind: str = "application/json") -> bytes:
-        """Its answer. Everything that is asked may be asked again, so a broken connection is no failure yet."""
+        """The server's answer. Every request may be sent again, so a broken connection is not a failure yet."""
         until: float | None = None
         headers = {"authorization": f"Bearer {self.api_key}", "content-type": kind}
         while True:

@@ -1,5 +1,6 @@
-"""OpenAI's clients, each of whose answers carries its trajectory. Whichever way one is asked for (`create`, `parse`,
-`stream`, a raw response, a streaming one), its request passes the client's `post`, and is named and read there."""
+"""OpenAI's clients, with a trajectory on each answer. Whichever way an answer is requested (`create`, `parse`,
+`stream`, a raw response, a streaming one), the request passes the client's `post`, where it is tagged and the answer
+read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ArtClient: for programs that only name tasks and prompts; agents run here, against the server's newest version."""
+"""ArtClient: for programs that only name tasks and prompts. Agents run here, against the server's newest version."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from arttrace.system.errors import TrainingError
 
 MODEL = "lora:latest"
 _AT_A_TIME = 32
-"""So many agents run at once, as in `gather_trajectory_groups`."""
+"""How many agents run at once, as in `gather_trajectory_groups`."""
 
 Agent = Callable[[AsyncClient, str], Awaitable[Trajectory]]
-"""Called with a client and a prompt; it makes its calls by the client and returns its trajectory."""
+"""Called with a client and a prompt; makes its calls with the client and returns its trajectory."""
 
 
 class ArtClient:
-    """Runs agents on prompts, and trains the policy of a server on them, by a judge's scores.
+    """Runs agents on prompts, and trains a server's policy on the runs, by a judge's scores.
 
     Args:
         server_url: The server's address.
-        api_key: Its key; $ARTTRACE_API_KEY where it is None.
-        agents: By task, the coroutine function that does it. A task without one is asked in one call, whose system
-            message is the task's name.
+        api_key: Its key; by default $ARTTRACE_API_KEY.
+        agents: The coroutine function of each task, by the task's name. A task without one is a single call whose
+            system message is the task's name.
     """
 
     def __init__(self, server_url: str, api_key: str | None = None, agents: Mapping[str, Agent] | None = None) -> None:
@@ -44,10 +44,10 @@ class ArtClient:
 
         Args:
             task: The name of its task.
-            prompt: What it is asked.
+            prompt: The prompt that the agent gets.
 
         Returns:
-            Its trajectory, which the server has recorded.
+            The agent's trajectory, which the server has recorded.
 
         Raises:
             openai.OpenAIError: The server does not answer, or refuses.
@@ -66,11 +66,11 @@ class ArtClient:
         rubric: str = DEFAULT_RUBRIC,
         **settings: Any,
     ) -> list[TrainedStep]:
-        """Train on the prompts that were run: each iteration runs every one anew, lets the judge score each prompt's
-        runs against each other, and makes a step.
+        """Train on the prompts that were run. Each iteration runs every prompt again, has the judge score each prompt's
+        runs against each other, and trains a step.
 
         Args:
-            iterations: How many steps at most.
+            iterations: The largest number of steps.
             group_size: Runs of each prompt per iteration.
             judge_model: The judge, by the name that litellm has for it.
             extra_litellm_params: Further arguments of litellm's `acompletion`, such as `api_base`.
@@ -78,10 +78,10 @@ class ArtClient:
             settings: The options of `arttrace train` by their names.
 
         Returns:
-            A TrainedStep per version that was made; an iteration whose runs are all equally good makes none.
+            A TrainedStep per version; an iteration whose runs all have equal scores makes none.
 
         Raises:
-            TrainingError: No prompt was run, or a step went wrong.
+            TrainingError: No prompt was run, or a step failed.
             JudgeError: The judge cannot be asked.
         """
         if not self._prompts:

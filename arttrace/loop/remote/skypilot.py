@@ -1,6 +1,6 @@
 """SkyPilotBackend: the server on a cloud GPU for as long as a program runs, by SkyPilot's own commands.
 
-The server listens on its machine's loopback and is reached through ssh: no port is open, and no key travels.
+The server listens on its machine's loopback and is reached through ssh: no port is open, and no key is sent.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ timeout 1800 sh -c "while kill -0 $pid 2>/dev/null; do sleep 1; done" && exit 0
 echo "the server does not stop" >&2
 exit 1
 """
-"""As Ctrl-C: it ends its step, writes what it holds and closes the store, of which a copy would else be torn."""
+"""As Ctrl-C: the server finishes its step, writes what is in memory and closes the store, so that the copy is
+consistent."""
 _SHOWN = 2000
 
 
@@ -50,11 +51,11 @@ class SkyPilotBackend:
     Needs the commands of `skypilot` (with a cloud that `sky check` finds), ssh and rsync.
 
     Args:
-        accelerators: GPUs as SkyPilot names them, such as "H100:1"; those of the task's file where it is None.
-        cluster: The machine's name. One that runs already is taken up again.
-        infra: Where, such as "aws/us-east-1"; the cheapest that SkyPilot finds where it is None.
+        accelerators: GPUs as SkyPilot names them, such as "H100:1"; by default those of the task's file.
+        cluster: The machine's name. A machine of this name that runs already is used.
+        infra: Where, such as "aws/us-east-1"; by default the cheapest that SkyPilot finds.
         checkpoints: The directory here that runs and versions are copied to.
-        workdir: A clone of arttrace, which is installed there; the one that this code is in where it is None.
+        workdir: A clone of arttrace to install there; by default the one that this code is in.
         ready_within_s: Seconds until the server must answer, once it is launched.
 
     Example:
@@ -95,7 +96,7 @@ class SkyPilotBackend:
         await self.close()
 
     async def register(self, model: TrainableModel) -> None:
-        """Launch the machine and its server, and have the model's client and its training go there.
+        """Launch the machine and its server, and point the model's client and its training there.
 
         Args:
             model: The model to serve; its base model is a name on the Hugging Face hub.
@@ -114,14 +115,14 @@ class SkyPilotBackend:
 
         Args:
             model: The model to train, registered.
-            groups: Gathered groups.
+            groups: Gathered groups, with the rewards that their runs have by now.
             settings: The options of `arttrace train` by their names.
 
         Returns:
             A TrainedStep per step.
 
         Raises:
-            TrainingError: The step went wrong.
+            TrainingError: The step failed.
             ServingError: The model is not registered, or the server does not answer.
         """
         return await self._launched_server().train(model, groups, **settings)
@@ -135,7 +136,7 @@ class SkyPilotBackend:
             report_to: The trackers' names.
 
         Raises:
-            TrainingError: There is no such tracker, or the server has not its package.
+            TrainingError: There is no such tracker, or the server lacks its package.
             ServingError: The model is not registered, or the server does not answer.
         """
         await self._launched_server().log(model, numbers, report_to)
@@ -150,8 +151,8 @@ class SkyPilotBackend:
 
         Args:
             model: The model.
-            keep_best: So many of the highest reward stay.
-            keep_latest: So many of the newest stay.
+            keep_best: The number of versions to keep with the highest reward.
+            keep_latest: The number of newest versions to keep.
 
         Raises:
             ServingError: Always, with the command.
@@ -197,7 +198,7 @@ class SkyPilotBackend:
         return True
 
     async def _on_machine(self, command: str) -> None:
-        """Run a command of its shell. Raises ServingError when it fails."""
+        """Run a shell command on the machine. Raises ServingError when it fails."""
         await _run("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", self._cluster, command)
 
     def _launch_command(self, model: TrainableModel) -> list[str]:
@@ -249,7 +250,7 @@ class SkyPilotBackend:
                 return backend
 
     async def _keep_tunnel(self, port: int) -> None:
-        """An ssh that leads `port` to the server, started again where it ends."""
+        """An ssh that forwards `port` to the server, started again when it ends."""
         options = ("-o", "ServerAliveInterval=15", "-o", "ExitOnForwardFailure=yes")
         while True:
             process = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""A streamed answer that passes to the user as it comes, and is put together beside that."""
+"""A streamed answer that passes to the user as it arrives, and is assembled meanwhile."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import wrapt
 
 
 def collecting(stream: Any, keep: Callable[[list[bytes]], None]) -> Any:
-    """The stream, whose events are kept when it was read to its end.
+    """The stream; its events are kept once it has been read to its end.
 
     Args:
         stream: An `openai.Stream` or `openai.AsyncStream`.
         keep: Called with the events as JSON, once the stream has ended.
 
     Returns:
-        What behaves as the stream does.
+        A stream that behaves in the same way.
     """
     return (_AsyncCollected if hasattr(stream, "__anext__") else _Collected)(stream, keep)
 

@@ -1,4 +1,4 @@
-"""Groups as a server takes them: what was captured here is handed over, what it recorded itself is named."""
+"""Groups as a server takes them: what was captured here is uploaded, what the server recorded itself is named."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ async def submit(
         settings: The options of `arttrace train` by their names.
 
     Returns:
-        A TrainedStep whose version is served; none when all rewards within each group are equal. Its `left_out` counts
-        the runs that are not whole, which are left out with a warning.
+        A TrainedStep whose version is served; an empty list if all rewards within each group are equal. Its `left_out`
+        counts the incomplete runs, which are left out with a warning.
 
     Raises:
-        TrainingError: There is nothing to compare, a trajectory holds no answer of the server, a reward is no number,
-            or the step went wrong.
+        TrainingError: There is nothing to compare, a trajectory has no answer of the server, a reward is not a number,
+            or the step failed.
         ServingError: The server does not answer.
     """
     ordered = [one if isinstance(one, TrajectoryGroup) else TrajectoryGroup(one) for one in groups if one is not None]
@@ -56,12 +56,12 @@ async def submit(
 
 
 def _incomplete(group: TrajectoryGroup, here: Mapping[str, Recorded]) -> list[str]:
-    """Why runs of the group are not whole."""
+    """Why runs of the group are incomplete."""
     return [*group.incomplete.values(), *(why for one in group.given if (why := why_missing(one, here)))]
 
 
 def _submitted(group: TrajectoryGroup, here: Mapping[str, Recorded]) -> dict[str, Any]:
-    """Rewards and metadata of captured runs are among the records that are handed over."""
+    """Rewards and metadata of captured runs are among the uploaded records."""
     runs = [{"id": run.id} for run in group.captured if not run.incomplete]
     given = [_built(one) for one in group.given if not why_missing(one, here)]
     return {"key": group.key, "trajectories": [*runs, *given]}
