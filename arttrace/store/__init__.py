@@ -1,4 +1,4 @@
-"""The owner of the data: schema, ingest, queries over one DuckDB file."""
+"""The store: schema, ingest and queries over one DuckDB file."""
 
 from arttrace.store.access.any_store import AnyStore
 from arttrace.store.access.local import Store

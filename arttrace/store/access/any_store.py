@@ -1,4 +1,4 @@
-"""AnyStore: what can be asked of a store, whoever owns it. The one list of its operations.
+"""AnyStore: the operations of a store, whichever process owns it.
 
 An operation is a method that `Store` implements over the file of this process and `RemoteStore` sends to the owner:
 names, arguments and results over the wire are taken from the signatures here (operations.py), so that the two never
@@ -30,8 +30,8 @@ R = TypeVar("R")
 def operation(
     method: Callable[Concatenate[AnyStore, P], R],
 ) -> Callable[Concatenate[AnyStore, P], R]:
-    """Makes a method's signature an operation: where a class does not implement it, `_request` gets its name and the
-    arguments that were given."""
+    """Makes a method's signature an operation: in a class that does not implement it, `_request` is called with its
+    name and arguments."""
     signature = inspect.signature(method)
 
     @functools.wraps(method)
@@ -49,8 +49,8 @@ OPERATION_NAMES: list[str] = []
 
 
 class AnyStore(ABC):
-    """A store of runs; use it as a context manager, or close it. Threads may share it. Every operation raises
-    StoreError when the store cannot be read."""
+    """A store of runs. Use it as a context manager, or close it. Threads may share it. Every operation raises
+    StoreError if the store cannot be read."""
 
     data: DataDir
 
@@ -64,17 +64,18 @@ class AnyStore(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Closes the file, or the connection to its owner."""
+        """Close the file, or the connection to its owner."""
 
     @abstractmethod
     def append(self, records: Iterable[Record]) -> None:
-        """Stores records: durable in the owner's journal first, then in the tables. A record that is there stays once.
+        """Store records: in the owner's journal first, where they are durable, then in the tables. A record that is
+        stored already is not stored twice.
 
         Args:
             records: Spans, rewards, judgements and so on, as in arttrace.records.
 
         Raises:
-            StoreError: The disk refuses; the records may then be in the store or not.
+            StoreError: The disk takes no more; the records may then be stored or not.
         """
 
     def _request(self, name: str, arguments: Mapping[str, Any]) -> Any:
@@ -82,21 +83,21 @@ class AnyStore(ABC):
 
     @operation
     def ingest_spool(self) -> int:
-        """Takes in what captured processes wrote meanwhile. Returns how many records were new."""
+        """Ingest what captured processes have written meanwhile. Returns the number of new records."""
         raise NotImplementedError
 
     @operation
     def recorded_ids(
         self, *, limit: int, before: tuple[int, str] | None = None, since_ns: int | None = None
     ) -> list[tuple[int, str]]:
-        """The ids that runs were recorded under, each after its beginning in nanoseconds since 1970, that of the agent
-        above all else where there is one; the newest first. One of a trace may stand for several trajectories, or for a
-        part of another one: ask `summaries` for them.
+        """The ids that runs were recorded under, newest first, as tuples (start in nanoseconds since 1970, id). The
+        start is that of the root agent's span if there is one. The id of a trace may stand for several trajectories, or
+        for a part of another one: `summaries` says which.
 
         Args:
             limit: How many at most.
-            before: The last one of the page before, so that all can be read page by page.
-            since_ns: Those alone of which a span started then or later.
+            before: The last tuple of the previous page, for reading all of them page by page.
+            since_ns: Only ids with a span that started then or later.
         """
         raise NotImplementedError
 
@@ -113,18 +114,17 @@ class AnyStore(ABC):
         method: str | None = None,
         complete_only: bool = False,
     ) -> list[TrajectorySummary]:
-        """A summary per trajectory, the newest first. Each is made once and kept until a span or a reward of the
-        trajectory comes.
+        """A summary per trajectory, newest first. A summary is kept until a span or a reward of the trajectory arrives.
 
         Args:
-            ids: Their ids, or those that they were recorded under; those that are not stored are left out.
+            ids: Their ids, or the ids that they were recorded under; ids that are not stored are ignored.
             limit: How many at most.
-            group: The key of their group.
+            group: The key of their group; see `group_key` in arttrace.trajectories.groups.
             entry: The name of their entry point.
             since_ns: The earliest start, in nanoseconds since 1970.
-            unconsumed_by: A policy that was not trained on them. With `method` what a fork was copied with is known to
-                its manifest alone.
-            method: "grpo", "sft" or "dpo": the training that counts for `unconsumed_by`; any by default.
+            unconsumed_by: The name of a policy that was not trained on them. With `method`, what a fork was copied with
+                is known to its manifest alone.
+            method: "grpo", "sft" or "dpo": only this training counts for `unconsumed_by`; by default any.
             complete_only: Leave out those that are incomplete.
         """
         raise NotImplementedError
@@ -134,24 +134,24 @@ class AnyStore(ABC):
         """One trajectory.
 
         Args:
-            id_or_prefix: Its id, or how no other id begins.
+            id_or_prefix: Its id, or a prefix that no other id has.
 
         Raises:
-            StoreError: None or several begin so.
+            StoreError: No id or several ids begin so.
         """
         raise NotImplementedError
 
     @operation
     def beginning(self, trajectory_id: str, *, spans: int) -> Trajectory:
-        """What a run began with, built of its first spans alone, so that it comes at once however long the run is. What
-        it says of the run as a whole (its end, its counts, whether it is complete) holds for these spans.
+        """The beginning of a run, built from its first spans alone, so that it is there at once however long the run
+        is. Its end, its counts and whether it is complete refer to these spans only.
 
         Args:
             trajectory_id: The id that its spans name.
-            spans: Of how many spans, taken agent by agent, in the order of a transcript.
+            spans: The number of spans, taken agent by agent in the order of a transcript.
 
         Raises:
-            StoreError: No run was recorded under this id, or these spans are none of it.
+            StoreError: No run was recorded under this id, or these spans do not belong to it.
         """
         raise NotImplementedError
 
@@ -167,50 +167,51 @@ class AnyStore(ABC):
         method: str | None = None,
         complete_only: bool = False,
     ) -> list[Trajectory]:
-        """Trajectories in order of start; all conditions must hold.
+        """Trajectories in order of start. All conditions must hold.
 
         Args:
             group: The key of their group, as of `groups.group_key`.
-            groups: The keys of their groups, any of them.
-            ids: Their ids; those that are not stored are left out.
+            groups: The keys of their groups; one of them must match.
+            ids: Their ids; ids that are not stored are ignored.
             entry: The name of their entry point.
-            unconsumed_by: A policy that was not trained on them, as in `summaries`.
-            method: The training that counts for `unconsumed_by`.
+            unconsumed_by: The name of a policy that was not trained on them, as in `summaries`.
+            method: "grpo", "sft" or "dpo", as in `summaries`.
             complete_only: Leave out those that are incomplete.
         """
         raise NotImplementedError
 
     @operation
     def spans(self, trajectory_id: str) -> list[SpanRow]:
-        """Every stored version of the spans that name a trajectory, of their traces' other ones, and of the traces that
-        link to these, as they came.
+        """Every stored version of the spans that name a trajectory, of the other spans of their traces, and of the
+        traces that link to these, as they arrived.
 
         Args:
-            trajectory_id: Its id. The id of a trace, or of a conversation in it, gives all the trace's spans.
+            trajectory_id: Its id. For the id of a trace, or of a conversation in it, all spans of the trace are
+                returned.
         """
         raise NotImplementedError
 
     @operation
     def spans_of_traces(self, traces: Sequence[str]) -> list[SpanRow]:
-        """Every stored version of the spans of these traces, as they came.
+        """Every stored version of the spans of these traces, as they arrived.
 
         Args:
-            traces: Trace ids. Those that began about the same time are found without looking through the others.
+            traces: Trace ids. Traces that began about the same time are found without a scan of the others.
         """
         raise NotImplementedError
 
     @operation
     def judgement(self, key: str) -> Judgement | None:
-        """The latest judgement with a key, None when there is none.
+        """The latest judgement with a key, or None.
 
         Args:
-            key: As of `arttrace.rewards.judgement_key`.
+            key: The key, from `arttrace.rewards.judgement_key`.
         """
         raise NotImplementedError
 
     @operation
     def policy_steps(self, policy: str) -> list[PolicyStep]:
-        """The steps of a policy in order; of one that was recorded twice the later record.
+        """The steps of a policy, in order. Of a step that was recorded twice, the later record is returned.
 
         Args:
             policy: Its name, without a version.
@@ -223,25 +224,25 @@ class AnyStore(ABC):
         `spans`. It reads the store and nothing else: no file, no address, whoever asks.
 
         Args:
-            query: One statement of DuckDB's SQL that only reads.
+            query: One statement in DuckDB's SQL that only reads.
 
         Raises:
-            StoreError: DuckDB refuses it, or it would write.
-            Stopped: It takes longer than 300 seconds.
+            StoreError: DuckDB refuses the query, or it would write.
+            Stopped: The query takes longer than 300 seconds.
         """
         raise NotImplementedError
 
     @operation
     def prune(self, *, before_ns: int | None = None, max_bytes: int | None = None, dry_run: bool = False) -> Pruned:
-        """Takes out old runs and gives their space back. Which runs policies consumed stays known. The file is written
-        anew beside the old one and takes its place at once; until then nothing changes.
+        """Remove old runs and free their space. The record of which runs policies consumed is kept. A new file is
+        written beside the old one and replaces it in one step; until then nothing changes.
 
         Args:
-            before_ns: Take out runs that ended and came in before this time, in nanoseconds since 1970.
-            max_bytes: Take out the oldest until the file has at most this size.
-            dry_run: Change nothing, and return what would go.
+            before_ns: Remove runs that ended and arrived before this time, in nanoseconds since 1970.
+            max_bytes: Remove the oldest runs until the file has at most this size in bytes.
+            dry_run: Change nothing, and return what would be removed.
 
         Returns:
-            What was taken out, and the sizes of the file before and after.
+            What was removed, and the sizes of the file before and after.
         """
         raise NotImplementedError

@@ -34,7 +34,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class OwnerGone(StoreError, MayPass):
-    """The process that owned the store does not answer any more."""
+    """The process that owned the store no longer answers."""
 
 
 class _NotUnderstood(StoreError):
@@ -67,7 +67,7 @@ class OwnerClient:
             raise
 
     def _with_versions(self, hint: str | None) -> str | None:
-        """The hint, and what the owner's version is where it is another one."""
+        """The hint, with the owner's version if it differs."""
         own, owners = version("arttrace"), ""
         with contextlib.suppress(StoreError):
             owners = self._owner().version
@@ -78,12 +78,12 @@ class OwnerClient:
         return said if hint is None else f"{hint} {said}"
 
     def append(self, records: Sequence[Record]) -> None:
-        """Returns when the records are in the owner's store."""
+        """Return once the records are in the owner's store."""
         for body in _chunks(records):
             self._post("/api/records", body, JSON_LINES)
 
     def directory(self) -> str:
-        """The data directory of the one that answers. Raises OwnerGone when it does not answer as an owner does."""
+        """The owner's data directory. Raises OwnerGone when it does not answer as an owner does."""
         return self._owner().directory
 
     def _owner(self) -> _OwnerReply:

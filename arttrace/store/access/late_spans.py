@@ -1,4 +1,5 @@
-"""Which runs got spans after a policy was trained on them. It consumes a run once: these spans are not trained on."""
+"""Runs that got spans after a policy was trained on them. A policy consumes a run once: these spans are not trained
+on."""
 
 from __future__ import annotations
 

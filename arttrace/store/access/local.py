@@ -1,7 +1,7 @@
 """Store: the owner of one data directory's DuckDB file. Records go in through its journal, trajectories come out
 (queries.py).
 
-Only one process at a time can own a store. Whoever opens it takes in the spool that captured processes left.
+Only one process at a time can own a store. Whoever opens it ingests the spool that captured processes left.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Store(StoreQueries):
     Args:
         data: The data directory.
         file: Its DuckDB file, open.
-        ahead: What reads a backlog of segments ahead in a process of its own.
+        ahead: Reads a backlog of segments ahead, in another process.
     """
 
     def __init__(self, data: DataDir, file: SharedFile, ahead: ReadAhead | None = None) -> None:
@@ -44,17 +44,17 @@ class Store(StoreQueries):
 
     @classmethod
     def open(cls, data: DataDir, *, create: bool = False, take_in: bool = True, read_ahead: bool = False) -> Store:
-        """The store of a data directory, with all of its spool and journal taken in.
+        """The store of a data directory, with its spool and journal ingested.
 
         Args:
             data: The data directory.
-            create: Make the store where there is none; a spool that waits for it makes it too.
-            take_in: False leaves spool and journal to the first `ingest_spool`.
-            read_ahead: Let a process of its own read a backlog, where a core is free.
+            create: Create the store if there is none; it is also created if a spool waits.
+            take_in: False leaves the spool and journal to the first `ingest_spool`.
+            read_ahead: Read a backlog ahead in another process, if a core is free.
 
         Raises:
-            StoreError: There is neither store nor spool, another process owns it (which is named), it is damaged, or
-                its schema is not known.
+            StoreError: There is neither a store nor a spool, another process owns the store (the message names it), it
+                is damaged, or its schema is not known.
         """
         if not create and not data.store.exists() and not list_segments(data.spool) and not list_segments(data.journal):
             last_run = data.last_run()
@@ -79,7 +79,7 @@ class Store(StoreQueries):
         return store
 
     def close(self) -> None:
-        """Closes the file; the second time does nothing. Whatever was appended is in it, or in the journal and is
+        """Close the file; a second call does nothing. Whatever was appended is in it, or in the journal, which is
         loaded at the next open."""
         with self._file.lock:
             if self._file.closed:
@@ -96,10 +96,10 @@ class Store(StoreQueries):
     # --- in ------------------------------------------------------------------------------------------------
 
     def journal(self, records: Iterable[Record]) -> None:
-        """Returns when `records` are durable in the journal; `load` (or the next open) brings them into the store.
+        """Return once `records` are durable in the journal; `load` (or the next open) brings them into the store.
 
         Raises:
-            StoreFull: The disk refuses: the records may then be in the store or not.
+            StoreFull: The disk takes no more; the records may then be stored or not.
         """
         with self._journaling:  # a flush that fails is raised to those whose records it was for
             try:
@@ -115,7 +115,7 @@ class Store(StoreQueries):
                 ) from error
 
     def load(self) -> int:
-        """Brings what is in the journal into the store. Returns how many records were new."""
+        """Load the journal into the store. Returns the number of new records."""
         return self._take_in(self.data.journal)
 
     def append(self, records: Iterable[Record]) -> None:

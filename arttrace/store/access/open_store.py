@@ -16,7 +16,7 @@ from arttrace.system.errors import StoreError, StoreInUse
 from arttrace.system.paths import DataDir, endpoints
 
 PATIENCE_S = 10.0
-"""How long a process that holds the store without answering for it is waited for."""
+"""How long to wait for a process that has the store open and does not answer."""
 
 _PAUSE_S = 0.05
 
@@ -24,20 +24,20 @@ _PAUSE_S = 0.05
 def open_store(
     data: DataDir, *, create: bool = False, on_taken_over: Callable[[Store], object] | None = None
 ) -> AnyStore:
-    """The store of a data directory: its file when it is free, else its owner, which is asked over HTTP.
+    """Open the store of a data directory: its file if no process has it open, else its owner over HTTP.
 
-    What captured processes left in the spool is taken in. With ARTTRACE_ENDPOINT set, spans of this process's own data
-    directory are sent there, and so the collector there is asked; a collector that `data` names is asked in any case.
-    Its key is ARTTRACE_API_KEY.
+    What captured processes left in the spool is ingested. If ARTTRACE_ENDPOINT is set, spans of this process's own data
+    directory are sent to that collector, so the collector is opened; a collector that `data` names is opened in any
+    case. Its key is ARTTRACE_API_KEY.
 
     Args:
         data: The data directory: `DataDir.resolve()` finds the one of the environment.
-        create: Make the store where there is none.
-        on_taken_over: Called with the store when its owner has ended and this process opens the file in its stead.
+        create: Create the store if there is none.
+        on_taken_over: Called with the store if its owner ends and this process opens the file instead.
 
     Raises:
         StoreError: As Store.open does.
-        StoreInUse: The process that has the file open answers nobody.
+        StoreInUse: The process that has the file open does not answer.
     """
     endpoint, _ = endpoints()
     if data.url or (endpoint and data == DataDir.resolve() and read_owner(data) is None):
@@ -67,7 +67,7 @@ def open_store(
 
 
 def _take_in(client: OwnerClient, endpoint: str, said_by: str) -> None:
-    """Asked once: where nobody answers from the first, the address is more likely wrong than its owner restarting."""
+    """Asked once: if nobody answers at first, the address is more likely wrong than its owner restarting."""
     try:
         client.request("ingest_spool", {})
     except OwnerGone as error:
@@ -82,8 +82,8 @@ def _take_in(client: OwnerClient, endpoint: str, said_by: str) -> None:
 
 
 def _find(data: DataDir, create: bool) -> OwnerClient | Store:
-    """The file or its owner. Two that start at one moment, an owner that is about to answer or has just died: all are
-    a matter of looking again."""
+    """The file or its owner. Two processes that start at the same moment, or an owner that is about to answer or has
+    just died, are handled by looking again."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         owner = _owner(data)

@@ -31,7 +31,7 @@ class Operation(msgspec.Struct, frozen=True):
     decode: Callable[[bytes], Any]
 
     def run(self, store: AnyStore, arguments: msgspec.Struct) -> Any:
-        """Calls the method with these arguments."""
+        """Call the method with these arguments."""
         given = {name: getattr(arguments, name) for name in arguments.__struct_fields__}
         return getattr(store, self.name)(**given)
 
@@ -40,7 +40,7 @@ class Operation(msgspec.Struct, frozen=True):
 
 
 class _Packed(msgspec.Struct, array_like=True):
-    """A trajectory whose calls have no messages of their own, but indices into the list of distinct ones."""
+    """A trajectory whose calls have indices into a list of distinct messages in place of the messages."""
 
     trajectory: Trajectory
     messages: list[Message]

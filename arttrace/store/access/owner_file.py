@@ -21,7 +21,7 @@ class StoreOwner(msgspec.Struct, frozen=True):
 
 
 def read_owner(data: DataDir) -> StoreOwner | None:
-    """What `owner.json` says, if its process lives."""
+    """The content of `owner.json`, if its process is alive."""
     try:
         owner = msgspec.json.decode(data.owner.read_bytes(), type=StoreOwner)
     except (OSError, msgspec.DecodeError):
@@ -30,7 +30,7 @@ def read_owner(data: DataDir) -> StoreOwner | None:
 
 
 def owner_line(data: DataDir) -> str | None:
-    """Who owns the store, since when, and where it answers, for a log; None while nobody does."""
+    """Who owns the store, since when, and where it answers, for a log; None if no process does."""
     owner = read_owner(data)
     try:
         since = datetime.fromtimestamp(data.owner.stat().st_mtime).astimezone()
@@ -43,12 +43,12 @@ def owner_line(data: DataDir) -> str | None:
 
 
 def write_owner(data: DataDir, owner: StoreOwner) -> None:
-    """Puts `owner.json` in place, readable by this user only."""
+    """Write `owner.json`, readable by this user only."""
     replace_file(data.owner, msgspec.json.encode(owner))
 
 
 def remove_owner(data: DataDir, owner: StoreOwner) -> None:
-    """Removes `owner.json`, unless it is another's by now."""
+    """Remove `owner.json`, unless it is another process's by now."""
     with contextlib.suppress(OSError, msgspec.DecodeError):
         if msgspec.json.decode(data.owner.read_bytes(), type=StoreOwner) == owner:
             data.owner.unlink()

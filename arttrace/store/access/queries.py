@@ -1,6 +1,6 @@
 """What is read from a store that this process owns: summaries, trajectories, spans, judgements, SQL.
 
-Summaries are made once and kept until a span or a reward of the trajectory comes; everything else is read from the
+Summaries are made once and kept until a span or a reward of the trajectory arrives; everything else is read from the
 records each time.
 """
 
@@ -234,8 +234,8 @@ class StoreQueries(AnyStore):
         since_ns: int | None = None,
         limit: int | None = None,
     ) -> list[str]:
-        """The ids that spans were given under (`span_records.trajectory_id`) which may hold what was asked for, the
-        newest last: trajectories, but for traces that hold several of them, or are a part of another one."""
+        """The ids in `span_records.trajectory_id` that may match the conditions, newest last: those of trajectories, or
+        of traces that hold several of them or are part of another one."""
         query = f"SELECT trajectory_id FROM span_records WHERE trajectory_id IS NOT NULL AND {OF_RUNS}"  # noqa: S608
         values: list[Any] = []
         conditions: list[tuple[str, list[Any]]] = []
@@ -272,14 +272,13 @@ class StoreQueries(AnyStore):
         return self._column(query, values)[::-1]
 
     def _consumed(self, used: _Used | None, ids: Collection[str]) -> set[str]:
-        """Those of these trajectories that are used up."""
+        """The ids of these trajectories that were consumed."""
         if used is None or not ids:
             return set()
         return set(self._column(f"{used[0]} AND trajectory_id IN ({_ITEMS})", [*used[1], list(ids)]))
 
     def _summaries(self, given: Sequence[str]) -> list[TrajectorySummary]:
-        """Summaries of what was given under these ids: those that are kept, the others made now and kept from now
-        on."""
+        """Summaries of the spans with these ids: the stored ones, and the others, which are made and stored now."""
         query = f"SELECT trajectory_id, document FROM summaries WHERE version = ? AND trajectory_id IN ({_ITEMS})"  # noqa: S608
         with self._file.reading() as connection:
             rows = connection.execute(query, [SUMMARY_VERSION, list(given)]).fetchall()
@@ -294,7 +293,7 @@ class StoreQueries(AnyStore):
         return list(found.values())
 
     def _with_calls_to_read(self) -> list[str]:
-        """The ids that calls were given under whose messages do not stand on their spans as such."""
+        """The ids of calls whose messages are not on their spans as such."""
         query = f"SELECT DISTINCT trajectory_id FROM span_records WHERE trajectory_id IS NOT NULL AND {_TO_READ}"  # noqa: S608
         asked = set(self._column(query, []))
         return [id for id in self._given() if id in asked] if asked else []
@@ -308,7 +307,7 @@ class StoreQueries(AnyStore):
             return set(connection.execute(query, [traces]).fetchall()) if traces else set()
 
     def _parts(self, given: Sequence[str]) -> Iterator[list[str]]:
-        """What was given under these ids in parts of about `_SPANS_AT_ONCE` spans, in the same order."""
+        """The ids in parts of about `_SPANS_AT_ONCE` spans, in the same order."""
         query = f"SELECT trajectory_id, count(*) FROM span_records WHERE trajectory_id IN ({_ITEMS}) GROUP BY 1"  # noqa: S608
         with self._file.reading() as connection:
             spans = dict(connection.execute(query, [list(given)]).fetchall()) if given else {}
@@ -325,8 +324,8 @@ class StoreQueries(AnyStore):
 
     @gc_paused()
     def _summarise(self, given: Sequence[str]) -> list[TrajectorySummary]:
-        """Summaries made and kept. Others ask and write meanwhile; where something was written they are made again, and
-        writers wait."""
+        """Make and store summaries. Other threads read and write meanwhile; summaries of what they wrote are made
+        again, and then writers wait."""
         seen = self._file.changes
         found = self._summarised(given)
         with self._file.lock:
@@ -343,7 +342,7 @@ class StoreQueries(AnyStore):
 
     @gc_paused()
     def _build(self, given: Sequence[str], *, most: int | None = None) -> list[Trajectory]:
-        """The trajectories of what was given under these ids, or of the first spans of it, so many at most."""
+        """The trajectories of the spans with these ids, or of at most so many of their first spans."""
         if not given:
             return []
         with self._file.reading() as connection:
@@ -362,7 +361,7 @@ class StoreQueries(AnyStore):
 
     @staticmethod
     def _traces(connection: duckdb.DuckDBPyConnection, given: Sequence[str]) -> set[str]:
-        """The traces of what was given under these ids, and those that link to them."""
+        """The traces of the spans with these ids, and the traces that link to them."""
         query = f"SELECT DISTINCT trace_id FROM span_records WHERE trajectory_id IN ({_ITEMS}) OR trace_id = ?"  # noqa: S608
         rows = connection.execute(query, [list(given), given[0] if given else ""]).fetchall()
         traces = {trace for (trace,) in rows}
@@ -383,7 +382,7 @@ class StoreQueries(AnyStore):
 
 
 def _used(policy: str | None, method: str | None) -> _Used | None:
-    """The query for what a policy was trained on, by `method` where that is given, and its values."""
+    """The query for what a policy was trained on (by `method`, if it is not None), and its values."""
     if policy is None:
         return None
     query = "SELECT trajectory_id FROM consumption WHERE policy = ?"

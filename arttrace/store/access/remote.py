@@ -1,6 +1,6 @@
-"""RemoteStore: the store of a data directory that another process owns, asked over HTTP.
+"""RemoteStore: a client of the store of a data directory that another process owns, over HTTP.
 
-An operation that was cut off by its owner's death is sent again to the next owner, which may be this process itself.
+An operation that its owner's death interrupts is sent again to the next owner, which may be this process itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from arttrace.store.access.local import Store
 from arttrace.system.paths import DataDir
 
 RETRY_S = 30.0
-"""For how long one that was cut off is sent again; what it asks takes longer, once somebody answers."""
+"""For how long an interrupted operation is sent again. The operation itself may take longer, once an owner answers."""
 _PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 
 
@@ -26,8 +26,8 @@ class RemoteStore(AnyStore):
     Args:
         data: The data directory.
         client: The connection to its owner.
-        reopen: Called when the owner has ended: it finds the next one, or opens the store here. None: the owner is
-            elsewhere, where it is asked again until it answers.
+        reopen: Called when the owner has ended: finds the next one, or opens the store here. None if the owner is on
+            another machine; then it is asked again until it answers.
     """
 
     def __init__(self, data: DataDir, client: OwnerClient, reopen: Callable[[], OwnerClient | Store] | None) -> None:
@@ -36,7 +36,7 @@ class RemoteStore(AnyStore):
         self._backend: OwnerClient | Store = client
 
     def close(self) -> None:
-        """Ends the connection; the owner goes on."""
+        """Close the connection; the owner keeps running."""
         self._backend.close()
 
     def append(self, records: Iterable[Record]) -> None:

@@ -1,4 +1,4 @@
-"""The spans of runs, each once and the fullest version of it, and the one that a run began with."""
+"""The spans of runs, each once in its fullest version, and the span that a run began with."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ _Key = tuple[str, str]
 
 
 def spans_of_runs(store: AnyStore, ids: Sequence[str]) -> dict[str, list[SpanRow]]:
-    """The ended spans of runs by their ids, in order of start. Only their traces are looked through. Raises
-    StoreError."""
+    """The ended spans of runs by their ids, in order of start. Only their traces are scanned. Raises StoreError."""
     parts = [part for id in ids for part in before_colons(id)]
     named, given = listed(ids), listed([*ids, *parts])
     query = f"""SELECT DISTINCT trace_id FROM span_records WHERE trajectory_id IN ({given})
@@ -41,7 +40,7 @@ def spans_of_runs(store: AnyStore, ids: Sequence[str]) -> dict[str, list[SpanRow
 
 
 def root_of(spans: Sequence[SpanRow]) -> SpanRow:
-    """The span of the run's entry; where there is none, the first that has no parent among them."""
+    """The span of the run's entry point; if there is none, the first without a parent among them."""
     ids = {(span.trace_id, span.span_id) for span in spans}
     tops = [span for span in spans if (span.trace_id, span.parent_span_id) not in ids]
     entries = [
@@ -51,7 +50,7 @@ def root_of(spans: Sequence[SpanRow]) -> SpanRow:
 
 
 def is_whole_trace(run_id: str, root: SpanRow) -> bool:
-    """Whether a run with this root is the whole trace: then what is given to the one is given to the other."""
+    """Whether a run with this root is the whole trace: then a reward of the run is a reward of the trace."""
     return root.parent_span_id is None and ":" not in run_id
 
 

@@ -1,8 +1,8 @@
-"""SQL of users over an open store: one query, which reads the store and nothing else.
+"""Users' SQL over an open store: one query, which reads the store and nothing else.
 
-What is no SELECT is refused, and so is what a SELECT may hold that writes: a COPY below WITH, which would overwrite
-the store itself, and functions that run SQL out of a text. DuckDB's own parser tells. It runs in a transaction that
-only reads. Other files and the network are out of its reach: the store's connections are made so (see file/connect.py).
+Anything but a SELECT is refused, and so is a SELECT that would write: a COPY below WITH, which would overwrite the
+store itself, and functions that run SQL from a text. DuckDB's own parser decides. The query runs in a read-only
+transaction, and the store's connections can reach neither other files nor the network (see file/connect.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _explaining = re.compile(
 
 
 def run_query(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Column names and rows. Raises StoreError when DuckDB refuses the query, or when it does not only read."""
+    """Column names and rows. Raises StoreError if DuckDB refuses the query, or if it would write."""
     try:
         _check(connection, query)
         connection.execute("BEGIN TRANSACTION READ ONLY")
@@ -112,7 +112,7 @@ def _columns_and_rows(connection: duckdb.DuckDBPyConnection, query: str) -> tupl
 
 
 def _bounded(result: duckdb.DuckDBPyConnection) -> list[tuple[Any, ...]]:
-    """The rows. Raises StoreError when they take more memory than an answer may."""
+    """The rows. Raises StoreError if they take more memory than an answer may."""
     rows: list[tuple[Any, ...]] = []
     size = 0
     while some := result.fetchmany(_ROWS_AT_ONCE):
@@ -128,7 +128,7 @@ def _bounded(result: duckdb.DuckDBPyConnection) -> list[tuple[Any, ...]]:
 
 
 def _size(value: Any) -> int:
-    """About as many bytes as it takes."""
+    """The approximate size in bytes."""
     match value:
         case str() | bytes():
             return 60 + len(value)

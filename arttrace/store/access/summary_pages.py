@@ -17,7 +17,7 @@ _IDS_OF_PAGE = 50_000
 _RUNS_OF_PAGE = 2_000  # of 2 to 6 KB each; every page costs a look through the table of spans
 
 KNOWN = f"SELECT trajectory_id FROM summaries WHERE version = '{SUMMARY_VERSION}'"  # noqa: S608
-"""The ids that runs were recorded under which have a summary."""
+"""The ids, as recorded, of runs that have a summary."""
 
 _UNREAD = f"""FROM span_records WHERE trajectory_id IS NOT NULL AND {OF_RUNS}
     AND trajectory_id NOT IN ({KNOWN})"""
@@ -26,7 +26,7 @@ UNREAD = f"SELECT count(DISTINCT trajectory_id) {_UNREAD}"
 """How many runs have no summary yet."""
 
 NEWEST_UNREAD = f"""SELECT trajectory_id, count(*) {_UNREAD} GROUP BY 1 ORDER BY {BEGAN} DESC, 1 LIMIT {{}}"""
-"""The ids of so many of them and how many spans each has, the newest first."""
+"""The ids of some of them and the number of spans of each, newest first."""
 
 T = TypeVar("T")
 
@@ -34,9 +34,9 @@ T = TypeVar("T")
 def summary_pages(
     store: AnyStore, ids: Iterable[str] | None = None, *, since_ns: int | None = None
 ) -> Iterator[list[TrajectorySummary]]:
-    """The summaries of all runs, some at a time, about the newest first; of `ids` alone where they are given, runs' own
-    or those that they were recorded under; else about of those with something since `since_ns`. A run of a trace that
-    holds several may come twice. Raises StoreError."""
+    """The summaries of all runs, a page at a time, roughly newest first: of `ids` alone (the runs' own or those that
+    they were recorded under), or of runs with a span since `since_ns`. A run of a trace with several may come twice.
+    Raises StoreError."""
     [(unread,)] = store.sql(UNREAD)[1]
     parts = InParts(unread)
     for page in batched(_recorded(store, since_ns) if ids is None else ids, _RUNS_OF_PAGE):
@@ -64,7 +64,7 @@ def _page(store: AnyStore, before: tuple[int, str] | None, since_ns: int | None)
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Lists of so many; the last may be shorter."""
+    """Lists of this length; the last may be shorter."""
     rest = iter(items)
     while part := list(islice(rest, size)):
         yield part

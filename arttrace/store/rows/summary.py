@@ -17,8 +17,8 @@ from arttrace.trajectories.identity.reward_membership import before_colons
 
 
 class TrajectorySummary(msgspec.Struct, frozen=True):
-    """What a list shows of a trajectory. Token counts as in TokenReport; `error` is the run's own, `incomplete` why
-    the trajectory is not whole, "" when it is, `unread` the calls that yield no message."""
+    """What a list shows of a trajectory. Token counts are those of TokenReport; `error` is the run's own; `incomplete`
+    is the reason, "" for a complete trajectory; `unread` are the calls without a readable message."""
 
     id: str
     revision: str
@@ -42,11 +42,11 @@ class TrajectorySummary(msgspec.Struct, frozen=True):
 
 
 _READING = 14
-"""Counted up when the same spans are read in another way, or summaries are kept otherwise."""
+"""Incremented when the same spans are read in another way, or summaries are stored in another form."""
 
 _fields = " ".join((str(_READING), *TrajectorySummary.__struct_fields__))
 SUMMARY_VERSION = f"{version('arttrace')} {zlib.crc32(_fields.encode()):08x}"
-"""Summaries kept by another version of arttrace are made again: it may have read the spans in another way."""
+"""Summaries of another version of arttrace are made again: it may have read the spans in another way."""
 
 
 _encode = msgspec.json.encode
@@ -83,7 +83,7 @@ class ReadMessages(msgspec.Struct, frozen=True):
 
 
 def read_messages(trajectory: Trajectory, of: Collection[tuple[str, str]]) -> ReadMessages | None:
-    """The messages of these calls of a trajectory (trace and span id), as they were read; None where there are none."""
+    """The messages of these calls of a trajectory (trace and span id), as they were read; None if there are none."""
     places: dict[str, int] = {}
     calls = []
     for one in (placed.call for placed in trajectory.calls):
@@ -96,7 +96,7 @@ def read_messages(trajectory: Trajectory, of: Collection[tuple[str, str]]) -> Re
 
 
 def inferred_tools(trajectory: Trajectory) -> list[InferredTool]:
-    """The tool calls of a trajectory that the messages alone tell of."""
+    """The tool calls of a trajectory that only its messages show."""
     return [
         InferredTool(trajectory.id, one.name, one.id, one.arguments, one.result, one.start_ns, one.end_ns)
         for one in trajectory.tool_calls
