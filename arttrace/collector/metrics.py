@@ -31,7 +31,7 @@ def render(sink: Spool, loader: StoreSupervisor | None, budget: Budget, answers:
         text.add("gauge", "load_lag_seconds", "How long a span may have waited to get into the store.", lag)
         text.add("gauge", "owns_store", "1 while the collector owns the store.", int(loader.owner))
     trouble = sink.trouble or (loader.trouble if loader else "")
-    text.add("gauge", "ready", "1 when nothing is in the way.", int(not trouble))
+    text.add("gauge", "ready", "1 when spans are accepted and stored.", int(not trouble))
     return text.encode()
 
 

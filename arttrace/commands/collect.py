@@ -1,4 +1,4 @@
-"""`arttrace collect`: an OTLP endpoint that puts spans of any OpenTelemetry SDK into the data directory."""
+"""`arttrace collect`: an OTLP endpoint that stores spans of any OpenTelemetry SDK in the data directory."""
 
 from __future__ import annotations
 
@@ -16,10 +16,16 @@ from arttrace.system.paths import DataDir
 @click.command("collect")
 @click.option("--port", type=click.IntRange(0, 65535), default=4318, show_default=True, help="0 takes a free port.")
 @click.option("--host", default=HOST, show_default=True, help="Listen on this address; any but loopback needs a key.")
-@click.option("--grpc-port", type=click.IntRange(0, 65535), help="Receive OTLP/gRPC there too; mostly 4317.")
-@click.option("--retain", "age_ns", metavar="AGE", callback=units.age_ns, help="Take older runs out: 30d, 12h, 2w.")
+@click.option("--grpc-port", type=click.IntRange(0, 65535), help="Receive OTLP/gRPC on this port too; usually 4317.")
 @click.option(
-    "--retain-size", "max_bytes", metavar="SIZE", callback=units.size_bytes, help="Take the oldest out beyond: 10GB."
+    "--retain", "age_ns", metavar="AGE", callback=units.age_ns, help="Remove runs that are older: 30d, 12h, 2w."
+)
+@click.option(
+    "--retain-size",
+    "max_bytes",
+    metavar="SIZE",
+    callback=units.size_bytes,
+    help="Remove the oldest runs beyond this size: 10GB.",
 )
 @api_key_file_option
 @dir_option
@@ -36,9 +42,9 @@ def command(
 
     Not needed for agents that arttrace captures itself: those write to the data directory directly. For any other
     OpenTelemetry SDK set OTEL_EXPORTER_OTLP_ENDPOINT to the address printed. A span is acknowledged when it is on
-    the disk. While the collector runs it owns the store, and every other command asks it.
+    the disk. While the collector runs it owns the store, and other commands read through it.
 
-    With --retain or --retain-size old runs go out every hour, as by `arttrace prune`.
+    With --retain or --retain-size, old runs are removed every hour, as by `arttrace prune`.
     """
 
     def ready(url: str, grpc: int | None) -> None:

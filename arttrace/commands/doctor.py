@@ -1,4 +1,4 @@
-"""`arttrace doctor`: whether the installation, the data directory and the servers in use are in order."""
+"""`arttrace doctor`: checks the installation, the data directory and the servers in use."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
 
 
 @click.command("doctor")
-@click.option("--probe", is_flag=True, help="Send a span to where spans go, and ask model servers for one token.")
-@click.option("--judge", metavar="MODEL", help="Let this judge, by its litellm name, score two answers.")
+@click.option("--probe", is_flag=True, help="Send a test span to the receivers, and ask model servers for one token.")
+@click.option("--judge", metavar="MODEL", help="Have this judge, by its litellm name, score two answers.")
 @judge_base_url_option
 @json_option
 @dir_option
@@ -50,15 +50,15 @@ def command(
     data: DataDir,
 ) -> None:
     """Check this installation: packages and their versions, model clients, the data directory, the store, GPU and
-    engine, and the servers that the environment names. Exit code 1 when something does not work.
+    engine, and the servers that the environment names. Exit code 1 if something does not work.
 
-    With --probe a span is sent to the collector and to each receiver that the environment names, and looked for in the
-    collector's store; it belongs to no run. The model servers that the environment names are asked for one token, and
-    whether its ids come. With --judge a judge is asked, for what such a call costs.
+    With --probe, a span that belongs to no run is sent to the collector and to each receiver that the environment
+    names, and looked up in the collector's store; and the model servers that the environment names are asked for one
+    token, to see whether its ids are returned. With --judge, a judge is asked once; the provider charges for the call.
 
-    With `-- PROGRAM`, such as `arttrace doctor -- python agent.py`, the program is run once, with whatever its calls
-    cost, and says what was captured of it: its calls, whether runs are complete, whether token ids come. It is
-    recorded into a directory that goes afterwards; no store and no receiver gets anything.
+    With `-- PROGRAM`, such as `arttrace doctor -- python agent.py`, the program is run once, with real calls, and the
+    report says what was captured: the calls, whether runs are complete, whether there are token ids. It is recorded
+    into a directory that is deleted afterwards; nothing reaches a store or a receiver.
     """
     if judge_base_url and not judge:
         raise click.UsageError("--judge-base-url says where the judge is: give --judge MODEL too")
@@ -90,7 +90,7 @@ def command(
 
 
 def _looked(look: Callable[[DataDir], Iterator[Check]], data: DataDir) -> Iterator[Check]:
-    """What a look finds; what the machine refuses it is an error of its own."""
+    """The result of a check; a refusal by the operating system becomes a failed check."""
     try:
         yield from look(data)
     except OSError as error:

@@ -1,4 +1,5 @@
-"""A program in any language as one run of the gateway: its clients are directed there, its end is reported there.
+"""A program in any language as one run that the gateway records: its clients are directed there, its end is reported
+there.
 
 The program is a child: its terminal and the signals that a terminal sends are its own, others are passed on to it.
 """
@@ -39,7 +40,7 @@ class PolicyGateway:
 
     @property
     def host(self) -> str:
-        """Its host and port, as they may be shown."""
+        """Its host and port, for display."""
         return urlsplit(self.server).netloc.rpartition("@")[2]
 
     def client(self) -> httpx.Client:
@@ -72,7 +73,7 @@ def policy_gateway(model: str, base_url: str) -> PolicyGateway:
 def run_recorded(
     executable: str, arguments: list[str], environment: Mapping[str, str], gateway: PolicyGateway, *, quiet: bool
 ) -> int:
-    """Run the program and return its exit code; 128 and the signal's number where a signal ended it."""
+    """Run the program and return its exit code, or 128 plus the number of the signal that ended it."""
     trajectory = uuid4().hex
     url = f"{gateway.server}/r/{trajectory}"
     inherited = {name: value for name, value in environment.items() if name != "ANTHROPIC_API_KEY"}
@@ -84,7 +85,7 @@ def run_recorded(
 
 
 def client_environment(base_url: str, model: str, key: str | None) -> dict[str, str]:
-    """The variables by which OpenAI's and Anthropic's clients, and Claude Code, ask `base_url` for `model`."""
+    """The variables that make OpenAI's and Anthropic's clients, and Claude Code, ask `base_url` for `model`."""
     shown = key or "arttrace"  # the clients insist on one
     return {
         "OPENAI_BASE_URL": f"{base_url}/v1",
@@ -119,7 +120,7 @@ def _run(executable: str, arguments: list[str], environment: Mapping[str, str]) 
 
 
 def _end(gateway: PolicyGateway, trajectory: str, program: str, code: int) -> str:
-    """End the run; returns what is to be said of it."""
+    """End the run; returns what to print about it."""
     order: dict[str, object] = {"entry": program, "metadata": {"exit_code": code}}
     if code:
         order["error"] = f"the program ended with {how_ended(code)}"

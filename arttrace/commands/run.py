@@ -40,7 +40,7 @@ _PYTHON = re.compile(r"(python|pypy)[\d.]*w?(\.exe)?", re.IGNORECASE)
     help="With policy, what would change the policy's own sampling is left out of the calls.  "
     "[default: $ARTTRACE_POLICY_SAMPLING or request]",
 )
-@click.option("--quiet", is_flag=True, help="Do not say at the end what was captured and what was not.")
+@click.option("--quiet", is_flag=True, help="Do not print at the end what was captured and what was not.")
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
     data: DataDir,
@@ -50,20 +50,20 @@ def command(
     quiet: bool,
     program: tuple[str, ...],
 ) -> None:
-    """Run a program and capture every model call it makes, with no line of it changed.
+    """Run a program and capture every model call it makes, without changes to its code.
 
     \b
     arttrace run -- python agent.py --task 3
     arttrace run -- python -m my_package
     arttrace run -- my-console-script
 
-    A script's path or -m MODULE alone runs under this Python. The program takes this command's place: its exit code,
-    its signals and its terminal are its own. Calls inside functions decorated with @trajectory belong to those; all
-    other calls of a process are one trajectory, named after the program, complete when the process ends. Processes
-    that it starts are captured as well.
+    A script's path or -m MODULE alone runs under this Python. The program replaces this command: exit code, signals and
+    terminal are the program's own. Calls inside functions decorated with @trajectory belong to those trajectories; all
+    other calls of a process are one trajectory, named after the program, which is complete when the process ends.
+    Processes that it starts are captured as well.
 
-    With --policy a program in any language can be run: the gateway records what it asks by OPENAI_BASE_URL or
-    ANTHROPIC_BASE_URL, which are set for it, as one trajectory that ends when the program does.
+    With --policy the program can be in any language: OPENAI_BASE_URL and ANTHROPIC_BASE_URL are set to the gateway,
+    which records the program's calls as one trajectory that ends when the program does.
     """
     arguments = _command_line(program)
     environment = {**os.environ, **_environment(data, project)}

@@ -25,12 +25,12 @@ _LONGEST_WAIT_S = 30.0
 @click.option("--endpoint", help="Base URL of the collector.  [default: $ARTTRACE_ENDPOINT]")
 @dir_option
 def command(endpoint: str | None, data: DataDir) -> None:
-    """Deliver every span that waits in the data directory to its collector and receivers, and end when they have them.
+    """Deliver every span that waits in the data directory to its collector and receivers, then exit.
 
-    Captured processes do this themselves while they run; this is for what they could not deliver before they ended.
-    Spans of processes that captured without an endpoint are delivered too, unless there is a store here, which takes
-    them in. A collector that is away is asked again until Ctrl-C; nothing is lost by that. The bearer token is
-    ARTTRACE_API_KEY; the receivers are those of ARTTRACE_ENDPOINT and OTEL_EXPORTER_OTLP_*, and Langfuse with
+    Captured processes do this themselves while they run; this command delivers what they could not deliver before they
+    ended. Spans of processes that captured without an endpoint are delivered too, unless there is a store here, which
+    ingests them. A collector that does not answer is tried again until Ctrl-C; nothing is lost meanwhile. The bearer
+    token is ARTTRACE_API_KEY; the receivers are those of ARTTRACE_ENDPOINT and OTEL_EXPORTER_OTLP_*, and Langfuse with
     ARTTRACE_LANGFUSE=1.
     """
     settings = Settings.resolve(dir=data.root, endpoint=endpoint)

@@ -1,1 +1,2 @@
-"""Typed plain data that passes between the parts, without behaviour beyond its own encoding; the names on the wire."""
+"""Typed plain data that passes between the rooms, without behaviour beyond its own encoding; the attribute names on the
+wire."""

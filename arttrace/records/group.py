@@ -16,10 +16,10 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Grouping(msgspec.Struct, frozen=True, tag="grouping", omit_defaults=True):
-    """The groups of some runs by another criterion than their own, given by a person; a view that can be taken back.
+    """Groups of some runs by another criterion than their own, made by a person; it can be undone.
 
-    `keys` maps trajectory id to the key of its group, or None for the key it has by itself. Of several groupings that
-    name a run the latest `time_ns` counts. `by` says what the keys were made of, for people.
+    `keys` maps a trajectory id to the key of its group, or to None for its own key. If several groupings name a run,
+    that with the latest `time_ns` counts. `by` describes for people what the keys were made of.
     """
 
     id: str

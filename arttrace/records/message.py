@@ -41,7 +41,7 @@ class ToolResultPart(msgspec.Struct, frozen=True, gc=False, tag="tool_call_respo
 
 
 class OtherPart(msgspec.Struct, frozen=True, gc=False, tag="other"):
-    """Anything else (image, audio, file, refusal), kept as it came."""
+    """Anything else (image, audio, file, refusal), as received."""
 
     value: dict[str, Any]
 
@@ -63,17 +63,18 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def tool_calls(self) -> tuple[ToolCallPart, ...]:
-        """The tool calls asked for, in order."""
+        """The tool calls of the message, in order."""
         if len(self.parts) == 1 and not isinstance(self.parts[0], ToolCallPart):
             return ()  # as most have none
         return tuple([part for part in self.parts if isinstance(part, ToolCallPart)])
 
 
 class MessageTexts:
-    """A message list as the JSON text of each message: those of the list that it extends, `before`, then those `added`.
+    """A message list as the JSON text of each message: those of the list that it extends (`before`), then those
+    `added`.
 
-    Equal messages are best one and the same str object, and equal lists one and the same MessageTexts: both are
-    then read once, whatever the length of the history.
+    Equal messages should be the same str object, and equal lists the same MessageTexts: both are then read once,
+    whatever the length of the history.
     """
 
     __slots__ = ("added", "before")
@@ -96,8 +97,8 @@ def canonical_json(value: Any) -> bytes:
 
 
 def joined_text(value: Any) -> str | None:
-    """The text of `value` where it is a list of text parts, as OpenAI's APIs, the conventions and Bedrock write them;
-    None for anything else."""
+    """The text of `value` if it is a list of text parts, as OpenAI's APIs, the conventions and Bedrock write them; else
+    None."""
     if not isinstance(value, list) or not value:
         return None
     texts = [_text_of(part) for part in value]
@@ -161,7 +162,7 @@ def _canonical_parts(
 
 
 def message_hash(message: Message) -> str:
-    """32 hex digits of a `message`, equal for messages that a chat template renders alike.
+    """A hash of `message`, 32 hex digits, equal for messages that a chat template renders alike.
 
     The ids of tool calls and results do not count (what a result answers is found by position, see
     trajectories/messages/tool_results.py), nor does the name of an assistant. Empty text equals no text, text in

@@ -8,8 +8,8 @@ from arttrace.records.values.integers import Int64
 
 
 class Consumed(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One trajectory that a step was trained on, at the revision it had. `method` is set where it is not the step's:
-    in the first version of a fork, which names what the versions before it were trained on."""
+    """One trajectory that a step was trained on, at the revision it had then. `method` is set if it is not the step's:
+    in the first version of a fork, which lists what the versions before it were trained on."""
 
     trajectory_id: str
     revision: str
@@ -20,8 +20,8 @@ class PolicyStep(msgspec.Struct, frozen=True, tag="policy_step", omit_defaults=T
     """Step `step` of policy `policy`, which made version `policy@step`.
 
     Unique by (policy, step). `method` is "grpo", "sft" or "dpo", and "fork" where the version was copied from
-    `forked_from`; "" in steps of before it was kept, see `made_by`. `metrics` are plain numbers by name; seconds end in
-    `_s`. The adapter lies in `adapter`.
+    `forked_from`; "" in steps from before it was stored, see `made_by`. `metrics` are plain numbers by name; seconds
+    end in `_s`. `adapter` is the adapter's directory.
     """
 
     policy: str

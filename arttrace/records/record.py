@@ -11,7 +11,7 @@ from arttrace.records.span import SpanRow
 from arttrace.records.values.lenient_json import well_formed
 
 PlainRecord = Reward | Judgement | PolicyStep | Grouping
-"""A record that is no span."""
+"""A record other than a span."""
 Record = SpanRow | PlainRecord
 
 _encoder = msgspec.json.Encoder()
@@ -20,7 +20,7 @@ _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
 def encode_record(record: Record) -> bytes:
-    """One record as JSON, its kind under the key `type`; what UTF-8 cannot hold becomes U+FFFD."""
+    """One record as JSON, its kind under the key `type`; what UTF-8 cannot encode becomes U+FFFD."""
     try:
         return _encoder.encode(record)
     except UnicodeEncodeError:  # half a surrogate pair, which a model may emit and UTF-8 cannot hold
@@ -28,10 +28,10 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(data: bytes) -> Record:
-    """The record that `data`, one JSON document, encodes. Raises msgspec.ValidationError when it is none."""
+    """The record that `data`, one JSON document, encodes. Raises msgspec.ValidationError if it is not a record."""
     return _decoder.decode(data)
 
 
 def decode_plain_record(data: bytes | str) -> PlainRecord:
-    """The record, of any kind but a span, that `data` encodes. Raises msgspec.ValidationError when it is none."""
+    """The record, of any kind but a span, that `data` encodes. Raises msgspec.ValidationError if it is not one."""
     return _plain_decoder.decode(data)

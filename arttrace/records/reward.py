@@ -1,4 +1,4 @@
-"""Reward and Judgement: what a run was worth, who said so and why."""
+"""Reward and Judgement: what a run was worth, by whom, and why."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import msgspec
 from arttrace.records.values.integers import Int64
 
 JUDGE: Final = "judge"
-"""The source of a judge's score. Of those of one name that judges gave a run, the latest counts."""
+"""The source of a judge's score. Of a run's scores of one name from judges, the latest counts."""
 
 
 class Reward(msgspec.Struct, frozen=True, tag="reward", omit_defaults=True):
-    """One number given to a trajectory, or to one agent of it.
+    """One number for a trajectory, or for one agent of it.
 
     `source` is "code" for a reward from the user's code or "judge" for a judge's score; `id` makes it idempotent:
-    the same id twice is one reward, the later `time_ns` wins. `version` is that of the function which gave it to a
-    stored run, and the run's revision. `given_to` is the run's trace where the giver knew it, and after a `/` its
-    root's span where that is not the trace's own. Where `counts` is False it is a note, which has an explanation and no
-    number, or a reward that was taken back, which has neither.
+    the same id twice is one reward, the later `time_ns` wins. `version` is the version of the function that rewarded a
+    stored run, and the run's revision. `given_to` is the run's trace, if known, and after a `/` its root's span if that
+    is not the trace's root. If `counts` is False this is a note, with an explanation and no number, or a reward that
+    was taken back, with neither.
     """
 
     id: str
@@ -39,20 +39,21 @@ class Reward(msgspec.Struct, frozen=True, tag="reward", omit_defaults=True):
 
 
 class _Clock:
-    """Times of rewards given by this process, each later than the one before, also when the clock is set back."""
+    """Times for this process's rewards, each later than the one before, even if the clock is set back."""
 
     def __init__(self) -> None:
         self._last = 0
         self._lock = threading.Lock()
 
     def now_ns(self, after: int = 0) -> int:
-        """A time for a reward given now, later than `after`: of the one with the same id that it corrects."""
+        """A time for a reward made now, later than `after`, the time of the reward with the same id that it
+        corrects."""
         with self._lock:
             self._last = max(time.time_ns(), self._last + 1, after + 1)
             return self._last
 
     def resume(self, last_ns: int) -> None:
-        """Go on after the last time that an earlier process gave."""
+        """Continue after the last time of an earlier process."""
         with self._lock:
             self._last = max(self._last, last_ns)
 
@@ -61,7 +62,7 @@ reward_clock: Final = _Clock()
 
 
 class Judgement(msgspec.Struct, frozen=True, tag="judgement", omit_defaults=True):
-    """One judge call over one group, kept so that the same group is never paid for twice.
+    """One judge call over one group, stored so that the same group is never paid for twice.
 
     `key` hashes judge, rubric and the judged trajectories (id, revision), whatever their order. `scores` maps
     trajectory id to a score in 0..1. Cost is in US dollars, None when the judge's price is not known.

@@ -1,4 +1,5 @@
-"""RolloutJob and RolloutResult: one run of the user's entry point, asked for and done, as they pass between processes.
+"""RolloutJob and RolloutResult: a request to run the user's entry point and what came of it, as they pass between
+processes.
 
 Between the trainer and a rollout worker each line is one JSON document: jobs go in, a `WorkerReady` and results come
 out.
@@ -11,13 +12,13 @@ from typing import Any, Literal
 import msgspec
 
 PROGRAM = "run "
-"""Before the script or module of a whole program, where an entry point is named."""
+"""The prefix of an entry point that is a whole program, before its script or module."""
 
 
 class RecordedTool(msgspec.Struct, frozen=True, omit_defaults=True):
     """One execution of a tool in the record. `arguments` and `result` are JSON values; where it raised, `error` is the
-    name of the built-in exception, and `message` its text. Of a library's tool `failed` tells that the result says so,
-    and `whole` is the result where it is more than a model is shown."""
+    name of the built-in exception, and `message` its text. For a library's tool, `failed` means that its result reports
+    a failure, and `whole` is the result if it is more than the model was shown."""
 
     name: str
     arguments: Any = None
@@ -29,9 +30,9 @@ class RecordedTool(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ToolRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What tools are answered with instead of being run, in order; a call beyond it is run (`live`) or fails.
+    """The answers of tools that are not run again, in order; a call beyond them is run (`live`) or fails.
 
-    `agents` names the tools in which a model was called: these are sub-agents, and always run.
+    `agents` are the names of tools in which a model was called: these are sub-agents, and always run.
     """
 
     tools: tuple[RecordedTool, ...] = ()
@@ -40,10 +41,10 @@ class ToolRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RolloutJob(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One run to make: `arguments` are the entry point's keyword arguments; an empty `trajectory_id` is filled in.
+    """One run to make. `arguments` are the entry point's keyword arguments; an empty `trajectory_id` is filled in.
 
-    With `as_recorded` they are as the root span of a run has them: by parameter name, those of `*args` and `**kwargs`
-    under their parameter's. With a `tools` record the entry point's tools are answered from it.
+    With `as_recorded` they are in the form of a run's root span: by parameter name, those of `*args` and `**kwargs`
+    under their parameter's. With `tools`, the entry point's tools are answered from that record.
     """
 
     arguments: dict[str, Any]
@@ -56,10 +57,10 @@ class RolloutJob(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RolloutResult(msgspec.Struct, frozen=True, omit_defaults=True, tag="result"):
-    """What became of one run. `result` is the returned value as JSON; `error` tells why there is none.
+    """The outcome of one run. `result` is the returned value as JSON; `error` says why there is none.
 
-    When this arrives the run's spans are on disk. `seconds` is the time the entry point took. `lost` tells that the
-    error is no word about the agent: its worker died or was ended, or its spans could not be written.
+    When this arrives the run's spans are on disk. `seconds` is the time the entry point took. `lost` means that the
+    error says nothing about the agent: its worker died or was stopped, or its spans could not be written.
     """
 
     trajectory_id: str

@@ -14,8 +14,8 @@ class TokenSequence(msgspec.Struct, frozen=True):
     the policy and belongs to this sequence's targets (each sampled token is trained in exactly one sequence), else 0.
     `logprobs[t]` is the log-probability under which token t was sampled, None where not trained or not known.
     `versions[t]` indexes `policy_versions`, -1 where not trained. `call_ids` are the span ids merged, in order.
-    `temperatures` (T,) are those at which the targets were sampled, and of which `logprobs` are: 1 for what is none;
-    empty where all are 1.
+    `temperatures` has shape (T,): the temperature at which each target was sampled and for which its log-probability
+    holds, 1 for other tokens; empty if all are 1.
     """
 
     trajectory_id: str
@@ -31,14 +31,15 @@ class TokenSequence(msgspec.Struct, frozen=True):
 
     @property
     def trained_tokens(self) -> int:
-        """How many tokens of this sequence are targets."""
+        """The number of targets in this sequence."""
         return sum(self.trained)
 
 
 class NotTrained(StrEnum):
     """Why a step does not train on something. The values are what `ls`, `show`, `train` and `status` print.
 
-    First why the sampled tokens of a call are not targets, then why a run is left out, or one of its conversations.
+    First the reasons why sampled tokens of a call are not targets, then those why a run, or one of its conversations,
+    is left out.
     """
 
     NO_TOKEN_IDS = "no token ids"
@@ -76,7 +77,7 @@ class NotTrained(StrEnum):
 
 
 class TokenReport(msgspec.Struct, frozen=True):
-    """What became of the calls and sampled tokens of one trajectory: nothing is dropped without a count.
+    """Counts of a trajectory's calls and sampled tokens, trained and not: nothing is dropped without a count.
 
     `reasons` maps a NotTrained to the number of calls quarantined for it. Token counts are of sampled tokens;
     `captured_tokens` is the sum of `trained_tokens` and `quarantined_tokens`, `forks` the sequences beyond the first

@@ -1,4 +1,4 @@
-"""SpanRow: one OpenTelemetry span as plain data, lossless, whoever made it."""
+"""SpanRow: one OpenTelemetry span as plain data, lossless, from any SDK."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from arttrace.records.values.json_types import Typed as Typed
 
 
 def _none() -> Attributes:
-    """Written out even when empty: revisions are hashes over the JSON, and that of a stored span must not change."""
+    """Encoded even when empty: revisions are hashes over the JSON, which must not change for a stored span."""
     return {}
 
 
@@ -37,7 +37,7 @@ class SpanLink(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class SpanRest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What few spans have: how much the sender left out, and values that JSON cannot hold."""
+    """What few spans have: how much the sender left out, and values that JSON cannot represent."""
 
     dropped_attributes: int = 0
     dropped_events: int = 0

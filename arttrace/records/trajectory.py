@@ -34,7 +34,7 @@ class Agent(msgspec.Struct, frozen=True):
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False):
-    """One tool execution: recorded by a span, or inferred from the history (its time is then only a bound)."""
+    """One tool execution: recorded by a span, or inferred from the history (its times are then only bounds)."""
 
     id: str
     agent_id: str
@@ -48,10 +48,10 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
 
 
 class HttpRequest(msgspec.Struct, frozen=True, gc=False):
-    """One HTTP request, mostly a tool's: `tool_call_id` is that of the tool call that made it, None where none did.
+    """One HTTP request, mostly a tool's. `tool_call_id` is that of the tool call that made it, or None.
 
-    `url` has no user, password or fragment, and no values in its query; it is "" where content is not kept. Sizes are
-    those of the bodies, in bytes; None where they are not known. `error` is an exception's type, or the status.
+    `url` has no user, password or fragment, and no values in its query; it is "" if content is not recorded. Sizes are
+    those of the bodies in bytes, None if unknown. `error` is an exception's type, or the status.
     """
 
     span_id: str
@@ -84,7 +84,7 @@ class MessageNode(msgspec.Struct, frozen=True, gc=False):
 
 
 class Relation(StrEnum):
-    """How a call's history stands to the earlier ones of its agent."""
+    """How a call's history relates to the earlier ones of its agent."""
 
     START = "start"
     EXTENDS = "extends"
@@ -101,8 +101,8 @@ class Relation(StrEnum):
 class AgentCall(msgspec.Struct, frozen=True, gc=False):
     """A call placed in the tree and the graph: `prompt_node` is the last message of its prompt.
 
-    `relation` to the call `related_to` (a span id, None for a start), with what it was seen by and how sure that is
-    (0 to 1: 1.0 is a fact, below are readings of the messages).
+    `relation` is that to the call `related_to` (a span id, None for a start), with the evidence for it and its
+    confidence (0 to 1: 1.0 is a fact, lower values are inferred from the messages).
     """
 
     call: Call
@@ -120,13 +120,13 @@ class Trajectory(msgspec.Struct, frozen=True):
 
     `revision` is a hash of the spans it was built from: the same spans in any order give the same revision.
     `entry` loads the entry point again; `entry_name` is its name within its project, "" where it was not recorded.
-    `group` is what the program said; `regrouped` the key that a grouping gave later, which counts then.
-    `incomplete` says why it is not whole, or is empty. `conflicts` counts spans set aside because another one with the
-    same id and other content won. `http_lost` counts HTTP requests that were begun and did not arrive, which make no
-    trajectory incomplete. `notes` are what people noted, no rewards. `unread` counts calls that yield no message, by
-    scope, operation and attributes.
-    `calls`, `agents`, `tool_calls` and `http_requests` are in order of start time (ties by id); agents[0] is
-    the root. Where no agent stands above all others the root is inferred, and those right under it come first, by id.
+    `group` is what the program set; `regrouped` is the key of a later grouping, which then counts. `incomplete` is the
+    reason why the trajectory is not complete, or empty. `conflicts` counts spans set aside because another one with the
+    same id and other content won. `http_lost` counts HTTP requests that were begun and did not arrive; they make no
+    trajectory incomplete. `notes` are people's notes, which are no rewards. `unread` counts calls without a readable
+    message, by scope, operation and attributes. `calls`, `agents`, `tool_calls` and `http_requests` are in order of
+    start time (ties by id); agents[0] is the root. If no agent is above all others the root is inferred, and the agents
+    directly below it come first, by id.
     """
 
     id: str

@@ -25,13 +25,14 @@ from arttrace.system.paths import DataDir
     "--dir",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where store, adapters and report go.  [default: ./arttrace-demo/seed-SEED]",
+    help="Directory for the store, adapters and report.  [default: ./arttrace-demo/seed-SEED]",
 )
 def command(seed: int, steps: int | None, judge: str | None, base_model: Path | None, directory: Path | None) -> None:
     """Capture an agent, judge its runs, train a LoRA on them, serve it, and watch it get better.
 
-    Everything is real but the model's size and what is named a stand-in on screen. Takes some minutes on two CPU
-    cores. Ctrl-C stops it cleanly, a crash loses at most the step under way: the same command goes on.
+    Everything is real except the model's size and what the screen calls a stand-in. Takes some minutes on two CPU
+    cores. Ctrl-C stops it cleanly, and a crash loses at most the running step: start the same command again to
+    continue.
     """
     from trainer.demo import recipe
     from trainer.demo.pipeline import DemoSettings, run_demo

@@ -27,7 +27,7 @@ from trainer.serving import GatewayClient, GatewayStatus, find_serving
 
 class _Line(msgspec.Struct, frozen=True):
     """What a list shows of a version. `reward` is that of the runs that the step after it was trained on, `evaluation`
-    the numbers of runs that nothing was trained on. The base model, NAME@0, is listed where it was evaluated."""
+    has the numbers of runs that nothing was trained on. The base model, NAME@0, is listed if it was evaluated."""
 
     version: str
     time_ns: int
@@ -105,8 +105,8 @@ def export(data: DataDir, version: str, directory: Path, merged: bool) -> None:
 @click.argument("name")
 @click.pass_obj
 def fork_command(data: DataDir, version: str, name: str) -> None:
-    """Begin the policy NAME from VERSION, with its weights and optimizer. What VERSION was trained on, by each method,
-    NAME was too."""
+    """Begin the policy NAME from VERSION, with its weights and optimizer state. Runs that VERSION was trained on count
+    as consumed by NAME, by the same method."""
     found = _find(data, version)
     _weights(data, found)
     target = Checkpoints(data.policies, name)
@@ -125,8 +125,8 @@ def fork_command(data: DataDir, version: str, name: str) -> None:
 def rollback(data: DataDir, version: str) -> None:
     """Serve VERSION in place of the newest, at once and after a restart. NAME@0 is the base model.
 
-    The next version that is made takes its place: to train on from VERSION itself, fork it. NAME@N of the newest
-    version undoes a rollback.
+    The next version that is made replaces it: to continue training from VERSION itself, fork it. Roll back to the
+    newest version to undo a rollback.
     """
     name, step = _parsed(version)
     checkpoints = Checkpoints(data.policies, name)
@@ -154,16 +154,24 @@ def rollback(data: DataDir, version: str) -> None:
 
 @command.command("prune")
 @click.argument("policy", default="policy")
-@click.option("--keep-best", default=1, show_default=True, type=click.IntRange(0), help="So many of highest reward.")
-@click.option("--keep-latest", default=3, show_default=True, type=click.IntRange(0), help="So many of the newest.")
+@click.option(
+    "--keep-best",
+    default=1,
+    show_default=True,
+    type=click.IntRange(0),
+    help="The number to keep with the highest reward.",
+)
+@click.option(
+    "--keep-latest", default=3, show_default=True, type=click.IntRange(0), help="The number of newest versions to keep."
+)
 @click.option("--every", default=0, type=click.IntRange(0), help="And those whose number it divides.")
 @click.option("--dry-run", is_flag=True, help="Say which would go; remove nothing.")
 @click.pass_obj
 def prune(data: DataDir, policy: str, keep_best: int, keep_latest: int, every: int, dry_run: bool) -> None:
-    """Remove the weights of old versions of POLICY. What they consumed stays known, and so do their metrics.
+    """Remove the weights of old versions of POLICY. The record of what they consumed and their metrics are kept.
 
-    The two newest versions, those that are served or that other policies were forked from, and the one that was rolled
-    back to stay in any case.
+    The two newest versions, versions that are served or that other policies were forked from, and the one rolled back
+    to are always kept.
     """
     checkpoints = Checkpoints(data.policies, policy)
     keep = Keep(best=keep_best, latest=keep_latest, every=every, states=0)
@@ -258,7 +266,7 @@ def _weights(data: DataDir, found: PolicyStep) -> Path:
 
 
 def _served(data: DataDir, policy: str) -> set[int]:
-    """The steps that the gateway holds, none when it does not run."""
+    """The steps that the gateway has loaded, none if it does not run."""
     status = _status(data, policy)
     return status.loaded_steps if status else set()
 

@@ -40,8 +40,8 @@ _LOOKED_AT = 1000
 @click.option("--trajectory", "ids", multiple=True, metavar="ID", help="This recorded run. May be given several times.")
 @click.option("--group", metavar="KEY", help="The recorded runs of this group, as `ls` shows it.")
 @click.option("--scenario", metavar="NAME", help="The recorded runs of this scenario.")
-@click.option("--from-store", is_flag=True, help="The newest recorded runs: what is done where nothing is named.")
-@click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="At most so many inputs.")
+@click.option("--from-store", is_flag=True, help="The newest recorded runs; the default if nothing is named.")
+@click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="At most this many inputs.")
 @click.option(
     "--input",
     "file",
@@ -57,24 +57,24 @@ _LOOKED_AT = 1000
     help="Send every model call to this policy.  [default: policy:latest of the running `arttrace serve`]",
 )
 @click.option(
-    "--route", "routes", multiple=True, metavar="MODEL=POLICY[@URL]", help="Send the calls of this model alone to it."
+    "--route", "routes", multiple=True, metavar="MODEL=POLICY[@URL]", help="Send only the calls of this model to it."
 )
 @click.option(
     "--tools",
     type=click.Choice(["live", "recorded"]),
     default="live",
     show_default=True,
-    help="Run the tools, or answer them with what they gave in the recorded run.",
+    help="Run the tools, or answer them with their results in the recorded run.",
 )
 @click.option(
     "--on-missing",
     type=click.Choice(["live", "error"]),
     default="error",
     show_default=True,
-    help="With --tools recorded, a tool call that the record does not hold: run it, or fail.",
+    help="With --tools recorded, what to do with a tool call that is not in the record: run it, or fail.",
 )
 @click.option("--with-original", is_flag=True, hidden=True, expose_value=False)  # always so since 0.2
-@click.option("--dry-run", is_flag=True, help="Say what would be run, what not, and why.")
+@click.option("--dry-run", is_flag=True, help="Print what would be run, what not, and why.")
 @json_option
 def command(
     data: DataDir,
@@ -103,14 +103,15 @@ def command(
     arttrace rollout --entry agent.py:answer --input questions.jsonl
 
     The runs of an input join the group of the recorded run, ready for `arttrace score` and `arttrace train`. The code
-    runs as it is, in processes of its own; its model calls are sent to the policy. A run that failed is kept, with its
-    error. One that took too long, whose process died, or that the policy did not answer, is kept as incomplete: it is
-    no word about the policy, and is neither scored nor trained on.
+    runs unchanged, in processes of its own; its model calls are sent to the policy. A run that failed is kept, with its
+    error. A run that took too long, whose process died, or that the policy did not answer, is kept as incomplete: it
+    says nothing about the policy, and is neither scored nor trained on.
 
     While a daemon with --max-staleness trains the policy and has more groups ready than it can train on in time, no
-    further input is begun.
+    further inputs are started.
 
-    Exit code 1: some runs were lost in that way, or nothing was captured. 130: interrupted; what was done is kept.
+    Exit code 1: some runs are incomplete for such a reason, or nothing was captured. 130: interrupted; finished runs
+        are kept.
     """
     if file is not None:
         if ids or group or scenario or from_store or tools == "recorded":
@@ -147,7 +148,7 @@ def command(
 def _recorded(
     store: AnyStore, ids: Sequence[str], group: str | None, scenario: str | None, entry: str | None
 ) -> Iterator[tuple[Trajectory, Sequence[SpanRow]]]:
-    """The chosen runs, the newest first, or in the order they were named."""
+    """The chosen runs, newest first, or in the order in which they were named."""
     if ids:
         found = [store.trajectory(id) for id in ids]
     elif group is not None:
@@ -179,7 +180,7 @@ def _read_inputs(file: Path) -> list[dict[str, Any]]:
 
 
 def _environment(data: DataDir, policy: str | None, routes: Sequence[str]) -> dict[str, str]:
-    """What leads the model calls of the runs to the policy."""
+    """The environment that sends the model calls of the runs to the policy."""
     wanted = [f"*={policy or 'policy:latest'}"] if policy or not routes else []
     if policy and policy.startswith(("http://", "https://")):
         wanted = [f"*=policy:latest@{policy}"]
@@ -204,7 +205,7 @@ def _environment(data: DataDir, policy: str | None, routes: Sequence[str]) -> di
 
 
 def _admission(data: DataDir, environment: dict[str, str]) -> Admission | None:
-    """What holds runs back that the daemon of the policy they are led to could not train on in time."""
+    """Holds back runs that the daemon of their policy could not train on in time."""
     serving = find_serving(data)
     if serving is None or f"@{serving.url}/" not in environment["ARTTRACE_ROUTE"]:
         return None

@@ -14,7 +14,7 @@ from arttrace.system.private_files import kept_key
 from trainer.output.log import LogFormat, log_format_option, logging_to
 
 SERVER_KEY = "server.key"
-"""The key that a server which trains makes for itself where others can reach it and none was given."""
+"""The key that a training server makes if others can reach it and no key was set."""
 
 
 @click.command()
@@ -31,7 +31,7 @@ SERVER_KEY = "server.key"
 @click.option(
     "--version",
     type=click.IntRange(0),
-    help="Serve this version, 0 for the base model.  [default: the newest, or the one rolled back to]",
+    help="Serve this version; 0 is the base model.  [default: the newest, or the one rolled back to]",
 )
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 takes any free port.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Any but the loopback needs a key.")
@@ -77,7 +77,7 @@ SERVER_KEY = "server.key"
 @click.option(
     "--engine-memory-share",
     type=click.FloatRange(0, 1, min_open=True),
-    help="Of a card's memory that vLLM takes.  [default: what a learner on the same card leaves; 0.9 where none comes]",
+    help="Share of a card's memory for vLLM.  [default: what a learner on the same card leaves; 0.9 without one]",
 )
 @click.option(
     "--max-requests",
@@ -89,7 +89,7 @@ SERVER_KEY = "server.key"
 @click.option(
     "--trajectory-idle-seconds",
     type=click.FloatRange(min=0, min_open=True),
-    help="End a trajectory of /r/NAME/v1 that has been quiet for so long.  [default: only /r/NAME/end ends it]",
+    help="End a trajectory of /r/NAME/v1 after this many seconds without a call.  [default: only /r/NAME/end ends it]",
 )
 @click.option(
     "--record-traceparent",

@@ -32,9 +32,9 @@ _SHOWN = ("reward_mean", "reward_spread", "loss", "grad_norm", "entropy", "kl", 
 @click.option("--watch", is_flag=True, help="Keep showing it, until Ctrl-C.")
 @json_option
 def command(data: DataDir, policy: str | None, watch: bool, as_json: bool) -> None:
-    """Show, for every policy that `arttrace train --daemon` trains or trained here, what it does and since when.
+    """Show what `arttrace train --daemon` is doing for each of its policies here, and since when.
 
-    It reads the files in which the daemon and the gateway say so: nothing is asked, nothing is in the way.
+    The command only reads files of the daemon and the gateway; it sends no request and does not disturb them.
     """
     if as_json and watch:
         raise click.UsageError("--watch draws for the eye; poll `arttrace status --json` instead")

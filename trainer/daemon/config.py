@@ -50,12 +50,12 @@ class DaemonConfig(BaseModel):
 
     policy: str | None = Field(None, description="Name of the policy.")
     base_model: Path | None = Field(None, description="Model directory to train on.")
-    min_groups: int = Field(4, ge=1, description="Groups per step; those that are ready for longest come first.")
+    min_groups: int = Field(4, ge=1, description="Groups per step; those that have been ready longest come first.")
     max_wait: float = Field(
         300.0, ge=0, description="Seconds after which a step takes fewer groups, where some are ready."
     )
-    group_size: int = Field(4, ge=2, description="A group is ready when it has so many complete runs.")
-    poll: float = Field(2.0, gt=0, description="Seconds between two looks at the store.")
+    group_size: int = Field(4, ge=2, description="A group is ready when it has this many complete runs.")
+    poll: float = Field(2.0, gt=0, description="Seconds between two checks of the store.")
     judge: str | None = Field(
         None, description="Judge model that scores ready groups; without one, only rewarded runs count."
     )
@@ -66,9 +66,9 @@ class DaemonConfig(BaseModel):
     votes: int = Field(1, ge=1, le=15, description="Judgements per group, each in another order.")
     advantages: Scale = Field("none", description="How rewards are scaled within a group.")
     std_floor: float = Field(STD_FLOOR, gt=0, description="Least standard deviation that rewards are divided by.")
-    max_staleness: int | None = Field(None, ge=0, description="Leave out runs sampled so many steps before.")
+    max_staleness: int | None = Field(None, ge=0, description="Leave out runs sampled more than this many steps before.")
     max_steps: int | None = Field(None, ge=1, description="Stop when the policy is at this version.")
-    max_skips: int = Field(10, ge=1, description="Stop after so many rounds in a row whose numbers were not finite.")
+    max_skips: int = Field(10, ge=1, description="Stop after this many rounds in a row whose numbers were not finite.")
     solved_pause: float = Field(
         600.0,
         ge=0,

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pydantic import BaseModel, ConfigDict, Field
 
 KEPT_STATES = 3
-"""So many of the newest versions keep their optimizer state."""
+"""How many of the newest versions keep their optimizer state."""
 
 
 class Keep(BaseModel):
@@ -16,13 +16,13 @@ class Keep(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    best: int = Field(0, ge=0, description="So many of the highest reward.")
-    latest: int = Field(0, ge=0, description="So many of the newest.")
-    every: int = Field(0, ge=0, description="Those whose number it divides.")
+    best: int = Field(0, ge=0, description="This many with the highest reward.")
+    latest: int = Field(0, ge=0, description="This many of the newest.")
+    every: int = Field(0, ge=0, description="Those whose number is a multiple of this.")
     states: int = Field(
         KEPT_STATES,
         ge=0,
-        description="So many of the newest keep their optimizer state, two thirds of a version's size; 0: all.",
+        description="This many of the newest keep their optimizer state, two thirds of a version's size; 0: all.",
     )
 
     @property

@@ -1,1 +1,1 @@
-"""`arttrace autorl`: from a description of a task, in words, to a trained and tested model."""
+"""`arttrace autorl`: from the description of a task to a trained and tested model."""

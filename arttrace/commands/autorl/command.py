@@ -36,7 +36,7 @@ _Count = click.IntRange(min=1)
     type=click.UNPROCESSED,
     help="A model's directory, or its name on the hub.",
 )
-@click.option("--policy", help="The name of what is trained.  [default: made of the task's first words]")
+@click.option("--policy", help="Name of the policy to train.  [default: made of the task's first words]")
 @click.option(
     "--mcp",
     metavar="SERVER",
@@ -46,21 +46,30 @@ _Count = click.IntRange(min=1)
 @click.option("--judge", default="openai/o3", show_default=True, metavar="MODEL", help="Judge, by its litellm name.")
 @click.option("--writer", metavar="MODEL", help="Writes the scenarios, by its litellm name.  [default: the judge]")
 @click.option(
-    "--stand-in", "use_stand_in", is_flag=True, help="Scripts in place of judge and writer: no key, no sense."
+    "--stand-in",
+    "use_stand_in",
+    is_flag=True,
+    help="Scripts in place of judge and writer: needs no key, and the scores mean nothing.",
 )
 @judge_base_url_option
 @rubric_option
-@click.option("--scenarios", type=_Count, default=40, show_default=True, help="How many are written.")
-@click.option("--held-out", type=_Count, default=10, show_default=True, help="How many of them are not trained on.")
+@click.option("--scenarios", type=_Count, default=40, show_default=True, help="Scenarios to write.")
+@click.option(
+    "--held-out", type=_Count, default=10, show_default=True, help="Scenarios of these that are not trained on."
+)
 @click.option("--group-size", type=click.IntRange(min=2), default=8, show_default=True, help="Runs of one scenario.")
 @click.option("--groups", type=_Count, default=4, show_default=True, help="Scenarios per step.")
 @click.option(
-    "--steps", type=_Count, default=10, show_default=True, help="Training steps; more may be asked for later."
+    "--steps", type=_Count, default=10, show_default=True, help="Training steps; a later start may ask for more."
 )
 @click.option("--learning-rate", type=float, help="As in `arttrace train`.")
 @click.option("--report-to", metavar="NAMES", help="As in `arttrace train`: wandb, tensorboard, trackio, mlflow.")
 @click.option(
-    "--max-turns", type=_Count, default=10, show_default=True, help="Answers of the model per run, with --mcp."
+    "--max-turns",
+    type=_Count,
+    default=10,
+    show_default=True,
+    help="Largest number of the model's answers per run, with --mcp.",
 )
 @click.option("--max-tokens", type=_Count, default=1024, show_default=True, help="Tokens per answer.")
 @dir_option
@@ -87,11 +96,11 @@ def command(
     data: DataDir,
     as_json: bool,
 ) -> None:
-    """Train a model on TASK, described in words: its instructions, as a system prompt says them.
+    """Train a model on TASK, described in words as a system prompt would describe it.
 
     A model writes scenarios, the policy is run on them, a judge compares the runs, and a LoRA is trained step by step.
-    The scenarios that were held out are run before and after, and the judge compares the two. Ended at any point, the
-    same command goes on where it was.
+    Held-out scenarios are run before and after, and the judge compares the two. Stopped at any point, the same command
+    continues where it was.
     """
     if held_out >= scenarios:
         raise click.BadParameter(f"{held_out} of {scenarios} scenarios leave none to train on", param_hint="--held-out")

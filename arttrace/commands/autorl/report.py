@@ -9,7 +9,7 @@ from arttrace.commands.autorl.state import HeldOutScores, State
 
 
 def summary(comparisons: Sequence[HeldOutScores]) -> str:
-    """One line: the scores on held-out scenarios before and after, and how often which was better."""
+    """One line: the scores on held-out scenarios before and after, and how often each was better."""
     both = [(one.before, one.after) for one in comparisons if one.before is not None and one.after is not None]
     if not both:
         return "held out: nothing to compare"
@@ -25,8 +25,8 @@ def markdown(state: State, note: str = "") -> str:
     """The whole report.
 
     Args:
-        state: What was done.
-        note: What a reader must know first, such as that the judge was a stand-in.
+        state: The state of the run.
+        note: A remark for the reader, such as that the judge was a stand-in.
     """
     plan = state.plan
     lines = [f"# {plan.policy}", "", *([f"**{note}**", ""] if note else [])]

@@ -1,6 +1,6 @@
 """The stages of AutoRL: write scenarios, run the held-out ones, train step by step, run them again, compare.
 
-Each stage begins by looking what of it is there already, in the state and in the store, and does the rest.
+Each stage first looks up what is done already, in the state and in the store, and does the rest.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class AutoRL:
     """One run of AutoRL on a registered model.
 
     Args:
-        state: What was done so far; changed as the stages go on.
-        file: Where the state is kept.
+        state: What was done so far; updated by each stage.
+        file: The file in which the state is kept.
         model: The registered policy.
         backend: Judges and trains.
         params: Further arguments of litellm's `acompletion` for judge and writer.
         settings: Options of `arttrace train` by their names.
-        say: Shows a line.
+        say: Prints a line.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class AutoRL:
         """Everything but the scenarios, which `write_scenarios` wrote.
 
         Raises:
-            TrainingError: The policy was trained by something else, or a step went wrong.
+            TrainingError: The policy was trained by something else, or a step failed.
             JudgeError: The judge cannot be asked.
             ArttraceError: All rollouts failed.
         """
@@ -87,7 +87,7 @@ class AutoRL:
 
     @property
     def _version(self) -> str:
-        """The newest version that a step made, by which the runs after it are named."""
+        """The newest version that a step made, which names the runs after it."""
         return next((step.version for step in reversed(self._state.steps) if step.version), "before")
 
     async def _adopt(self, served: int, training: Sequence[Scenario]) -> None:
@@ -113,14 +113,14 @@ class AutoRL:
         self._note(number, done[-1].version if done else None, groups)
 
     def _chosen(self, number: int, training: Sequence[Scenario]) -> dict[str, Scenario]:
-        """The scenarios of a step, each by the key of its group."""
+        """The scenarios of a step, by the key of their group."""
         count = min(self._plan.groups, len(training))
         places = range((number - 1) * self._plan.groups, (number - 1) * self._plan.groups + count)
         keys = (f"autorl/{self._plan.policy}/step {number}/{place}" for place in range(count))
         return dict(zip(keys, (training[place % len(training)] for place in places), strict=True))
 
     def _note(self, number: int, version: str | None, groups: Sequence[TrajectoryGroup]) -> None:
-        """Keep and say what a step was trained on, and what it made."""
+        """Record and print what a step was trained on, and what it made."""
         trained = [run for group in groups for run in group.group.trajectories]
         rewards = [value for run in trained if (value := trajectory_reward(run)) is not None]
         mean = statistics.fmean(rewards) if rewards else None
@@ -130,7 +130,7 @@ class AutoRL:
         self._say(f"step {number}/{self._plan.steps}: {shown}, {version or 'nothing to learn: equal scores'}")
 
     async def _scored(self, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
-        """The groups that have the judge's scores. One that it cannot score is said and left out, unless all are."""
+        """The groups with the judge's scores. A group that it cannot score is reported and left out, unless all are."""
         failure: JudgeError | None = None
         if unscored := [group for group in groups if not _is_scored(group)]:
             try:
@@ -148,7 +148,7 @@ class AutoRL:
     async def _gathered(
         self, keys: Sequence[str], scenarios: Sequence[Scenario], size: int, what: str
     ) -> list[TrajectoryGroup]:
-        """A stored group of `size` complete runs for each key; those that are missing are made now."""
+        """A stored group of `size` complete runs for each key; missing runs are made now."""
         there = await _stored(keys)
         missing = [
             TrajectoryGroup((self._rollout(scenario) for _ in range(size - len(group.group.trajectories))), key=key)
@@ -177,7 +177,7 @@ class AutoRL:
         return [f"autorl/{self._plan.policy}/held out, {version}/{place}" for place in range(len(held_out))]
 
     async def _compare(self, held_out: Sequence[Scenario]) -> None:
-        """Let the judge rank the run before against the run after, each scenario by itself; no reward is stored."""
+        """Have the judge rank the run before against the run after, scenario by scenario; no reward is stored."""
         if self._version == "before":
             return
         pairs = []
@@ -196,7 +196,8 @@ class AutoRL:
         self._file.save(self._state)
 
     def _note_evaluations(self) -> None:
-        """The means over the scenarios of which both runs were judged, for `arttrace policies` and the viewer."""
+        """Record the means over the scenarios of which both runs were judged, for `arttrace policies` and the
+        viewer."""
         both = [
             (one.before, one.after)
             for one in self._state.comparisons
@@ -209,12 +210,12 @@ class AutoRL:
 
 
 async def write_scenarios(state: State, file: StateFile, offer: Offer | None, params: JudgeParams) -> None:
-    """Have the writer write what is missing of the scenarios.
+    """Have the writer write the scenarios that are missing.
 
     Args:
-        state: What was done so far.
-        file: Where it is kept, after each answer.
-        offer: What the MCP server offers, where there is one.
+        state: The state of the run.
+        file: The file in which it is kept, after each answer.
+        offer: What the MCP server offers, if there is one.
         params: Further arguments of litellm's `acompletion`.
 
     Raises:

@@ -1,7 +1,7 @@
 """Stand-ins for the model that writes scenarios and for the judge: scripts, to see AutoRL run without a key.
 
 They know nothing of the task. The writer asks about things from a list; the judge prefers short answers that repeat the
-question's words. What is trained on their word is good for nothing else.
+question's words. A model trained on their word is of no other use.
 """
 
 from __future__ import annotations

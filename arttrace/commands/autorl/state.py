@@ -1,4 +1,4 @@
-"""What an AutoRL run has done so far, in one file that is replaced after each stage, so that it can go on."""
+"""What an AutoRL run has done so far, in one file that is replaced after each stage, so that it can be resumed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from arttrace.system.files import replace_file
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What was asked for. `steps` may be raised when a run goes on; all else decides what is compared with what."""
+    """The options of a run. `steps` may be raised when a run is resumed; all others decide what is compared with
+    what."""
 
     task: str
     base_model: str
@@ -51,8 +52,8 @@ class HeldOutScores(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct):
-    """All of it. Runs and rewards are in the store, by the names of their groups. `steps_begun` is the number of the
-    last step whose training was begun."""
+    """The whole state. Runs and rewards are in the store, by the names of their groups. `steps_begun` is the number of
+    the last step whose training began."""
 
     plan: Plan
     scenarios: list[Scenario] = []
@@ -73,7 +74,7 @@ class StateFile:
         self._path = directory / "state.json"
 
     def load(self, plan: Plan) -> State:
-        """What was done of this plan, or nothing yet.
+        """The state of this plan, empty if it has not begun.
 
         Raises:
             ArttraceError: There is a run of another plan by this name, or the file is damaged.
@@ -94,10 +95,10 @@ class StateFile:
         return state
 
     def save(self, state: State) -> None:
-        """Put this in the file's place.
+        """Replace the file by this state.
 
         Raises:
-            ArttraceError: It cannot be written.
+            ArttraceError: The file cannot be written.
         """
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)

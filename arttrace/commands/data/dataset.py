@@ -21,21 +21,25 @@ from arttrace.views.run_filter import RunFilter
 
 @click.command("dataset")
 @click.option(
-    "--format", "form", type=click.Choice([form.value for form in Form]), required=True, help="What reads it."
+    "--format", "form", type=click.Choice([form.value for form in Form]), required=True, help="Format of the file."
 )
 @click.option(
     "--output",
     "-o",
     required=True,
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The file: JSON lines, of verl Parquet.",
+    help="The file: JSON lines; for verl Parquet.",
 )
 @click.option("--best", is_flag=True, help="Only the best runs of each group whose rewards differ.")
 @click.option(
-    "--min-reward", type=float, metavar="R", help="Only runs rewarded so, or better; trl-unpaired: the good ones."
+    "--min-reward", type=float, metavar="R", help="Only runs with at least this reward; trl-unpaired: the good ones."
 )
 @click.option(
-    "--min-gap", type=click.FloatRange(min=0), default=0.1, show_default=True, help="Of pairs: how far rewards differ."
+    "--min-gap",
+    type=click.FloatRange(min=0),
+    default=0.1,
+    show_default=True,
+    help="Least difference of a pair's rewards.",
 )
 @click.option(
     "--held-out",
@@ -73,8 +77,8 @@ def command(
     atif                   ATIF 1.7 (Harbor): one document per run, with tokens, rewards and sub-agents
     art                    OpenPipe's ART: one trajectory group per line, with token ids and log-probabilities
 
-    Complete runs are written, sub-agents' conversations too; pairs and --best compare the rewards of a group. A group
-    is whole on one side of --held-out. What a form cannot hold is counted and named, never cut.
+    Complete runs are written, sub-agents' conversations too; pairs and --best compare the rewards of a group.
+    --held-out never splits a group. Whatever a format cannot represent is counted and named, never cut.
     """
     try:
         selection = DatasetSelection(

@@ -1,4 +1,4 @@
-"""`arttrace export`: the stored spans, as they came, or the views of SQL as Parquet, for other systems."""
+"""`arttrace export`: the stored spans as received, or the SQL views as Parquet, for other systems."""
 
 from __future__ import annotations
 
@@ -41,22 +41,23 @@ _PLAIN_TABLES = {
     tables.REWARDS.name: "id",
     **dict.fromkeys((tables.JUDGEMENTS.name, tables.GROUPINGS.name, tables.POLICY_STEPS.name), "content_hash"),
 }
-"""Each with the column by which it is read page by page; a reward's is there as often as it was given."""
+"""Each table, with the column by which it is read page by page; a reward's id occurs as often as the reward was
+given."""
 
 
 @click.command("export")
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("--format", "form", type=click.Choice([*_FORMS, _PARQUET]), default="otlp-json", show_default=True)
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="A file, of parquet a folder.  [default: print]")
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="A file; for parquet a folder.  [default: print]")
 @run_filters
 @store_option
 def command(ids: tuple[str, ...], form: str, output: Path | None, data: DataDir, wanted: RunFilter) -> None:
-    """Write the spans of the trajectories ID, of the runs that match, or of everything, as they came: one OTLP/JSON
-    request per line, or one request in protobuf. With parquet, the views of `arttrace sql`, a file for each, in the
-    folder OUTPUT.
+    """Write the spans of the trajectories ID, of the runs that match, or of everything, as received: one OTLP/JSON
+    request per line, or one request in protobuf. With parquet, write the views of `arttrace sql`, one file each, into
+    the folder OUTPUT.
 
-    `arttrace import` and any OTLP receiver take spans in again, rewards too, which are spans of their own; import also
-    the notes, judgements, groupings and policy steps, which others take for spans without a meaning.
+    `arttrace import` and any OTLP receiver read the spans again, and the rewards, which are spans of their own. Import
+    also reads the notes, judgements, groupings and policy steps; for other receivers these are spans without a meaning.
     """
     if form == _PARQUET and (ids or wanted or output is None):
         raise click.UsageError("parquet is all of every view, in a folder: give --output, no ID and no condition")
@@ -98,8 +99,8 @@ def _write_views(store: AnyStore, folder: Path) -> None:
 def _write(
     store: AnyStore, ids: tuple[str, ...], encode: Callable[[list[SpanRow]], bytes], file: BinaryIO
 ) -> dict[str, int]:
-    """How much was written: spans, rewards that do not stand on them as they are by now, other records. Spans that only
-    carry a reward are made anew: it may have been given again meanwhile, or taken back."""
+    """How much was written: spans, rewards that are not on them in their present form, other records. Spans that only
+    carry a reward are made anew: the reward may have been replaced meanwhile, or taken back."""
     written = {"span": 0, "reward": 0, "other record": 0}
     known = KnownIds()
     named: set[str] = set()
@@ -118,7 +119,7 @@ def _write(
 
 
 def _write_requests(spans: Iterable[SpanRow], encode: Callable[[list[SpanRow]], bytes], file: BinaryIO) -> None:
-    """As many requests as it takes for each to be read again, however long a run is."""
+    """As many requests as needed for each to be readable again, however long a run is."""
     held: list[SpanRow] = []
     characters = 0
     for span in spans:
@@ -136,7 +137,7 @@ def _digest(record: PlainRecord) -> bytes:
 
 
 def _rewards_of(store: AnyStore, ids: Sequence[str]) -> Iterator[list[PlainRecord]]:
-    """What was given to these runs and traces, and to conversations of these."""
+    """The rewards of these runs and traces, and of conversations in them."""
     for start in range(0, len(ids), _IDS_AT_ONCE):
         among = listed(ids[start : start + _IDS_AT_ONCE])
         where = f"trajectory_id IN ({among}) OR split_part(trajectory_id, ':', 1) IN ({among})"
@@ -144,7 +145,7 @@ def _rewards_of(store: AnyStore, ids: Sequence[str]) -> Iterator[list[PlainRecor
 
 
 def _all_records(store: AnyStore) -> Iterator[list[PlainRecord]]:
-    """Every record that is no span, some thousand at a time; of the rewards with one id the last."""
+    """Every record that is not a span, some thousand at a time; of the rewards with one id, the last."""
     distinct = " + ".join(f"(SELECT count(DISTINCT {key}) FROM {table})" for table, key in _PLAIN_TABLES.items())  # noqa: S608
     [(total,)] = store.sql(f"SELECT {distinct}")[1]
     bar = Progress(total, "rewards and other records", say, tells_short=False)
@@ -188,7 +189,7 @@ def _of_trajectories(store: AnyStore, ids: tuple[str, ...], named: set[str]) -> 
 
 
 def _everything(store: AnyStore) -> Iterator[list[SpanRow]]:
-    """One trace after the other, as they began, read some thousands of spans at a time. Says how far it is."""
+    """One trace after the other, in order of start, some thousand spans at a time, with progress."""
     _, rows = store.sql(
         f"""SELECT trace_id, count(*) FROM span_records
         WHERE NOT ({IS_MARK}) AND (trajectory_id IN ({LEFT_OUT})) IS NOT TRUE

@@ -1,4 +1,4 @@
-"""`arttrace import`: traces and conversations of other systems, from files, into the data directory."""
+"""`arttrace import`: traces and conversations of other systems, from files into the data directory."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from arttrace.views.terminal import unread_lines
 
 @click.command("import")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--name", metavar="NAME", help="Names the source of conversations.  [default: the file's name]")
+@click.option("--name", metavar="NAME", help="Name of the source of conversations.  [default: the file's name]")
 @json_option
 @store_option
 def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: DataDir) -> None:
-    """Take in FILES (JSON, JSON lines, Parquet; packed with gzip, zstd, bzip2 or xz), each of any of these forms:
+    """Import FILES (JSON, JSON lines, Parquet; compressed with gzip, zstd, bzip2 or xz), each in any of these forms:
 
     \b
       OTLP traces: JSON, JSON lines or protobuf, of any OpenTelemetry SDK
@@ -42,8 +42,8 @@ def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: Data
       exchanges: {"request": ..., "response": ...} of chat completions, with "reward" and "task_id" beside them
       records that arttrace wrote
 
-    A file imported twice is there once. Runs with the same task id are a group. Exit code 1: something was refused;
-    all else is in the store.
+    A file imported twice is stored once. Runs with the same task id are a group. Exit code 1: something was refused;
+    everything else is in the store.
     """
     done: list[dict[str, Any]] = []
     for file in files:  # before a store is made for nothing

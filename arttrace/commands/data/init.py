@@ -15,7 +15,7 @@ def command(directory: Path) -> None:
     """Make DIRECTORY (here by default) the root of a project.
 
     Captured programs and commands that are started anywhere below it then use its `.arttrace`, unless --dir or
-    $ARTTRACE_DIR says otherwise. It ignores itself in git.
+    $ARTTRACE_DIR says otherwise. git ignores the directory.
     """
     data = DataDir(directory.absolute() / ".arttrace")
     known = data.is_pinned

@@ -1,4 +1,5 @@
-"""`arttrace langfuse`: stored runs and rewards to a Langfuse project, and a project's traces and scores here."""
+"""`arttrace langfuse`: stored runs and rewards sent to a Langfuse project, and a project's traces and scores
+imported."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from arttrace.views.run_filter import RunFilter, moment
 
 @click.group(cls=SharedOptionsGroup)
 def command() -> None:
-    """Send stored runs to Langfuse, or take in what is there.
+    """Send stored runs to Langfuse, or import traces from there.
 
     The project is that of LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY on LANGFUSE_BASE_URL (or LANGFUSE_HOST), its
     cloud in the EU by default; Langfuse 4 or newer is needed.
@@ -34,7 +35,9 @@ def command() -> None:
 
 @command.command("push")
 @run_filters
-@click.option("--scores/--no-scores", default=True, show_default=True, help="Rewards and advantages too, as scores.")
+@click.option(
+    "--scores/--no-scores", default=True, show_default=True, help="Send rewards and advantages too, as scores."
+)
 @click.option("--rate", metavar="N", type=click.FloatRange(min=1), help="At most N requests a minute.")
 @json_option
 @store_option
@@ -45,11 +48,11 @@ def push_command(
     data: DataDir,
     wanted: RunFilter,
 ) -> None:
-    """Send stored runs, the oldest first.
+    """Send stored runs, oldest first.
 
-    Agents, model calls and tools become observations of these types; rewards, judge scores with the judge's words, and
-    advantages become scores. What was sent before and has not changed is left out, so that a push that was interrupted
-    goes on where it stopped; what is sent again replaces what is there.
+    Agents, model calls and tools become observations of these types. Rewards, judge scores with the judge's
+    explanation, and advantages become scores. What was sent before and has not changed is left out, so an interrupted
+    push continues where it stopped; what is sent again replaces the earlier version.
     """
     connection = Connection.resolve()
     with open_store(data) as store, LangfuseClient(connection, requests_per_minute=rate, say=say) as client:
@@ -92,7 +95,7 @@ def _show_pushed(pushed: Pushed, connection: Connection) -> None:
 
 
 def _iso(words: str | None) -> str | None:
-    """An age or a date as Langfuse takes it."""
+    """An age or a date in Langfuse's form."""
     if words is None:
         return None
     at = datetime.datetime.fromtimestamp(moment(words) // 1_000_000 / 1000, tz=datetime.UTC)
@@ -100,14 +103,16 @@ def _iso(words: str | None) -> str | None:
 
 
 @command.command("pull")
-@click.option("--from", "since", metavar="7d|DATE", callback=checked(moment), help="Only what began since.")
-@click.option("--to", "until", metavar="1d|DATE", callback=checked(moment), help="Only what began before.")
-@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only traces with this tag; several: all of them.")
+@click.option("--from", "since", metavar="7d|DATE", callback=checked(moment), help="Only what began since then.")
+@click.option("--to", "until", metavar="1d|DATE", callback=checked(moment), help="Only what began before then.")
+@click.option(
+    "--tag", "tags", multiple=True, metavar="TAG", help="Only traces with this tag; several: with all of them."
+)
 @click.option("--name", metavar="NAME", help="Only traces of this name.")
 @click.option("--session", metavar="ID", help="Only traces of this session.")
 @click.option("--environment", metavar="NAME", help="Only traces of this environment.")
 @click.option("--user", metavar="ID", help="Only traces of this user.")
-@click.option("--scores/--no-scores", default=True, show_default=True, help="Scores too, as rewards.")
+@click.option("--scores/--no-scores", default=True, show_default=True, help="Import scores too, as rewards.")
 @click.option("--rate", metavar="N", type=click.FloatRange(min=1), help="At most N requests a minute.")
 @json_option
 @store_option
@@ -124,10 +129,10 @@ def pull_command(
     as_json: bool,
     data: DataDir,
 ) -> None:
-    """Take in a project's traces, and their scores as rewards of the same names.
+    """Import a project's traces, and their scores as rewards of the same names.
 
-    Of several conditions all must hold for one observation of a trace; the whole trace is taken then. What is here
-    already stays once. A pull that was interrupted goes on where it stopped when it is asked for in the same words.
+    A trace is imported as a whole if one of its observations matches all conditions. What is stored already is not
+    stored twice. An interrupted pull continues where it stopped if it is started again with the same options.
     """
     connection = Connection.resolve()
     asked = TraceQuery(

@@ -1,4 +1,4 @@
-"""`arttrace prune`: old runs out of the store, and their space back."""
+"""`arttrace prune`: removes old runs from the store and frees their space."""
 
 from __future__ import annotations
 
@@ -23,25 +23,31 @@ _MEGA = 1_000_000
 
 
 @click.command("prune")
-@click.option("--older-than", "age_ns", metavar="AGE", callback=units.age_ns, help="Runs that are older: 30d, 12h.")
 @click.option(
-    "--max-size", "max_bytes", metavar="SIZE", callback=units.size_bytes, help="The oldest until the file fits: 10GB."
+    "--older-than", "age_ns", metavar="AGE", callback=units.age_ns, help="Remove runs that are older: 30d, 12h."
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option(
+    "--max-size",
+    "max_bytes",
+    metavar="SIZE",
+    callback=units.size_bytes,
+    help="Remove the oldest until the file fits: 10GB.",
+)
+@click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 @json_option
 @store_option
 def command(age_ns: int | None, max_bytes: int | None, dry_run: bool, as_json: bool, data: DataDir) -> None:
-    """Take old runs out of the store.
+    """Remove old runs from the store.
 
-    A run is as old as the later of two things: when it ended, and when it came into the store. What was imported
-    yesterday is a day old, whenever it happened. What is to go is listed by where it came from, first.
+    A run's age counts from when it ended or when it arrived in the store, whichever is later: what was imported
+    yesterday is a day old, whenever it happened. The runs to be removed are listed first, by where they came from.
 
-    A run that goes on stays. One that was killed goes on for a day after the last that came of it.
+    A run that has not ended is kept. A run that was killed counts as not ended for a day after its last span arrived.
 
-    What sampling left out more than an hour ago (see capture.md) goes as well, whatever its age.
+    What sampling left out more than an hour ago (see capture.md) is removed as well, whatever its age.
 
-    What policies consumed, their steps and paid-for judgements stay known. The file is written anew and takes the old
-    one's place at once: there must be room for what is kept.
+    The record of what policies consumed, their steps and paid-for judgements are kept. A new file is written and
+    replaces the old one in one step: there must be room for what is kept.
     """
     if age_ns is None and max_bytes is None:
         raise click.UsageError("say what is to go: --older-than AGE, --max-size SIZE, or both")
@@ -72,7 +78,7 @@ def command(age_ns: int | None, max_bytes: int | None, dry_run: bool, as_json: b
 
 
 def _kept_megabytes(found: Pruned) -> int:
-    """About how large the file will be: as the runs that stay are to all."""
+    """The estimated size of the file: in proportion to the runs that are kept."""
     whole = max(found.trajectories + found.kept_trajectories, 1)
     return max(found.bytes_before * found.kept_trajectories // whole // _MEGA, 1)
 
@@ -83,7 +89,7 @@ def _megabytes(file: Path) -> int:
 
 
 def _tell(found: Pruned) -> None:
-    """What goes, by where it came from."""
+    """What is removed, by where it came from."""
     click.echo(_counts(found, "to go"))
     room = max((len(source.name) for source in found.sources), default=0)
     for source in found.sources:

@@ -1,4 +1,4 @@
-"""`arttrace diff`: two runs side by side, from where they part."""
+"""`arttrace diff`: two runs side by side, from where they differ."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from arttrace.views.console.shown_ids import shown_ids
 @json_option
 @store_option
 def command(first: str, second: str, limit: int, as_json: bool, data: DataDir) -> None:
-    """Show where two runs part: the last steps that they have in common, then what each did from there.
+    """Show where two runs begin to differ: their last common steps, then what each did from there.
 
-    What was said and done is compared; times, models and token counts are not. Where both say the same again, it stands
-    on one line. An ID may be the beginning of one.
+    Messages and tool calls are compared; times, models and token counts are not. Later steps that are equal are on one
+    line. A prefix of an ID is enough if no other id has it.
     """
     with open_store(data) as store:
         found = comparison.compare(store.trajectory(first), store.trajectory(second), limit)

@@ -1,4 +1,4 @@
-"""`arttrace group`: stored runs grouped by another criterion than their own; a view that can be taken back."""
+"""`arttrace group`: stored runs grouped by another criterion than their own, which can be undone."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _SHOWN = 20
 
 @click.command("group")
 @click.option("--by", metavar="|".join(BY), help="What runs of one group have in common.")
-@click.option("--undo", is_flag=True, help="Back to the groups that the runs have by themselves.")
+@click.option("--undo", is_flag=True, help="Go back to the runs' own groups.")
 @run_filters
-@click.option("--dry-run", is_flag=True, help="Only say what would be joined.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be joined.")
 @json_option
 @store_option
 def command(by: str | None, undo: bool, dry_run: bool, as_json: bool, data: DataDir, wanted: RunFilter) -> None:
@@ -46,9 +46,9 @@ def command(by: str | None, undo: bool, dry_run: bool, as_json: bool, data: Data
     --by tag              all tags of the run together
     --by tag.NAME         its tags of the form NAME:... or NAME=...
 
-    A run that says nothing of it keeps the group that it has. Nothing that was recorded changes: the last grouping of a
-    run counts everywhere, in `ls`, `score`, `train` and SQL, and `--undo` takes it back. Runs that come later have
-    their own group; give it to them with `scenario=` or `group=`.
+    A run without such a value keeps its group. Nothing that was recorded changes: a run's last grouping counts
+    everywhere, in `ls`, `score`, `train` and SQL, and `--undo` removes it. Later runs have their own group; set it with
+    `scenario=` or `group=`.
     """
     if (by is None) == (not undo):
         raise click.UsageError(f"say what to group by: --by {' | '.join(BY)}; or --undo")
@@ -80,7 +80,7 @@ def command(by: str | None, undo: bool, dry_run: bool, as_json: bool, data: Data
 
 
 def _runs(store: AnyStore, wanted: RunFilter) -> Iterator[Trajectory]:
-    """The stored runs that match, some of them in memory at a time."""
+    """The stored runs that match, a page in memory at a time."""
     ids = {run.id: None for page in matching_pages(store, wanted) for run in page}
     bar = Progress(len(ids), "runs read", say, tells_short=False)
     done = 0

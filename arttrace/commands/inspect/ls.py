@@ -1,4 +1,4 @@
-"""`arttrace ls`: the trajectories of a data directory, the newest first."""
+"""`arttrace ls`: the trajectories of a data directory, newest first."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from arttrace.views.web.store_reader import StoreReader
 @run_filters
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most this many.")
 @click.option("--wide", is_flag=True, help="Show tags and metadata too, and nothing shortened.")
-@click.option("--follow", is_flag=True, help="Stay, and show runs as they begin, change and end.")
+@click.option("--follow", is_flag=True, help="Keep showing runs as they begin, change and end.")
 @json_option
 @store_option
 def command(
@@ -43,13 +43,12 @@ def command(
     data: DataDir,
     wanted: RunFilter,
 ) -> None:
-    """List captured trajectories, the newest first; of several filters all must hold.
+    """List captured trajectories, newest first. If there are several filters, all must match.
 
-    The status "unread" is of a run with calls that yield no message: below the list stands what they are. The column
-    "tokens" reads trained/captured: how many of the sampled tokens a policy can be trained on.
-    `arttrace show ID` shows one of them.
-    With --follow the list stays up to date until Ctrl-C; in a pipe, and with --json, a run is a line, printed again
-    when it has changed.
+    The status "unread" means that a run has calls without a readable message, which are named below the list. The
+    column "tokens" reads trained/captured: how many of the sampled tokens a policy can be trained on. `arttrace show
+    ID` shows one run. With --follow the list stays up to date until Ctrl-C; in a pipe, and with --json, a run is a
+    line, printed again when it has changed.
     """
     if follow:
         _follow(data, wanted, limit, wide, as_json)

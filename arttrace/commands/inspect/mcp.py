@@ -39,8 +39,8 @@ _WIDTH = 200
 def command(data: DataDir) -> None:
     """Serve the store to an MCP client over stdin and stdout.
 
-    The client starts it; what runs read and wrote may be sent to its model. Tools: list_runs, show_run, search_runs,
-    diff, stats, sql. None of them changes anything.
+    The client starts this command; the contents of runs may be sent to the client's model. Tools: list_runs, show_run,
+    search_runs, diff, stats, sql. All of them only read.
     """
     # Another handler than Python's own: for that one asyncio has its own, which waits for the thread below.
     signal.signal(signal.SIGINT, _interrupt)

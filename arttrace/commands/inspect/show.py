@@ -37,17 +37,17 @@ from arttrace.views.web.models.tokens.token_pieces import pieces_of_run
 @click.argument("id")
 @click.option("--agent", metavar="NAME", help="Only what this agent (its name or id) and those below it did.")
 @click.option("--tokens", is_flag=True, help="Show the token sequences as the learner sees them.")
-@click.option("--wide", is_flag=True, help="With --tokens, context is not shortened.")
-@click.option("--raw", is_flag=True, help="Print its spans as they came, one JSON object a line.")
-@click.option("--follow", is_flag=True, help="Stay until the run ends, and print what it does.")
+@click.option("--wide", is_flag=True, help="With --tokens, do not shorten the context.")
+@click.option("--raw", is_flag=True, help="Print its spans as received, one JSON object per line.")
+@click.option("--follow", is_flag=True, help="Keep printing what the run does until it ends.")
 @json_option
 @store_option
 def command(
     id: str, agent: str | None, tokens: bool, wide: bool, raw: bool, follow: bool, as_json: bool, data: DataDir
 ) -> None:
-    """Show the trajectory ID (or the only one whose id begins so).
+    """Show the trajectory ID; a prefix that only one id has is enough.
 
-    Its agents stand as a tree, each with its messages and tool calls in short; sub-agents stand under the tool call
+    Its agents are shown as a tree, each with its messages and tool calls in short; sub-agents are below the tool call
     that started them. --json prints everything that was captured and reconstructed.
     """
     if follow and (raw or as_json or tokens):

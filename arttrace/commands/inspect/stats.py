@@ -31,16 +31,16 @@ _COLUMNS: dict[By, tuple[str, ...]] = {
 @click.option(
     "--by", type=click.Choice(get_args(By)), multiple=True, help="Only this table; may be repeated.  [default: all]"
 )
-@click.option("--since", metavar="2h|DATE", callback=checked(moment), help="Only what began since.")
+@click.option("--since", metavar="2h|DATE", callback=checked(moment), help="Only what began since then.")
 @json_option
 @store_option
 def command(by: tuple[By, ...], since: str | None, as_json: bool, data: DataDir) -> None:
-    """Sum up what the store holds: how often each entry, agent, model and tool ran, what it took and how it went.
+    """Summarise the store: how often each entry point, agent, model and tool ran, what it cost and how it went.
 
-    Seconds are quantiles: half of them are below p50, 99 of 100 below p99. A policy's versions are models of their own.
-    Input and output are tokens. The cost is US dollars, by the prices in $ARTTRACE_PRICES and litellm's; "?" stands for
-    calls whose price is not known, which are in no sum. The reward is the mean of the runs that have one, as `ls`
-    shows it.
+    Seconds are quantiles: half of them are below p50, 99 of 100 below p99. Each version of a policy counts as a model.
+    Input and output are tokens. The cost is in US dollars, by the prices in $ARTTRACE_PRICES and litellm's; "?" marks
+    calls whose price is not known, which are in no sum. The reward is the mean of the runs that have one, as `ls` shows
+    it.
     """
     since_ns = 0 if since is None else moment(since)
     with open_store(data) as store, reading_told():

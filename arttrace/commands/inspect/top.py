@@ -33,17 +33,17 @@ def _age(context: click.Context, option: click.Parameter, value: str) -> tuple[s
     default="1h",
     show_default=True,
     callback=_age,
-    help="Leave out what did nothing for so long.",
+    help="Leave out runs that have been idle for this long.",
 )
-@click.option("--once", is_flag=True, help="Print once, as where there is no terminal.")
+@click.option("--once", is_flag=True, help="Print once and exit, as without a terminal.")
 @json_option
 @store_option
 def command(idle: tuple[str, int], once: bool, as_json: bool, data: DataDir) -> None:
-    """Show the runs that have not ended: since when they run, when something of them came in last, their calls, tools
-    and tokens (prompts/answers), and what they do. It stays up to date until Ctrl-C.
+    """Show the runs that have not ended: how long they have been running, when they were last active, their calls,
+    tools and tokens (prompts/answers), and what they are doing. The view stays up to date until Ctrl-C.
 
-    A run is seen within a second of its beginning, or with its first call. A run whose process died looks as one that
-    does nothing.
+    A run is shown within a second of its beginning, or with its first call. A run whose process died looks like an idle
+    one.
     """
     page = terminal.console()
     if as_json or once or not page.is_terminal:

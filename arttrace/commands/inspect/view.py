@@ -21,16 +21,16 @@ VIEWER_KEY = "viewer.key"
 
 
 @click.command("view")
-@click.option("--port", type=click.IntRange(0, 65535), default=4390, show_default=True, help="0 takes a free one.")
+@click.option("--port", type=click.IntRange(0, 65535), default=4390, show_default=True, help="0 takes a free port.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Another address needs --api-key-file.")
-@click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
+@click.option("--open", "opens", is_flag=True, help="Open the link in the browser.")
 @api_key_file_option
 @store_option
 def command(port: int, host: str, opens: bool, api_key: str | None, data: DataDir) -> None:
     """Look at runs, groups, tokens and training in the browser.
 
-    It prints a link that logs a browser in; other users of the machine cannot. Nothing is loaded from elsewhere, and
-    nothing that a trace holds is run. Other commands go on working meanwhile. Ctrl-C ends it.
+    The command prints a link that logs your browser in; other users of the machine cannot log in. Nothing is loaded
+    from other servers, and no content of a trace is executed. Other commands keep working meanwhile. Stop with Ctrl-C.
     """
     if api_key is None and not is_loopback(host):
         raise ArttraceError(

@@ -29,7 +29,7 @@ from arttrace.trajectories.groups import group_trajectories
     show_default=True,
     help="How often to ask about each group, in another order each time.",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="Ask about so many groups only.")
+@click.option("--limit", type=click.IntRange(min=1), help="Ask about this many groups only.")
 @store_option
 @json_option
 def command(
@@ -41,10 +41,11 @@ def command(
     data: DataDir,
     as_json: bool,
 ) -> None:
-    """Let a judge score groups whose runs have rewards from code, and compare.
+    """Have a judge score groups whose runs have rewards from code, and compare.
 
-    Nothing is stored, and the judge sees no reward. Agreement of 50 % is chance. A judge that varies by more than the
-    differences it is to see, or that favours a place in the prompt, needs more --votes when scoring, or replacing.
+    Nothing is stored, and the judge sees no reward. An agreement of 50 % is chance. A judge whose scores vary by more
+    than the differences it should detect, or that favours a place in the prompt, needs more --votes when scoring, or
+    should be replaced.
     """
     with hold_store(data) as store:
         complete = [trajectory for trajectory in store.trajectories() if not trajectory.incomplete]

@@ -49,7 +49,7 @@ class _DueGroup(msgspec.Struct, frozen=True):
 
 
 class _DueGroups(msgspec.Struct, frozen=True):
-    """What is to be done: `due` groups are not judged yet, `judged` ones are, by this judge and rubric."""
+    """The groups to score: `due` ones are not judged yet, `judged` ones are, by this judge and rubric."""
 
     due: list[_DueGroup]
     judged: list[Judgement]
@@ -69,9 +69,9 @@ class _DueGroups(msgspec.Struct, frozen=True):
     type=click.IntRange(1, 15),
     default=1,
     show_default=True,
-    help="Ask so many times per group, in another order each time, and take the mean.",
+    help="Ask this many times per group, in another order each time, and take the mean.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be scored; ask nobody.")
+@click.option("--dry-run", is_flag=True, help="Print what would be scored; ask no judge.")
 @store_option
 @json_option
 def command(
@@ -86,18 +86,18 @@ def command(
     as_json: bool,
     wanted: RunFilter,
 ) -> None:
-    """Let a judge model score every group of runs (RULER), or a function of yours reward every run.
+    """Have a judge model score every group of runs (RULER), or a function of yours reward every run.
 
-    The runs of one scenario are shown to the judge together, and it scores them against each other, in 0..1. Each
-    group is stored as soon as it is scored, and is not paid for twice: stop the command, start it again, and it goes on
-    with the groups that are left. Rewards that your code gave stay as they are.
+    The runs of one scenario are shown to the judge together, and it scores them against each other, in 0..1. Each group
+    is stored as soon as it is scored, and is not paid for twice: if you stop the command and start it again, it
+    continues with the groups that are left. Rewards from your code stay as they are.
 
     With --reward, `def function(trajectory) -> float | None` is called once for each complete run, and again when its
-    source, --reward-version or the run has changed: its reward then takes the place of its earlier one. It is added to
-    what the run was rewarded with otherwise. None gives no reward.
+    source, --reward-version or the run has changed: the new reward then replaces the function's earlier one. It is
+    added to the run's other rewards. Return None to give no reward.
 
-    Of several conditions (--entry, --group, --tag, --policy, --since) all must hold. A judge compares those of a
-    group's runs that match.
+    If there are several conditions (--entry, --group, --tag, --policy, --since), all must match. A judge compares only
+    the matching runs of a group.
     """
     if (judge is None) == (reward is None):
         raise click.UsageError("give either --judge MODEL or --reward MODULE:FUNCTION")
@@ -171,7 +171,7 @@ def _plan(store: AnyStore, judge: str, rubric: str, wanted: RunFilter, votes: in
 
 
 def _stored(store: AnyStore, keys: Iterable[str]) -> set[str]:
-    """Those of these keys, each of hex digits, that a judgement is stored under."""
+    """Which of these keys (hex digits) have a stored judgement."""
     found: set[str] = set()
     for some in batched(keys, _KEYS_AT_ONCE):
         query = f"SELECT key FROM judgement_records WHERE key IN ({listed(some)})"  # noqa: S608
@@ -180,7 +180,7 @@ def _stored(store: AnyStore, keys: Iterable[str]) -> set[str]:
 
 
 def _load(store: AnyStore, due: _DueGroup) -> Group:
-    """The runs of a group as they are now. Raises JudgeError where there is nothing to compare any more."""
+    """The runs of a group as they are now. Raises JudgeError if there is nothing left to compare."""
     found = [run for run in store.trajectories(ids=due.ids) if not run.incomplete]
     runs = tuple(sorted(found, key=lambda run: (run.start_ns, run.id)))
     if len(runs) < 2:

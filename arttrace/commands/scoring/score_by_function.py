@@ -41,11 +41,11 @@ class Rewarder:
     version: str
 
     def reward_id(self, trajectory_id: str) -> str:
-        """The id of its reward for a run: a later version's takes the place of an earlier one's."""
+        """The id of its reward for a run: a later version's reward replaces an earlier one's."""
         return "code-" + hashlib.sha256(f"{self.name}\n{trajectory_id}".encode()).hexdigest()[:32]
 
     def version_for(self, revision: str) -> str:
-        """What its reward for a run of this revision is marked with."""
+        """The mark of its reward for a run of this revision."""
         return f"{self.version} {revision}"
 
     def done(self, run: TrajectorySummary) -> bool:
@@ -62,7 +62,7 @@ class _Outcome:
 
 
 def load_rewarder(given: str, version: str | None) -> Rewarder:
-    """The function that `module:function` or `file.py:function` names. Without a version it is its source's hash.
+    """The function that `module:function` or `file.py:function` names. Its version is by default a hash of its source.
 
     Raises ArttraceError when it cannot be loaded, or has no source and no version.
     """
@@ -119,7 +119,7 @@ def score_by_function(
 
 
 def where_of(wanted: RunFilter) -> str:
-    """Where the runs that match were looked for, in words."""
+    """Where matching runs were looked for, in words."""
     if not wanted:
         return "the store"
     return f"group {wanted.group!r}" if wanted == RunFilter(group=wanted.group) else "the store that match"

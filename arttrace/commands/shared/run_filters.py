@@ -42,9 +42,11 @@ _OPTIONS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
         "--reward",
         metavar="'<0.5'|none",
         callback=checked(comparison),
-        help="Only runs with such a reward; 'none': without.",
+        help="Only runs with such a reward; 'none': without a reward.",
     ),
-    "since": click.option("--since", metavar="2h|DATE", callback=checked(moment), help="Only runs that started since."),
+    "since": click.option(
+        "--since", metavar="2h|DATE", callback=checked(moment), help="Only runs that started since then."
+    ),
     "search": click.option(
         "--search", metavar="TEXT", help="Only runs with this text in their messages, tool calls or arguments."
     ),

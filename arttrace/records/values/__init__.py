@@ -1,1 +1,2 @@
-"""What a value in a record may be: integers of a column, nesting that can be read, what JSON cannot hold."""
+"""What a value in a record may be: integers of a column, nesting that can be read, values that JSON cannot
+represent."""

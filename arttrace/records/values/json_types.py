@@ -1,4 +1,4 @@
-"""Attribute values that JSON cannot hold, as text whose place is remembered, and back. Pure."""
+"""Attribute values that JSON cannot represent, as text with a record of their places, and back. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 Attributes = dict[str, Any]
 """Attribute values: str, bool, int, float, or lists of them; structured values (dicts) are accepted on input. Bytes and
-doubles that are no numbers stand there as text, and their places in a Typed beside it."""
+non-finite doubles are text there, and a Typed beside it has their places."""
 
 Typed = dict[str, list[tuple[str | int, ...]]]
-"""The places, as keys and indices from the attributes on, of values that JSON cannot hold: under "bytes" those of bytes
-(base64 in the attributes), under "double" those of "NaN", "Infinity" and "-Infinity"."""
+"""The places, as paths of keys and indices, of values that JSON cannot represent: under "bytes" those of bytes (base64
+in the attributes), under "double" those of "NaN", "Infinity" and "-Infinity"."""
 
 
 def plain(attributes: Attributes) -> tuple[Attributes, Typed]:
-    """Attributes that JSON can hold, and where bytes and doubles that are no numbers stood."""
+    """Attributes that JSON can represent, and the places of bytes and non-finite doubles."""
     typed: Typed = {}
     return _plain(attributes, (), typed), typed
 
@@ -39,7 +39,7 @@ def _plain(value: Any, place: tuple[str | int, ...], typed: Typed) -> Any:
 
 
 def double_text(value: float) -> str:
-    """A double that is no number as OTLP/JSON has it."""
+    """A non-finite double as OTLP/JSON writes it."""
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
@@ -47,8 +47,8 @@ _BACK: dict[str, Callable[[str], bytes | float]] = {"bytes": base64.b64decode, "
 
 
 def exact(attributes: Attributes, typed: Typed) -> Attributes:
-    """The attributes that `plain` was given; the same object when there is nothing to do. Each container is copied
-    once. A place where nothing of its kind stands is passed over: a record may claim what it likes."""
+    """The attributes that `plain` converted; the same object if there is nothing to do. Each container is copied once.
+    A place without such a value is ignored: a record may claim anything."""
     if not typed:
         return attributes
     whole = attributes.copy()

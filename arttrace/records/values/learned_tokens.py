@@ -1,4 +1,4 @@
-"""What a step computed for each token that it trained: a compact file beside the version that came out of it.
+"""What a step computed for each token that it trained: a compact file beside the version that it made.
 
 After a magic line and the length of the header come the header, in JSON, and for each of its sequences four arrays,
 one entry per token: the place in the sequence (uint32), the log-probability under the learner and the importance
@@ -24,7 +24,7 @@ LEARNED_TOKENS = "learned_tokens.bin"
 """The file's name in the directory of a version."""
 CLIPPED, LEFT_OUT, MASKED, FAR = 1, 2, 4, 8
 """Flags: the ratio was clipped; the token had no weight in the loss, since the engine's log-probability was too far
-from the learner's; the importance mask took its weight; it was as far, and kept its weight (the trl engine)."""
+from the learner's; the importance mask removed its weight; it was too far but kept its weight (the trl engine)."""
 MOST_BYTES = 16 << 20
 _MAGIC = b"arttrace-learned-tokens-1\n"
 _LENGTH = struct.Struct("<I")
@@ -45,14 +45,14 @@ class LearnedSequence:
 
 
 class LearnedTokens(NamedTuple):
-    """What was looked for in a file, by key, and for how many tokens of the step the file had no room."""
+    """The sequences found in a file, by key, and the number of the step's tokens for which the file had no room."""
 
     sequences: dict[str, LearnedSequence]
     without_room: int
 
 
 class Columns(NamedTuple):
-    """One sequence as its bytes: key, advantage, and the arrays as they stand in the file."""
+    """One sequence as bytes: key, advantage, and the arrays as in the file."""
 
     key: str
     advantage: float
@@ -63,7 +63,7 @@ class Columns(NamedTuple):
 
 
 def sequence_key(sequence: TokenSequence) -> str:
-    """What tells the sequence from all others, whichever of its tokens are trained."""
+    """A key that identifies the sequence, whichever of its tokens are trained."""
     digest = hashlib.blake2b(digest_size=12)
     for text in (sequence.trajectory_id, sequence.agent_id, *sequence.call_ids):
         digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
@@ -72,7 +72,7 @@ def sequence_key(sequence: TokenSequence) -> str:
 
 
 def little_endian(values: array[int]) -> bytes:
-    """The bytes of the numbers, in the order of the file."""
+    """The bytes of the numbers, in the file's byte order."""
     if sys.byteorder == "big":
         values.byteswap()
     return values.tobytes()
@@ -97,7 +97,7 @@ def encode_learned(sequences: Iterable[Columns]) -> bytes:
 
 
 def decode_learned(file: BinaryIO, keys: Collection[str]) -> LearnedTokens:
-    """The sequences with these keys, as far as the file has them. Raises ValueError for one that is damaged."""
+    """The sequences with these keys that the file has. Raises ValueError if the file is damaged."""
     if file.read(len(_MAGIC)) != _MAGIC:
         raise ValueError("no file of learned tokens")
     found: dict[str, LearnedSequence] = {}

@@ -1,7 +1,7 @@
-"""JSON as other senders write it: with half a surrogate pair, bytes that are no UTF-8, or numbers that are not finite.
+"""JSON as other senders write it: with half a surrogate pair, bytes that are not UTF-8, or non-finite numbers.
 
-A model that is cut inside an emoji answers half a surrogate pair, and Python's `json` and JavaScript's write it on as
-an escape. UTF-8 cannot hold it: it becomes U+FFFD, the replacement character, as do bytes that are no UTF-8.
+A model that is cut inside an emoji answers half a surrogate pair, which Python's `json` and JavaScript write as an
+escape. UTF-8 cannot encode it: it becomes U+FFFD, the replacement character, as do bytes that are not UTF-8.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MAY_BE_JSON = frozenset('"{[-0123456789NI \t\r\n')
 
 
 def read_json(text: str | bytes) -> Any:
-    """What a JSON text holds. Raises ValueError where it is none, RecursionError for its depth."""
+    """The value of a JSON text. Raises ValueError if it is not JSON, RecursionError if it is too deep."""
     try:
         return msgspec.json.decode(text)
     except ValueError as error:
@@ -31,12 +31,13 @@ def read_json(text: str | bytes) -> Any:
 
 
 def read_lenient(text: str | bytes) -> Any:
-    """What a JSON text holds that msgspec refuses. Raises ValueError where it is none, RecursionError for its depth."""
+    """The value of a JSON text that msgspec refuses. Raises ValueError if it is not JSON, RecursionError if it is too
+    deep."""
     return well_formed(json.loads(text.decode(errors="replace") if isinstance(text, bytes) else text))
 
 
 def well_formed(value: Any) -> Any:
-    """The same with U+FFFD in the place of each half of a surrogate pair."""
+    """The same text with U+FFFD in place of each half of a surrogate pair."""
     if isinstance(value, str):
         return _HALF.sub("\ufffd", value)
     if isinstance(value, dict):

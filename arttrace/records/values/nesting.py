@@ -1,4 +1,4 @@
-"""What cannot be read or written for its depth: the errors of a parser, and how deep a value is."""
+"""Values that are too deep to be read or written: a parser's errors, and the depth of a value."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 UNREADABLE = (ValueError, RecursionError)
-"""What reading a JSON text may raise: it is none (msgspec's errors are ValueErrors), or deeper than a parser goes."""
+"""What reading a JSON text may raise: it is not JSON (msgspec's errors are ValueErrors), or too deep for the parser."""
 
 
 def are_shallow(values: Iterable[Any], levels: int) -> bool:
-    """Whether none of the values has more than so many levels; one that holds no other has one."""
+    """Whether no value has more than this many levels; a value without others inside has one level."""
     level = list(values)
     for _ in range(levels):
         level = [

@@ -1,7 +1,7 @@
 """Compact text for token ids and log-probabilities on a span: base64 of little-endian 32-bit numbers.
 
 `i4:` + base64 holds int32 ids; `f4:` + base64 holds float32 log-probabilities, NaN where one is missing.
-Engines compute log-probabilities in float32, so nothing is lost. Plain arrays are understood as well.
+Engines compute log-probabilities in float32, so nothing is lost. Plain arrays are read too.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class TokenIds(Sequence[int]):
         return repr(tuple(self))
 
     def begins_with(self, other: TokenIds) -> bool:
-        """Whether the first of these are all of the other ones."""
+        """Whether these begin with all of `other`."""
         if len(other) > self._length or self._ids is other._ids:
             return len(other) <= self._length
         return self._ids[: len(other)] == other._ids[: len(other)]
@@ -119,7 +119,7 @@ def encode_logprobs(logprobs: Sequence[float | None]) -> str:
 
 
 def token_array(text: str) -> array[int]:
-    """The ids that our text holds. Raises ValueError when it is none."""
+    """The ids in such a text. Raises ValueError if it is not one."""
     ids = array("i", _payload(text, _IDS))
     if sys.byteorder == "big":
         ids.byteswap()
@@ -127,7 +127,7 @@ def token_array(text: str) -> array[int]:
 
 
 def decode_token_ids(value: Any) -> tuple[int, ...] | None:
-    """Ids from an attribute: our text or a plain array. None when absent; ValueError when it is neither."""
+    """Ids from an attribute: such a text, or a plain array. None if absent. Raises ValueError for anything else."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -138,7 +138,7 @@ def decode_token_ids(value: Any) -> tuple[int, ...] | None:
 
 
 def decode_logprobs(value: Any) -> tuple[float | None, ...] | None:
-    """Log-probabilities from an attribute, None for a missing one. ValueError when it is no list of numbers."""
+    """Log-probabilities from an attribute, None for a missing one. Raises ValueError if it is not a list of numbers."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -156,8 +156,8 @@ def decode_logprobs(value: Any) -> tuple[float | None, ...] | None:
 
 
 def is_logprob(value: float | None) -> bool:
-    """Whether it can be the log-probability of a sampled token: known, more than what engines answer for the logarithm
-    of 0, and above 0 by no more than rounding lifts a certain token."""
+    """Whether a number can be the log-probability of a sampled token: known, above what engines return for the
+    logarithm of 0, and above 0 by no more than the rounding of a certain token."""
     return value is not None and _LOG_OF_ZERO < value <= 0.01
 
 

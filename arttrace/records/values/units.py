@@ -9,7 +9,7 @@ _SIZES = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
 
 
 def age_ns(text: str) -> int:
-    """Nanoseconds. Raises ValueError for a text that is no age."""
+    """The age in nanoseconds. Raises ValueError if the text is not an age."""
     found = re.fullmatch(r"(\d+)([smhdw])", text.strip())
     if found is None:
         raise ValueError(f"{text!r} is no age such as 30d, 12h or 2w")
@@ -17,7 +17,7 @@ def age_ns(text: str) -> int:
 
 
 def size_bytes(text: str) -> int:
-    """Bytes. Raises ValueError for a text that is no size."""
+    """The size in bytes. Raises ValueError if the text is not a size."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", text.strip().upper())
     if found is None:
         raise ValueError(f"{text!r} is no size such as 10GB or 500MB")

@@ -1,4 +1,4 @@
-"""`arttrace train`: its options, and what it does by each method, on order, and as a daemon."""
+"""`arttrace train`: its options, its methods, and how it runs once, on order, and as a daemon."""
 
 from trainer.commands.train.cli import command
 

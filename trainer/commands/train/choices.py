@@ -1,4 +1,4 @@
-"""What `train` chooses for the machine at hand, with the reasons: for --print-config, and for the daemon's start."""
+"""What `train` chooses for this machine, with the reasons: for --print-config, and for the daemon's start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNKNOWN = "not known before the base model is: --base-model, or `arttrace serve
 
 
 def machine_choices(config: DaemonConfig, base_model: Path | None) -> list[FittedOption]:
-    """What is chosen where the config leaves it open, in the order of its fields, and what goes with it."""
+    """What is chosen where the config leaves it open, in the order of its fields, with its consequences."""
     learner = config.learner
     shape = read_shape(base_model) if base_model else {}
     free = free_beside(learner, base_model) if base_model else None

@@ -66,7 +66,7 @@ from trainer.step.version import finish_open_step
 @click.option(
     "--max-staleness",
     type=click.IntRange(min=0),
-    help="Leave out runs sampled by versions older than so many steps (grpo).  [default: no bound]",
+    help="Leave out runs sampled by versions older than this many steps (grpo).  [default: no bound]",
 )
 @click.option(
     "--min-reward", type=float, help="Imitate runs of at least this reward (sft).  [default: each group's best]"
@@ -75,14 +75,14 @@ from trainer.step.version import finish_open_step
     "--min-gap", type=float, default=0.1, show_default=True, help="Least difference of a pair's rewards (dpo)."
 )
 @click.option("--max-length", type=click.IntRange(min=2), help="Leave out longer conversations, in tokens (sft, dpo).")
-@click.option("--again", is_flag=True, help="Take runs too that the method was given before (sft, dpo).")
+@click.option("--again", is_flag=True, help="Train again on runs that the method was trained on before (sft, dpo).")
 @learner_options
 @daemon_options
 @log_format_option
 @click.option(
     "--orders", is_flag=True, hidden=True, help="Stay up and train on order; see trainer.commands.train.orders."
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be trained, what not, and why; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be trained, what not, and why; change nothing.")
 @json_option
 def command(
     data: DataDir,
@@ -104,17 +104,17 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Train the policy on captured runs that it has not been trained on yet by the method.
+    """Train the policy on captured runs that it has not yet been trained on by the same method.
 
     GRPO trains on scored groups whose tokens this policy sampled; the groups are shared out evenly over the steps.
     Runs of any other model, which have no token ids, train by SFT on good runs or by DPO on pairs of one group. Every
     step writes a new version, `policy@N`; while `arttrace serve` runs on the same directory the version is loaded
-    there, checked, and answers the next call. Ctrl-C finishes the running step: exit code 130 unless it was the last.
-    Pressed again, it drops the step, and nothing of it is kept: exit code 130.
+    there, checked, and answers the next call. Ctrl-C finishes the running step, then exits with code 130 if steps are
+    left. A second Ctrl-C drops the running step (exit code 130).
 
-    With --daemon it goes on by GRPO for as long as it is wanted, step after step, as groups of runs become ready; it
-    may be killed at any moment and started again. Ctrl-C ends it after the running step (exit code 0), a second one
-    drops that step (130). `arttrace status` shows what it does.
+    With --daemon it trains by GRPO, step after step, as groups of runs become ready, until it is stopped; it may be
+    killed at any moment and started again. Ctrl-C stops it after the running step (exit code 0), a second Ctrl-C drops
+    that step (130). `arttrace status` shows what it is doing.
     """
     as_json = as_json or log_format == "json"
     asked = TrainSettings(

@@ -47,7 +47,8 @@ _SHARED = ("policy", "base_model", "advantages", "std_floor", "max_staleness", "
 
 @dataclass(frozen=True, slots=True)
 class DaemonFlags:
-    """What the command line says about the daemon; `flags` are the fields of DaemonConfig and LearnerConfig given."""
+    """What the command line says about the daemon; `flags` are the fields of DaemonConfig and LearnerConfig that were
+    set."""
 
     wanted: bool
     print_only: bool
@@ -56,16 +57,16 @@ class DaemonFlags:
 
     @property
     def report_to(self) -> tuple[str, ...]:
-        """Where metrics go, of the flag alone: for the methods that take no other option of the daemon."""
+        """Where metrics go, by the flag alone: for the methods that take no other option of the daemon."""
         return tuple(names(self.flags.get("report_to", "")))
 
     @property
     def keep_states(self) -> int:
-        """How many of the newest versions keep their optimizer state, of the flag alone."""
+        """How many of the newest versions keep their optimizer state, by the flag alone."""
         return int(self.flags.get("keep__states", KEPT_STATES))
 
     def config(self) -> DaemonConfig:
-        """The config of flags, environment and file. Raises TrainingError."""
+        """The config from flags, environment and file. Raises TrainingError."""
         return load_config(self.file, self.flags)
 
 
@@ -94,7 +95,9 @@ def daemon_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for name, field in reversed(own.items()):
         command = click.option(_flag(name), name, type=_kind(name, field), help=_help(name, field))(command)
     command = click.option(
-        "--print-config", is_flag=True, help="Print the configuration and what the machine decides, and end."
+        "--print-config",
+        is_flag=True,
+        help="Print the configuration, with the values that depend on the machine, and exit.",
     )(command)
     command = click.option(
         "--config",
@@ -102,15 +105,15 @@ def daemon_options(function: Callable[..., Any]) -> Callable[..., Any]:
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help="TOML file with the daemon's configuration; --print-config prints one.",
     )(command)
-    return click.option("--daemon", is_flag=True, help="Go on, step after step, as groups become ready (grpo).")(
-        command
-    )
+    return click.option(
+        "--daemon", is_flag=True, help="Keep training, step after step, as groups become ready (grpo)."
+    )(command)
 
 
 def run_daemon(
     data: DataDir, config: DaemonConfig, serving: ServingFile | None, log_format: LogFormat, as_json: bool
 ) -> None:
-    """Run the daemon until it is stopped. Raises what ended it, which its log has too."""
+    """Run the daemon until it is stopped. Raises the error that ended it, which is also in its log."""
     with logging_to("daemon", data.root / "logs", log_format) as say:
         try:
             _run(data, config, serving, as_json, say)

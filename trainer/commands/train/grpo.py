@@ -1,4 +1,4 @@
-"""`arttrace train` by GRPO: what would be trained on, or so many steps, which Ctrl-C ends after the running one."""
+"""`arttrace train` by GRPO: what would be trained on, or a number of steps, which Ctrl-C ends after the running one."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def train_grpo(
     keep_states: int = KEPT_STATES,
     as_json: bool,
 ) -> None:
-    """Share the groups out evenly over `steps` steps at most, and take them. Raises TrainingError; SystemExit with code
-    130 when a signal asked it to end before the last of them."""
+    """Share the groups out evenly over at most `steps` steps, and train them. Raises TrainingError, and SystemExit with
+    code 130 if a signal stopped it before the last step."""
     print_uses(checkpoints)
     choice = choose_groups(store, checkpoints, max_staleness)
     shares, fewer = share_out(choice.groups, steps, max_staleness)

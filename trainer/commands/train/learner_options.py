@@ -1,4 +1,4 @@
-"""The options by which a command lets a person choose how to train; what is not chosen is the learner's default."""
+"""The options that set how to train; unset ones take the learner's default."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ from trainer.learner.config import (
 )
 
 _OPTIONS: dict[str, tuple[Any, str]] = {
-    "engine": (click.Choice(get_args(Engine)), "What computes the step; both compute the same."),
-    "loader": (click.Choice(get_args(Loader)), "Who loads the base model."),
+    "engine": (click.Choice(get_args(Engine)), "Engine that computes the step; both give the same result."),
+    "loader": (click.Choice(get_args(Loader)), "Library that loads the base model."),
     "loss": (click.Choice(get_args(Loss)), "Which of GRPO's losses."),
     "learning_rate": (float, "AdamW's learning rate."),
-    "importance": (click.Choice(get_args(Importance)), "How the ratio to what sampled the tokens is corrected."),
+    "importance": (
+        click.Choice(get_args(Importance)),
+        "Correction of the importance ratio to the policy that sampled the tokens.",
+    ),
     "importance_clip_min": (float, "Least weight of that correction; none without."),
     "importance_clip_max": (float, "Largest weight of that correction."),
     "importance_sampling_level": (click.Choice(get_args(ImportanceLevel)), "One ratio per token or per trajectory."),

@@ -16,7 +16,7 @@ _LOOK_EVERY_S = 0.2
 
 @contextlib.contextmanager
 def answers() -> Iterator[Callable[[msgspec.Struct], None]]:
-    """Standard output for answers alone: what libraries print goes to standard error meanwhile."""
+    """Reserve standard output for answers: what libraries print goes to standard error meanwhile."""
     sys.stdout.flush()
     out = os.dup(1)
     os.dup2(2, 1)
@@ -34,7 +34,7 @@ def answers() -> Iterator[Callable[[msgspec.Struct], None]]:
 
 
 def lines_in(stop: threading.Event) -> Iterator[bytes]:
-    """Lines of standard input until it ends or `stop` is set."""
+    """The lines of standard input until it ends or `stop` is set."""
     unfinished = b""
     while not stop.is_set():
         if not select.select([0], [], [], _LOOK_EVERY_S)[0]:

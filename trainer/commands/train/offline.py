@@ -1,4 +1,4 @@
-"""`arttrace train` by SFT or DPO: what would be trained on and what is cut, or one version of it."""
+"""`arttrace train` by SFT or DPO: what would be trained on and what is left out, or one version."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from trainer.step.reported import Reporting
 
 
 class OfflineTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What counts as an example; `again` takes runs that the method was given before."""
+    """What counts as an example; `again` includes runs that the method was trained on before."""
 
     method: Method
     min_reward: float | None = None
@@ -77,7 +77,7 @@ def run_offline(
 
 
 def _groups(store: AnyStore, checkpoints: Checkpoints, terms: OfflineTerms) -> tuple[list[Group], frozenset[str]]:
-    """The groups to choose from, and the ids in them that the method was given before."""
+    """The groups to choose from, and the ids in them that the method was trained on before."""
     if terms.again:
         return group_trajectories(store.trajectories()), frozenset()
     consumed = checkpoints.consumed_ids(terms.method)  # a dry run has recorded nothing
@@ -98,8 +98,8 @@ def plan_offline(
     *,
     say: Callable[[str], None] = say,
 ) -> OfflinePlan:
-    """What would be trained on: of these groups, or of all runs that the method was not given yet. `say` gets the
-    progress, by default the terminal."""
+    """What would be trained on: from these groups, or from all runs that the method was not trained on yet. `say` is
+    called with the progress, by default shown on the terminal."""
     groups, used = _groups(store, checkpoints, terms) if groups is None else (groups, frozenset())
     tokenizer = load_tokenizer(base_model)
     positions = read_model(base_model).max_positions

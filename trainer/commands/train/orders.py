@@ -1,8 +1,8 @@
-"""`arttrace train --orders`: a trainer that stays up and makes versions on order, for `arttrace.loop`.
+"""`arttrace train --orders`: a trainer that stays up and makes versions on request, for `arttrace.loop`.
 
 One order per line on standard input, one answer per line on standard output, both JSON; the first line says that it is
-ready. The learner stays in memory between orders, as the daemon's does. It ends when standard input does, so by the
-death of whoever gives the orders, after the running step.
+ready. The learner stays in memory between orders, as the daemon's does. It exits when standard input ends, so also when
+the process that sends the orders dies, after the running step.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ _AT_EACH_STEP = frozenset(
         *("max_grad_norm", "max_logprob_difference"),
     }
 )
-"""Fields that the packed engine reads at each step: another value needs no other learner."""
+"""Fields that the packed engine reads at each step: a new value needs no new learner."""
 
 
 class OrderedGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The runs that are compared: exactly these."""
+    """The runs to compare: exactly these."""
 
     key: str
     ids: tuple[str, ...]
 
 
 class TrainOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Train on these groups; without any, on all that wait, in `steps` steps at most. With `log` only tell the trackers
-    of the settings these numbers."""
+    """Train on these groups; without groups, on all that wait, in at most `steps` steps. With `log`, only send these
+    numbers to the trackers of the settings."""
 
     id: int
     settings: dict[str, Any] = {}
@@ -76,7 +76,7 @@ class TrainOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OrderResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The versions that were made, how many steps had nothing to learn from, and what went wrong."""
+    """The versions that were made, how many steps had nothing to learn from, and the error, if any."""
 
     id: int
     steps: list[dict[str, Any]] = []
@@ -86,7 +86,7 @@ class OrderResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OrderProgress(msgspec.Struct, frozen=True):
-    """A line for a person, while an order is worked on."""
+    """A line for a person, while an order is carried out."""
 
     id: int
     said: str
@@ -95,8 +95,8 @@ class OrderProgress(msgspec.Struct, frozen=True):
 def take_orders(data: DataDir, policy: str, base_model: Path) -> None:
     """Take orders until standard input ends or a signal asks to stop.
 
-    Until the first one it only imports what takes seconds: it is started before it is needed, and neither the store nor
-    the policy's versions are to be kept from others until then.
+    Until the first order it only imports packages, which takes seconds: it is started before it is needed, and locks
+    neither the store nor the policy's versions until then.
     """
     stop = threading.Event()
     with ExitStack() as stack:
@@ -124,7 +124,7 @@ def take_orders(data: DataDir, policy: str, base_model: Path) -> None:
 
 
 _Step = tuple[PolicyStep | None, dict[NotTrained, int]]
-"""A version, or None where there was nothing to learn, and the runs that it was not trained on."""
+"""A version, or None if there was nothing to learn, and the runs that it was not trained on."""
 
 
 class OrderedTrainer:
@@ -160,7 +160,7 @@ class OrderedTrainer:
         return GatewayClient(serving.url) if serving else None
 
     def prepare(self, config: LearnerConfig) -> Learner:
-        """The learner as of the newest version, with this config; made anew only where the config asks for it."""
+        """The learner at the newest version, with this config; made anew only if the config requires it."""
         learner = self._learner
         if learner is None or self._asked is None or not _fits(self._asked, config):
             self._learner = None  # two at once may not fit into memory
@@ -179,7 +179,7 @@ class OrderedTrainer:
         return learner
 
     def fill(self, order: TrainOrder) -> OrderResult:
-        """Do what was ordered; what goes wrong is in the answer."""
+        """Carry out an order; errors are part of the answer."""
         made: list[dict[str, Any]] = []
         skipped = 0
         self._order = order.id
@@ -205,12 +205,12 @@ class OrderedTrainer:
         return OrderResult(order.id, made, skipped)
 
     def _read_anew(self) -> None:
-        """Begin the next order at what is on disk: a step that failed may have made a version and consumed its runs."""
+        """Let the next order begin from the disk: a step that failed may have made a version and consumed its runs."""
         self._holds = None
         self._consumed.clear()
 
     def close(self) -> None:
-        """Let the reporters write what they hold."""
+        """Have the reporters write what they have buffered."""
         for reporting in self._reporting.values():
             reporting.close()
 
@@ -289,7 +289,7 @@ class OrderedTrainer:
         return done, plan.trajectories_left_out
 
     def _exactly(self, groups: tuple[OrderedGroup, ...], method: str, *, again: bool = False) -> list[Group]:
-        """Exactly these runs, grouped as ordered. Raises TrainingError when one is not there, or was trained on."""
+        """Exactly these runs, grouped as ordered. Raises TrainingError if one is missing or was trained on."""
         ids = {id for group in groups for id in group.ids}
         if method not in self._consumed:
             self._consumed[method] = set(self._checkpoints.consumed_ids(method))
@@ -320,7 +320,7 @@ class OrderedTrainer:
 
 
 def _fits(loaded: LearnerConfig, wanted: LearnerConfig) -> bool:
-    """Whether a learner made with one config is one with the other when its config is replaced."""
+    """Whether a learner made with one config can take the other in its place."""
     changed = {name for name in loaded.__dataclass_fields__ if getattr(loaded, name) != getattr(wanted, name)}
     return not changed or (wanted.engine == "packed" and changed <= _AT_EACH_STEP)
 

@@ -1,4 +1,4 @@
-"""What one step and the daemon share on the command line: what must be true before training, how a version is shown."""
+"""What one step and the daemon share on the command line: checks before training, and how a version is shown."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from trainer.serving.hub import find_base_model
 
 
 def base_model_to_train(named: str | Path | None, serving: ServingFile | None) -> Path | None:
-    """The directory of the model that is named, by its path or its name on the hub; else what is served. Raises
-    ServingError where a name on the hub cannot be had."""
+    """The directory of the named model (a path, or a name on the hub), else of the model that is served. Raises
+    ServingError if a name on the hub cannot be fetched."""
     if named is not None:
         return find_base_model(str(named))[0]
     return Path(serving.base_model) if serving else None
 
 
 def require_served(serving: ServingFile | None, policy: str, base_model: Path | None) -> None:
-    """Raise TrainingError when the running gateway would serve what is trained as another policy's version."""
+    """Raise TrainingError if the running gateway would serve the result as another policy's version."""
     if serving is None:
         return
     if serving.policy != policy:

@@ -1,4 +1,4 @@
-"""TrainSettings: what may be asked of a training by its method; what the method does not read is refused."""
+"""TrainSettings: the settings of a training by its method; those that the method does not read are refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _READ_BY: dict[str, tuple[str, ...]] = {
     "max_length": _OFFLINE,
     "again": _OFFLINE,
 }
-"""The methods that read a setting; one that is not here is read by all."""
+"""The methods that read a setting; a setting that is not listed is read by all."""
 
 
 class TrainSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,7 +49,7 @@ class TrainSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def parse_settings(given: dict[str, Any]) -> TrainSettings:
-    """Settings from one flat mapping of options. Raises TrainingError that names what is wrong."""
+    """Settings from one flat mapping of options. Raises a TrainingError that names what is wrong."""
     of_learner = {name: value for name, value in given.items() if name in LearnerConfig.__dataclass_fields__}
     own = {name: value for name, value in given.items() if name not in of_learner}
     if "learner" in own:
@@ -75,7 +75,7 @@ def parse_settings(given: dict[str, Any]) -> TrainSettings:
 
 
 def not_read(settings: TrainSettings) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The settings that are not as they are by default and that the method does not read, with the methods that do."""
+    """The settings that differ from their defaults and that the method does not read, with the methods that do."""
     usual = TrainSettings()
     for name, methods in _READ_BY.items():
         if settings.method not in methods and _value(settings, name) != _value(usual, name):
