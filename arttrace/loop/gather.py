@@ -37,7 +37,7 @@ _log = logging.getLogger("arttrace.loop")
 
 
 class TrajectoryGroup:
-    """Rollouts of one scenario, and once gathered what they became.
+    """Rollouts of one scenario and, once gathered, their results.
 
     Args:
         rollouts: Awaitables: calls of coroutine functions, decorated with `@trajectory` or not, not started yet (no
@@ -47,11 +47,11 @@ class TrajectoryGroup:
             the members are compared with each other and with no earlier run.
 
     After gathering: `results` are what the rollouts returned, in order (None for one that raised), `exceptions` what
-    they raised, and `captured` what was recorded of them, in order of start; a rollout that raised is among them, with
-    its error as its outcome. `uncaptured` counts rollouts that left no trajectory. `built` are the objects of
-    `arttrace.loop.Trajectory` that rollouts returned, whose rewards are those of their runs. `trajectories`, which is
-    what iterating gives and what `len` counts, are `built`, or `captured` where no rollout returned such an object;
-    before gathering `len` counts the rollouts.
+    they raised, and `captured` the recorded runs, in order of start; a rollout that raised is among them, with its
+    error as its outcome. `uncaptured` counts rollouts that left no trajectory. `built` are the
+    `arttrace.loop.Trajectory` objects that rollouts returned; their rewards are those of their runs. `trajectories`,
+    which iteration and `len` use, are `built`, or `captured` if no rollout returned such an object; before gathering
+    `len` counts the rollouts.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class TrajectoryGroup:
 
     @property
     def size(self) -> int:
-        """How many rollouts it has, and trajectories that were there already."""
+        """The number of rollouts, and of trajectories that existed already."""
         return len(self._rollouts) + len(self.given)
 
     @property
@@ -106,7 +106,7 @@ class TrajectoryGroup:
 
     @property
     def incomplete(self) -> dict[str, str]:
-        """Of `captured` those that are not whole, by id, with why: they are neither judged nor trained on."""
+        """The incomplete runs among `captured`: the reason by id. They are neither judged nor trained on."""
         return {one.id: one.incomplete for one in self.captured if one.incomplete}
 
     @property
@@ -138,7 +138,7 @@ class TrajectoryGroup:
         self._recorded |= {reward.trajectory_id: reward.value for reward in rewards}
 
     def take(self, judgement: Judgement) -> None:
-        """Store a judgement of this group. Its scores are the rewards of trajectories that were there already, and of
+        """Store a judgement of this group. Its scores are the rewards of trajectories that existed already, and of
         those in `built` that have none.
 
         Args:

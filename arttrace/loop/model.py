@@ -121,11 +121,11 @@ class Model:
     async def log(
         self, groups: Iterable[TrajectoryGroup | Trajectory | Recorded], split: str = "val", step: int | None = None
     ) -> dict[str, float]:
-        """Keep the rewards and metrics of runs that nothing is trained on, such as those of a validation set.
+        """Log the rewards and metrics of runs that are not trained on, such as those of a validation set.
 
         Args:
             groups: Gathered groups, trajectories that rollouts returned, or captured runs.
-            split: What they are runs of; it stands before the names of the numbers.
+            split: The name of the set, such as "val": the prefix of the numbers' names.
             step: The step to which they are compared; 0 where it is None.
 
         Returns:
@@ -133,7 +133,7 @@ class Model:
 
         Raises:
             ServingError: The model is not registered.
-            ArttraceError: A reward is no finite number, or there is no run.
+            ArttraceError: A reward is not a finite number, or there are no runs.
         """
         data = self._require_registered().data
         members = list(groups)
@@ -241,11 +241,11 @@ class TrainableModel(Model):
         *,
         report_to: str | Sequence[str] = (),
     ) -> dict[str, float]:
-        """Keep the rewards and metrics of runs that nothing is trained on, such as those of a validation set.
+        """Log the rewards and metrics of runs that are not trained on, such as those of a validation set.
 
         Args:
             groups: Gathered groups, trajectories that rollouts returned, or captured runs.
-            split: What they are runs of; it stands before the names of the numbers.
+            split: The name of the set, such as "val": the prefix of the numbers' names.
             step: The step whose version sampled them; by default the one served now.
             report_to: Trackers to send them to, by the names that `train` uses ("wandb,tensorboard"), in the run to
                 which the trainer reports the steps.
@@ -257,7 +257,7 @@ class TrainableModel(Model):
         Raises:
             ServingError: The model is not registered, or its step is not known.
             TrainingError: There is no such tracker, or its package is missing.
-            ArttraceError: A reward is no finite number, or there is no run.
+            ArttraceError: A reward is not a finite number, or there are no runs.
         """
         backend = self._require_registered()
         step = await asyncio.to_thread(self.get_step) if step is None else step
