@@ -66,9 +66,11 @@ class DaemonConfig(BaseModel):
     votes: int = Field(1, ge=1, le=15, description="Judgements per group, each in another order.")
     advantages: Scale = Field("none", description="How rewards are scaled within a group.")
     std_floor: float = Field(STD_FLOOR, gt=0, description="Least standard deviation that rewards are divided by.")
-    max_staleness: int | None = Field(None, ge=0, description="Leave out runs sampled more than this many steps before.")
+    max_staleness: int | None = Field(
+        None, ge=0, description="Leave out runs sampled more than this many steps before."
+    )
     max_steps: int | None = Field(None, ge=1, description="Stop when the policy is at this version.")
-    max_skips: int = Field(10, ge=1, description="Stop after this many rounds in a row whose numbers were not finite.")
+    max_skips: int = Field(10, ge=1, description="Stop after this many rounds in a row without finite numbers.")
     solved_pause: float = Field(
         600.0,
         ge=0,
