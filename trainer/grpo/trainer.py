@@ -106,7 +106,9 @@ class PolicyTrainer:
             clock.stop()
             return None
         clock(Phase.STEP)
-        with engines_asleep(self.gateway, self.retry):
+        with engines_asleep(self.gateway, self.retry) as asleep:
+            if asleep:
+                self.learner.refit()
             learned = self.learner.step(batch.samples, current_version=f"{self.policy}@{batch.step}")
         return complete_step(
             self.store,

@@ -16,9 +16,11 @@ from arttrace.records.values.learned_tokens import Columns
 from arttrace.system.errors import TrainingError
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import NotFinite, Progress, Sample, StepMetrics
-from trainer.learner.machine.memory import is_out_of_memory, let_go
-from trainer.learner.policy_model import trainable
-from trainer.learner.ranks import gathered, largest, total
+from trainer.learner.machine.fitting import room
+from trainer.learner.machine.memory import free_memory, is_out_of_memory, let_go
+from trainer.learner.machine.needs import read_shape
+from trainer.learner.policy_model import fitted_to_machine, trainable
+from trainer.learner.ranks import gathered, largest, least, total
 from trainer.learner.samples import PlannedStep, TokenRow, plan_step, split_minibatches
 from trainer.learner.state import Snapshot, Weights, load_state, save_adapter, save_rest
 from trainer.learner.versions import check_nearest, sample_of
@@ -130,6 +132,24 @@ class BaseLearner(ABC):
     _learned: Sequence[Columns] = ()
     """What the last step computed for each token; none where the weights are not those it left."""
 
+    def __init__(self, base_model: Path, config: LearnerConfig | None) -> None:
+        """Raises TrainingError when the config makes no sense, or the base model is of a family that cannot be
+        trained."""
+        asked = (config or LearnerConfig()).checked()
+        self.base_model = base_model
+        self.config = fitted_to_machine(asked, base_model)
+        self.steps = 0
+        self._budget = self.config.micro_batch_tokens or 1
+        self._may_grow = asked.micro_batch_tokens is None
+
+    def refit(self) -> None:
+        """Let micro-batches grow into the memory that is free now: see `Learner.refit`."""
+        if self._may_grow:
+            checkpointing = bool(self.config.gradient_checkpointing)
+            free = free_memory(self.config.device)
+            tokens = room(self.config, read_shape(self.base_model), free, checkpointing=checkpointing)
+            self._budget = max(self._budget, tokens)
+
     @abstractmethod
     def _train(self, plans: Sequence[PlannedStep], current_version: str | None) -> StepTally:
         """Take `epochs` times one optimizer step per plan. Raises TrainingError when the numbers are not sound."""
@@ -149,6 +169,7 @@ class BaseLearner(ABC):
                 step_s=time.perf_counter() - started,
             )
         self._check_vocabulary(whole, samples)
+        self._budget = least(self._budget)  # ranks share the micro-batches out among themselves
         # The learning rate is the config's, not a loaded optimizer's: it may be changed between runs.
         for group in self.optimizer.param_groups:
             group["lr"] = group["initial_lr"] = self.config.learning_rate_at(self.steps)

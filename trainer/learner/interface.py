@@ -96,6 +96,10 @@ class Learner(Protocol):
         """
         ...
 
+    def refit(self) -> None:
+        """Let micro-batches grow into the memory that is free now, where the config leaves their size open."""
+        ...
+
     def save_adapter(self, directory: Path) -> None:
         """Write the adapter, which an engine can serve, into an existing directory."""
         ...

@@ -38,6 +38,11 @@ def gathered(value: T) -> list[T]:
     return cast("list[T]", found)
 
 
+def least(number: int) -> int:
+    """The least of what all ranks hold."""
+    return -int(largest(torch.tensor(-number)))
+
+
 def largest(values: torch.Tensor) -> torch.Tensor:
     """The elementwise maximum of what all ranks hold, in place."""
     if rank_and_count()[1] > 1:

@@ -20,18 +20,18 @@ class Sleeping(Protocol):
 
 
 @contextmanager
-def engines_asleep(gateway: Sleeping | None, retry: Retry) -> Iterator[None]:
+def engines_asleep(gateway: Sleeping | None, retry: Retry) -> Iterator[bool]:
     """The engines sleep meanwhile, where `arttrace serve --sleep-while-training` says that they share the card.
 
-    They wake however this ends, by the death of this process too.
+    Gives whether they do. They wake however this ends, by the death of this process too.
     """
     status = None if gateway is None else retry(gateway.status)
     if gateway is None or status is None or not status.sleeps:
-        yield
+        yield False
         return
     wake = retry(gateway.fall_asleep, lambda wake: wake())
     try:
-        yield
+        yield True
     except BaseException as error:
         let_go(error)
         raise

@@ -29,11 +29,15 @@ class StandInLearner:
     steps: int = 0
     config: LearnerConfig = field(default_factory=LearnerConfig)
     versions: list[str | None] = field(default_factory=list)
+    refitted: list[int] = field(default_factory=list)
 
     def step(self, samples: Sequence[Sample], *, current_version: str | None = None) -> StepMetrics:
         self.steps += 1
         self.versions.append(current_version)
         return StepMetrics(loss=1.0, trajectories=len(samples))
+
+    def refit(self) -> None:
+        self.refitted.append(self.steps)
 
     def save_adapter(self, directory: Path) -> None:
         (directory / "adapter_model.safetensors").write_text(str(self.steps))
@@ -148,6 +152,7 @@ def test_equal_rewards_are_trained_on_by_a_kl_term(tmp_path: Path) -> None:
         done = loop.train(fresh(store))
         assert done is not None
         assert (done.version, gateway.slept) == ("policy@1", 1)
+        assert loop.learner.refitted == [0], "while the engines sleep, before the step"  # type: ignore[attr-defined]
 
 
 def test_a_failed_step_consumes_nothing(tmp_path: Path) -> None:

@@ -423,6 +423,7 @@ samples, configs = (work / "job").read_text().split("|")
 samples = [Sample(tuple(q), a) for q, a in msgspec.json.decode(samples, type=list[tuple[list[TokenSequence], float]])]
 for number, config in enumerate(msgspec.json.decode(configs, type=list[LearnerConfig])):
     learner = make_learner(base, config)
+    learner._budget += 17 * rank  # as where its card has more free memory
     metrics = learner.step(samples)
     metrics = learner.step(samples)
     weights = {n: p.detach() for n, p in learner.model.named_parameters() if p.requires_grad}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from arttrace.system.errors import TrainingError
+from trainer.learner import make_learner
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample
 from trainer.learner.machine.fitting import choices, fitted, refuse_experts
@@ -122,6 +124,42 @@ def test_when_memory_runs_out_smaller_micro_batches_give_the_same_step(
     refused.clear()
     learner.step(samples)
     assert not refused, "later steps begin with what fits"
+    learner.refit()
+    learner.step(samples)
+    assert not refused, "nor do they try again what did not fit"
+
+
+@pytest.mark.parametrize("engine", ["packed", "trl"])
+def test_micro_batches_grow_into_what_a_sleeping_engine_gives_back(
+    base_model: Path, make_samples: Callable[[int], list[Sample]], monkeypatch: pytest.MonkeyPatch, engine: Any
+) -> None:
+    """A learner is loaded beside an engine that is awake, and steps while it sleeps."""
+    samples = [sample for seed in range(40) for sample in make_samples(seed)]
+    config = LearnerConfig(engine=engine, lora_rank=8, max_logprob_difference=1e9)
+
+    def free(size: int) -> None:
+        for module in ("machine.needs", "base"):
+            monkeypatch.setattr(f"trainer.learner.{module}.free_memory", lambda _: size)
+
+    def parts(learner: Any) -> int:
+        done: list[int] = []
+        learner.progress = lambda _total: done.append
+        learner.step(samples)
+        return len(done)
+
+    free(0)
+    learner = make_learner(base_model, config)
+    chosen = make_learner(base_model, dataclasses.replace(config, micro_batch_tokens=2048))
+    beside = parts(learner)
+    assert beside > 1
+    free(64 * GIB)
+    for one in (learner, chosen):
+        one.refit()
+    assert parts(learner) == 1
+    assert parts(chosen) == beside, "what was chosen stays"
+    free(0)
+    learner.refit()
+    assert parts(learner) == 1, "an engine that wakes takes nothing from the next step"
 
 
 def test_memory_that_is_never_enough_is_an_error_with_what_to_lower(

@@ -190,6 +190,23 @@ def test_attention_over_gathered_paths_refuses_by_name(asked: dict[str, Any], dt
         forest_attention(torch.nn.Module(), heads, heads, heads, None, **asked)
 
 
+@pytest.mark.parametrize(("head", "tokens", "by_kernel"), [(16, 128, True), (8, 128, False), (16, 127, False)])
+def test_what_the_kernel_does_not_take_is_computed_block_by_block(
+    head: int, tokens: int, by_kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def kernel(query: torch.Tensor, *_: Any) -> torch.Tensor:
+        asked.append(query.shape[-1])
+        return query
+
+    monkeypatch.setattr("trainer.learner.packed.attention.flex_forest_attention", kernel)
+    heads = torch.randn(1, 2, tokens, head)
+    with visiting(single_row(tokens, "cpu"), "flex"):
+        forest_attention(torch.nn.Module(), heads, heads, heads, None)
+    assert bool(asked) is by_kernel
+
+
 @pytest.mark.parametrize("asked", [{"position_bias": torch.ones(1)}, {"dropout": 0.1}, {"is_causal": False}])
 def test_attention_of_another_kind_is_refused(asked: dict[str, Any]) -> None:
     heads = torch.randn(1, 2, 9, 16)

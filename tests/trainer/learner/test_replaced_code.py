@@ -15,6 +15,8 @@ from float64_reference import make_learner
 
 from arttrace.system.errors import TrainingError
 from trainer.learner.interface import Sample
+from trainer.learner.packed.kernels import flex
+from trainer.learner.packed.layout import Layout
 from trainer.learner.trl import trainer as trl_trainer
 
 
@@ -43,6 +45,24 @@ def test_positions_that_are_counted_anew_are_noticed(base_model: Path, monkeypat
     for dtype in ("float64", "bfloat16"):
         with pytest.raises(TrainingError, match="share a beginning come out otherwise than alone"):
             make_learner(base_model, dtype=dtype)
+
+
+@pytest.mark.usefixtures("on_a_cpu")
+def test_a_kernel_that_computes_something_else_is_noticed_before_a_step(
+    base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel is that of CUDA by PyTorch's formula, with the tokens that a real forest has."""
+    monkeypatch.setattr("trainer.learner.packed.engine.usual_kernel", lambda _: "flex")
+    monkeypatch.setattr("trainer.learner.packed.attention.LEAST_TOKENS", 128)
+    make_learner(base_model, dtype="bfloat16")
+    whole = flex.block_mask
+
+    def without_the_beginning(layout: Layout, window: int | None) -> Any:
+        return whole(layout, 20)
+
+    monkeypatch.setattr(flex, "block_mask", without_the_beginning)
+    with pytest.raises(TrainingError, match="share a beginning come out otherwise than alone"):
+        make_learner(base_model, dtype="bfloat16")
 
 
 def test_a_last_norm_in_full_precision_is_no_reason_to_refuse(

@@ -62,7 +62,7 @@ def choices(config: LearnerConfig, shape: Mapping[str, Any], free_bytes: int | N
             why = "the base model is not known; its attention alone, should it be a mixture of experts"
         found.append(FittedOption("lora_targets", ATTENTION if many else "all-linear", why))
     if config.micro_batch_tokens is None:
-        tokens = _room(config, shape, free_bytes, checkpointing=checkpointing)
+        tokens = room(config, shape, free_bytes, checkpointing=checkpointing)
         each = bytes_per_token(config, shape, checkpointing=checkpointing)
         why = "the free memory is not known: the least"
         if free_bytes is not None:
@@ -98,8 +98,8 @@ def refuse_experts(config: LearnerConfig, shape: Mapping[str, Any]) -> None:
         )
 
 
-def _room(config: LearnerConfig, shape: Mapping[str, Any], free_bytes: int | None, *, checkpointing: bool) -> int:
-    """Tokens that fit, a power of two within bounds."""
+def room(config: LearnerConfig, shape: Mapping[str, Any], free_bytes: int | None, *, checkpointing: bool) -> int:
+    """Tokens of a micro-batch that fit, a power of two within bounds."""
     if free_bytes is None:
         return _SMALLEST
     per_token = bytes_per_token(config, shape, checkpointing=checkpointing)

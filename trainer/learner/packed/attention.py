@@ -21,7 +21,7 @@ from transformers import AttentionInterface
 
 from arttrace.system.errors import TrainingError
 from trainer.learner.packed.kernels.blockwise import blockwise_attention
-from trainer.learner.packed.kernels.flex import LEAST_TOKENS, flex_forest_attention
+from trainer.learner.packed.kernels.flex import LEAST_HEAD, LEAST_TOKENS, flex_forest_attention
 from trainer.learner.packed.kernels.joined import joined_attention
 from trainer.learner.packed.kernels.kind import Kind
 from trainer.learner.packed.kernels.varlen import varlen_forest_attention
@@ -114,7 +114,7 @@ def _compute(
         if lacking := kind.beyond_windows or (query.dtype == torch.float32 and "float32") or "":
             raise _unsupported(module, f"attention with {lacking} over gathered paths")
         return varlen_forest_attention(query, key, value, layout, kind)
-    if kernel == "flex" and layout.tokens >= LEAST_TOKENS:
+    if kernel == "flex" and layout.tokens >= LEAST_TOKENS and query.shape[-1] >= LEAST_HEAD:
         return flex_forest_attention(query, key, value, layout, kind)
     if kernel == "joined" and not kind.beyond_plain:
         return joined_attention(query, key, value, layout.blocks, kind.scale)

@@ -27,7 +27,6 @@ from trainer.learner.packed.losses import Before, loss_terms, trajectory_sums
 from trainer.learner.policy_model import (
     as_reference,
     checkpoint_layers,
-    fitted_to_machine,
     in_its_precision,
     load_policy,
     make_optimizer,
@@ -56,11 +55,8 @@ class PackedLearner(BaseLearner):
 
     def __init__(self, base_model: Path, config: LearnerConfig | None = None) -> None:
         """Raises TrainingError when the model cannot be loaded or packed, or the config makes no sense."""
-        self.base_model = base_model
-        self.config = fitted_to_machine((config or LearnerConfig()).checked(), base_model)
-        self._budget = self.config.micro_batch_tokens or 1
+        super().__init__(base_model, config)
         self.kernel: Kernel = usual_kernel(self.config.device)
-        self.steps = 0
         with quiet():
             self.model = load_policy(base_model, self.config, NAME)
         self.model.eval()  # no dropout
@@ -85,7 +81,7 @@ class PackedLearner(BaseLearner):
             self.model.zero_grad(set_to_none=True)
             if self.config.device == "cuda":
                 torch.cuda.empty_cache()
-            self._budget //= 2  # for the steps to come as well
+            self._budget, self._may_grow = self._budget // 2, False  # for the steps to come as well
 
     def _may_retreat(self, error: BaseException) -> bool:
         """Whether smaller micro-batches may help; the ranks of several must take the same ones."""

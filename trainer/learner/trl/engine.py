@@ -9,7 +9,7 @@ from pathlib import Path
 from arttrace.system.errors import TrainingError
 from trainer.learner.base import BaseLearner, StepTally
 from trainer.learner.config import LearnerConfig
-from trainer.learner.policy_model import checkpoint_layers, fitted_to_machine, load_policy, make_optimizer
+from trainer.learner.policy_model import checkpoint_layers, load_policy, make_optimizer
 from trainer.learner.samples import PlannedStep, TokenRow, pad_rows, split_rows
 from trainer.learner.trl.trainer import GivenTrajectoriesTrainer
 from trainer.output.quiet import quiet
@@ -20,8 +20,7 @@ class TrlLearner(BaseLearner):
 
     def __init__(self, base_model: Path, config: LearnerConfig | None = None) -> None:
         """Raises TrainingError when the model cannot be loaded or the config makes no sense."""
-        self.base_model = base_model
-        self.config = fitted_to_machine((config or LearnerConfig()).checked(), base_model)
+        super().__init__(base_model, config)
         if self.config.importance != "clip":
             raise TrainingError(
                 f"The trl engine has no importance correction {self.config.importance!r}.",
@@ -34,7 +33,6 @@ class TrlLearner(BaseLearner):
                 "TRL corrects the KL term by the ratio of the row, where the loss has one, which is not unbiased.",
                 "Train with --engine packed, which takes the token's, or with --no-use-bias-correction-kl.",
             )
-        self.steps = 0
         self._scratch = tempfile.TemporaryDirectory(prefix="arttrace-learner-")
         with quiet():
             self.model = load_policy(base_model, self.config)
@@ -50,7 +48,7 @@ class TrlLearner(BaseLearner):
         minibatches = []
         for plan in plans:
             self._check_rows(plan)
-            parts = split_rows(plan.rows, self.config.micro_batch_tokens or 1)
+            parts = split_rows(plan.rows, self._budget)
             batches = [
                 pad_rows(
                     rows,
@@ -71,7 +69,7 @@ class TrlLearner(BaseLearner):
 
     def _squared_differences(self, rows: Sequence[TokenRow], current_version: str) -> list[float]:
         found: list[float] = []
-        for part in split_rows(rows, self.config.micro_batch_tokens or 1):
+        for part in split_rows(rows, self._budget):
             batch = pad_rows(part, current_version=current_version, device=self.config.device, dtype=self._numbers)
             gap = self._trainer.differences(batch)
             found += (gap[batch.current & (batch.weights > 0)].double() ** 2).tolist()

@@ -21,6 +21,8 @@ from trainer.learner.packed.layout import Layout
 TILE = 128
 LEAST_TOKENS = TILE
 """Smaller forests are not worth compiling for."""
+LEAST_HEAD = 16
+"""Numbers of a head, of which the kernel takes no fewer: tensor cores multiply so many at a time."""
 _MOST_COMPILED = 64
 """Variants of the kernel in one process: by kind, precision, with and without gradients, for one length and for any."""
 
