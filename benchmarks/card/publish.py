@@ -23,6 +23,8 @@ from benchmarks.card.frame import Config, Table
 from benchmarks.card.shapes import QWEN3_06B, QWEN3_4B, TOY, Shape, make_model
 
 ROOT = Path(__file__).resolve().parents[2]
+_STEP_S = 1.5
+"""A step takes seconds, in which room is made for the adapter that it ends with."""
 COLUMNS = ("adapter", "MiB", "write ms", "identify ms", "load ms", "first token ms", "in front ms", "behind ms")
 MODULES = (
     *(f"self_attn.{name}_proj" for name in ("q", "k", "v", "o")),
@@ -106,6 +108,7 @@ def _measure(config: Config, table: Table, shape: Shape, rank: int, publish: Pub
     found: dict[str, list[float]] = {name: [] for name in COLUMNS[2:]}
     for _ in range(3 if config.quick or config.toy else 6):
         holder.step()
+        time.sleep(0 if shape is TOY else _STEP_S)
         began = time.perf_counter()
         step, path = checkpoints.hand_over(holder.save_adapter)
         written = time.perf_counter()

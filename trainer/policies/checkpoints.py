@@ -30,6 +30,7 @@ from arttrace.system.private_files import make_directory
 from arttrace.system.processes import is_alive
 from trainer.policies.adapters import same_adapter
 from trainer.policies.files import DROPPED, STATE
+from trainer.policies.room import ROOM, Room
 
 _MANIFEST, _PRUNED, _LOCK, _ROLLBACK = "manifest.json", "pruned.json", "train.lock", "rollback.json"
 _UNFINISHED = ".manifest.json"
@@ -73,6 +74,7 @@ class Checkpoints:
             )
         self.policy = policy
         self.directory = root / policy
+        self._room = Room(self.directory)
 
     def path(self, step: int) -> Path:
         """Where version `step` lies, or would lie."""
@@ -190,7 +192,9 @@ class Checkpoints:
         """
         step = (self.latest() or 0) + 1
         with self._written(step) as temporary:
+            self._room.take(temporary)
             save(temporary)
+            (temporary / ROOM).unlink(missing_ok=True)
             (temporary / _HANDED_OVER).touch()
             while (final := self.path(step)).exists():
                 if same_adapter(temporary, final):
@@ -218,6 +222,7 @@ class Checkpoints:
             (final / _HANDED_OVER).unlink(missing_ok=True)
             _sync(final)
             _sync(self.directory)
+        self._room.make(final / "adapter_model.safetensors")
         return final
 
     def _add_manifest(self, directory: Path, final: Path, manifest: PolicyStep) -> None:

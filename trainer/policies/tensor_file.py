@@ -15,13 +15,16 @@ from typing import Any
 
 import torch
 
+from trainer.policies.room import ROOM
+
 _NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64"}
 _PART = 4 << 20
 """Bytes that are gathered while as many are written; a larger tensor has a part of its own."""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None = None) -> None:
-    """Write them under their names, in the order of those, rounded to `dtype` (None: as they are). Raises OSError."""
+    """Write them under their names, in the order of those, rounded to `dtype` (None: as they are); over the room that
+    was made beside `path`, where there is one. Raises OSError."""
     header: dict[str, Any] = {}
     ordered = [tensors[name].detach() for name in sorted(tensors)]
     end = 0
@@ -31,7 +34,11 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], dtype: torch.
         header[name] = {"dtype": _NAMES[kept], "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps({"__metadata__": {"format": "pt"}, **header}, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    with path.open("wb", buffering=0) as file, ThreadPoolExecutor(1) as gathering:
+    mode = "wb"
+    if (made := path.with_name(ROOM)).exists():
+        made.rename(path)
+        mode = "r+b"
+    with path.open(mode, buffering=0) as file, ThreadPoolExecutor(1) as gathering:
         file.write(struct.pack("<Q", len(text)) + text)
         parts = _parts(ordered, dtype)
         due = gathering.submit(next, parts, None)
@@ -39,6 +46,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], dtype: torch.
             due = gathering.submit(next, parts, None)
             while part:
                 part = part[file.write(part) or 0 :]
+        file.truncate()  # what was there may have been longer
 
 
 def _parts(tensors: Sequence[torch.Tensor], dtype: torch.dtype | None) -> Iterator[memoryview]:
