@@ -359,6 +359,24 @@ def test_a_model_call_is_not_recorded_twice(
     assert len(http_spans(spans())) == (1 if capture_http else 4)
 
 
+def test_what_a_librarys_own_span_of_a_model_call_sends_is_that_call(
+    server: ChatServer, site: Site, spans: Spans, on: Callable[..., None]
+) -> None:
+    """A client that no hook knows, whose library tells of the call by a span of its own."""
+    from opentelemetry.sdk.trace import TracerProvider
+
+    tracer = TracerProvider().get_tracer("library")
+    body: Any = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    said = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}
+    with arttrace.trajectory(name="agent"):
+        with tracer.start_as_current_span("chat m", attributes=said):
+            httpx.post(f"{server.url}/chat/completions", json=body)
+            requests.post(f"{server.url}/chat/completions", json=body, timeout=30)
+        httpx.get(site.url)
+    assert [span.name for span in spans() if span.attributes.get(semconv.OPERATION_NAME) == "chat"] == ["chat m"]
+    assert [span.attributes[semconv.SERVER_PORT] for span in http_spans(spans())] == [int(site.host.partition(":")[2])]
+
+
 def test_off_outside_a_run_muted_and_suppressed_nothing_is_recorded(
     site: Site, spans: Spans, on: Callable[..., None], tmp_path: Path
 ) -> None:

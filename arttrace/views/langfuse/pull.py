@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -101,13 +101,15 @@ def pull(
     at = kept.load() or Cursor(to=query.until or now)
     done = Pulled(observations=at.observations, scores=at.scores)
     if at.phase == "observations":
-        for items, at in _observations(client, query, at):  # noqa: B020
+        kept.save(at)
+        for items, traces, cursor in _observations(client, query, at):
             store.append(_spans(items, done))
-            at = msgspec.structs.replace(at, observations=done.observations, scores=done.scores)
-            kept.save(at)
+            if with_scores and traces:
+                _scores_of(store, client, traces, done)
+            if cursor != at.cursor:  # what comes before it is there, and counted
+                at = Cursor(to=at.to, cursor=cursor, observations=done.observations, scores=done.scores)
+                kept.save(at)
             progress(done)
-            if with_scores and not query.is_whole:
-                _scores_of(store, client, {str(item.get("traceId")) for item in items}, done)
         at = Cursor(to=at.to, phase="scores", observations=done.observations, scores=done.scores)
         kept.save(at)
     if with_scores and query.is_whole:
@@ -128,13 +130,13 @@ def total(client: LangfuseClient, query: TraceQuery, kept: PullCursor) -> int | 
 
 def _observations(
     client: LangfuseClient, query: TraceQuery, at: Cursor
-) -> Iterator[tuple[list[dict[str, Any]], Cursor]]:
-    """Pages of observations, each with the cursor at which the next one begins."""
+) -> Iterator[tuple[list[dict[str, Any]], Sequence[str], str | None]]:
+    """Pages of observations, each with the traces that are whole by it, and the cursor at which to go on after it."""
     asked = {"fields": FIELDS, "expandMetadata": EXPANDED, "limit": str(_OBSERVATIONS_OF_PAGE)}
     wanted = {"filter": query.filter(at.to)}
     if query.is_whole:
         for items, cursor in _pages(client, OBSERVATIONS, {**asked, **wanted}, at.cursor):
-            yield items, msgspec.structs.replace(at, cursor=cursor)
+            yield items, (), cursor
         return
     seen = KnownIds()
     narrow = {"fields": "core", "limit": str(_TRACES_OF_PAGE), **wanted}
@@ -145,12 +147,16 @@ def _observations(
         for id in new:
             seen.keep(id.encode(), 1)
         for start in range(0, len(new), _TRACES_AT_ONCE):
-            one = _condition("stringOptions", "traceId", "any of", new[start : start + _TRACES_AT_ONCE])
-            whole = {**asked, "filter": msgspec.json.encode([one]).decode()}
+            some = new[start : start + _TRACES_AT_ONCE]
+            whole = {
+                **asked,
+                "filter": msgspec.json.encode([_condition("stringOptions", "traceId", "any of", some)]).decode(),
+            }
             for items, _ in _pages(client, OBSERVATIONS, whole, None):
-                yield items, msgspec.structs.replace(at, cursor=before)
+                yield items, (), before
+            yield [], some, before
         before = cursor
-        yield [], msgspec.structs.replace(at, cursor=cursor)
+        yield [], (), cursor
 
 
 def _pages(
@@ -171,16 +177,10 @@ def _scores_query(query: TraceQuery) -> dict[str, str]:
     return {**asked, "fromTimestamp": query.since} if query.since is not None else asked
 
 
-def _scores_of(store: AnyStore, client: LangfuseClient, traces: Iterable[str], done: Pulled) -> None:
-    ids = sorted(traces)
-    for start in range(0, len(ids), _TRACES_AT_ONCE):
-        asked = {
-            "fields": "details,subject",
-            "limit": str(_SCORES_OF_PAGE),
-            "traceId": ",".join(ids[start : start + _TRACES_AT_ONCE]),
-        }
-        for items, _ in _pages(client, SCORES, asked, None):
-            store.append(_rewards(items, done))
+def _scores_of(store: AnyStore, client: LangfuseClient, traces: Sequence[str], done: Pulled) -> None:
+    asked = {"fields": "details,subject", "limit": str(_SCORES_OF_PAGE), "traceId": ",".join(traces)}
+    for items, _ in _pages(client, SCORES, asked, None):
+        store.append(_rewards(items, done))
 
 
 def _spans(items: Sequence[dict[str, Any]], done: Pulled) -> list[Record]:

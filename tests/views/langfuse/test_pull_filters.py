@@ -15,6 +15,7 @@ from simulated_agent import research_run
 from arttrace.capture.base.langfuse_project import Connection
 from arttrace.commands import cli
 from arttrace.commands.data import langfuse
+from arttrace.records.reward import Reward
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
 from arttrace.views.langfuse import pull as pulling
@@ -79,6 +80,56 @@ def test_a_time_bounds_what_began_in_it(tmp_path: Path) -> None:
         ):
             pulled = arttrace(server, DataDir(tmp_path / name), "pull", *bounds)
             assert pulled["observations"] == count, name
+
+
+def scored_traces(tmp_path: Path) -> DataDir:
+    """Two runs of eight spans, an hour apart, of which each has a reward."""
+    data = DataDir(tmp_path / "data")
+    with Store.open(data, create=True) as store:
+        for name, later in (("one", 0), ("two", HOUR)):
+            store.append(
+                replace(span, start_ns=span.start_ns + later, end_ns=span.end_ns + later)
+                for span in research_run(name, "s")
+            )
+            store.append([Reward(id=name, trajectory_id=name, value=1.0, time_ns=5)])
+    return data
+
+
+def test_scores_of_a_trace_that_takes_several_pages_are_asked_for_and_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulling, "_OBSERVATIONS_OF_PAGE", 3)
+    with langfuse_server() as server:
+        arttrace(server, scored_traces(tmp_path), "push")
+        pulled = arttrace(server, DataDir(tmp_path / "other"), "pull", "--environment", "default")
+        assert (pulled["observations"], pulled["scores"]) == (len(server.observations), 2)
+        assert server.count("/api/public/v3/scores") == 1
+
+
+@pytest.mark.parametrize("answered", [3, 7])
+def test_a_pull_by_a_condition_that_was_cut_off_counts_nothing_twice(
+    answered: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut off within the first of its pages of traces, and within the second."""
+    monkeypatch.setattr("arttrace.views.langfuse.client._TRIES", 1)
+    monkeypatch.setattr(pulling, "_TRACES_OF_PAGE", 8)
+    monkeypatch.setattr(pulling, "_OBSERVATIONS_OF_PAGE", 3)
+    other = DataDir(tmp_path / "other")
+    with langfuse_server() as server:
+        arttrace(server, scored_traces(tmp_path), "push")
+        routed, asked = server.list_observations, 0
+
+        def cut_off(query: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
+            nonlocal asked
+            asked += 1
+            return routed(query) if asked <= answered else answers_503("", b"")
+
+        monkeypatch.setattr(server, "list_observations", cut_off)
+        pull = ["langfuse", "pull", "--environment", "default", "--dir", str(other.root)]
+        assert CliRunner().invoke(cli, pull, env=server.environ()).exit_code == 1
+        monkeypatch.setattr(server, "list_observations", routed)
+        pulled = arttrace(server, other, "pull", "--environment", "default")
+        assert (pulled["observations"], pulled["scores"]) == (len(server.observations), 2)
 
 
 @pytest.mark.parametrize("name", ["LANGFUSE_BASE_URL", "LANGFUSE_HOST"])
