@@ -12,6 +12,7 @@ import httpx
 import msgspec
 
 from arttrace.capture.base.langfuse_project import Connection
+from arttrace.capture.export.shipping.otlp_client import seconds_to_wait
 from arttrace.system.errors import ArttraceError, MayPass
 from arttrace.wire.content import secrets
 
@@ -85,7 +86,8 @@ class LangfuseClient:
 
     def send_spans(self, request: bytes) -> tuple[int, str]:
         """Send one ExportTraceServiceRequest in protobuf. Returns how many spans of it Langfuse says that it refused,
-        and why. Raises Refused when it refuses the request as a whole, and LangfuseError for anything else."""
+        and why. Raises Refused when it refuses the request as a whole, and LangfuseError for anything else, a page of
+        a proxy's too."""
         packed = zlib.compressobj(6, wbits=16 + zlib.MAX_WBITS)
         body = packed.compress(request) + packed.flush()
         headers = {
@@ -94,7 +96,8 @@ class LangfuseClient:
             "x-langfuse-ingestion-version": "4",
         }
         answer = self._ask("POST", _TRACES, content=body, headers=headers)
-        said = _json(answer) if answer.content.strip() and "json" in answer.headers.get("content-type", "") else {}
+        is_empty = not answer.content.strip() or "protobuf" in answer.headers.get("content-type", "")
+        said = {} if is_empty else _json(answer)
         partial = said.get("partialSuccess") if isinstance(said, dict) else None
         partial = partial if isinstance(partial, dict) else {}
         try:
@@ -111,6 +114,7 @@ class LangfuseClient:
         if self._lists and len(scores) > 1:
             try:
                 answer = self._ask("POST", _SCORES, content=msgspec.json.encode(scores), headers=_JSON)
+                _json(answer)
                 if answer.status_code != 207:
                     return []
             except Refused:
@@ -120,7 +124,8 @@ class LangfuseClient:
             try:
                 body = [score] if self._lists else score
                 answer = self._ask("POST", _SCORES, content=msgspec.json.encode(body), headers=_JSON)
-                if answer.status_code == 207 and (reason := _rejected(_json(answer))):
+                said = _json(answer)
+                if answer.status_code == 207 and (reason := _rejected(said)):
                     reasons.append(f"{score['name']}: {reason}")
             except Refused as error:
                 if self._lists and len(scores) == 1:
@@ -173,7 +178,7 @@ class LangfuseClient:
                 if answer.status_code not in (408, 425, 429) and answer.status_code < 500:
                     raise self._refusal(path, answer)
                 why = f"{self._at}{path} answered {answer.status_code}{_reason(answer)}"
-                retry_after = _retry_after(answer)
+                retry_after = seconds_to_wait(answer.headers.get("retry-after", ""))
             failures += 1
             if failures >= _TRIES:
                 raise LangfuseAway(
@@ -227,7 +232,8 @@ def _json(answer: httpx.Response) -> Any:
     try:
         return msgspec.json.decode(answer.content)
     except (msgspec.DecodeError, RecursionError):
-        what = "a web page" if "html" in answer.headers.get("content-type", "") else "no JSON"
+        is_page = "html" in answer.headers.get("content-type", "") or answer.content.lstrip()[:1] == b"<"
+        what = "a web page" if is_page else "no JSON"
         raise LangfuseError(
             f"{answer.request.url.copy_with(query=None)} answered {what}",
             "Is LANGFUSE_BASE_URL that of a Langfuse server, and is no proxy in between?",
@@ -254,11 +260,3 @@ def _rejected(said: Any) -> str:
     errors = said.get("errors")
     first = errors[0] if isinstance(errors, list) and errors else None
     return str(first.get("message") if isinstance(first, dict) else first or "refused")[:_REASON]
-
-
-def _retry_after(answer: httpx.Response) -> float:
-    """Seconds; 0 where it names no number of them."""
-    try:
-        return min(max(float(answer.headers.get("retry-after", "0")), 0.0), 600.0)
-    except ValueError:
-        return 0.0

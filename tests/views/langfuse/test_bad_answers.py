@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
@@ -56,6 +59,14 @@ def test_who_is_busy_is_asked_again_when_it_says() -> None:
         assert _client(server, waits).page("/api/public/v2/observations", {}) == ([], None)
     assert waits[0] == 7
     assert len(waits) == 3
+
+
+def test_a_date_to_wait_for_is_understood() -> None:
+    waits: list[float] = []
+    later = format_datetime(datetime.now(UTC) + timedelta(seconds=90), usegmt=True)
+    with langfuse_server(script=[_always(429, retry_after=later)]) as server:
+        _client(server, waits).page("/api/public/v2/observations", {})
+    assert 30 < waits[0] <= 90
 
 
 def test_a_short_wait_is_told_as_what_it_is() -> None:
@@ -201,3 +212,55 @@ def test_scores_that_are_no_numbers_are_counted(tmp_path: Path) -> None:
     assert code == 0, said
     assert "2 scores taken in" in said
     assert "1 score left out: not numbers" in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [("text/html", b"<html>log in</html>"), ("text/plain", b"<!doctype html><html></html>"), ("text/plain", b"ok")],
+)
+@pytest.mark.parametrize("path", ["/api/public/otel/v1/traces", "/api/public/scores"])
+def test_a_page_of_a_proxys_is_no_acknowledgement(path: str, kind: str, body: bytes, tmp_path: Path) -> None:
+    """Nothing of what it stands for counts as sent: the next push sends it."""
+    data = _stored(tmp_path)
+    with langfuse_server() as server:
+        taken = server.take_spans if path.endswith("traces") else server.take_scores
+        name = taken.__name__
+        setattr(server, name, lambda _: (200, {"content-type": kind}, body))
+        code, said = _run(data, server, "push")
+        assert code == 1
+        assert f"{path} answered {'a web page' if b'<' in body else 'no JSON'}" in said
+        assert "is no proxy in between?" in said
+        setattr(server, name, taken)
+        code, said = _run(data, server, "push")
+        assert code == 0, said
+        assert len(server.observations) == len(_spans(data))
+        assert len(server.scores) == 6
+
+
+@pytest.mark.parametrize("trouble", ["hangs", "dies", "fails"])
+def test_what_was_taken_and_not_answered_is_there_once(
+    trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Langfuse has it, and the answer never comes: it is sent again, which changes nothing."""
+    monkeypatch.setattr("arttrace.views.langfuse.client._TIMEOUT_S", 0.5)
+    monkeypatch.setattr("arttrace.views.langfuse.client._FIRST_WAIT_S", 0.0)
+    data, released = _stored(tmp_path), threading.Event()
+    with langfuse_server() as server:
+
+        def in_vain(path: str, body: bytes) -> Answer | None:
+            server.take_spans(body) if path.endswith("traces") else server.take_scores(body)
+            if trouble == "hangs":
+                released.wait(60)
+            return (500, {"content-type": "application/json"}, b"{}") if trouble == "fails" else None
+
+        def through(path: str, body: bytes) -> Answer:
+            return server.take_spans(body)
+
+        server.script = [in_vain, through, in_vain]
+        code, said = _run(data, server, "push")
+        released.set()
+        assert code == 0, said
+        assert ("answered 500" if trouble == "fails" else "does not answer") in said
+        assert len(server.observations) == len(_spans(data))
+        assert sorted(one["name"] for one in server.scores.values()) == ["advantage"] * 3 + ["reward"] * 3
+        assert "0 runs (0 spans) and 0 scores sent" in _run(data, server, "push")[1]

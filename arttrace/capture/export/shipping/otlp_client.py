@@ -214,12 +214,12 @@ def _answer(status: int, headers: http.client.HTTPMessage, body: bytes) -> Answe
         taken=taken and not is_page,
         rejected=max(rejected, 0),
         reason=reason[:_MAX_REASON],
-        retry_after_s=_seconds(headers.get("retry-after", "")),
+        retry_after_s=seconds_to_wait(headers.get("retry-after", "")),
         ours=headers.get(OURS_HEADER) is not None,
     )
 
 
-def _seconds(retry_after: str) -> float:
+def seconds_to_wait(retry_after: str) -> float:
     """The seconds that a Retry-After header asks for, as a number or a date; 0 for one that is neither."""
     try:
         seconds = float(retry_after)
