@@ -474,3 +474,45 @@ def test_a_program_that_ends_asks_no_receiver_more_often_because_another_hangs(
     assert asked_of_the_other.is_set()
     assert "answers 401" in done.stderr
     assert len(two[1].requests) < 10  # five a second before
+
+
+_PRESETS = {
+    "Phoenix": ("http://localhost:6006/v1/traces", {"authorization": "Bearer KEY"}),
+    "Logfire": ("https://logfire-us.pydantic.dev/v1/traces", {"authorization": "WRITE_TOKEN"}),
+    "Grafana Cloud (Tempo)": (
+        "https://otlp-gateway-REGION.grafana.net/otlp/v1/traces",
+        {"authorization": "Basic BASE64(INSTANCE:TOKEN)"},
+    ),
+    "W&B Weave": ("https://trace.wandb.ai/agents/otel/v1/traces", {"wandb-api-key": "KEY"}),
+    "LangSmith": (
+        "https://api.smith.langchain.com/otel/v1/traces",
+        {"x-api-key": "KEY", "langsmith-project": "PROJECT"},
+    ),
+    "Braintrust": (
+        "https://api.braintrust.dev/otel/v1/traces",
+        {"authorization": "Bearer KEY", "x-bt-parent": "project_name:PROJECT"},
+    ),
+    "Datadog": ("https://otlp.datadoghq.com/v1/traces", {"dd-api-key": "KEY", "dd-otlp-source": "llmobs"}),
+}
+"""The address and the headers that each receiver's own documentation names for traces over OTLP/HTTP."""
+
+
+@pytest.mark.parametrize("name", _PRESETS)
+def test_what_the_page_says_of_a_receiver_leads_where_its_own_documentation_does(name: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "capture.md").read_text()
+    table = page.partition("| receiver | endpoint | headers |\n")[2].partition("\n\n")[0]
+    [row] = [line for line in table.splitlines() if line.removeprefix("| ").lstrip("[").startswith(name)]
+    _, _, endpoint, headers, _ = row.split("|")
+    address = endpoint.split("`")[1]
+    said = next(part for part in headers.split("`")[1::2] if "=" in part)
+    receiver, told = by_environment(
+        {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": address,
+            "OTEL_EXPORTER_OTLP_HEADERS": said,
+            "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",
+        }
+    )
+    assert receiver is not None
+    assert told == []
+    assert (receiver.target().geturl(), receiver.headers) == _PRESETS[name]
+    assert receiver.compression == "gzip"
