@@ -142,6 +142,7 @@ class LangfuseServer:
             }
             for one in sorted(self.scores.values(), key=lambda one: (one["timestamp"], one["id"]), reverse=True)
             if traces is None or one["traceId"] in traces.split(",")
+            if query.get("fromTimestamp", "") <= one["timestamp"] < query.get("toTimestamp", "9999")
         ]  # fmt: skip
         return self._page(items, query, most=100, usual=50)
 

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from arttrace.formats.files.known_ids import KnownIds
-from arttrace.formats.sdks.langfuse.api import EXPANDED, FIELDS, NotNumeric, observation, reward
+from arttrace.formats.sdks.langfuse.api import EXPANDED, FIELDS, NotNumeric, observation, reward, scored_trace
+from arttrace.formats.sdks.langfuse.reading import hex_id
 from arttrace.records.record import Record
 from arttrace.store import AnyStore
 from arttrace.views.langfuse.client import OBSERVATIONS, SCORES, LangfuseClient
@@ -47,6 +48,11 @@ class TraceQuery(msgspec.Struct, frozen=True, kw_only=True):
     def is_whole(self) -> bool:
         """Whether every observation of the time is asked for, so that none need be looked for by its trace."""
         return not (self.tags or self.name or self.session or self.environment or self.user)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether there are traces beyond the time that is asked for."""
+        return self.since is not None or self.until is not None
 
     def filter(self, until: str) -> str:
         """The `filter` of `/v2/observations`, as JSON."""
@@ -114,7 +120,7 @@ def pull(
         kept.save(at)
     if with_scores and query.is_whole:
         for items, cursor in _pages(client, SCORES, _scores_query(query), at.cursor):
-            store.append(_rewards(items, done))
+            store.append(_rewards(_of_stored(store, items) if query.is_bounded else items, done))
             kept.save(msgspec.structs.replace(at, cursor=cursor, observations=done.observations, scores=done.scores))
             progress(done)
     kept.clear()
@@ -172,9 +178,19 @@ def _pages(
 
 
 def _scores_query(query: TraceQuery) -> dict[str, str]:
-    """Scores may be given long after a run: those of the time from its beginning on."""
+    """Scores may be given long after a run: those of the time from its beginning on, whatever traces they are of."""
     asked = {"fields": "details,subject", "limit": str(_SCORES_OF_PAGE)}
     return {**asked, "fromTimestamp": query.since} if query.since is not None else asked
+
+
+def _of_stored(store: AnyStore, items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The scores of traces that are in the store."""
+    traces = {id: hex_id(id, 32) for item in items if (id := scored_trace(item)) is not None}
+    if not traces:
+        return []
+    listed = ", ".join(f"'{id}'" for id in sorted({*traces.values()}))
+    there = {id for (id,) in store.sql(f"SELECT DISTINCT trace_id FROM spans WHERE trace_id IN ({listed})")[1]}  # noqa: S608  hex digits
+    return [item for item in items if traces.get(scored_trace(item) or "") in there]
 
 
 def _scores_of(store: AnyStore, client: LangfuseClient, traces: Sequence[str], done: Pulled) -> None:

@@ -91,8 +91,27 @@ def scored_traces(tmp_path: Path) -> DataDir:
                 replace(span, start_ns=span.start_ns + later, end_ns=span.end_ns + later)
                 for span in research_run(name, "s")
             )
-            store.append([Reward(id=name, trajectory_id=name, value=1.0, time_ns=5)])
+            store.append([Reward(id=name, trajectory_id=name, value=1.0)])
     return data
+
+
+def test_of_a_time_the_scores_of_its_traces_are_taken_and_no_others(tmp_path: Path) -> None:
+    """A score is younger than its trace: the time that is asked for is that of the traces."""
+    with langfuse_server() as server:
+        arttrace(server, scored_traces(tmp_path), "push")
+        begun = sorted(start for _, _, start in server.observations)
+        first, second = begun[0], begun[8]
+        for name, bounds, rewarded in (
+            ("to", ["--to", second], {"one"}),
+            ("from", ["--from", second], {"two"}),
+            ("both", ["--from", first, "--to", second], {"one"}),
+            ("none", ["--to", first], set()),
+        ):
+            other = DataDir(tmp_path / name)
+            pulled = arttrace(server, other, "pull", *bounds)
+            assert (pulled["observations"], pulled["scores"]) == (8 * len(rewarded), len(rewarded)), name
+            with Store.open(other) as store:
+                assert {id for (id,) in store.sql("SELECT trajectory_id FROM rewards")[1]} == rewarded
 
 
 def test_scores_of_a_trace_that_takes_several_pages_are_asked_for_and_counted_once(

@@ -230,6 +230,15 @@ def _score(
     return body
 
 
+def scored_trace(item: Mapping[str, Any]) -> str | None:
+    """The id of the trace that a score is given to, or its observation; None for one of a session or an experiment."""
+    subject = item.get("subject")
+    if not isinstance(subject, dict):
+        return None
+    id = {"observation": subject.get("traceId"), "trace": subject.get("id")}.get(str(subject.get("kind")))
+    return id if isinstance(id, str) else None
+
+
 def reward(item: Mapping[str, Any]) -> Reward | None:
     """The reward of one score; None for one that was worked out from rewards, or that belongs to no trace. Raises
     NotNumeric for a category or a text, ValueError when it is no score."""
@@ -243,11 +252,8 @@ def reward(item: Mapping[str, Any]) -> Reward | None:
             return _reward.decode(captured)
         except UNREADABLE:
             pass
-    subject = item.get("subject")
-    subject = subject if isinstance(subject, dict) else {}
-    of_observation = subject.get("kind") == "observation"
-    trace = subject.get("traceId") if of_observation else subject.get("id") if subject.get("kind") == "trace" else None
-    if not isinstance(trace, str):
+    trace = scored_trace(item)
+    if trace is None:
         return None
     value = item.get("value")
     number = float(value) if isinstance(value, bool) else finite(value)
@@ -255,14 +261,15 @@ def reward(item: Mapping[str, Any]) -> Reward | None:
         raise NotNumeric(f"the score {str(item.get('name'))[:100]!r} is {str(value)[:100]!r}, no number")
     if not isinstance(item.get("id"), str):
         raise ValueError("a score of Langfuse has an id")
-    observed = subject.get("id")
+    subject = item["subject"]
+    observed = subject.get("id") if subject.get("kind") == "observation" else None
     return Reward(
         id=item["id"],
         trajectory_id=hex_id(trace, 32),
         value=number,
         name=str(item.get("name") or "reward"),
         source="judge" if str(item.get("source")).upper() == "EVAL" else "code",
-        agent_id=hex_id(observed, 16) if of_observation and isinstance(observed, str) else None,
+        agent_id=hex_id(observed, 16) if isinstance(observed, str) else None,
         explanation=str(item.get("comment") or ""),
         time_ns=time_ns(item.get("timestamp")) or 0,
     )
