@@ -202,7 +202,33 @@ def test_a_torn_tree_finds_its_conversation() -> None:
         span(A, "second", "POST", AGENT, CONVERSATION_ID="two"),
         span(A, "said", "lost", CONVERSATION_ID="two"),
     ]
-    assert shown(spans) == {f"{A}:one": (0, ""), f"{A}:two": (1, "parent missing")}
+    lost = "may lack spans whose parent did not arrive: 1"
+    assert shown(spans) == {f"{A}:one": (0, lost), f"{A}:two": (1, "parent missing")}
+    whole = [*spans, span(A, "lost", "second", TOOL)]
+    assert shown(whole) == {f"{A}:one": (0, ""), f"{A}:two": (1, "")}
+
+
+def test_a_torn_tree_that_says_another_runs_conversation_is_missed_in_its_own(tmp_path: Path) -> None:
+    """A tool of the first run asked an agent in the session that is the second run's: nothing but the tool's span, and
+    that was lost, tells whose it is."""
+    spans = [
+        span(A, "POST", operation=None),
+        span(A, "first", "POST", AGENT, CONVERSATION_ID="one"),
+        span(A, "ask", "first", TOOL),
+        span(A, "expert", "ask", AGENT, CONVERSATION_ID="two"),
+        span(A, "think", "expert", CONVERSATION_ID="two"),
+        span(A, "second", "POST", AGENT, CONVERSATION_ID="two"),
+    ]
+    assert shown(spans) == {f"{A}:one": (1, ""), f"{A}:two": (0, "")}
+    torn = without(spans, "ask")
+    lost = "may lack spans whose parent did not arrive: 2"
+    assert shown(torn) == {f"{A}:one": (0, lost), f"{A}:two": (1, "parent missing")}
+    with Store.open(DataDir(tmp_path / "data"), create=True) as store:
+        store.append(torn)
+        assert {one.id: one.incomplete for one in store.summaries()} == {
+            f"{A}:one": lost,
+            f"{A}:two": "parent missing",
+        }
 
 
 @pytest.mark.parametrize("deep", [False, True])

@@ -7,7 +7,8 @@ span.
 - A tree is *whole* when its uppermost span has no parent. It belongs to that span's trace, which conversations split
   where no run's span stands above both.
 - A tree is *torn* when its uppermost span's parent, or what it links to, did not arrive. It belongs to the one run in
-  that parent's trace. Where several are there it stays by itself, and each of them may lack it and says so.
+  that parent's trace. Where several are there it belongs to the one whose conversation it says, else stays by itself,
+  and each of the others may lack it and says so.
 
 Only the set of spans counts, and a span that comes later may change the answer. The store keeps every span under its
 `given_id` as it comes, and asks `membership` when it is read for those that `may_belong_elsewhere`: asked at ingest,
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -30,6 +31,7 @@ from arttrace.trajectories.identity.ancestors import nearest, tops, without_cycl
 from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan
 
 Parents = dict[SpanKey, SpanKey | None]
+_T = TypeVar("_T")
 
 
 class Home(NamedTuple):
@@ -275,27 +277,27 @@ class _Trees:
         """Gives homes to trees that may belong to the runs in their traces, or, with `reached`, to those of the traces
         that they link to."""
         alone: dict[str, list[SpanKey]] = {}
-        several: dict[SpanKey, set[Home]] = {}
+        candidates: dict[SpanKey, set[Home]] = {}
+        by_itself: set[SpanKey] = set()
         settled: dict[SpanKey, Home] = {}
         for top in trees:
-            found = self._candidates(top, reached) if top in self._torn else set()
-            if len(found) == 1:
-                [home] = found
+            candidates[top] = found = self._candidates(top, reached) if top in self._torn else set()
+            if (home := _only(found) or self._spoken_in(top, found)) is not None:
                 settled.update(dict.fromkeys(self._members[top], home))
                 if reached is not None:
                     self._parents[top] = next(link for link in self._links[top] if home in reached[link[0]])
             else:
                 alone.setdefault(top[0], []).extend(self._members[top])
-                several[top] = found
+                by_itself.add(top)
         for trace, members in alone.items():
             settled.update(self._split(trace, members))
         self._note(settled.items())
         self._found.update(settled)
-        for top, found in several.items():
+        for top, found in candidates.items():
             lost = sum(key in self._missable for key in self._members[top])
             for home in found - {settled[top]}:
                 doubts.setdefault(home.id, Counter())[MAY_LACK] += lost
-            if top in self._links:
+            if top in self._links and top in by_itself:
                 doubts.setdefault(settled[top].id, Counter())[LINK_LOST] += 1
             if top in self._torn:  # what was lost above it may have joined what conversations part
                 parts = Counter(settled[key] for key in self._members[top] if key in self._missable)
@@ -314,9 +316,14 @@ class _Trees:
             found -= self._others.get(parent, set())
         if self._of_runs.isdisjoint(self._members[top]):  # log records: what names its trajectory counts its spans
             found = {home for home in found if home.given == top[0]}
+        return found
+
+    def _spoken_in(self, top: SpanKey, found: Collection[Home]) -> Home | None:
+        """The one of these runs that is the conversation which a torn tree says."""
         said = self._conversations[top]
-        same = {home for home in found if home.id == f"{home.given}:{said}"}
-        return same if len(same) == 1 and said not in self._within.get(top[0], ()) else found
+        if said in self._within.get(top[0], ()):
+            return None
+        return _only([home for home in found if home.id == f"{home.given}:{said}"])
 
     def _spoken_within(self) -> dict[str, set[str]]:
         found: dict[str, set[str]] = {}
@@ -385,5 +392,5 @@ def _tells_of_a_call(span: SpanRow) -> bool:
     return semconv.LOG_RECORD in span.attributes and span.parent_span_id is not None
 
 
-def _only(items: Collection[str]) -> str | None:
+def _only(items: Collection[_T]) -> _T | None:
     return next(iter(items)) if len(items) == 1 else None
