@@ -12,6 +12,7 @@ On the user's side a wait is the other way round: while one greenlet waits for u
 from __future__ import annotations
 
 import _thread
+import inspect
 import os
 import sys
 import time
@@ -41,8 +42,8 @@ _SWITCH_S = 0.001  # how long other greenlets run before a waiting one looks aga
 
 
 def is_patched() -> bool:
-    """Whether threads are greenlets in this process now."""
-    return not isinstance(_thread.start_new_thread, BuiltinFunctionType)
+    """Whether threads are greenlets in this process now; what only wraps Python's own starts threads."""
+    return not isinstance(inspect.unwrap(_thread.start_new_thread), BuiltinFunctionType)
 
 
 def _pristine() -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -100,3 +102,34 @@ def test_twin_sub_agents_stay_apart_under_their_planner(
     run(server)
     (trajectory,) = build_trajectories(spans())
     assert tree(trajectory) == [2, 2, 2]
+
+
+@pytest.mark.parametrize("named", [{}, {"text": "hi"}])
+def test_a_thread_below_the_threading_module_is_a_part_of_the_run(
+    named: dict[str, str], server: ChatServer, spans: Spans
+) -> None:
+    def work(text: str) -> None:
+        with openai.OpenAI(base_url=server.url, api_key="sk-test-0123456789") as client:
+            say(client, [{"role": "user", "content": text}])
+        done.release()
+
+    done = threading.Semaphore(0)
+    with arttrace.trajectory(name="run"):
+        _thread.start_new_thread(work, () if named else ("hi",), named)
+        assert done.acquire(timeout=60)
+    _thread.start_new_thread(work, ("outside",))
+    assert done.acquire(timeout=60)
+    inside, outside = build_trajectories(spans())
+    no_root = "no root: called outside any trajectory"
+    assert [(run.incomplete, len(run.calls)) for run in (inside, outside)] == [("", 1), (no_root, 1)]
+
+
+def test_what_the_threading_module_refuses_to_start_it_refuses_as_ever(spans: Spans) -> None:
+    with arttrace.trajectory(name="run"):
+        for wrong in ((), (1, ()), (print, 1)):
+            with pytest.raises(TypeError) as ours:
+                _thread.start_new_thread(*wrong)  # type: ignore[call-overload]
+            with pytest.raises(TypeError) as pythons:
+                threading._start_new_thread(*wrong)  # type: ignore[attr-defined]
+            assert str(ours.value) == str(pythons.value)
+    assert [span.name for span in spans()] == ["invoke_agent run"]

@@ -19,7 +19,7 @@ LIBRARY = """
 import importlib, json, os, sys, time, types
 NAMES = ("openai", "httpx", "httpx2", "requests", "aiohttp", "mcp.client.session", "langchain_core.tools.base",
          "langgraph.pregel.main", "agents", "agents.realtime.session", "smolagents", "pydantic_ai.agent",
-         "opentelemetry.sdk.trace", "subprocess", "threading",
+         "opentelemetry.sdk.trace", "subprocess", "threading", "_thread",
          "multiprocessing.process", "multiprocessing.pool", "concurrent.futures.process", "concurrent.futures.thread")
 
 def load(names):

@@ -6,6 +6,7 @@ the job that happened to start it; each job brings its own flow.
 
 from __future__ import annotations
 
+import _thread
 import functools
 import threading
 from collections.abc import Callable
@@ -20,8 +21,9 @@ _carrying = Guard("carrying the flow into a thread")
 
 
 def install() -> None:
-    """Hook `Thread.start` and `ThreadPoolExecutor.submit`."""
+    """Hook `Thread.start`, `_thread.start_new_thread` and `ThreadPoolExecutor.submit`."""
     patch(threading.Thread, "start", _start)
+    patch(_thread, "start_new_thread", _start_new)
     patch(ThreadPoolExecutor, "submit", _submit)
 
 
@@ -47,6 +49,20 @@ def _start(start: Callable[[threading.Thread], None]) -> Callable[[threading.Thr
         except BaseException:
             self.__dict__.pop("run", None)
             raise
+
+    return hooked
+
+
+def _start_new(start: Callable[..., int]) -> Callable[..., int]:
+    """`threading` has a name of its own for it, so that its threads do not come here."""
+
+    @functools.wraps(start)
+    def hooked(*args: Any, **named: Any) -> int:
+        with _carrying:
+            flow = calling_flow()
+            if args and callable(args[0]) and flow is not EMPTY_FLOW and flow is not OUTSIDE:
+                args = in_flow(flow, args[0]), *args[1:]
+        return start(*args, **named)
 
     return hooked
 
