@@ -68,6 +68,7 @@ class NotTrained(StrEnum):
     BELOW_MIN_REWARD = "a reward below the bound"
     REWARDS_TOO_CLOSE = "too close to the others' rewards"
     CONTEXTS_DIFFER = "the two runs begin differently"
+    UNREADABLE = "messages that cannot be read"
     NOT_TEXT = "parts that are no text"
     EMPTY_ANSWERS = "empty answers"
     PROMPT_DIFFERS = "the chat template ends a prompt otherwise than it begins an answer"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from arttrace.records.call import Call
 from arttrace.records.message import Message, OtherPart, ReasoningPart, TextPart, ToolResultPart
 from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import MessageNode, Trajectory
@@ -20,7 +21,7 @@ class Conversation:
     """One branch of one agent. `targets` are the positions of messages that a model of this run produced.
 
     A message that the caller put into an assistant's mouth is never a target; one that several branches share is a
-    target in the first of them only.
+    target in the first of them only. `fault` is why a target's call does not hold all that was asked or answered.
     """
 
     trajectory_id: str
@@ -28,6 +29,7 @@ class Conversation:
     messages: tuple[Message, ...]
     targets: tuple[int, ...]
     tools: tuple[dict[str, Any], ...] = ()
+    fault: NotTrained | None = None
 
     def chat(self) -> list[ChatMessage]:
         """The messages for a chat template."""
@@ -42,6 +44,7 @@ class Branch:
     nodes: tuple[MessageNode, ...]
     is_target: tuple[bool, ...]
     tools: tuple[dict[str, Any], ...] = ()
+    fault: NotTrained | None = None
 
 
 def conversations(trajectory: Trajectory) -> list[Conversation]:
@@ -53,6 +56,7 @@ def conversations(trajectory: Trajectory) -> list[Conversation]:
             tuple(node.message for node in branch.nodes),
             tuple(at for at, is_target in enumerate(branch.is_target) if is_target),
             branch.tools,
+            branch.fault,
         )
         for branch in branches(trajectory)
     ]
@@ -63,9 +67,11 @@ def branches(trajectory: Trajectory) -> list[Branch]:
     nodes = {node.id: node for node in trajectory.nodes}
     parents = {node.parent_id for node in trajectory.nodes}
     tools: dict[str, tuple[dict[str, Any], ...]] = {}
+    faults: dict[str, NotTrained | None] = {}
     for placed in trajectory.calls:
         for node_id in placed.choice_nodes:
             tools.setdefault(node_id, placed.call.tools)
+            faults[node_id] = _fault(placed.call) if faults.get(node_id, True) else None
     taken: set[str] = set()
     found = []
     for leaf in trajectory.nodes:
@@ -81,7 +87,10 @@ def branches(trajectory: Trajectory) -> list[Branch]:
             offered = next((tools[branch[at].id] for at in reversed(targets) if branch[at].id in tools), ())
             shown = branch[: targets[-1] + 1]
             wanted = set(targets)
-            found.append(Branch(leaf.agent_id, tuple(shown), tuple(at in wanted for at in range(len(shown))), offered))
+            fault = next(filter(None, (faults.get(branch[at].id) for at in targets)), None)
+            found.append(
+                Branch(leaf.agent_id, tuple(shown), tuple(at in wanted for at in range(len(shown))), offered, fault)
+            )
     return found
 
 
@@ -90,6 +99,11 @@ def main_conversation(trajectory: Trajectory) -> Conversation | None:
     root = trajectory.agents[0].id if trajectory.agents else None
     own = [one for one in conversations(trajectory) if one.agent_id == root]
     return own[-1] if own else None
+
+
+def _fault(call: Call) -> NotTrained | None:
+    """Why what the call holds is not all that was asked or answered; None where it is."""
+    return NotTrained.TRUNCATED if call.truncated else NotTrained.UNREADABLE if call.unreadable else None
 
 
 def _branch(leaf: MessageNode, nodes: dict[str, MessageNode]) -> list[MessageNode]:
@@ -133,6 +147,8 @@ def _object(arguments: str) -> Any:
 def unsupported(conversation: Conversation, *, text_only: bool = True) -> NotTrained | None:
     """Why a model cannot read this conversation, None when it can; one that reads more than text if not
     `text_only`."""
+    if conversation.fault is not None:
+        return conversation.fault
     kinds = {type(part) for message in conversation.messages for part in message.parts}
     if text_only and OtherPart in kinds:
         return NotTrained.NOT_TEXT

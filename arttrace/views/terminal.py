@@ -150,9 +150,9 @@ def _facts(
 
 
 def unread_lines(unread: Mapping[str, int]) -> list[str]:
-    """Calls that yield no message, a line per kind, named by scope, operation and attributes."""
+    """Calls that yield no message, or not all of theirs, a line per kind, named by scope, operation and attributes."""
     return [
-        f"{count} call{'' if count == 1 else 's'} without a message: {one_line(name)}"
+        f"{count} call{'' if count == 1 else 's'} not read: {one_line(name)}"
         for name, count in sorted(unread.items(), key=lambda item: (-item[1], item[0]))
     ]
 

@@ -15,6 +15,8 @@ from simulated_agent import Run, message, research_run, result
 from stored_runs import TOOLS, no_row, store_runs, write_dataset
 
 import arttrace
+from arttrace.formats.datasets.forms import Form
+from arttrace.records.reward import Reward
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
 
@@ -57,7 +59,7 @@ def test_verl_reads_parquet_of_one_type(data: DataDir, tmp_path: Path) -> None:
 
 def store_one(data: DataDir, run: Run) -> None:
     with Store.open(data, create=True) as store:
-        store.append(list(run.end()))
+        store.append([*run.end(), Reward(id="r", trajectory_id=run.id, value=1.0)])
 
 
 def tool(name: str, **properties: str) -> dict[str, Any]:
@@ -134,6 +136,16 @@ def test_what_a_form_has_no_place_for_is_named(tmp_path: Path) -> None:
     store_one(data, run)
     for form, what in (("atif", "runs"), ("verl-sft", "conversations"), ("verl-rl", "groups")):
         assert f"1 {what} left out: parts that are no text" in no_row(data, tmp_path / "x", form)
+
+
+@pytest.mark.parametrize("form", [form.value for form in Form if not form.is_of_pairs])
+def test_what_an_exporter_cut_is_in_no_file(tmp_path: Path, form: str) -> None:
+    data = DataDir(tmp_path / ".arttrace")
+    run = Run("r")
+    asked = [message("user", "where?")]
+    run.chat("m", asked, message("assistant", "a"), at=10, SYSTEM_INSTRUCTIONS='[{"type": "text", "content": "Be ki')
+    store_one(data, run)
+    assert " left out: messages that cannot be read" in write_dataset(data, tmp_path / "x", form, "--min-reward", "1")
 
 
 @pytest.mark.parametrize("form", ["verl-sft", "verl-rl", "atif", "art"])

@@ -11,7 +11,9 @@ from simulated_agent import Run, message
 
 from arttrace.records import semconv
 from arttrace.records.reward import Reward
+from arttrace.records.sequence import NotTrained
 from arttrace.trajectories import build_trajectories, sequences
+from arttrace.trajectories.conversations import conversations, unsupported
 from arttrace.trajectories.identity.reward_membership import before_colons
 
 DEEP = 100_000
@@ -170,3 +172,42 @@ def test_a_reward_for_a_trajectory_named_by_colons_costs_nothing() -> None:
     assert trajectory.rewards == ()
     assert len(before_colons("a:" * 1000)) < 100
     assert before_colons("ab:cd:ef") == ["ab", "ab:cd"]
+
+
+CONTENT = ("INPUT_MESSAGES", "OUTPUT_MESSAGES", "SYSTEM_INSTRUCTIONS", "TOOL_DEFINITIONS")
+INSTRUCTIONS = json.dumps([{"type": "text", "content": "Be kind."}])
+TOOLS = json.dumps([{"type": "function", "function": {"name": "search"}}])
+
+
+@pytest.mark.parametrize("cut", CONTENT)
+def test_a_call_that_an_exporter_cut_to_a_length_is_named_and_not_imitated(cut: str) -> None:
+    """Its other attributes are read, so that it has messages: but not all of them."""
+    run = Run("r")
+    run.chat(
+        "one", [QUESTION], message("assistant", "42"), at=1, SYSTEM_INSTRUCTIONS=INSTRUCTIONS, TOOL_DEFINITIONS=TOOLS
+    )
+    [whole] = build_trajectories(run.end(at=20))
+    assert whole.unread == {}
+    assert [unsupported(one) for one in conversations(whole)] == [None]
+    name = getattr(semconv, cut)
+    call = run.spans[0]
+    limited = {**call.attributes, name: call.attributes[name][:30]}
+    [trajectory] = build_trajectories([msgspec.structs.replace(call, attributes=limited), run.spans[1]])
+    assert trajectory.unread == {f"no scope, chat: unreadable {name}": 1}
+    assert {unsupported(one) for one in conversations(trajectory)} <= {NotTrained.UNREADABLE}
+    assert sequences(trajectory)[1].trained_tokens, "token ids say what they say"
+
+
+@pytest.mark.parametrize("empty", ["", "[]", "null", None, []])
+def test_what_says_nothing_is_not_unreadable(empty: object) -> None:
+    run = Run("r")
+    run.chat("one", [QUESTION], message("assistant", "42"), at=1, **dict.fromkeys(CONTENT[1:], empty))
+    [trajectory] = build_trajectories(run.end(at=20))
+    assert trajectory.unread == {}
+
+
+def test_a_call_that_was_cut_to_a_bound_is_not_imitated() -> None:
+    run = Run("r")
+    run.chat("one", [QUESTION], message("assistant", "42"), at=1, TRUNCATED=[semconv.INPUT_MESSAGES])
+    [conversation] = conversations(build_trajectories(run.end(at=20))[0])
+    assert unsupported(conversation) == NotTrained.TRUNCATED

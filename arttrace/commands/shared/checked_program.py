@@ -67,7 +67,7 @@ def _captured(runs: Sequence[TrajectorySummary], places: Sequence[str]) -> Itera
                 "captured", "warning", one_line(f"a run is incomplete: {run.incomplete}"), "It is not trained on."
             )
         for kind, count in run.unread.items():
-            yield Check("captured", "warning", one_line(f"{count} calls without a message: {kind}"))
+            yield Check("captured", "warning", one_line(f"{count} calls not read: {kind}"))
     yield token_check(runs)
 
 

@@ -61,6 +61,8 @@ def group(key: str, trajectories: Sequence[Row]) -> Row:
 
 
 def _history(branch: Branch, calls: dict[str, AgentCall], lost: Counter[str]) -> Row:
+    if branch.fault is not None:
+        raise Unsuitable(branch.fault)
     said: list[Row] = []
     for node, is_target in zip(branch.nodes, branch.is_target, strict=True):
         if not is_target:

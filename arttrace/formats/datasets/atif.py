@@ -84,6 +84,8 @@ def _trajectory(
 
 
 def _steps(branch: Branch, calls: dict[str, AgentCall], referred: dict[str, list[Row]]) -> Iterator[Row]:
+    if branch.fault is not None:
+        raise Unsuitable(branch.fault)
     step: Row | None = None
     number = 0
     for node, is_target in zip(branch.nodes, branch.is_target, strict=True):

@@ -63,8 +63,10 @@ _SAMPLING = frozenset((*_NEUTRAL, semconv.SAMPLING_SETTINGS, semconv.REQUEST_TEM
 def decode_call(span: SpanRow, reader: MessageReader) -> Call:
     """The call that a `chat` span recorded."""
     said = _read(span.attributes)
-    messages = reader.read(said.input_messages)
+    messages = asked = reader.read(said.input_messages)
     instructions = reader.instructions(said.system_instructions)
+    tools = reader.tools(said.tool_definitions)
+    answers = reader.choices(said.output_messages)
     if instructions is not None:
         messages = reader.instructed(instructions, messages)
     return Call(
@@ -77,8 +79,8 @@ def decode_call(span: SpanRow, reader: MessageReader) -> Call:
         response_model=said.response_model or "",
         policy_version=said.policy_version or None,
         messages=messages,
-        tools=reader.tools(said.tool_definitions),
-        choices=_choices(reader.choices(said.output_messages), span.attributes),
+        tools=tools,
+        choices=_choices(answers, span.attributes),
         prompt_token_ids=or_none(_prompt_token_ids, said.prompt_token_ids),
         # Whatever was asked for: the gateway let the policy sample by itself.
         temperature=None if said.sampling == "policy" else any_number(said.temperature),
@@ -93,9 +95,20 @@ def decode_call(span: SpanRow, reader: MessageReader) -> Call:
         interrupted=said.interrupted or None,
         truncated=bool(said.truncated),
         masked=bool(said.masked),
+        unreadable=_unreadable(
+            (semconv.INPUT_MESSAGES, said.input_messages, asked),
+            (semconv.OUTPUT_MESSAGES, said.output_messages, answers),
+            (semconv.SYSTEM_INSTRUCTIONS, said.system_instructions, instructions),
+            (semconv.TOOL_DEFINITIONS, said.tool_definitions, tools),
+        ),
         execution_id=said.execution_id or None,
         execution_parent_id=said.execution_parent_id or None,
     )
+
+
+def _unreadable(*content: tuple[str, Any, object]) -> tuple[str, ...]:
+    """The names of attributes that say something, cut short perhaps, of which nothing was read."""
+    return tuple(name for name, value, read in content if value and not read and from_json(value))
 
 
 def _read(attributes: dict[str, Any]) -> _Attributes:

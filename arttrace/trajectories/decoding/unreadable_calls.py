@@ -1,4 +1,5 @@
-"""Calls that yield no message are counted and named: what a sender wrote in a form that nobody here reads, or left out.
+"""Calls that yield no message, or not all of theirs, are counted and named: what a sender wrote in a form that nobody
+here reads, cut short, or left out.
 
 They are named by the instrumentation scope and the names of the attributes, which tell whoever fixes it what came.
 """
@@ -35,12 +36,16 @@ _numbers = re.compile(r"\.[0-9]+(?=\.|$)")
 
 
 def unread(span: SpanRow, call: Call | None) -> str | None:
-    """What to name a span by that looks like a model call and yields no message, `call` being what was read of it; None
-    for any other. One that is in progress, or failed before it was answered, may still say what was asked."""
+    """What to name a span by that looks like a model call and yields no message, or not all of them, `call` being what
+    was read of it; None for any other. One that is in progress, or failed before it was answered, may still say what
+    was asked."""
     if call is None:
         return None if operation(span) or _MARKS.isdisjoint(span.attributes) else _named(span)
-    said = call.messages or any(choice.message.parts for choice in call.choices)
-    return None if said or call.end_ns == 0 else _named(span)
+    if call.end_ns == 0:
+        return None
+    if not call.messages and not any(choice.message.parts for choice in call.choices):
+        return _named(span)
+    return f"{_kind(span)}: unreadable {', '.join(call.unreadable)}" if call.unreadable else None
 
 
 def unanswered(calls: Iterable[Call]) -> list[str]:
@@ -68,4 +73,8 @@ def counted(names: Iterable[str | None]) -> dict[str, int]:
 def _named(span: SpanRow) -> str:
     names = sorted({_numbers.sub(".N", name)[:_NAME] for name in span.attributes})
     shown = ", ".join(names[:_NAMES]) + (", ..." if len(names) > _NAMES else "")
-    return f"{span.scope_name[:_NAME] or 'no scope'}, {operation(span)[:_NAME] or 'no operation'}: {shown or 'nothing'}"
+    return f"{_kind(span)}: {shown or 'nothing'}"
+
+
+def _kind(span: SpanRow) -> str:
+    return f"{span.scope_name[:_NAME] or 'no scope'}, {operation(span)[:_NAME] or 'no operation'}"

@@ -216,7 +216,7 @@ def in_progress(run: TrajectorySummary) -> bool:
 
 def why(run: TrajectorySummary) -> str:
     """What is wrong with a run, "" when nothing is: errors first."""
-    unread = [f"{count} x {name} yields no message" for name, count in run.unread.items()]
+    unread = [f"{count} x {name}: not read" for name, count in run.unread.items()]
     return "; ".join(filter(None, (run.error, run.incomplete, *unread)))
 
 

@@ -91,7 +91,7 @@ def problems(run: Trajectory, entries: Sequence[TranscriptEntry], late: Sequence
             hint = ADVICE_ON_COLLISIONS
         found.append(RunProblem("warn", "Incomplete", f"{reason}. It is not trained on.", hint))
     for name, count in run.unread.items():
-        text = f"{count} x {name}: no message could be read from it."
+        text = f"{count} x {name}: its messages could not be read."
         found.append(RunProblem("warn", "Unread calls", text, _HINT_UNREAD))
     if run.conflicts:
         text = f"{run.conflicts} spans were set aside: other content under an id that is taken."
