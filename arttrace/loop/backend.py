@@ -19,7 +19,7 @@ import msgspec
 
 from arttrace.capture.api import init
 from arttrace.capture.export.lifecycle import recorder
-from arttrace.loop.child import Child
+from arttrace.loop.child import WATCH_STDIN, Child
 from arttrace.loop.evaluation.left_out import require_whole, with_left_out
 from arttrace.loop.gather import TrajectoryGroup, captured_runs, why_missing
 from arttrace.loop.model import TrainableModel, api_key
@@ -34,7 +34,7 @@ from arttrace.store import open_store
 from arttrace.system.errors import ServingError, TrainingError
 from arttrace.system.exit_status import how_ended
 
-_COMMAND = (sys.executable, "-c", "from arttrace.commands import main; main()")
+_PROGRAM = "from arttrace.commands import main; main()"
 
 
 class _Served(msgspec.Struct, frozen=True):
@@ -48,7 +48,8 @@ class _Served(msgspec.Struct, frozen=True):
 class LocalBackend:
     """Serves, judges and trains on this machine, with the data directory that this process captures into.
 
-    Use it as an async context manager: what `register` started is stopped at the end.
+    Use it as an async context manager: what `register` started is stopped at the end. Without that it ends with the
+    program, however that ends. For a server that stays start `arttrace serve`.
 
     Args:
         dir: The data directory; $ARTTRACE_DIR, else ./.arttrace.
@@ -68,7 +69,7 @@ class LocalBackend:
         if dir is not None:
             init(dir=dir)
         self.data = recorder().settings.data
-        self._command: tuple[str, ...] = _COMMAND
+        self._program = _PROGRAM
         self._server: Child | None = None
         self._trainers: dict[str, TrainerProcess] = {}
 
@@ -227,7 +228,7 @@ class LocalBackend:
 
     async def _policies(self, *arguments: str) -> None:
         """Run `arttrace policies`, and show what it says."""
-        command = (*self._command, "policies", "--dir", str(self.data.root), *arguments)
+        command = (sys.executable, "-c", self._program, "policies", "--dir", str(self.data.root), *arguments)
         async with await Child.start(*command) as child:
             async for line in child.lines():
                 print(f"arttrace: {line.decode(errors='replace').rstrip()}", file=sys.stderr)
@@ -256,7 +257,7 @@ class LocalBackend:
         trainer = self._trainers.get(model.name)
         if trainer is None:
             arguments = ("train", "--orders", "--policy", model.name, "--base-model", str(model.base_model))
-            trainer = TrainerProcess((*self._command, *arguments, "--dir", str(self.data.root)))
+            trainer = TrainerProcess((sys.executable, "-c", self._program, *arguments, "--dir", str(self.data.root)))
             self._trainers[model.name] = trainer
         return trainer
 
@@ -283,7 +284,7 @@ class LocalBackend:
 
     async def _start(self, model: TrainableModel) -> _Served:
         self._server = await Child.start(
-            *self._command,
+            *(sys.executable, "-c", WATCH_STDIN + self._program),
             *("serve", "--base-model", str(model.base_model), "--policy", model.name, "--port", "0"),
             *("--dir", str(self.data.root), "--json"),
         )

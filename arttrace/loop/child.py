@@ -5,21 +5,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
+import time
 from collections.abc import AsyncIterator, Mapping
 
+WATCH_STDIN = """
+import os, signal, threading
+threading.Thread(target=lambda: (os.read(0, 1), os.kill(os.getpid(), signal.SIGTERM)), daemon=True).start()
+"""
+"""The first lines of a Python program that reads nothing: it ends when its starter is gone, by kill -9 too."""
 _STOP_S = 30.0
 _TOLD_BYTES = 4000
 _LINE_BYTES = 1 << 26
 
 
 class Child:
-    """Its stdout line by line, and the end of its stderr. Its stdin closes when this process ends."""
+    """Its stdout line by line, and the end of its stderr. Its stdin closes when this process ends.
+
+    In another event loop than that in which it was started it can be stopped, and nothing else.
+    """
 
     def __init__(
         self, process: asyncio.subprocess.Process, out: asyncio.StreamReader, err: asyncio.StreamReader
     ) -> None:
         self._process = process
         self._out = out
+        self._loop = asyncio.get_running_loop()
         self._end = b""
         self._listening = asyncio.create_task(self._listen(err))
         self._draining: asyncio.Task[None] | None = None
@@ -48,6 +59,11 @@ class Child:
     async def _listen(self, err: asyncio.StreamReader) -> None:
         while chunk := await err.read(4096):
             self._end = (self._end + chunk)[-_TOLD_BYTES:]
+
+    @property
+    def of_this_loop(self) -> bool:
+        """Whether it was started in the event loop that runs now."""
+        return self._loop is asyncio.get_running_loop()
 
     async def send(self, line: bytes) -> None:
         """Write one line to its stdin. If the process is gone, its stdout is at its end."""
@@ -85,12 +101,18 @@ class Child:
 
     async def ended(self) -> None:
         """Close its stdin, and wait until it has ended by itself."""
+        if not self.of_this_loop:
+            await self.stop()
+            return
         if self._process.stdin is not None:
             self._process.stdin.close()
         await self._process.wait()
 
     async def stop(self) -> None:
         """Stop the process: terminated first, killed after half a minute or when the caller is cancelled."""
+        if not self.of_this_loop:
+            await asyncio.to_thread(_end, self._process.pid)
+            return
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
@@ -107,3 +129,14 @@ class Child:
                 if task is not None:
                     task.cancel()
         await self._process.wait()
+
+
+def _end(pid: int) -> None:
+    """As `stop`, for a process whose event loop is over."""
+    deadline = time.monotonic() + _STOP_S
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.kill(pid, signal.SIGTERM)
+        while not os.waitpid(pid, os.WNOHANG)[0]:  # the thread of that loop may have taken its exit status
+            if time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)

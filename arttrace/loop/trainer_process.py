@@ -77,7 +77,7 @@ class TrainerProcess:
     async def begin(self) -> None:
         """Start it before it is needed: it imports what takes seconds, and loads no model until the first order."""
         async with self._busy:
-            self._child = self._child or await Child.start(*self._command, env=self._env)
+            await self._started()
 
     async def train(self, groups: Sequence[Group] | None, settings: Mapping[str, Any]) -> list[TrainedStep]:
         """Order a step on these groups, or steps on what waits. Raises TrainingError."""
@@ -98,7 +98,7 @@ class TrainerProcess:
         async with self._busy:
             self._orders += 1
             order = {"id": self._orders, **wanted}
-            child = self._child = self._child or await Child.start(*self._command, env=self._env)
+            child = await self._started()
             self._works = True  # also when this is cancelled: the step goes on
             await child.send(msgspec.json.encode(order))
             answer = await self._answer(child)
@@ -117,6 +117,13 @@ class TrainerProcess:
         child, self._child = self._child, None
         if child is not None:
             await child.stop()
+
+    async def _started(self) -> Child:
+        """The process; another one where an event loop started it that is over."""
+        if self._child is not None and not self._child.of_this_loop:
+            await self.stop()
+        self._child = self._child or await Child.start(*self._command, env=self._env)
+        return self._child
 
     async def _answer(self, child: Child) -> _OrderResult:
         """The answer to the newest order; answers to orders whose caller was cancelled are skipped."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,7 +53,7 @@ def serve():
     path.write_text(record)
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
     print(record, flush=True)
-    print("chatter\\\\n" * 100_000)
+    print("chatter\\\\n" * (0 if given.policy == "quiet" else 100_000), flush=True)
     server.serve_forever()
     path.unlink()
 
@@ -87,12 +90,35 @@ def answer(order):
 """
 
 
+PROGRAM = """
+import asyncio, json, os, signal, sys
+import arttrace.loop as art
+
+program, data, end = sys.argv[1:]
+
+async def main():
+    backend = art.LocalBackend(data)
+    backend._program = program
+    await backend.register(art.TrainableModel("quiet", "base"))
+    print(json.loads(backend.data.serving.read_bytes())["pid"], flush=True)
+    if end == "is killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+def running(script: Path) -> str:
+    """The program that runs the commands of a script."""
+    return f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')"
+
+
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[LocalBackend]:
     script = tmp_path / "commands.py"
     script.write_text(COMMANDS.replace("\\\\", "\\"))
     backend = LocalBackend(tmp_path / "data")
-    backend._command = (sys.executable, str(script))
+    backend._program = running(script)
     yield backend
     arttrace.shutdown()
 
@@ -175,7 +201,7 @@ def test_a_gateway_that_runs_is_used_and_left_running(backend: LocalBackend, mod
             await backend.register(model)
             other = LocalBackend()
             assert other.data == backend.data
-            other._command = ("/does/not/exist",)
+            other._program = "raise SystemExit(9)"
             again = TrainableModel("policy", model.base_model)
             async with other:
                 await other.register(again)
@@ -185,6 +211,50 @@ def test_a_gateway_that_runs_is_used_and_left_running(backend: LocalBackend, mod
                 await other.register(TrainableModel("another", model.base_model))
 
     asyncio.run(loop())
+
+
+@pytest.mark.parametrize("end", ["forgets", "is killed"])
+def test_the_gateway_ends_with_the_program_that_started_it(end: str, tmp_path: Path) -> None:
+    """One that never closes its backend, as ART's programs, and one that cannot."""
+    script = tmp_path / "commands.py"
+    script.write_text(COMMANDS.replace("\\\\", "\\"))
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, program, running(script), tmp_path / "data", end], capture_output=True, text=True
+    )
+    assert done.returncode == (0 if end == "forgets" else -signal.SIGKILL), done.stderr
+    pid = int(done.stdout)
+    deadline = time.monotonic() + 60
+    while alive(pid):
+        assert time.monotonic() < deadline, "it is left behind"
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that ended counts as gone though nobody took its exit status."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the loop that is over
+def test_a_backend_goes_on_in_another_event_loop(backend: LocalBackend, model: TrainableModel) -> None:
+    """As in a script of several `asyncio.run`."""
+
+    async def step() -> float:
+        await backend.register(model)
+        await gather_trajectories([rewarded(), rewarded()])
+        [made] = await backend.train(model)
+        return made.metrics["pid"]
+
+    first, second = int(asyncio.run(step())), int(asyncio.run(step()))
+    assert not alive(first)
+    pid = json.loads(backend.data.serving.read_bytes())["pid"]
+    asyncio.run(backend.close())
+    assert not alive(second)
+    assert not alive(pid)
 
 
 def test_a_stale_serving_file_is_passed_over(backend: LocalBackend, model: TrainableModel) -> None:
