@@ -22,6 +22,7 @@ from arttrace.commands.shared.extras import PACKAGE_OF_EXTRA, foreign_trainer, i
 from arttrace.commands.shared.machine_errors import machine_error
 from arttrace.commands.shared.options import dir_option, json_option
 from arttrace.commands.shared.probes import ask_for_tokens, ask_judge, send_span
+from arttrace.records.values.units import size_text
 from arttrace.system.cpu import missing_for_vllm
 from arttrace.system.errors import ArttraceError
 from arttrace.system.files import directory_bytes
@@ -205,7 +206,7 @@ def _directory(data: DataDir) -> Iterator[Check]:
         return
     free = shutil.disk_usage(data.root).free
     waiting = directory_bytes(data.spool, ".seg")
-    found = f"{data.root}, {free / 1e9:.0f} GB free" + (f", {waiting / 1e6:.1f} MB in the spool" if waiting else "")
+    found = f"{data.root}, {size_text(free)} free" + (f", {size_text(waiting)} in the spool" if waiting else "")
     if free < _LOW_DISK:
         yield Check(name, "warning", found, "Records are refused on a full disk: make room, or `arttrace prune`.")
     elif data.root.stat().st_mode & 0o077:
@@ -214,13 +215,13 @@ def _directory(data: DataDir) -> Iterator[Check]:
         yield Check(name, "ok", found)
     if left := directory_bytes(data.outbox, ".seg"):
         hint = "`arttrace ship` delivers it, with ARTTRACE_ENDPOINT set."
-        yield Check("outbox", "warning", f"{left / 1e6:.1f} MB not delivered to a collector", hint)
+        yield Check("outbox", "warning", f"{size_text(left)} not delivered to a collector", hint)
     for about, directory in outboxes(data):
         if left := directory_bytes(directory, ".seg"):
             hint = (
                 "The program that sends there delivers it when it runs again; `arttrace ship`, with its settings, too."
             )
-            yield Check("outbox", "warning", f"{left / 1e6:.1f} MB not delivered to {about.name}", hint)
+            yield Check("outbox", "warning", f"{size_text(left)} not delivered to {about.name}", hint)
 
 
 def _store(data: DataDir) -> Iterator[Check]:
@@ -236,7 +237,7 @@ def _store(data: DataDir) -> Iterator[Check]:
     except ArttraceError as error:
         yield Check("store", "error", error.message, error.hint or "")
         return
-    yield Check("store", "ok", f"{runs} runs, {data.store.stat().st_size / 1e6:.1f} MB")
+    yield Check("store", "ok", f"{runs} runs, {size_text(data.store.stat().st_size)}")
     if of_policies := [run for run in newest if run.policy_versions]:  # others are not asked for token ids
         yield token_check(of_policies)
 

@@ -14,6 +14,7 @@ from arttrace.capture.export.shipping.delivery import Delivered, Delivery, NotNo
 from arttrace.capture.export.shipping.forwarding import waiting
 from arttrace.capture.export.shipping.otlp_client import OtlpClient
 from arttrace.commands.shared.options import dir_option
+from arttrace.records.values.units import size_text
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 
@@ -43,10 +44,8 @@ def command(endpoint: str | None, data: DataDir) -> None:
     known = {directory for directory, _ in outboxes}
     for about, directory in waiting(data):
         if directory not in known and (size := sum(sizes(directory).values())):
-            shown = (
-                f"{size / 1e6:.1f} MB wait for {about.name}; the program that knows it delivers them when it runs again"
-            )
-            click.echo(shown, err=True)
+            shown = f"{size_text(size)} wait for {about.name}"
+            click.echo(f"{shown}; the program that knows it delivers them when it runs again", err=True)
     if not outboxes:
         raise ArttraceError(
             "there is no collector to ship to",

@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from simulated_agent import Run, message, research_run
 
 from arttrace.commands import cli
+from arttrace.records.values.units import size_text
 from arttrace.store import Store
 from arttrace.system import cpu
 from arttrace.system.paths import DataDir
@@ -218,3 +219,22 @@ def test_tokens_of_a_policy_that_cannot_be_trained_on(tmp_path: Path) -> None:
     found = _doctor(root)["token ids"]
     assert (found["state"], found["found"][:2]) == ("warning", "0 ")
     assert "return_token_ids" in found["hint"]
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        (0, "0 B"),
+        (312, "312 B"),
+        (999, "999 B"),
+        (1000, "1.0 KB"),
+        (9_960, "10 KB"),
+        (999_600, "1.0 MB"),
+        (1_060_864, "1.1 MB"),
+        (71 * 10**9, "71 GB"),
+        (3 * 10**15, "3000 TB"),
+    ],
+)
+def test_a_size_is_told_in_the_largest_unit_that_fits(size: int, said: str) -> None:
+    """A few kilobytes that were not delivered were 0.0 MB."""
+    assert size_text(size) == said

@@ -18,6 +18,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
+
 from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
 from arttrace.rewards import judgement_key, score_groups, to_store
@@ -122,16 +124,17 @@ class _Demo:
         if settings.base_model is None:
             notes.append(
                 "No weights are shipped: a tiny base model is built here, from captured demonstrations of a [bold]"
-                "stand-in[/] for a\nteacher, a script that errs on purpose. A real user passes --base-model DIR."
+                "stand-in[/] for a teacher, a script that errs on purpose. A real user passes --base-model DIR."
             )
         if settings.judge is None:
             notes.append(
                 "The judge is a [bold]stand-in[/]: a script that follows RULER's protocol and sees trajectories only. "
-                "A real one:\n--judge openai/o3, or any other model that litellm knows."
+                "A real one: --judge openai/o3, or any other model that litellm knows."
             )
-        notes.append(f"The agent is [bold]{recipe.AGENT.name}[/] in {recipe.AGENT.parent}, unmodified `openai` code.")
+        where = escape(str(recipe.AGENT.parent))
+        notes.append(f"The agent is [bold]{recipe.AGENT.name}[/] in {where}, unmodified `openai` code.")
         if self._resumed:
-            notes.append(f"[bold]Resuming[/] what an earlier run left in {self._data.root}.")
+            notes.append(f"[bold]Resuming[/] what an earlier run left in {escape(str(self._data.root))}.")
         self._screen.title(f"arttrace demo, seed {settings.seed}", notes)
 
     def base_model(self) -> Path:
@@ -179,7 +182,7 @@ class _Demo:
             )
             phase.update("loading the learner")
             learner = loading.result()
-            phase.result = f"serving {POLICY}@0 at {serving.url}/v1"
+            phase.result = f"serving {serving.record.version} at {serving.url}/v1"
         return serving, learner
 
     def _judge(self) -> dict[str, Any]:

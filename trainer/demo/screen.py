@@ -11,8 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from arttrace.records.policy import PolicyStep
+from arttrace.views.labels import one_line
 from trainer.demo.report import curve, success_rows
 from trainer.demo.state import Success
+
+_SPINNER_WIDTH = 2
 
 
 class Screen:
@@ -47,16 +50,18 @@ class Screen:
         """A spinner with `name` while something runs whose line is printed by somebody else."""
         self.show(name)
         with self._status:
-            yield lambda text: self.show(f"{name} [dim]{text}[/]")
+            yield lambda text: self.show(name, text)
 
     def line(self, name: str, result: str, seconds: float | None = None) -> None:
         """One line: what was done, what came of it, how long it took."""
         took = f"{seconds:6.1f} s" if seconds is not None else " " * 8
         self.console.print(Text.assemble((f"{name:<18}", "bold"), (took, "dim"), "  ", result), soft_wrap=True)
 
-    def show(self, text: str) -> None:
-        """What is going on right now, beside the spinner."""
-        self._status.update(text)
+    def show(self, name: str, text: str = "") -> None:
+        """What is going on right now, beside the spinner: on one line, as it is drawn over and over."""
+        shown = Text.assemble(name, " ", (one_line(text), "dim"))
+        shown.truncate(self.console.width - _SPINNER_WIDTH, overflow="ellipsis")
+        self._status.update(shown)
 
     def steps_head(self) -> None:
         """The head of the table of steps."""
@@ -116,7 +121,7 @@ class ScreenPhase:
 
     def update(self, text: str) -> None:
         """Replace what stands beside the phase's name."""
-        self._screen.show(f"{self._name} [dim]{text}[/]")
+        self._screen.show(self._name, text)
 
 
 def _bar(share: float, width: int) -> str:

@@ -24,6 +24,7 @@ LogFormat = Literal["text", "json"]
 MAX_BYTES = 10 << 20
 """A log file of this size becomes NAME.log.1, that one NAME.log.2, ..."""
 _KEPT = 5
+_HEAD = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z [A-Z]+ +")
 _LINE_END = re.compile("[\\r\\n]+")
 
 
@@ -41,6 +42,11 @@ def same_level(line: str, text: str) -> str:
 class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return f"{_time(record)} {record.levelname:7} {record.getMessage()}"
+
+
+def without_time(line: str) -> str:
+    """What a line of a log for people says, without its time and level."""
+    return _HEAD.sub("", line)
 
 
 class _Json(logging.Formatter):

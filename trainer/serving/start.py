@@ -13,6 +13,7 @@ from arttrace.system.exit_status import how_ended
 from arttrace.system.paths import DataDir
 from trainer.gateway.engines.vllm.process import GuardedProcess
 from trainer.gateway.status import ServingFile
+from trainer.output.log import without_time
 from trainer.serving.client import GatewayClient, find_serving
 
 Progress = Callable[[str, float], None]
@@ -111,7 +112,7 @@ def start_serving(
 
 def _last_line(process: GuardedProcess) -> str:
     lines = process.log_text(2000).strip().splitlines()
-    return lines[-1].strip() if lines else "starting"
+    return without_time(lines[-1]).strip() if lines else "starting"
 
 
 def _died(process: GuardedProcess) -> ServingError:

@@ -13,6 +13,7 @@ from arttrace.commands.shared import units
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.progress import Progress, say, watched
 from arttrace.formats.imported_run import is_undated
+from arttrace.records.values.units import size_text
 from arttrace.store import open_store
 from arttrace.store.file.duckdb_file import copy_beside
 from arttrace.store.file.prune import Pruned
@@ -74,7 +75,7 @@ def command(age_ns: int | None, max_bytes: int | None, dry_run: bool, as_json: b
     if max_bytes is not None and (more := done.trajectories - found.trajectories) > 0:
         click.echo(f"{more} more than estimated: with those that were to stay the file was larger than --max-size")
     if done.bytes_after is not None:
-        click.echo(f"{done.bytes_before / 1e6:.1f} MB before, {done.bytes_after / 1e6:.1f} MB now")
+        click.echo(f"{size_text(done.bytes_before)} before, {size_text(done.bytes_after)} now")
 
 
 def _kept_megabytes(found: Pruned) -> int:

@@ -22,3 +22,11 @@ def size_bytes(text: str) -> int:
     if found is None:
         raise ValueError(f"{text!r} is no size such as 10GB or 500MB")
     return int(float(found[1]) * _SIZES[found[2]])
+
+
+def size_text(size: int) -> str:
+    """So many bytes in the largest unit that fits: 312 B, 4.1 KB, 71 GB."""
+    value, names = float(size), [f"{name}B" for name in _SIZES]
+    while value >= 999.5 and len(names) > 1:
+        value, names = value / 1000, names[1:]
+    return f"{value:.1f} {names[0]}" if 0 < value < 9.95 and names[0] != "B" else f"{value:.0f} {names[0]}"

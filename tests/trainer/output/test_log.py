@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from trainer.output import log
-from trainer.output.log import JsonLines, Problem, logging_to, make_room, same_level
+from trainer.output.log import JsonLines, Problem, logging_to, make_room, same_level, without_time
 
 _TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 
@@ -25,6 +25,8 @@ def test_lines_have_time_and_level(tmp_path: Path, capsys: pytest.CaptureFixture
     shown = capsys.readouterr().err.splitlines()
     assert re.fullmatch(rf"{_TIME} INFO    serving again", shown[0])
     assert re.fullmatch(rf"{_TIME} WARNING vLLM died, 100% sure", shown[1])
+    assert [without_time(line) for line in shown] == ["serving again", "vLLM died, 100% sure"]
+    assert without_time("2026-11-25: no line of a log") == "2026-11-25: no line of a log"
     file = tmp_path / "logs" / "serve.log"
     assert file.read_text().splitlines() == shown
     assert file.stat().st_mode & 0o077 == 0
