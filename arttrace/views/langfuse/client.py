@@ -140,10 +140,10 @@ class LangfuseClient:
         said = _json(answer)
         data = said.get("data") if isinstance(said, dict) else None
         meta = said.get("meta") if isinstance(said, dict) else None
-        if not isinstance(data, list) or not isinstance(meta, dict):
+        if not isinstance(data, list) or not isinstance(meta, dict) or not all(isinstance(one, dict) for one in data):
             raise LangfuseError(f"{self._at}{path} answered no list", "Is LANGFUSE_BASE_URL that of a Langfuse server?")
         cursor = meta.get("cursor")
-        return [item for item in data if isinstance(item, dict)], cursor if isinstance(cursor, str) and cursor else None
+        return data, cursor if isinstance(cursor, str) and cursor else None
 
     def count(self, since: str, until: str) -> int | None:
         """How many observations began in this time (ISO 8601), None where the server does not tell it: asked once."""

@@ -17,7 +17,7 @@ from arttrace.formats.sdks.langfuse.api import EXPANDED, FIELDS, NotNumeric, obs
 from arttrace.formats.sdks.langfuse.reading import hex_id
 from arttrace.records.record import Record
 from arttrace.store import AnyStore
-from arttrace.views.langfuse.client import OBSERVATIONS, SCORES, LangfuseClient
+from arttrace.views.langfuse.client import OBSERVATIONS, SCORES, LangfuseClient, LangfuseError
 from arttrace.views.langfuse.state import Cursor, PullCursor
 
 _OBSERVATIONS_OF_PAGE = 500
@@ -25,6 +25,7 @@ _TRACES_OF_PAGE = 1000
 _TRACES_AT_ONCE = 40
 _SCORES_OF_PAGE = 100
 _KEPT_REASONS = 5
+_AGAIN = "What came before it is in the store; pull again with --from and --to, in shorter times."
 _FIRST = "2020-01-01T00:00:00.000Z"  # before there was Langfuse
 
 
@@ -171,8 +172,10 @@ def _pages(
     """Pages, each with the cursor of the next. Raises LangfuseError through `client`."""
     while True:
         items, following = client.page(path, {**query, **({"cursor": cursor} if cursor else {})})
+        if following is not None and following == cursor:
+            raise LangfuseError(f"Langfuse names a page of {path} as the one that comes after it", _AGAIN)
         yield items, following
-        if following is None or following == cursor:
+        if following is None:
             return
         cursor = following
 

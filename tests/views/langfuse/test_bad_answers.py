@@ -40,6 +40,7 @@ def _client(server: LangfuseServer, waits: list[float] | None = None) -> Langfus
         (404, b"<html>no</html>", "text/html", "is not there (404, a web page)", "Langfuse 4 or newer"),
         (200, b"<html>log in</html>", "text/html", "answered a web page", "LANGFUSE_BASE_URL"),
         (200, b'{"data": 1}', "application/json", "answered no list", "LANGFUSE_BASE_URL"),
+        (200, b'{"data": [1], "meta": {}}', "application/json", "answered no list", "LANGFUSE_BASE_URL"),
         (302, b"", "text/plain", "is not there (302)", "its address"),
     ],
 )
@@ -198,6 +199,27 @@ def test_a_pull_by_tag_takes_whole_traces(tmp_path: Path) -> None:
         assert json.loads(said)["scores"] == sum(one["traceId"] == traces[0] for one in server.scores.values()) - sum(
             one["traceId"] == traces[0] and one["name"] == "advantage" for one in server.scores.values()
         )
+
+
+def test_a_page_that_leads_to_itself_is_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes after it was left out without a word."""
+    monkeypatch.setattr("arttrace.views.langfuse.pull._OBSERVATIONS_OF_PAGE", 5)
+    data, other = _stored(tmp_path), DataDir(tmp_path / "other")
+    with langfuse_server() as server:
+        _run(data, server, "push")
+        routed = server.list_observations
+
+        def again(query: dict[str, str]) -> Answer:
+            status, headers, body = routed(query)
+            page = json.loads(body)
+            page["meta"]["cursor"] = query.get("cursor", page["meta"].get("cursor"))
+            return status, headers, json.dumps(page).encode()
+
+        monkeypatch.setattr(server, "list_observations", again)
+        code, said = _run(other, server, "pull")
+    assert code == 1
+    assert "as the one that comes after it" in said
+    assert len(_spans(other)) == 5
 
 
 def test_scores_that_are_no_numbers_are_counted(tmp_path: Path) -> None:
