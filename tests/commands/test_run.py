@@ -17,6 +17,7 @@ import pytest
 from chat_server import ChatServer, serve
 from spool import read_spans
 
+from arttrace.capture.export import summary
 from arttrace.records import semconv
 from arttrace.trajectories import build_trajectories
 
@@ -320,6 +321,11 @@ for ask in (
     *(lambda id=id: client.post(f"/threads/{id}/runs", cast_to=object, body={"assistant_id": "a"}) for id in range(30)),
     lambda: httpx.post(os.environ["OPENAI_BASE_URL"].removesuffix("/v1") + "/warehouse/batches", json={}),
     lambda: connect(os.environ["OPENAI_BASE_URL"].replace("http", "ws") + "/prices/live"),
+    lambda: client.beta.agents.sessions.create(environment={"type": "none"}, agent={"model": "m"}, input="hi"),
+    *(lambda id=id: client.beta.agents.sessions.events.create(f"s{id}", events=[]) for id in range(3)),
+    lambda: client.post("/agents/automations/a1/invocations", cast_to=object, body={}),
+    lambda: client.beta.agents.create(name="a"),
+    lambda: client.live.connect(max_retries=0).enter(),
     lambda: client.responses.connect().enter(),
     lambda: client.realtime.connect(model="r").enter(),
     lambda: asyncio.run(AsyncOpenAI().responses.connect().enter()),
@@ -334,10 +340,31 @@ def test_what_is_answered_by_other_ways_than_the_requests_own_is_named(server: C
     told = said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
     for count, path in (("1 request", "batches"), ("30 requests", "threads/*/runs")):
         assert f"{count} to 127.0.0.1/v1/{path} (no setting captures them: their answers come later" in told
-    for count, path in (("2 requests", "responses"), ("1 request", "realtime")):
+    for count, path in (
+        ("1 request", "agents/sessions"),
+        ("3 requests", "agents/sessions/*/events"),
+        ("1 request", "agents/automations/*/invocations"),
+    ):
+        assert f"{count} to 127.0.0.1/v1/{path} (no setting captures them: the service runs the agent" in told
+    for count, path in (("2 requests", "responses"), ("1 request", "realtime"), ("1 request", "live/sessions")):
         assert f"{count} to 127.0.0.1/v1/{path} (no setting captures them: arttrace has no hook for calls by" in told
     assert "warehouse" not in told
-    assert "live" not in told
+    assert "prices" not in told
+    assert "v1/agents (" not in told
+
+
+@pytest.mark.parametrize(
+    ("address", "what"),
+    [
+        ("api.anthropic.com/v1/sessions/s1/events", "api.anthropic.com/v1/sessions/*/events (no setting captures them"),
+        ("metrics.example.com/v1/sessions/s1/events", None),
+        ("api.anthropic.com/v1/sessions/s1/archive", None),
+    ],
+)
+def test_an_event_for_an_agent_that_anthropic_runs_is_told_from_others(address: str, what: str | None) -> None:
+    host, slash, path = address.partition("/")
+    told = summary.passed(host, slash + path, summary.BY_NONE)
+    assert (told and told.partition(":")[0]) == what
 
 
 MANY_ADDRESSES = """

@@ -31,6 +31,7 @@ BY_NONE = "no setting captures them: they are in another protocol than OpenAI's 
 BY_A_SOCKET = "no setting captures them: arttrace has no hook for calls by WebSocket"
 _LATER = "no setting captures them: their answers come later, by other requests"
 BY_NO_HOOK = "no setting captures them: arttrace has no hook for boto3's calls"
+_BY_THE_SERVICE = "no setting captures them: the service runs the agent, and calls the model itself"
 _ELSEWHERE = "other addresses"
 # Model APIs that are neither OpenAI's nor Anthropic's: Gemini, Ollama, Cohere, Bedrock.
 _OTHERS = re.compile(
@@ -40,8 +41,13 @@ _OTHERS = re.compile(
 )
 # OpenAI's (at Azure too) and Anthropic's batches, and the runs of OpenAI's assistants: not other people's batches.
 _ANSWERED_LATER = re.compile(r"/(v1|openai)(/messages)?/batches$|/(v1|openai)/threads(/[^/]+)?/runs$")
-_THREAD = re.compile(r"(?<=/threads/)[^/]+(?=/runs$)")  # each has an id of its own
-_SOCKETS = re.compile(r"/(v1|openai)(/.*)?/(realtime|responses)\b|bidigeneratecontent", re.IGNORECASE)
+# Agents that OpenAI or Anthropic runs; a path as of the latter may be anybody's.
+_OF_AN_AGENT = re.compile(
+    r"/(v1|openai)/agents/(sessions(/[^/]+/events)?|automations/[^/]+/invocations)$"
+    r"|anthropic\.com/v1/sessions/[^/]+/events$"
+)
+_ID = re.compile(r"/(threads|sessions|automations)/[^/]+(?=/)")  # each has one of its own
+_SOCKETS = re.compile(r"/(v1|openai)((/.*)?/(realtime|responses)|/live)\b|bidigeneratecontent", re.IGNORECASE)
 _CALLS = (
     semconv.OPERATION_CHAT,
     semconv.OPERATION_TEXT_COMPLETION,
@@ -128,7 +134,9 @@ def passed(host: str | None, path: str, why: str) -> str | None:
     """A POST went out that no call was recorded of, and what the line names it by; None for one to no model API. `why`
     is one of those above; by a setting only what is in a protocol that is read is captured."""
     if why == BY_NONE and _ANSWERED_LATER.search(path):
-        why, path = _LATER, _THREAD.sub("*", path)
+        why, path = _LATER, _ID.sub(r"/\1/*", path)
+    elif why == BY_NONE and _OF_AN_AGENT.search(f"{host or ''}{path}"):
+        why, path = _BY_THE_SERVICE, _ID.sub(r"/\1/*", path)
     elif why == BY_A_SOCKET:
         if not _SOCKETS.search(path):
             return None
