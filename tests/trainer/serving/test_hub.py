@@ -16,6 +16,7 @@ import pytest
 
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
+from trainer.serving.hub import hub_name
 
 COMMIT = "a" * 40
 FILES = {"config.json": b'{"vocab_size": 100}', "model.safetensors": b"weights", "pytorch_model.bin": b"not wanted"}
@@ -89,6 +90,22 @@ def test_a_name_is_fetched_once_and_without_the_hub_the_remedy_is_told(hub: str,
     assert told.returncode == 1
     assert "hf download acme/tiny" in told.stderr
     assert "Traceback" not in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ("qwen-2.5-7b", "Qwen/Qwen2.5-7B-Instruct"),
+        ("qwen2.5-0.5b", "Qwen/Qwen2.5-0.5B-Instruct"),
+        ("Qwen-3-1.7B", "Qwen/Qwen3-1.7B"),
+        ("llama-3-8b", "meta-llama/Meta-Llama-3-8B-Instruct"),
+        ("mistral-7b", "mistralai/Mistral-7B-Instruct-v0.3"),
+        ("qwen-2.5-7b-coder", "qwen-2.5-7b-coder"),
+        ("Qwen/Qwen3-4B", "Qwen/Qwen3-4B"),
+    ],
+)
+def test_short_names_are_those_that_arts_users_write(given: str, named: str) -> None:
+    assert hub_name(given) == named
 
 
 @pytest.mark.parametrize("arguments", [["--method", "sft"], ["--daemon"]])

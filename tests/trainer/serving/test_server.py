@@ -18,7 +18,9 @@ import httpx
 import pytest
 from stand_in_engine import StandInEngine, engine_in_a_thread, write_adapter
 
+from arttrace.commands import cli
 from arttrace.records.policy import PolicyStep
+from arttrace.server import serve_arguments
 from arttrace.store import Store, open_store
 from arttrace.system.errors import ServingError
 from arttrace.system.paths import DataDir
@@ -236,6 +238,17 @@ def test_a_missing_model_and_a_missing_engine_are_told(base_model: Path, tmp_pat
     with engine_in_a_thread("another") as another, pytest.raises(ServingError, match="is not the expected") as refused:
         start_serving(data, base_model, options=["--vllm-url", another.url])
     assert "Traceback" not in str(refused.value) + (data.root / "logs" / "serve.log").read_text()
+
+
+def test_a_card_that_is_asked_for_and_missing_is_told_at_once(
+    base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.gateway.engines.vllm.engine.serves_on_cpu", lambda: True)
+    asked = serve_arguments(["--gpu", "--dir", str(tmp_path / "d")], {"MODEL": str(base_model)})
+    with pytest.raises(ServingError, match="there is no CUDA card") as told:
+        cli.main(asked, standalone_mode=False)
+    assert "leave --gpu out" in str(told.value.hint)
+    assert not (tmp_path / "d").exists()
 
 
 def test_the_token_is_asked_for(base_model: Path, tmp_path: Path, engine: StandInEngine) -> None:
