@@ -39,7 +39,7 @@ def init(
     retain_size: str | None = None,
     orphans: Orphans | None = None,
     capture_http: bool | None = None,
-    http_spans: bool | None = None,
+    http_spans: bool | Sequence[str] | None = None,
     trainable: Sequence[str] | None = None,
     propagate: Sequence[str] | None = None,
     endpoint: str | None = None,
@@ -68,7 +68,8 @@ def init(
         orphans: "record" calls outside any trajectory, or "ignore" them. ARTTRACE_ORPHANS; "record".
         capture_http: Record model calls of plain HTTP clients too. ARTTRACE_CAPTURE_HTTP; False.
         http_spans: Record the requests that tools make with httpx, httpx2, requests and aiohttp: method, address,
-            status, sizes and times, never headers or bodies. ARTTRACE_HTTP_SPANS; False.
+            status, sizes and times. `["headers", "bodies"]`, or one of them, is recorded with them, without secrets.
+            ARTTRACE_HTTP_SPANS (`1`, or `headers,bodies`); False.
         trainable: Base URLs of servers that are asked for token ids. ARTTRACE_TRAINABLE; none.
         propagate: Hosts ("host" or "host:port") whose servers receive the trajectory id, so that what they do joins it.
             ARTTRACE_PROPAGATE; none.

@@ -87,6 +87,10 @@ USER_KEYS: Final = ("langfuse_user_id", "user_id")
 # --- arttrace ----------------------------------------------------------------------------------------------
 TRAJECTORY_ID: Final = "arttrace.trajectory.id"
 TRAJECTORY_SPAN_COUNT: Final = "arttrace.trajectory.span_count"  # on the local root: spans it ended before itself
+HTTP_REQUEST_HEADERS: Final = "arttrace.http.request.headers"  # JSON text: an object; by `http_spans=["headers"]`
+HTTP_RESPONSE_HEADERS: Final = "arttrace.http.response.headers"
+HTTP_REQUEST_BODY: Final = "arttrace.http.request.body"  # JSON text: the document, or the text; by `["bodies"]`
+HTTP_RESPONSE_BODY: Final = "arttrace.http.response.body"
 HTTP_REQUEST_COUNT: Final = "arttrace.trajectory.http_request_count"  # on the local root: requests begun under it
 LOG_RECORD: Final = "arttrace.log_record"  # true on a span that stands for a log record about the span above it
 PROJECT: Final = "arttrace.project"

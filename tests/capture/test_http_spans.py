@@ -23,6 +23,7 @@ from click.testing import CliRunner
 
 import arttrace
 from arttrace.capture.base import guard
+from arttrace.capture.base.settings import Settings
 from arttrace.capture.calls.http_request import shown_url
 from arttrace.capture.patches import requests_aiohttp
 from arttrace.commands import cli
@@ -195,6 +196,77 @@ def test_a_request_stands_below_its_tool(
     assert b"of-the-server" not in written
     (sent,) = site.seen
     assert not {"traceparent", "tracestate", "baggage"} & sent[1].keys()
+
+
+@pytest.mark.parametrize("asked", [["headers"], ["bodies"], ["headers", "bodies"]])
+def test_headers_and_bodies_are_recorded_where_they_are_asked_for(
+    asked: list[str], client: Callable[..., bytes], site: Site, spans: Spans, on: Callable[..., None], tmp_path: Path
+) -> None:
+    arttrace.init(project="test", dir=tmp_path / "data", http_spans=asked)
+    headers = {"x-trace": "seen", "x-api-key": "key-of-the-tool-012345", "content-type": "application/json"}
+    content = b'{"city": "Oslo", "password": "hunter2hunter2"}'
+    in_tool(lambda: client("POST", f"{site.url}/zipped", content=content, headers=headers))
+    (request,) = http_spans(spans())
+    kept = {
+        name: msgspec.json.decode(request.attributes[name])
+        for name in (
+            semconv.HTTP_REQUEST_HEADERS,
+            semconv.HTTP_RESPONSE_HEADERS,
+            semconv.HTTP_REQUEST_BODY,
+            semconv.HTTP_RESPONSE_BODY,
+        )
+        if name in request.attributes
+    }
+    if "headers" in asked:
+        assert kept.pop(semconv.HTTP_REQUEST_HEADERS).items() >= {"x-trace": "seen", "x-api-key": "[secret]"}.items()
+        answered = kept.pop(semconv.HTTP_RESPONSE_HEADERS)
+        assert (answered["content-encoding"], answered["set-cookie"]) == ("gzip", "[secret]")
+    if "bodies" in asked:
+        assert kept.pop(semconv.HTTP_REQUEST_BODY) == {"city": "Oslo", "password": "[secret]"}
+        assert kept.pop(semconv.HTTP_RESPONSE_BODY) == BODY.decode()
+    assert kept == {}
+    assert request.attributes[semconv.HTTP_RESPONSE_SIZE] == len(gzip.compress(BODY))
+    written = msgspec.json.encode(request)
+    assert not any(word in written for word in (b"key-of-the-tool", b"hunter2", b"of-the-server"))
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("1", ("requests",)),
+        ("0", ()),
+        ("headers", ("requests", "headers")),
+        ("bodies, headers", ("requests", "headers", "bodies")),
+        ("cookies", ()),
+    ],
+)
+def test_the_environment_asks_for_headers_and_bodies(
+    said: str, kept: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARTTRACE_HTTP_SPANS", said)
+    assert Settings.resolve().http_spans == kept
+    assert Settings.resolve(http_spans=False).http_spans == ()
+
+
+def test_what_is_asked_for_is_content_and_a_body_that_is_no_text_is_none(
+    site: Site, spans: Spans, on: Callable[..., None], tmp_path: Path
+) -> None:
+    kinds: set[str] = set()
+
+    def mask(value: Any, *, kind: str) -> Any:
+        kinds.add(kind)
+        return "***" if kind in ("headers", "body") else value
+
+    for given in ({"capture_content": "off"}, {"mask": mask}, {}):
+        arttrace.init(project="test", dir=tmp_path / "data", http_spans=["headers", "bodies"], **given)  # type: ignore[arg-type]
+        in_tool(lambda: httpx.post(f"{site.url}/found", content=b"\x89PNG\xff", headers={"x-trace": "seen"}))
+    hidden, masked, open = http_spans(spans())
+    for one in (hidden, masked):
+        assert "seen" not in msgspec.json.encode(one).decode()
+        assert BODY.decode() not in msgspec.json.encode(one).decode()
+    assert {"headers", "body"} <= kinds
+    assert semconv.HTTP_REQUEST_BODY not in open.attributes
+    assert msgspec.json.decode(open.attributes[semconv.HTTP_RESPONSE_BODY]) == BODY.decode()
 
 
 def test_each_hop_of_a_redirect_an_error_and_a_compressed_answer(

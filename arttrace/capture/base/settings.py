@@ -11,7 +11,7 @@
 | `retain_size` | `ARTTRACE_RETAIN_SIZE` | all | beyond this size its oldest runs go: `10GB`; `none` takes either back |
 | `orphans` | `ARTTRACE_ORPHANS` | `record` | calls outside any trajectory: `record` or `ignore`; counted either way |
 | `capture_http` | `ARTTRACE_CAPTURE_HTTP` | off | `1`: model calls of plain HTTP clients are recorded too |
-| `http_spans` | `ARTTRACE_HTTP_SPANS` | off | `1`: the HTTP requests that tools make are recorded |
+| `http_spans` | `ARTTRACE_HTTP_SPANS` | off | `1`: tools' HTTP requests are recorded; `headers,bodies`: with these |
 | `trainable` | `ARTTRACE_TRAINABLE` | none | base URLs whose answers are asked for token ids, commas between |
 | `propagate` | `ARTTRACE_PROPAGATE` | none | hosts that receive the trajectory id: `host` or `host:port`, with commas |
 | `endpoint` | `ARTTRACE_ENDPOINT` | none | base URL of a collector to ship to; after a comma, further receivers |
@@ -59,6 +59,9 @@ _Any = TypeVar("_Any")
 NONE = "none"
 """The limit that takes one back."""
 
+HTTP_PARTS = ("headers", "bodies")
+"""What of a tool's HTTP requests is recorded where it is asked for."""
+_YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 _NAMES: dict[object, str] = {
     str: "text",
     bool: "True or False",
@@ -92,7 +95,7 @@ class Settings:
     retain_size: str | None = None
     orphans: Orphans = "record"
     capture_http: bool = False
-    http_spans: bool = False
+    http_spans: tuple[str, ...] = ()
     trainable: tuple[str, ...] = ()
     route: str = field(default="", repr=False)
     propagate: tuple[str, ...] = ()
@@ -149,7 +152,7 @@ class Settings:
         retain_size: str | None = None,
         orphans: Orphans | None = None,
         capture_http: bool | None = None,
-        http_spans: bool | None = None,
+        http_spans: bool | Sequence[str] | None = None,
         trainable: Sequence[str] | None = None,
         propagate: Sequence[str] | None = None,
         endpoint: str | None = None,
@@ -164,7 +167,7 @@ class Settings:
         """
         project, dir = _typed("project", project, str), _typed("dir", dir, str, os.PathLike)
         endpoint, api_key = _typed("endpoint", endpoint, str), _typed("api_key", api_key, str)
-        capture_http, http_spans = _typed("capture_http", capture_http, bool), _typed("http_spans", http_spans, bool)
+        capture_http = _typed("capture_http", capture_http, bool)
         langfuse = _typed("langfuse", langfuse, bool)
         if _typed("mask", mask, Callable) is not mask:
             mask, capture_content = None, "off"  # a mask was wanted
@@ -185,7 +188,7 @@ class Settings:
             retain_size=_limit(retain_size, "ARTTRACE_RETAIN_SIZE", size_bytes, "10MB"),
             orphans=_word(orphans, "ARTTRACE_ORPHANS", get_args(Orphans), "record", "ignore"),
             capture_http=_flag("ARTTRACE_CAPTURE_HTTP") if capture_http is None else capture_http,
-            http_spans=_flag("ARTTRACE_HTTP_SPANS") if http_spans is None else http_spans,
+            http_spans=_http_spans(_typed("http_spans", http_spans, bool, str, Iterable)),
             trainable=_list("trainable", trainable, "ARTTRACE_TRAINABLE"),
             route=os.environ.get("ARTTRACE_ROUTE", ""),
             propagate=_list("propagate", propagate, "ARTTRACE_PROPAGATE"),
@@ -260,7 +263,20 @@ def _limit(given: str | None, variable: str, read: Callable[[str], int], least: 
 
 
 def _flag(variable: str) -> bool:
-    return os.environ.get(variable, "").strip().lower() in ("1", "true", "yes", "on")
+    return os.environ.get(variable, "").strip().lower() in _YES
+
+
+def _http_spans(given: bool | Sequence[str] | None) -> tuple[str, ...]:
+    """What of a tool's requests is recorded: nothing, "requests" alone, or what is asked for beside."""
+    if isinstance(given, bool):
+        return ("requests",) if given else ()
+    said = [one.lower() for one in _list("http_spans", given, "ARTTRACE_HTTP_SPANS")]
+    if given is None and len(said) == 1 and said[0] in (*_YES, *_NO):
+        return ("requests",) if said[0] in _YES else ()
+    asked = [one for one in HTTP_PARTS if one in said]
+    if len(asked) < len(set(said)):
+        logger.warning("arttrace: http_spans is true or false, or names of %s; others are left out", HTTP_PARTS)
+    return ("requests", *asked) if asked else ()
 
 
 def _list(name: str, given: Sequence[str] | None, variable: str) -> tuple[str, ...]:

@@ -1,22 +1,24 @@
 """One HTTP request of a tool's while it happens: a CLIENT span with method, address, status, sizes and times.
 
-Headers and bodies are never looked at, but for how long they are. No other span depends on it: it names nothing to the
-server, no count of the run's agents, tools and calls has it, and a run from which one is lost is still complete. How
-many were begun stands on the run's root, so that what is lost is known.
+Headers and bodies are not looked at, but for how long they are, unless the settings ask for them. No other span depends
+on it: it names nothing to the server, no count of the run's agents, tools and calls has it, and a run from which one is
+lost is still complete. How many were begun stands on the run's root, so that what is lost is known.
 """
 
 from __future__ import annotations
 
+import codecs
 import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 from opentelemetry.context import get_value
 from opentelemetry.trace import SpanKind
 
-from arttrace.capture.base.values import describe_error
+from arttrace.capture.base.values import describe_error, json_text
 from arttrace.capture.calls.model_call import is_suppressed
 from arttrace.capture.context import program
 from arttrace.capture.context.flow import calling_flow
@@ -24,11 +26,14 @@ from arttrace.capture.context.position import Position
 from arttrace.capture.export.open_span import OpenSpan
 from arttrace.records import semconv
 from arttrace.wire import Ending
+from arttrace.wire.compression import decompress
 from arttrace.wire.content import ContentMode, Hidden
 from arttrace.wire.content.secrets import SECRET
 
 _MAX_METHOD = 20
 _MAX_URL = 4096
+_MAX_BODY = 64 << 10
+_utf8 = codecs.getincrementaldecoder("utf-8")
 _PART = re.compile(r"[^&;]+")
 
 
@@ -63,8 +68,8 @@ class OpenHttpRequest:
     """
 
     __slots__ = (
-        "_ended", "_method", "_received", "_request_size", "_scope", "_status", "_url", "body_undone",
-        "response_size", "span",
+        "_asked", "_body", "_ended", "_headers", "_method", "_received", "_request_body", "_request_headers",
+        "_request_size", "_scope", "_status", "_url", "body_undone", "response_size", "span",
     )  # fmt: skip
 
     def __init__(self, scope: Position, method: str) -> None:
@@ -76,6 +81,11 @@ class OpenHttpRequest:
         self.response_size: Callable[[], Any] | None = None
         """Tells how many bytes of the answer came, where that is not what is read."""
         self._received = 0
+        self._asked = scope.recorder.settings.http_spans
+        self._request_headers: Any = None
+        self._headers: Any = None
+        self._request_body: bytes | None = None
+        self._body = bytearray()
         self._status: int | None = None
         self._ended = False
         self.body_undone = False
@@ -95,21 +105,33 @@ class OpenHttpRequest:
         """Nothing: it is written when it has ended."""
         return {}
 
-    def sent(self, url: Any, headers: Mapping[str, Any]) -> None:
-        """What is sent, and where to."""
+    @property
+    def wants_bodies(self) -> bool:
+        """Whether bodies are recorded."""
+        return "bodies" in self._asked
+
+    def sent(self, url: Any, headers: Mapping[str, Any], body: bytes | None = None) -> None:
+        """What is sent, and where to; the body where it is known, and recorded."""
         self._url, self._request_size = url, _size(headers)
+        if "headers" in self._asked:
+            self._request_headers = headers
+        if self.wants_bodies and body is not None:
+            self._request_body = body[:_MAX_BODY]
 
     def answered(self, status: int, headers: Any = None, body: bytes | None = None) -> OpenHttpRequest:
         """Its status has come, and with a `body` all of it."""
-        self._status = status
+        self._status, self._headers = status, headers
         if body is not None:
-            self._received += len(body)
+            self.body_undone = True  # by the client
+            self.chunk(body)
             self._end("complete")
         return self
 
     def chunk(self, data: bytes) -> None:
         """A part of the body was read."""
         self._received += len(data)
+        if self.wants_bodies and len(self._body) < _MAX_BODY:
+            self._body += data[: _MAX_BODY - len(self._body)]
 
     def not_answered(self, error: BaseException) -> None:
         """The client raised."""
@@ -152,6 +174,7 @@ class OpenHttpRequest:
         if self._status is not None:
             attributes[semconv.HTTP_STATUS_CODE] = self._status
             attributes[semconv.HTTP_RESPONSE_SIZE] = received
+        attributes |= self._asked_for()
         if ending in ("closed", "cancelled"):
             attributes[semconv.INTERRUPTED] = ending
         attributes |= scope.run.attributes
@@ -160,6 +183,41 @@ class OpenHttpRequest:
             error = str(self._status)
         # An error's message quotes the address, and its type says what happened.
         scope.recorder.ended(self, attributes, end_ns, None if error is None else (error, ""))
+
+    def _asked_for(self) -> dict[str, str]:
+        """Headers and bodies, as JSON texts."""
+        found: dict[str, str | None] = {}
+        if "headers" in self._asked:
+            found[semconv.HTTP_REQUEST_HEADERS] = _headers_text(self._request_headers)
+            found[semconv.HTTP_RESPONSE_HEADERS] = _headers_text(self._headers)
+        if self.wants_bodies:
+            encoding = (
+                "" if self.body_undone or self._headers is None else str(self._headers.get("content-encoding", ""))
+            )
+            found[semconv.HTTP_REQUEST_BODY] = _body_text(self._request_body, "")
+            found[semconv.HTTP_RESPONSE_BODY] = _body_text(bytes(self._body), encoding)
+        return {name: text for name, text in found.items() if text is not None}
+
+
+def _headers_text(headers: Mapping[str, Any] | None) -> str | None:
+    if not headers:
+        return None
+    return json_text({str(name).lower(): str(value) for name, value in headers.items()}, _MAX_BODY)[0]
+
+
+def _body_text(body: bytes | None, encoding: str) -> str | None:
+    """A JSON document as it is, and text as JSON's; None for what is neither."""
+    if not body:
+        return None
+    try:
+        text = _utf8().decode(decompress(body, encoding)[:_MAX_BODY])  # without a character that is cut
+    except ValueError:
+        return None
+    try:
+        msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        return json_text(text, _MAX_BODY)[0]
+    return text
 
 
 def _size(headers: Mapping[str, Any]) -> int | None:

@@ -22,7 +22,7 @@ from arttrace.capture.calls.http_request import OpenHttpRequest, requesting_posi
 from arttrace.capture.patches.httpx import current_call, not_answered, taps
 from arttrace.capture.patches.otel_tracers import followed_by
 from arttrace.capture.patches.registry import patch
-from arttrace.capture.patches.requests_aiohttp import TappedRaw, tap_reader, tapped_reader
+from arttrace.capture.patches.requests_aiohttp import TappedRaw, aiohttp_body, tap_reader, tapped_reader
 
 _beginning = Guard("beginning a tool's HTTP request")
 _answering = Guard("reading the answer to a tool's HTTP request")
@@ -46,13 +46,14 @@ def install_aiohttp(module: ModuleType) -> None:
     patch(module.ClientSession, "_request", lambda request: _aiohttp_request(request, tapped))
 
 
-def _begin(method: str, url: Any, headers: Mapping[str, str]) -> OpenHttpRequest | None:
+def _begin(method: str, url: Any, headers: Mapping[str, str], body: Any = None) -> OpenHttpRequest | None:
     try:
         position = None if current_call.get() is not None else requesting_position()
         if position is None or isinstance(followed_by(get_current_span()), FollowedCall):
             return None
         begun = OpenHttpRequest(position, method)
-        begun.sent(url, headers)
+        body = body.encode() if isinstance(body, str) else body
+        begun.sent(url, headers, body if isinstance(body, bytes) else None)
         return begun
     except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
         _beginning.caught(error)
@@ -62,7 +63,7 @@ def _begin(method: str, url: Any, headers: Mapping[str, str]) -> OpenHttpRequest
 def _sync_send(send: Callable[..., Any], tap: type[Any]) -> Callable[..., Any]:
     @functools.wraps(send)
     def hooked(self: Any, request: Any, **kwargs: Any) -> Any:
-        begun = _begin(request.method, request.url, request.headers)
+        begun = _begin(request.method, request.url, request.headers, getattr(request, "_content", None))
         if begun is None:
             return send(self, request, **kwargs)
         try:
@@ -79,7 +80,7 @@ def _sync_send(send: Callable[..., Any], tap: type[Any]) -> Callable[..., Any]:
 def _async_send(send: Callable[..., Any], tap: type[Any]) -> Callable[..., Any]:
     @functools.wraps(send)
     async def hooked(self: Any, request: Any, **kwargs: Any) -> Any:
-        begun = _begin(request.method, request.url, request.headers)
+        begun = _begin(request.method, request.url, request.headers, getattr(request, "_content", None))
         if begun is None:
             return await send(self, request, **kwargs)
         try:
@@ -96,15 +97,16 @@ def _async_send(send: Callable[..., Any], tap: type[Any]) -> Callable[..., Any]:
 def _answered(begun: OpenHttpRequest, response: Any, tap: type[Any]) -> None:
     with _answering:
         if response.is_stream_consumed:
-            begun.answered(response.status_code, body=response.content)
+            begun.answered(response.status_code, response.headers, response.content)
         else:
-            response.stream = tap(response.stream, begun, begun.answered(response.status_code))
+            begun.answered(response.status_code, response.headers)
+            response.stream = tap(response.stream, begun, begun)
 
 
 def _requests_send(send: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(send)
     def hooked(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        begun = _begin(request.method or "", request.url, request.headers)
+        begun = _begin(request.method or "", request.url, request.headers, request.body)
         if begun is None:
             return send(self, request, *args, **kwargs)
         try:
@@ -115,10 +117,10 @@ def _requests_send(send: Callable[..., Any]) -> Callable[..., Any]:
         with _answering:
             raw = response.raw
             if raw is None or response._content_consumed:
-                begun.answered(response.status_code, body=response.content)
+                begun.answered(response.status_code, response.headers, response.content)
             else:
                 begun.response_size = getattr(raw, "tell", None)  # what came over the wire, whatever is made of it
-                response.raw = TappedRaw(raw, begun, begun.answered(response.status_code))
+                response.raw = TappedRaw(raw, begun, begun.answered(response.status_code, response.headers))
         return response
 
     return hooked
@@ -137,7 +139,8 @@ def _aiohttp_request(request: Callable[..., Any], tapped: type[Any]) -> Callable
             raise
         with _answering:
             first = (*response.history, response)[0].request_info
-            begun.sent(first.url, first.headers)
+            body = aiohttp_body(self, kwargs)[0] if begun.wants_bodies else None
+            begun.sent(first.url, first.headers, body)
             tap_reader(begun, response, tapped)
         return response
 

@@ -36,6 +36,10 @@ KINDS = {
     semconv.TOOL_RESULT: "result",
     semconv.METADATA: "metadata",
     semconv.REQUEST_FIELDS: "request",
+    semconv.HTTP_REQUEST_HEADERS: "headers",
+    semconv.HTTP_RESPONSE_HEADERS: "headers",
+    semconv.HTTP_REQUEST_BODY: "body",
+    semconv.HTTP_RESPONSE_BODY: "body",
 }
 """The attributes that hold content, with the `kind` that a mask receives."""
 
