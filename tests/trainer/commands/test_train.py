@@ -103,6 +103,15 @@ def test_a_long_step_says_how_far_it_is(data: DataDir, monkeypatch: pytest.Monke
     assert "2 of 4 tokens of the step, " in train(data).stderr
 
 
+@pytest.mark.parametrize("experts", [0, 8])
+def test_what_is_not_replayed_of_a_mixture_of_experts_is_said_before_the_step(data: DataDir, experts: int) -> None:
+    (data.root / "config.json").write_text(json.dumps({"model_type": "qwen3_moe", "num_experts": experts}))
+    said = "note: 8 experts: which of them the engine chose is not recorded, the learner routes each token anew"
+    done = train(data)
+    assert done.exception is None, done.output
+    assert (said in done.stderr.splitlines()) is (experts > 0)
+
+
 def test_a_policy_is_not_published_under_the_name_of_another_that_is_served(data: DataDir) -> None:
     data.serving.write_bytes(
         msgspec.json.encode(ServingFile("http://127.0.0.1:9", str(data.root), "other", os.getpid(), ""))
