@@ -41,7 +41,7 @@ class RunHandle:
             self._position.update(metadata=metadata, tags=tags)
 
     def reward(self, value: float, name: str = "reward") -> None:
-        """Give the trajectory a reward. Each call adds one; a value that is no finite number is logged and not
+        """Give the trajectory a reward. Each call adds one; a value that is not a finite number is logged and not
         recorded."""
         if self._position is not None:
             self._position.reward(value, name)

@@ -86,7 +86,7 @@ def command(
             program_name = Path(executable).name
             click.echo(
                 f"arttrace: {program_name} is not Python, and no gateway records it at {gateway.host}: {problem}."
-                " Of what it starts, Python programs alone are captured.",
+                " Of what it starts, only Python programs are captured.",
                 err=True,
             )
     sys.stdout.flush()

@@ -97,7 +97,7 @@ class Child:
 
     def last_lines(self) -> str:
         """The end of stderr."""
-        return self._end.decode(errors="replace").strip() or "it said nothing"
+        return self._end.decode(errors="replace").strip() or "it printed nothing"
 
     async def ended(self) -> None:
         """Close its stdin, and wait until it has ended by itself."""

@@ -294,7 +294,7 @@ class TrainableModel(Model):
             answer = httpx.get(url, headers=headers, timeout=30.0, trust_env=False)
             return ServedStep(answer.raise_for_status().json()["step"])
         except (httpx.HTTPError, ValueError, KeyError) as error:
-            raise ServingError(f"the gateway of {self.name} does not say its step: {error}") from error
+            raise ServingError(f"the gateway of {self.name} does not report its step: {error}") from error
 
 
 class ServedStep(int):

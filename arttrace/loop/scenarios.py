@@ -105,8 +105,8 @@ async def generate_scenarios(
             on_batch(list(found))
         if fruitless == _PATIENCE:
             raise ArttraceError(
-                f"{model} wrote {len(found)} different scenarios of {count}, and then only what was there already",
-                "Ask for fewer, say more of what the agent is for, or use a stronger model.",
+                f"{model} wrote {len(found)} different scenarios of {count}, and then only repetitions",
+                "Ask for fewer, describe the agent in more detail, or use a stronger model.",
             )
     return found
 

@@ -125,7 +125,7 @@ class Trajectory(History):
         value = float(self.reward)
         if not math.isfinite(value):
             raise ArttraceError(
-                f"the reward of trajectory {self.id} is {self.reward}, no finite number",
+                f"the reward of trajectory {self.id} is {self.reward}, not a finite number",
                 "Give it a number, or leave it None and let a judge score the group.",
             )
         return Reward(f"{self.id}:trajectory", self.id, value, time_ns=reward_clock.now_ns())

@@ -241,7 +241,7 @@ async def _score_group(
 ) -> Judgement | None:
     try:
         if not group.trajectories:
-            raise JudgeError(f"group {group.key!r} holds no trajectory", "Score groups of two or more runs.")
+            raise JudgeError(f"group {group.key!r} has no trajectory", "Score groups of two or more runs.")
         if len(group.trajectories) == 1:
             _log.warning("group %r holds one trajectory: its score compares nothing and is not trained on", group.key)
         key = judgement_key(group, judge.model, rubric, votes)

@@ -104,7 +104,7 @@ def comparison(text: str) -> tuple[str, float] | None:
         return None
     found = re.fullmatch(r"\s*(<=|>=|<|>|==?)?\s*([-+]?\d*\.?\d+(?:e[-+]?\d+)?)\s*", text)
     if found is None:
-        raise ValueError(f"{text!r} is no comparison such as '<0.5', '>=1' or '0', and not 'none'")
+        raise ValueError(f"{text!r} is not a comparison such as '<0.5', '>=1' or '0', and not 'none'")
     return (found[1] or "=")[:2].replace("==", "="), float(found[2])
 
 
@@ -123,7 +123,7 @@ def moment(text: str, now_ns: int | None = None) -> int:
     try:
         return int(datetime.fromisoformat(text.strip()).timestamp() * 1e9)
     except ValueError:
-        raise ValueError(f"{text!r} is no age such as 2h or 7d, and no date such as 2026-11-16T08:00") from None
+        raise ValueError(f"{text!r} is neither an age such as 2h or 7d nor a date such as 2026-11-16T08:00") from None
 
 
 def runs_with(store: AnyStore, text: str) -> set[str]:

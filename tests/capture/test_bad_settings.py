@@ -25,10 +25,10 @@ from arttrace.records.span import SpanRow
         ("dir", 5, "text or a path is expected"),
         ("capture_content", 5, "none of"),
         ("mask", "***", "a function is expected"),
-        ("sample", "most", "no number from 0 to 1"),
-        ("sample", [1], "no number from 0 to 1"),
-        ("retain", 30, "'30' is no age such as 30d"),
-        ("retain", datetime.timedelta(days=30), "is no age such as 30d"),
+        ("sample", "most", "not a number from 0 to 1"),
+        ("sample", [1], "not a number from 0 to 1"),
+        ("retain", 30, "'30' is not an age such as 30d"),
+        ("retain", datetime.timedelta(days=30), "is not an age such as 30d"),
         ("retain_size", 10, "less than 10MB"),
         ("orphans", 5, "none of"),
         ("capture_http", "no", "True or False is expected"),
@@ -92,6 +92,6 @@ def test_an_endpoint_that_is_no_url_is_told_without_a_traceback(tmp_path: Path) 
         [sys.executable, "-c", said], env=env, capture_output=True, text=True, timeout=100, check=False
     )
     assert ran.returncode == 0
-    assert "no URL of the form http://host:port" in ran.stderr
+    assert "not a URL of the form http://host:port" in ran.stderr
     assert "Set ARTTRACE_ENDPOINT" in ran.stderr
     assert "Traceback" not in ran.stderr

@@ -151,7 +151,7 @@ def test_a_hook_that_is_passed_by_says_so_once_and_is_put_right(
             ask(server, retries=1)
         ask(server)
     assert [record.message for record in caplog.records] == [
-        "arttrace: OpenAI.request was replaced by something that goes past arttrace; its calls are recorded at the HTTP"
+        "arttrace: OpenAI.request was replaced by something that bypasses arttrace; its calls are recorded at the HTTP"
         " client. Import arttrace, or start the program by `arttrace run`, before what replaces it"
     ]
     calls = [span for span in spans() if span.name == "chat m"]

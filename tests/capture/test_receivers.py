@@ -222,7 +222,7 @@ def test_a_receiver_that_is_none_is_said_and_left_out(
     assert recorder.deliver(DEADLINE_S)
     assert len(two[0].spans) == 1
     assert guard.failures["forwarding to a receiver"] == 1
-    assert "is no URL" in caplog.text
+    assert "is not a URL" in caplog.text
     assert "hunter2" not in caplog.text
 
 
@@ -271,7 +271,7 @@ def test_the_variables_of_opentelemetry_are_read_by_its_rules(
     [
         ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "OTEL_EXPORTER_OTLP_PROTOCOL=grpc is not supported"),
         ({"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/json"}, "TRACES_PROTOCOL=http/json is not supported"),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "h:4318"}, "is no URL"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "h:4318"}, "is not a URL"),
         ({"OTEL_TRACES_EXPORTER": "none"}, ""),
         ({"OTEL_SDK_DISABLED": "true"}, ""),
     ],

@@ -151,10 +151,10 @@ def test_a_collector_that_is_away_gets_everything_when_it_is_back(
         assert not recorder.deliver(5, patient=False)  # at exit nobody waits for a collector that is away
         with receiving(port) as receiver:
             until(lambda: len(receiver.ids()) == 20, "all have arrived")
-            until(lambda: "takes spans again" in caplog.text, "their answer has been read")
+            until(lambda: "accepts spans again" in caplog.text, "their answer has been read")
     assert caplog.text.count("does not answer") == 1  # said once per outage
     assert str(data.outbox) in caplog.text
-    assert caplog.text.count("takes spans again") == 1
+    assert caplog.text.count("accepts spans again") == 1
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504, 500])

@@ -146,7 +146,7 @@ def test_a_query_that_reads_the_runs_first_keeps_what_it_read(
     with open_store(data) as store:
         with pytest.raises(StoreError, match=r"took longer than 0\.3 seconds: it reads the runs") as error:
             store.sql("SELECT * FROM tool_calls")
-        assert error.value.hint == "What was read is kept: ask again."
+        assert error.value.hint == "What was read is kept: try again."
         monkeypatch.setattr(Store, "_build", lambda self, given: [read.extend(given), build(self, given)][1])
         assert len(store.sql("SELECT * FROM tool_calls")[1]) == 8
     assert sorted(read) == ["a", "b"]

@@ -31,7 +31,7 @@ class EarlierOwner(BaseHTTPRequestHandler):
         "/api/summaries": (200, msgspec.msgpack.encode([{"id": "a"}])),
         "/api/spans": (400, b'{"message": "spans: Object contains unknown field `limit`"}'),
         "/api/sql": (409, b'{"message": "the query failed: Binder Error: no column reward", "hint": "See --help."}'),
-        "/api/trajectory": (409, b'{"message": "no trajectory a", "hint": "`arttrace ls` lists those there are."}'),
+        "/api/trajectory": (409, b'{"message": "no trajectory a", "hint": "`arttrace ls` lists the stored ones."}'),
     }
 
     def do_GET(self) -> None:
@@ -89,7 +89,7 @@ def test_other_refusals_and_the_same_version_say_nothing_of_versions(
 ) -> None:
     with pytest.raises(StoreError) as raised:
         earlier.trajectory("a")
-    assert raised.value.hint == "`arttrace ls` lists those there are."
+    assert raised.value.hint == "`arttrace ls` lists the stored ones."
     monkeypatch.setitem(EarlierOwner.owner, "version", version("arttrace"))
     with pytest.raises(StoreError) as raised:
         earlier.sql("SELECT reward FROM trajectories")

@@ -162,9 +162,9 @@ def test_a_wish_is_taken_back_and_a_word_that_is_none_takes_nothing_out(
     arttrace.init(dir=data.root, retain="none", retain_size="none")
     assert retention.wished(data) == Limits()
     arttrace.init(dir=data.root, retain="a month")
-    assert "'a month' is no age such as 30d, 12h or 2w; nothing is taken out of the store for it" in caplog.text
+    assert "'a month' is not an age such as 30d, 12h or 2w; nothing is removed from the store for it" in caplog.text
     arttrace.init(dir=data.root, retain="6m", retain_size="10")
-    assert "'6m' is less than 1h; nothing is taken out of the store for it" in caplog.text
+    assert "'6m' is less than 1h; nothing is removed from the store for it" in caplog.text
     assert "'10' is less than 10MB" in caplog.text
     monkeypatch.setenv("ARTTRACE_RETAIN", "1d")  # of who looks into the store of another program
     with open_store(data) as store:

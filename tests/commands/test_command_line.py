@@ -275,7 +275,7 @@ def test_a_collector_elsewhere_is_asked_by_its_url(tmp_path: Path, monkeypatch: 
         assert "ARTTRACE_API_KEY" in f"{refused.exception}{getattr(refused.exception, 'hint', '')}"
     gone = CliRunner().invoke(cli, ["ls", "--url", owner.url])
     assert f"the collector at {owner.url} (--url) does not answer" in str(gone.exception)
-    assert "no address" in CliRunner().invoke(cli, ["ls", "--url", "gpu-box"]).output
+    assert "not an address" in CliRunner().invoke(cli, ["ls", "--url", "gpu-box"]).output
     assert not (tmp_path / ".arttrace").exists()
 
 

@@ -186,7 +186,7 @@ def test_filters_and_what_is_left_out(data: DataDir, tmp_path: Path) -> None:
         ("trl-unpaired", (), "needs --min-reward"),
         ("trl-preference", ("--best",), "leave --best and --min-reward out"),
         ("trl-sft", ("--best", "--min-reward", "1"), "give one of them"),
-        ("trl-sft", ("--reward", "much"), "no comparison"),
+        ("trl-sft", ("--reward", "much"), "not a comparison"),
     ],
 )
 def test_options_that_contradict(data: DataDir, tmp_path: Path, form: str, options: tuple[str, ...], said: str) -> None:

@@ -138,13 +138,13 @@ def test_a_store_that_is_none(arttrace: Command, data: DataDir) -> None:
 def test_queries_that_cannot_be_run(arttrace: Command, data: DataDir) -> None:
     fill(data, {"run": "s"})
     arttrace("sql", "SELECT nothing FROM nowhere").says("the query failed", "nowhere")
-    arttrace("sql", "DROP TABLE spans").says("only one query that reads")
+    arttrace("sql", "DROP TABLE spans").says("only a single read-only query")
 
 
 def test_nothing_to_score(arttrace: Command, data: DataDir) -> None:
     fill(data, {"x": "s", "y": "t"})
     arttrace("score", "--judge", "m").says("nothing to compare", "same `scenario`")
-    arttrace("score", "--judge", "m", "--group", "none").says("group 'none' holds no trajectory")
+    arttrace("score", "--judge", "m", "--group", "none").says("group 'none' has no trajectory")
     arttrace("score").says("give either --judge MODEL or --reward MODULE:FUNCTION", code=2)
 
 
@@ -181,7 +181,7 @@ def test_a_port_that_another_program_has(arttrace: Command, data: DataDir, comma
     fill(data, {"x": "s"}, {})
     with socket.create_server(("127.0.0.1", 0)) as taken:
         outcome = arttrace(command, "--port", taken.getsockname()[1])
-    outcome.says("cannot be used: Address already in use", "choose another with --port")
+    outcome.says("cannot be used: Address already in use", "choose another port with --port")
     assert "collector" not in outcome.err
 
 
@@ -280,7 +280,7 @@ def test_a_judges_address_that_is_none_is_told_before_anybody_is_asked(
 ) -> None:
     fill(data, {"x": "s"})
     refused = arttrace(command, "--judge", "openai/o3", "--judge-base-url", "127.0.0.1:8100/v1")
-    refused.says("'--judge-base-url': '127.0.0.1:8100/v1' is no address such as http://", code=2)
+    refused.says("'--judge-base-url': '127.0.0.1:8100/v1' is not an address such as http://", code=2)
 
 
 def test_no_command_takes_a_key_as_a_word() -> None:

@@ -191,8 +191,11 @@ def test_a_judge_compares_the_runs_that_were_chosen(several: Path) -> None:
 
 
 def test_what_is_exported_is_chosen_by_ids_or_by_conditions(several: Path) -> None:
-    assert "give IDs, or conditions" in run(several, "export", "aa", "--tag", "eu").output
-    assert "no condition" in run(several, "export", "--format", "parquet", "-o", "views", "--tag", "eu").output
+    assert "pass either IDs or conditions" in run(several, "export", "aa", "--tag", "eu").output
+    assert (
+        "neither IDs nor conditions"
+        in run(several, "export", "--format", "parquet", "-o", "views", "--tag", "eu").output
+    )
     for condition in (("--tag", "nope"), ("--entry", ""), ("--group", ""), ("--policy", "")):
         with pytest.raises(ArttraceError, match="No run matches"):
             run(several, "export", *condition)
@@ -250,8 +253,8 @@ def test_an_id_that_several_begin_with_names_them(named: Path) -> None:
 
 def test_ls_says_that_nothing_matches_and_what_it_does_not_understand(several: Path) -> None:
     assert run(several, "ls", "--tag", "nope").output == "no trajectory matches\n"
-    assert "no comparison such as '<0.5'" in run(several, "ls", "--reward", "good").output
-    assert "no age such as 2h or 7d" in run(several, "ls", "--since", "soon").output
+    assert "not a comparison such as '<0.5'" in run(several, "ls", "--reward", "good").output
+    assert "neither an age such as 2h or 7d" in run(several, "ls", "--since", "soon").output
 
 
 def test_tags_and_metadata_are_shown(several: Path) -> None:
@@ -302,7 +305,7 @@ def test_show_json_is_the_whole_trajectory(root: Path) -> None:
 def test_errors_name_the_hint(root: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no trajectory 'zzz'") as error:
         run(root, "show", "zzz")
-    assert error.value.hint == "`arttrace ls` lists those there are."
+    assert error.value.hint == "`arttrace ls` lists the stored ones."
     with pytest.raises(StoreError, match="no store in"):
         run(tmp_path / "empty", "ls")
 

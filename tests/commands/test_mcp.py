@@ -39,7 +39,7 @@ async def test_a_client_reads_the_store_and_changes_nothing(tmp_path: Path) -> N
         assert "http_requests" in (tools["sql"].description or "")
         assert {run["id"] for run in await ask("list_runs")} == {"one", "two"}
         assert [run["reward"] for run in await ask("list_runs", reward=">0.1")] == [0.5]
-        assert "is no comparison" in await ask("list_runs", reward="many")
+        assert "is not a comparison" in await ask("list_runs", reward="many")
         assert len(await ask("search_runs", text="researcher", limit=1)) <= 1
         assert "agent planner" in await ask("show_run", id="on")
         parted = await ask("diff", first="on", second="tw")

@@ -236,7 +236,7 @@ def test_one_group_and_a_rubric_from_a_file(
     [
         (None, (), "no store in", "arttrace run"),
         (["a", "b", None], (), "nothing to compare: of 3 trajectories", "the same `scenario`"),
-        (["a"], ("--group", "b"), "group 'b' holds no trajectory", "arttrace ls"),
+        (["a"], ("--group", "b"), "group 'b' has no trajectory", "arttrace ls"),
         (["a", "a"], ("--rubric", " "), "the rubric is empty", ""),
     ],
 )
@@ -288,7 +288,7 @@ def test_ctrl_c_keeps_what_is_scored(data: DataDir, judge_server: Any, spool_run
         told = process.stderr.read()
         assert process.wait(60) == 130
     released.set()
-    assert "1 of 3 groups are scored and stored; run again to go on." in told
+    assert "1 of 3 groups are scored and stored; run again to continue." in told
     assert "Traceback" not in told
     with Store.open(data) as store:
         assert len([run for run in store.trajectories() if run.rewards]) == 2

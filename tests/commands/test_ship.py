@@ -200,7 +200,7 @@ def test_spans_captured_without_an_endpoint_are_shipped_too_unless_a_store_takes
     ("arguments", "status", "words"),
     [
         ([], 200, ["there is no collector to ship to", "ARTTRACE_ENDPOINT", "ARTTRACE_LANGFUSE=1"]),
-        (["--endpoint", "localhost:4318"], 200, ["no URL of the form"]),
+        (["--endpoint", "localhost:4318"], 200, ["not a URL of the form"]),
         (["--endpoint", "{url}"], 401, ["answers 401", "ARTTRACE_API_KEY", "Nothing is lost"]),
         (["--endpoint", "{url}/elsewhere"], 200, ["answers 404", "Check the endpoint"]),
         (["--endpoint", "{url}"], 400, ["refused 1 spans", "refused"]),

@@ -45,4 +45,4 @@ def test_every_view_is_a_file_of_its_rows(rows_at_once: int, tmp_path: Path, mon
 def test_a_folder_is_needed(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["export", "--format", "parquet", "--dir", str(tmp_path)])
     assert done.exit_code == 2
-    assert "give --output" in done.output
+    assert "pass --output" in done.output

@@ -142,7 +142,7 @@ def test_the_demo_learns_though_it_is_killed_in_its_phases(
         printed, _ = demo.communicate(timeout=300)
         assert demo.returncode == (130 if how is signal.SIGINT else -how), f"{name}: {printed}"
         assert gone(data), f"{name}: {[p.cmdline() for p in of_directory(data)]}"
-    assert "The same command goes on from here" in printed
+    assert "Run the same command to continue" in printed
 
     demo = start()
     printed, _ = demo.communicate(timeout=2400)

@@ -196,7 +196,7 @@ def test_an_unknown_file_is_an_error_with_a_hint(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(sys, "argv", ["arttrace", "import", file, "--dir", str(tmp_path / "data")])
     with pytest.raises(SystemExit):
         main()
-    assert "is of no form that is understood" in (told := capsys.readouterr().err)
+    assert "is in no known form" in (told := capsys.readouterr().err)
     assert "arttrace import --help" in told
 
 

@@ -91,4 +91,4 @@ def test_a_parquet_file_that_is_cut(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist([{"a": 1}]), file)
     file.write_bytes(file.read_bytes()[:-20])
     done = CliRunner().invoke(cli, ["import", str(file), "--dir", str(tmp_path / "d")])
-    assert "no whole Parquet file" in str(done.exception)
+    assert "not a complete Parquet file" in str(done.exception)

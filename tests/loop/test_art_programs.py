@@ -172,9 +172,9 @@ async def test_errors_that_say_what_to_do(
 
     with pytest.raises(ArttraceError, match="none was captured"):
         await art.gather_trajectory_groups([art.TrajectoryGroup(silent() for _ in range(2))])
-    with pytest.raises(ArttraceError, match="no finite number"):
+    with pytest.raises(ArttraceError, match="not a finite number"):
         await art.gather_trajectory_groups([art.TrajectoryGroup(rollout(model, "x", float("nan")) for _ in range(2))])
-    with pytest.raises(ServingError, match="does not say its step"):
+    with pytest.raises(ServingError, match="does not report its step"):
         model.get_step()
 
 
@@ -240,7 +240,7 @@ async def test_log_keeps_what_nothing_is_trained_on(
     assert backend.logged == [(LoggedNumbers(4, numbers), ["wandb", "tensorboard"])]
     with pytest.raises(ArttraceError, match="no run to log"):
         await model.log([], step=0)
-    with pytest.raises(ArttraceError, match="the reward of a run is nan, no finite number"):
+    with pytest.raises(ArttraceError, match="the reward of a run is nan, not a finite number"):
         await model.log([art.Trajectory(reward=float("nan"))], step=0)
 
 

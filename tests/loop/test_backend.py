@@ -189,7 +189,7 @@ def test_runs_that_are_not_whole_are_left_out_and_said(
             assert step.left_out == {f"incomplete: {WHY}": 1}
             said = [record.getMessage() for record in caplog.records if record.name == "arttrace.loop"]
             assert said == [f"1 of 3 runs are not trained on: 1 incomplete: {WHY}"]
-            with pytest.raises(TrainingError, match="no run is whole: 1 of 1 runs"):
+            with pytest.raises(TrainingError, match="no run is complete: 1 of 1 runs"):
                 await backend.train(model, [lost])
 
     asyncio.run(loop())

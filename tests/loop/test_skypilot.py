@@ -142,7 +142,7 @@ async def test_a_launch_that_fails_leaves_nothing(log: Path) -> None:
 
 async def test_what_is_missing_is_named(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = art.TrainableModel("policy", "Qwen/Qwen3-0.6B")
-    with pytest.raises(ServingError, match="no clone of arttrace"):
+    with pytest.raises(ServingError, match="not a clone of arttrace"):
         await art.SkyPilotBackend(workdir=tmp_path).register(model)
     with pytest.raises(ServingError, match="no machine is launched"):
         await art.SkyPilotBackend().train(model, [])

@@ -111,7 +111,7 @@ def test_refusals_keep_their_words(store: AnyStore) -> None:
     with pytest.raises(StoreError, match="2 trajectories begin with 'run-'") as error:
         store.trajectory("run-")
     assert error.value.hint == "Give more of the id."
-    with pytest.raises(StoreError, match="only one query that reads"):
+    with pytest.raises(StoreError, match="only a single read-only query"):
         store.sql("DELETE FROM span_records")
     with pytest.raises(StoreError, match="the query failed"):
         store.sql("SELECT nothing FROM nowhere")

@@ -450,7 +450,7 @@ def test_a_rewrite_that_fails_at_its_end_leaves_a_store_that_goes_on(
         store.append([span(1)])
         with monkeypatch.context() as patch:
             patch.setattr(shared_module, step, fails)
-            with pytest.raises(StoreError, match=r"written anew: not now(.|\n)*kept is lost"):
+            with pytest.raises(StoreError, match=r"rewritten: not now(.|\n)*kept is lost"):
                 store.prune(before_ns=3)
         assert not list(data.root.glob("*.new*"))
         assert ids(store) == ([1] if step == "replace" else [])

@@ -116,7 +116,7 @@ def test_a_rewrite_that_fails_changes_nothing(data: DataDir, monkeypatch: pytest
         before = store.trajectories()
         with monkeypatch.context() as patch:
             patch.setattr(prune_module, "copy_kept", full_disk)
-            with pytest.raises(StoreError, match="could not be written anew"):
+            with pytest.raises(StoreError, match="could not be rewritten"):
                 store.prune(before_ns=T0 + HOUR)
         assert store.trajectories() == before
         assert not list(data.root.glob("*.new"))

@@ -226,7 +226,7 @@ def test_the_newest_of_a_list_are_the_list_of_the_newest(data: DataDir, made_by:
 
 def test_sql_only_reads(data: DataDir) -> None:
     with Store.open(data, create=True) as store:
-        with pytest.raises(StoreError, match="only one query that reads"):
+        with pytest.raises(StoreError, match="only a single read-only query"):
             store.sql("DELETE FROM span_records")
         with pytest.raises(StoreError, match="the query failed"):
             store.sql("SELECT nothing FROM nowhere")
@@ -269,7 +269,7 @@ def test_unknown_schema_and_foreign_files_are_refused(data: DataDir) -> None:
     data.store.unlink()
     with duckdb.connect(str(data.store)) as connection:
         connection.execute("CREATE TABLE t (x INTEGER)")
-    with pytest.raises(StoreError, match="no store of arttrace"):
+    with pytest.raises(StoreError, match="not a store of arttrace"):
         Store.open(data)
     data.store.write_bytes(b"something else entirely" * 1000)
     with pytest.raises(StoreError, match="cannot be opened"):

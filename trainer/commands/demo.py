@@ -45,7 +45,5 @@ def command(seed: int, steps: int | None, judge: str | None, base_model: Path | 
     try:
         run_demo(DemoSettings(data, seed, steps or recipe.STEPS, judge, base_model), Screen())
     except KeyboardInterrupt:
-        click.echo(
-            f"\nStopped; everything so far is saved in {data.root}. The same command goes on from here.", err=True
-        )
+        click.echo(f"\nStopped; everything so far is saved in {data.root}. Run the same command to continue.", err=True)
         sys.exit(130)

@@ -114,7 +114,7 @@ def fork_command(data: DataDir, version: str, name: str) -> None:
         made = fork(Checkpoints(data.policies, found.policy), found.step, target)
     click.echo(f"{version} -> {made.version}; train it with: arttrace train --policy {name}")
     if not (target.path(made.step) / STATE).exists():
-        click.echo("  the optimizer begins anew: that of this version was given up by retention")
+        click.echo("  the optimizer starts afresh: retention has removed the state of this version")
     for use in target.uses():
         click.echo(f"  inherits: {len(use.ids)} trajectories trained on by {use.method}")
 

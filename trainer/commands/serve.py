@@ -151,7 +151,7 @@ def command(
     if while_training is not None and api_key is None and not is_loopback(host):
         file = data.root / SERVER_KEY
         api_key = kept_key(file)
-        click.echo(f"Clients send this key, by ARTTRACE_API_KEY: {api_key} (it is kept in {file})", err=True)
+        click.echo(f"Clients send this key, by ARTTRACE_API_KEY: {api_key} (stored in {file})", err=True)
 
     if not shape.has_chat_template:
         click.secho(

@@ -37,7 +37,7 @@ def command(data: DataDir, policy: str | None, watch: bool, as_json: bool) -> No
     The command only reads files of the daemon and the gateway; it sends no request and does not disturb them.
     """
     if as_json and watch:
-        raise click.UsageError("--watch draws for the eye; poll `arttrace status --json` instead")
+        raise click.UsageError("--watch is for terminals; poll `arttrace status --json` instead")
     if as_json:
         click.echo(msgspec.json.encode([_document(data, state) for state in _states(data, policy)]))
         return

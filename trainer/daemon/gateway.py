@@ -73,6 +73,6 @@ class FoundGateway:
         if self._seen:
             raise GatewayGone(
                 f"`arttrace serve` does not run for {self._policy!r} any more",
-                "Start it again on the same directory: it takes up the newest version by itself.",
+                "Start it again on the same directory: it serves the newest version again.",
             )
         return None

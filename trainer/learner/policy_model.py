@@ -36,7 +36,7 @@ def load_policy(directory: Path, config: LearnerConfig, attention: str | None = 
     """
     if not (directory / "config.json").is_file():
         raise TrainingError(
-            f"{directory} holds no model: config.json is missing.", "Pass a Hugging Face model directory."
+            f"{directory} has no model: config.json is missing.", "Pass a Hugging Face model directory."
         )
     if config.device == "cuda" and not torch.cuda.is_available():
         raise TrainingError("Device 'cuda' was asked for, but torch finds no CUDA device.", "Use --device cpu.")

@@ -137,7 +137,7 @@ class Checkpoints:
         except FileNotFoundError:
             raise TrainingError(
                 f"There is no version {self.policy}@{step}: {path} is missing.",
-                "`arttrace policies` lists those there are.",
+                "`arttrace policies` lists the versions.",
             ) from None
         except (OSError, msgspec.DecodeError) as error:
             raise TrainingError(
@@ -256,7 +256,7 @@ class Checkpoints:
                 raise  # torch and safetensors give a full disk names of their own
             raise CheckpointError(
                 f"{self.policy}@{step} could not be written under {self.directory}: {error}.",
-                "Make room or correct the permissions, then train on: the step before is whole.",
+                "Free disk space or correct the permissions, then train on: the step before is whole.",
             ) from error
 
     def prune(self, steps: Iterable[int]) -> list[int]:
@@ -316,7 +316,7 @@ class Checkpoints:
             except OSError as error:
                 raise CheckpointError(
                     f"{self.directory} cannot be written: {error.strerror or error}.",
-                    "Make room or correct the permissions, then start again.",
+                    "Free disk space or correct the permissions, then start again.",
                 ) from error
             yield
 

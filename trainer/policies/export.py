@@ -30,7 +30,7 @@ def export_merged(source: Path, base_model: Path, directory: Path) -> None:
     Raises TrainingError when the base model is gone, `directory` is not new, or the disk refuses.
     """
     if not (base_model / "config.json").is_file():
-        raise TrainingError(f"The base model {base_model} is not there any more.", "Put it back, and export again.")
+        raise TrainingError(f"The base model {base_model} no longer exists.", "Put it back, and export again.")
     with _New(directory) as target:
         from peft import PeftModel
         from transformers import AutoModelForCausalLM
@@ -86,7 +86,7 @@ class _New:
 
     def __enter__(self) -> Path:
         if self._directory.exists():
-            raise TrainingError(f"{self._directory} exists already.", "Name a directory that is not there yet.")
+            raise TrainingError(f"{self._directory} exists already.", "Name a directory that does not exist yet.")
         try:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary.mkdir(parents=True)
@@ -101,5 +101,5 @@ class _New:
         shutil.rmtree(self._temporary, ignore_errors=True)
         if isinstance(value, OSError):
             raise TrainingError(
-                f"{self._directory} cannot be written: {value}.", "Make room, and export again."
+                f"{self._directory} cannot be written: {value}.", "Free disk space, and export again."
             ) from value

@@ -292,6 +292,6 @@ def _require_sound(request: TrainRequest) -> None:
     for run in runs:
         trajectory_owner(run.id)
         if run.reward is not None and not math.isfinite(run.reward):
-            problem = f"the reward of trajectory {run.id} is no finite number", "Give it a number, or leave it out."
+            problem = f"the reward of trajectory {run.id} is not a finite number", "Give it a number, or leave it out."
     if problem is not None:
         raise Refusal(400, "invalid_request_error", problem[0], hint=problem[1])

@@ -44,12 +44,13 @@ class Connection:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ArttraceError(
-                f"{url!r} is no address of a Langfuse server", "Set LANGFUSE_BASE_URL to one, such as " + CLOUD + "."
+                f"{url!r} is not the address of a Langfuse server",
+                "Set LANGFUSE_BASE_URL to one, such as " + CLOUD + ".",
             )
         environment = environ.get("LANGFUSE_TRACING_ENVIRONMENT") or None
         if environment is not None and _ENVIRONMENT.fullmatch(environment) is None:
             raise ArttraceError(
-                f"{environment!r} is no environment that Langfuse takes",
+                f"{environment!r} is not an environment name that Langfuse accepts",
                 "LANGFUSE_TRACING_ENVIRONMENT is at most 40 of a-z, 0-9, - and _, and does not begin with langfuse.",
             )
         return cls(url, public, secret, environment, environ.get("LANGFUSE_RELEASE") or None)

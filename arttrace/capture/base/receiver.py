@@ -70,7 +70,7 @@ class Receiver:
             port = -1
         if url.scheme not in ("http", "https") or not url.hostname or port == -1:
             raise ArttraceError(
-                "the endpoint to ship to is no URL of the form http://host:port",
+                "the endpoint to ship to is not a URL of the form http://host:port",
                 "Set ARTTRACE_ENDPOINT (or init(endpoint=...), receivers=, or --endpoint) to a receiver's base URL.",
             )
         path = url.path or "/"
@@ -189,7 +189,7 @@ def by_environment(environ: Mapping[str, str]) -> tuple[Receiver | None, list[st
     try:
         receiver.target()
     except ArttraceError:
-        complaints.append(f"{variable} is no URL of the form http://host:port: nothing is sent to it")
+        complaints.append(f"{variable} is not a URL of the form http://host:port: nothing is sent to it")
         return None, complaints
     return receiver, complaints
 

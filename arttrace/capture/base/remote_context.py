@@ -57,7 +57,7 @@ def parse(text: str, *, of_this_machine: bool = True) -> RemoteContext | None:
     match = _TRACEPARENT.fullmatch(head)
     fields = {key: unquote(value) for key, _, value in (pair.partition("=") for pair in rest)}
     if match is None or not fields.get("trajectory") or len(text) > _MAX_LENGTH:
-        logger.warning("arttrace: %r names no trajectory; what happens here joins none", text[:200])
+        logger.warning("arttrace: %r names no trajectory; this process joins none", text[:200])
         return None
     return RemoteContext(
         trace_id=int(match[1], 16),

@@ -40,7 +40,7 @@ def sampling_fields(word: str | None) -> SamplingFields:
     """What a route's `sampling` means; None is ARTTRACE_POLICY_SAMPLING. Raises ArttraceError for another word."""
     word = word or os.environ.get("ARTTRACE_POLICY_SAMPLING") or "request"
     if word not in ("request", "policy"):
-        raise ArttraceError(f"{word!r} is no way of sampling", 'Write "policy" or "request".')
+        raise ArttraceError(f"{word!r} is not a way of sampling", 'Write "policy" or "request".')
     return cast("SamplingFields", word)
 
 

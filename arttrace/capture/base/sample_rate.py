@@ -29,7 +29,7 @@ def as_rate(value: Any) -> float:
     """A rate from 0 to 1, or a bool. Raises ValueError for anything else."""
     rate = float(value)
     if math.isnan(rate) or not 0 <= rate <= 1:
-        raise ValueError(f"sample={value!r} is no number from 0 to 1")
+        raise ValueError(f"sample={value!r} is not a number from 0 to 1")
     return rate
 
 

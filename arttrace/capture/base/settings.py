@@ -217,7 +217,7 @@ def _word(given: str | None, variable: str, words: tuple[_T, ...], default: _T, 
     if not said:
         return default
     if said not in words:
-        logger.warning("arttrace: %s is none of %s; %s is taken", f"{variable or 'it'}={said!r}", words, otherwise)
+        logger.warning("arttrace: %s is not one of %s; using %s", f"{variable or 'it'}={said!r}", words, otherwise)
         return otherwise
     return words[words.index(said)]
 
@@ -246,7 +246,7 @@ def _sample(given: Sample | None) -> Sample:
     try:
         return as_rate(said)
     except (TypeError, ValueError):
-        logger.warning("arttrace: sample=%.100r is no number from 0 to 1 and no function; every run is stored", said)
+        logger.warning("arttrace: sample=%.100r is not a number from 0 to 1 and no function; every run is stored", said)
         return 1.0
 
 
@@ -257,7 +257,7 @@ def _limit(given: str | None, variable: str, read: Callable[[str], int], least: 
         if said and said.lower() != NONE and read(said) < read(least):
             raise ValueError(f"{said!r} is less than {least}")
     except ValueError as error:
-        logger.warning("arttrace: %s: %s; nothing is taken out of the store for it", variable, error)
+        logger.warning("arttrace: %s: %s; nothing is removed from the store for it", variable, error)
         return None
     return said.lower() or None
 

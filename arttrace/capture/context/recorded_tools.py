@@ -62,4 +62,4 @@ def replay(tool: RecordedTool, result: Any) -> Any:
 
 def refuse(call: str) -> NoReturn:
     """Raise ToolNotRecorded: `call` is to be neither run nor answered."""
-    raise ToolNotRecorded(f"the record holds no such call of a tool: {call}", "--on-missing live runs such calls.")
+    raise ToolNotRecorded(f"the record has no such tool call: {call}", "--on-missing live runs such calls.")

@@ -34,16 +34,16 @@ def warn_unknown_run(trajectory_id: str) -> None:
         _warned = True
         logger.warning(
             "arttrace: no run %.100r is known in this process: its reward is kept until the run comes, and "
-            "`arttrace ls` tells of rewards whose run is missing; one that `sample` left out never comes (said once)",
+            "`arttrace ls` tells of rewards whose run is missing; one that `sample` left out never comes (logged once)",
             trajectory_id,
         )
 
 
 def record_reward(trajectory_id: str, value: float, name: str) -> None:
-    """Append one reward to the spool. A value that is no finite number is logged and not recorded."""
+    """Append one reward to the spool. A value that is not a finite number is logged and not recorded."""
     number = float(value)
     if not math.isfinite(number):
-        logger.warning("arttrace: the reward %r is no finite number and was not recorded", name)
+        logger.warning("arttrace: the reward %r is not a finite number and was not recorded", name)
         return
     if sampling.was_left_out(trajectory_id):
         sampling.warn_left_out(trajectory_id)

@@ -156,7 +156,7 @@ def warn_left_out(trajectory_id: str) -> None:
         _warned = True
         logger.warning(
             "arttrace: the run %.100r was left out by sampling when it ended; the reward that came later is not "
-            "recorded. Give it before the run ends, or have `sample` store such runs (said once)",
+            "recorded. Give it before the run ends, or have `sample` store such runs (logged once)",
             trajectory_id,
         )
 

@@ -71,11 +71,11 @@ class SpoolWriter:
             self._failing = False
             if self._may_warn():
                 logger.warning(
-                    "arttrace: the spool takes records again; %d were refused and are lost", self._take_unreported()
+                    "arttrace: the spool accepts records again; %d were refused and are lost", self._take_unreported()
                 )
         if self.journal.removed > self._removed:
             gone, self._removed = self.journal.removed - self._removed, self.journal.removed
-            logger.warning("arttrace: %s was removed; up to %d records went with it", self.journal.directory, gone)
+            logger.warning("arttrace: %s was removed; up to %d records were lost with it", self.journal.directory, gone)
         return True
 
     def refuse(self, error: Exception) -> None:

@@ -122,7 +122,7 @@ def note_passed_by(base: type[Any]) -> None:
     if base.__name__ not in _said:
         _said.add(base.__name__)
         logger.warning(
-            "arttrace: %s was replaced by something that goes past arttrace; its calls are recorded at the HTTP client."
+            "arttrace: %s was replaced by something that bypasses arttrace; its calls are recorded at the HTTP client."
             " Import arttrace, or start the program by `arttrace run`, before what replaces it",
             names,
         )

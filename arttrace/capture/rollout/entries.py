@@ -47,10 +47,10 @@ def load_entry(entry: str) -> Callable[..., Any]:
     for name in attribute.split("."):
         holder, found = found, getattr(found, name)
     if not callable(found):
-        raise TypeError(f"{entry} is no function but {type(found).__name__}")
+        raise TypeError(f"{entry} is not a function but a {type(found).__name__}")
     if inspect.isclass(holder) and _needs_an_object(holder, name):
         raise TypeError(
-            f"{entry} is a method, and the record does not hold the object it was called on. Name a function that makes"
+            f"{entry} is a method, and the record does not have the object it was called on. Name a function that makes"
             " the object and calls it."
         )
     return found  # type: ignore[no-any-return]

@@ -84,7 +84,7 @@ class StateFile:
         except FileNotFoundError:
             return State(plan)
         except msgspec.DecodeError as error:
-            raise ArttraceError(f"{self._path} is damaged: {error}", "Remove its folder to begin anew.") from None
+            raise ArttraceError(f"{self._path} is damaged: {error}", "Remove its folder to start over.") from None
         before, now = _fixed(state.plan), _fixed(plan)
         if changed := [name for name in now if before[name] != now[name]]:
             raise ArttraceError(
@@ -105,7 +105,7 @@ class StateFile:
             replace_file(self._path, msgspec.json.format(msgspec.json.encode(state)))
         except OSError as error:
             raise ArttraceError(
-                f"{self._path} cannot be written: {error.strerror}", "Make room, then go on by the same command."
+                f"{self._path} cannot be written: {error.strerror}", "Free disk space, then run the same command again."
             ) from error
 
 

@@ -60,9 +60,11 @@ def command(ids: tuple[str, ...], form: str, output: Path | None, data: DataDir,
     also reads the notes, judgements, groupings and policy steps; for other receivers these are spans without a meaning.
     """
     if form == _PARQUET and (ids or wanted or output is None):
-        raise click.UsageError("parquet is all of every view, in a folder: give --output, no ID and no condition")
+        raise click.UsageError(
+            "parquet exports every view as a whole into a folder: pass --output, and neither IDs nor conditions"
+        )
     if ids and wanted:
-        raise click.UsageError("give IDs, or conditions such as --tag")
+        raise click.UsageError("pass either IDs or conditions such as --tag")
     with open_store(data) as store, reading_told():
         if form == _PARQUET and output is not None:
             _write_views(store, output)

@@ -58,7 +58,7 @@ def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: Data
     if as_json:
         click.echo(msgspec.json.encode(done))
     if refused := sum(one["refused"] for one in done):
-        raise ArttraceError(f"{refused} of what the files hold cannot be read", "All else is in the store.")
+        raise ArttraceError(f"{refused} items in the files cannot be read", "All else is in the store.")
 
 
 def _import(file: Path, name: str | None, store: AnyStore) -> Imported:
@@ -74,7 +74,7 @@ def _import(file: Path, name: str | None, store: AnyStore) -> Imported:
                     progress(opened.tell() >> 20)
     except Unreadable as error:
         raise ArttraceError(
-            f"{file} is of no form that is understood: {error}", "`arttrace import --help` lists those that are."
+            f"{file} is in no known form: {error}", "`arttrace import --help` lists the known forms."
         ) from error
     return found
 

@@ -78,7 +78,7 @@ def push_command(
         raise ArttraceError(
             f"Langfuse refused {pushed.refused_spans} spans and {pushed.refused_scores} scores"
             + "".join(f"\n  {reason}" for reason in pushed.reasons),
-            "All others are there. They stay in the store.",
+            "All others were sent. The refused ones stay in the store.",
         )
 
 
@@ -153,7 +153,7 @@ def pull_command(
         _show_pulled(pulled)
     if pulled.refused:
         raise ArttraceError(
-            f"{pulled.refused} of what Langfuse answered cannot be read: {'; '.join(pulled.reasons)}",
+            f"{pulled.refused} items of Langfuse's answer cannot be read: {'; '.join(pulled.reasons)}",
             "All else is in the store.",
         )
 

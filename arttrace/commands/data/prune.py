@@ -51,7 +51,7 @@ def command(age_ns: int | None, max_bytes: int | None, dry_run: bool, as_json: b
     replaces the old one in one step: there must be room for what is kept.
     """
     if age_ns is None and max_bytes is None:
-        raise click.UsageError("say what is to go: --older-than AGE, --max-size SIZE, or both")
+        raise click.UsageError("say what to remove: --older-than AGE, --max-size SIZE, or both")
     before_ns = None if age_ns is None else time.time_ns() - age_ns
     with open_store(data) as store:
         found = store.prune(before_ns=before_ns, max_bytes=max_bytes, dry_run=True)
@@ -73,7 +73,7 @@ def command(age_ns: int | None, max_bytes: int | None, dry_run: bool, as_json: b
         return
     click.echo(_counts(done, "gone"))
     if max_bytes is not None and (more := done.trajectories - found.trajectories) > 0:
-        click.echo(f"{more} more than estimated: with those that were to stay the file was larger than --max-size")
+        click.echo(f"{more} more than estimated: with the runs to keep, the file was larger than --max-size")
     if done.bytes_after is not None:
         click.echo(f"{size_text(done.bytes_before)} before, {size_text(done.bytes_after)} now")
 

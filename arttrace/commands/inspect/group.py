@@ -135,9 +135,9 @@ def _show(by: str | None, before: Mapping[str, str], after: Mapping[str, str], w
         noun = "group has" if rest == 1 else "groups have"
         click.echo(f"  {rest} {'more ' if joined else ''}{noun} another key (--json lists all).")
     if without:
-        click.echo(f"  {without} runs say nothing of {by} and keep their group.")
+        click.echo(f"  {without} runs have no {by} and keep their group.")
     if by is not None and changed and not dry_run:
-        click.echo("`arttrace group --undo` takes it back.")
+        click.echo("`arttrace group --undo` undoes this.")
 
 
 def _short(key: str) -> str:

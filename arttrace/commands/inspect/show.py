@@ -51,7 +51,9 @@ def command(
     that started them. --json prints everything that was captured and reconstructed.
     """
     if follow and (raw or as_json or tokens):
-        raise click.UsageError("--follow goes with neither --raw, --tokens nor --json; `arttrace tail --json` has both")
+        raise click.UsageError(
+            "--follow cannot be combined with --raw, --tokens or --json; `arttrace tail --json` follows and prints JSON"
+        )
     if raw and (agent is not None or tokens):
         raise click.UsageError("--raw prints every span: leave out --agent and --tokens")
     if not follow:

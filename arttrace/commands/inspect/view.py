@@ -35,7 +35,7 @@ def command(port: int, host: str, opens: bool, api_key: str | None, data: DataDi
     if api_key is None and not is_loopback(host):
         raise ArttraceError(
             f"{host} can be reached from other machines, and no key is set",
-            "Give --api-key-file FILE with a long random key in it, and put TLS before it.",
+            "Give --api-key-file FILE with a long random key in it, and put TLS in front of it.",
         )
     listener = listen(host, port)
     with contextlib.closing(listener), hold_store(data) as store, Ending.on_signals() as ending:

@@ -23,7 +23,7 @@ def read_rubric(given: str | None) -> str:
     try:
         words = Path(given).read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise click.BadParameter(f"{given} is no text file", param_hint="--rubric") from None
+        raise click.BadParameter(f"{given} is not a text file", param_hint="--rubric") from None
     except (OSError, UnicodeEncodeError):  # no such file, or no name that a file may have: it is the text itself
         words = as_typed(given)
     if not words.strip():

@@ -132,7 +132,7 @@ def command(
             results = asyncio.run(score_loaded(loaded, Judge(judge, params), rubric, votes=votes, on_judged=on_judged))
         except BaseException:
             if total:
-                click.echo(f"{done} of {total} groups are scored and stored; run again to go on.", err=True)
+                click.echo(f"{done} of {total} groups are scored and stored; run again to continue.", err=True)
             raise
     failed = [
         (one.key, result) for one, result in zip(plan.due, results, strict=True) if isinstance(result, JudgeError)
@@ -213,7 +213,7 @@ def _show_due(plan: _DueGroups, votes: int, as_json: bool) -> None:
 
 def _why_no_group(trajectories: int, complete: int, where: str) -> str:
     if not trajectories:
-        return f"There is nothing to score: {where} holds no trajectory."
+        return f"There is nothing to score: {where} has no trajectory."
     return (
         f"There is nothing to compare: of {trajectories} trajectories in {where}, {complete} are complete, and no two "
         "of them attempted the same scenario."

@@ -151,7 +151,7 @@ def _rewards(runs: Sequence[Trajectory], rewarder: Rewarder, outcome: _Outcome) 
                 value = rewarder.function(run)
             number = None if value is None else float(value)
             if number is not None and not math.isfinite(number):
-                raise ValueError(f"{number} is no finite number")
+                raise ValueError(f"{number} is not a finite number")
         except Exception as error:  # noqa: BLE001 - whatever the user's function raises
             outcome.failed.append((run.id, f"{type(error).__name__}: {error}"))
             if len(outcome.failed) <= _SHOWN_ERRORS:

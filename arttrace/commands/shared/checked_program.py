@@ -38,7 +38,7 @@ def check_program(program: Sequence[str]) -> Iterator[Check]:
             command, env=environment | _NOWHERE_ELSE, stdout=sys.stderr.fileno(), check=False
         ).returncode
         if code:
-            yield Check("program", "error", f"it ended with {how_ended(code)}", "What it printed stands above.")
+            yield Check("program", "error", f"it ended with {how_ended(code)}", "Its output is above.")
         else:
             yield Check("program", "ok", "it ended without an error")
         try:

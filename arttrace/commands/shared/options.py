@@ -41,7 +41,7 @@ dir_option: _Decorator = click.option(
 def require_address(value: str, such_as: str) -> None:
     """Raises click.BadParameter for what is no HTTP address."""
     if not value.startswith(("http://", "https://")):
-        raise click.BadParameter(f"{value!r} is no address such as {such_as}")
+        raise click.BadParameter(f"{value!r} is not an address such as {such_as}")
 
 
 def _remember(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
@@ -70,7 +70,7 @@ def _read_key(_ctx: click.Context, _param: click.Parameter, file: Path | None) -
     try:
         key = file.read_text(encoding="utf-8").strip()
     except UnicodeDecodeError:
-        raise ArttraceError(f"the key file {file} is no text file", "Put a long random key into it.") from None
+        raise ArttraceError(f"the key file {file} is not a text file", "Put a long random key into it.") from None
     if not key or not key.isascii() or not key.isprintable():
         what = "is empty" if not key else "holds more than one line of printable ASCII"
         raise ArttraceError(f"the key file {file} {what}", "Put a long random key into it, and nothing else.")

@@ -109,7 +109,7 @@ def _sent(name: str, receiver: Receiver) -> tuple[Check, SpanRow]:
     finally:
         client.close()
     if answer.taken and not answer.rejected:
-        return Check(name, "ok", f"{client.name} takes them"), span
+        return Check(name, "ok", f"{client.name} accepts them"), span
     hint = _REMEDIES.get(answer.status, "Check its address: it is to be a receiver of OTLP over HTTP.")
     said = f"refused a span ({answer.status})" if answer.taken else f"answers {answer.status}"
     return Check(name, "error", _line(f"{client.name} {said} {answer.reason}".strip()), hint), span
@@ -172,7 +172,7 @@ def ask_for_tokens(base_url: str, key: str | None) -> Check:
         return Check(name, "error", f"{_line(model)} at {base} answers {answer.status_code}", hint)
     if decoded.failure is not None:
         hint = "Check its address, which mostly ends in /v1: a proxy or a login may answer in its stead."
-        return Check(name, "error", f"what {base} answers is no chat completion", hint)
+        return Check(name, "error", f"what {base} answers is not a chat completion", hint)
     missing = [words for attribute, words in _NEEDED.items() if not decoded.attributes.get(attribute)]
     if missing:
         hint = (

@@ -277,4 +277,4 @@ def _rows(file: BinaryIO) -> Iterator[Item]:
                 number += 1
                 yield f"row {number}", {name: value for name, value in row.items() if value is not None}
     except (pa.ArrowException, OSError) as error:
-        raise Unreadable(f"it is no whole Parquet file: {error}") from error
+        raise Unreadable(f"it is not a complete Parquet file: {error}") from error

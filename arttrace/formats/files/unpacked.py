@@ -22,7 +22,7 @@ _PIECE_BYTES = 512
 
 
 class Unreadable(ValueError):
-    """The file is of no form that is understood."""
+    """The file is in no known form."""
 
 
 class Packing(msgspec.Struct, frozen=True):
@@ -105,7 +105,7 @@ class Unpacked(io.RawIOBase):
                 f"first (`{packing.command}`)"
             ) from error
         except Exception as error:  # noqa: BLE001  each library raises its own type
-            self.cut = f"it is no whole {packing.name} file: {error}"
+            self.cut = f"it is not a complete {packing.name} file: {error}"
         else:
             if not unpacking.is_whole:
-                self.cut = f"it is no whole {packing.name} file: it ends within its data"
+                self.cut = f"it is not a complete {packing.name} file: it ends within its data"

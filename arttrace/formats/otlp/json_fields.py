@@ -49,7 +49,7 @@ def integer(holder: Any, key: str, among: range) -> int:
         case str() if (whole := _WHOLE.fullmatch(given)) is not None:
             value = int(whole[0])
         case _:
-            raise ValueError(f"{key} is no whole number")
+            raise ValueError(f"{key} is not a whole number")
     if value not in among:
         raise ValueError(f"{key} is out of range")
     return value
@@ -77,7 +77,7 @@ def texts(holder: Any, key: str) -> list[str]:
     """An array of texts."""
     found = array(holder, key)
     if not all(isinstance(one, str) for one in found):
-        raise ValueError(f"{key} holds what is no text")
+        raise ValueError(f"{key} has a value that is not text")
     return found
 
 

@@ -30,7 +30,7 @@ def require_whole(left_out: Mapping[str, int], sizes: Sequence[int]) -> None:
     said = f"{count} of {count + sum(sizes)} runs are not trained on: {reasons}"
     if not any(sizes):
         raise TrainingError(
-            f"no run is whole: {said}",
+            f"no run is complete: {said}",
             "End a run after all that it started: await its tasks, and submit it when it is over.",
         )
     _log.warning("%s", said)

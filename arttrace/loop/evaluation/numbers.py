@@ -33,7 +33,7 @@ def mean_numbers(members: Iterable[TrajectoryGroup | Trajectory | Recorded], spl
             runs += 1
             for name, number in said.items():
                 if not math.isfinite(number):
-                    raise ArttraceError(f"the {name} of a run is {number}, no finite number")
+                    raise ArttraceError(f"the {name} of a run is {number}, not a finite number")
                 numbers.setdefault(name, []).append(float(number))
     if not runs:
         raise ArttraceError("there is no run to log", "Gather rollouts, and pass the groups.")

@@ -114,7 +114,7 @@ class ServerConnection:
             body = json.dumps({"order": order, **wanted}, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise TrainingError(
-                f"what is submitted is no JSON: {error}", "Use finite numbers, text, lists and dicts in metadata."
+                f"the submitted data is not JSON: {error}", "Use finite numbers, text, lists and dicts in metadata."
             ) from error
         status = await self._order("/arttrace/train", body)
         while status.state == "running":

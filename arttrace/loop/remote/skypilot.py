@@ -214,7 +214,7 @@ class SkyPilotBackend:
                 raise ServingError(f"there is no command {command}", hint or f"Install {command}.")
         if not (self._workdir / _TASK).is_file():
             raise ServingError(
-                f"{self._workdir} is no clone of arttrace, which the machine installs it from",
+                f"{self._workdir} is not a clone of arttrace, which the machine installs it from",
                 "Pass workdir=, the directory of a clone.",
             )
         self._launched = True
@@ -243,7 +243,7 @@ class SkyPilotBackend:
                     raise ServingError(
                         f"the server for {model.base_model} on {self._cluster} did not answer in "
                         f"{self._ready_within_s:.0f} s: {error.message}",
-                        f"See what it said: sky logs {self._cluster}",
+                        f"Its log: sky logs {self._cluster}",
                     ) from error
                 await asyncio.sleep(_LOOK_EVERY_S)
             else:
@@ -286,5 +286,5 @@ async def _run(*command: str) -> None:
     if process.returncode:
         last = said.decode(errors="replace").strip()[-_SHOWN:]
         raise ServingError(
-            f"`{' '.join(command[:2])}` ended with {how_ended(process.returncode)}: {last or 'it said nothing'}"
+            f"`{' '.join(command[:2])}` ended with {how_ended(process.returncode)}: {last or 'it printed nothing'}"
         )

@@ -70,7 +70,7 @@ def _submitted(group: TrajectoryGroup, here: Mapping[str, Recorded]) -> dict[str
 def _built(one: Trajectory) -> dict[str, Any]:
     if not (one.captured or one.choices()):
         raise TrainingError(
-            "a trajectory holds no choice: nothing of it was sampled",
+            "a trajectory has no choice: none of it was sampled",
             "Return `response.trajectory` (of a stream: once it was read to its end), or append "
             "`completion.choices[0]` of the client's answers.",
         )
@@ -82,7 +82,7 @@ def _built(one: Trajectory) -> dict[str, Any]:
         )
     if one.reward is not None and not math.isfinite(one.reward):
         raise TrainingError(
-            f"the reward of trajectory {one.id} is {one.reward}, no finite number",
+            f"the reward of trajectory {one.id} is {one.reward}, not a finite number",
             "Give it a number, or leave it None and let a judge score the group.",
         )
     reward = None if one.reward is None else float(one.reward)

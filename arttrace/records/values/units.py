@@ -12,7 +12,7 @@ def age_ns(text: str) -> int:
     """The age in nanoseconds. Raises ValueError if the text is not an age."""
     found = re.fullmatch(r"(\d+)([smhdw])", text.strip())
     if found is None:
-        raise ValueError(f"{text!r} is no age such as 30d, 12h or 2w")
+        raise ValueError(f"{text!r} is not an age such as 30d, 12h or 2w")
     return int(found[1]) * SECONDS_OF_UNIT[found[2]] * 1_000_000_000
 
 
@@ -20,7 +20,7 @@ def size_bytes(text: str) -> int:
     """The size in bytes. Raises ValueError if the text is not a size."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", text.strip().upper())
     if found is None:
-        raise ValueError(f"{text!r} is no size such as 10GB or 500MB")
+        raise ValueError(f"{text!r} is not a size such as 10GB or 500MB")
     return int(float(found[1]) * _SIZES[found[2]])
 
 

@@ -90,7 +90,7 @@ class OwnerClient:
         try:
             return msgspec.msgpack.decode(self._send("GET", "/api/owner"), type=_OwnerReply)
         except msgspec.DecodeError as error:
-            raise OwnerGone(f"what answers at {self.url} is no owner of a store") from error
+            raise OwnerGone(f"the server at {self.url} is not the owner of a store") from error
 
     def close(self) -> None:
         """Close the connections."""

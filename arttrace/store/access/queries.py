@@ -141,7 +141,7 @@ class StoreQueries(AnyStore):
             )
         if not found:
             raise StoreError(
-                f"no trajectory {id_or_prefix!r} in {self.data.store}", "`arttrace ls` lists those there are."
+                f"no trajectory {id_or_prefix!r} in {self.data.store}", "`arttrace ls` lists the stored ones."
             )
         return found[0]
 
@@ -220,7 +220,7 @@ class StoreQueries(AnyStore):
                 self._summaries(self._with_calls_to_read())
         except cancellation.Stopped as stopped:
             why = f"{stopped.message}: it reads the runs that were not read before"
-            raise cancellation.Stopped(why, "What was read is kept: ask again.") from stopped
+            raise cancellation.Stopped(why, "What was read is kept: try again.") from stopped
         with cancellation.bounded(), self._file.reading() as connection:
             return run_query(connection, query)
 

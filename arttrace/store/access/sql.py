@@ -65,8 +65,8 @@ def _check(connection: duckdb.DuckDBPyConnection, query: str) -> None:
         statements = connection.extract_statements(query)
     if [one.type for one in statements] != [duckdb.StatementType.SELECT] or not _only_reads(connection, query):
         raise StoreError(
-            "only one query that reads is run here, without functions that do more",
-            "Records enter through the journal.",
+            "only a single read-only query is allowed here, without functions that do more",
+            "Records are written through the journal.",
         )
 
 
@@ -121,7 +121,7 @@ def _bounded(result: duckdb.DuckDBPyConnection) -> list[tuple[Any, ...]]:
         if size > MAX_ANSWER_BYTES:
             raise StoreError(
                 f"the answer is over {MAX_ANSWER_BYTES >> 20} MiB, after {len(rows)} rows",
-                "Ask for less: name columns, add WHERE or LIMIT, or let the query add up.",
+                "Ask for less: name columns, add WHERE or LIMIT, or aggregate.",
             )
         rows += some
     return rows

@@ -116,7 +116,7 @@ def _check_schema(connection: duckdb.DuckDBPyConnection, path: Path, fresh: bool
         make(connection)
         return VERSION
     if "arttrace_schema" not in tables:
-        raise StoreError(f"{path} is a DuckDB file, but no store of arttrace", "Pass another directory with --dir.")
+        raise StoreError(f"{path} is a DuckDB file, but not a store of arttrace", "Pass another directory with --dir.")
     found = [version for (version,) in connection.execute("SELECT version FROM arttrace_schema").fetchall()]
     if len(found) != 1 or found[0] not in (VERSION, *migrations.FROM):
         raise StoreError(

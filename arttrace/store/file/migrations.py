@@ -94,6 +94,6 @@ def _compare(old: duckdb.DuckDBPyConnection, new: duckdb.DuckDBPyConnection, pat
         [(before,)], [(after,)] = (one.execute(query).fetchall() for one in (old, new))
         if after < before:
             raise StoreError(
-                f"the store {path} could not be brought to this version: {before - after} rows of {table} are missing",
+                f"the store {path} could not be migrated to this version: {before - after} rows of {table} are missing",
                 "It is left as it was. Please report this.",
             )

@@ -96,8 +96,8 @@ def prune(file: SharedFile, *, before_ns: int | None, max_bytes: int | None, dry
         except (duckdb.Error, OSError, StoreError) as error:
             target.unlink(missing_ok=True)
             raise StoreError(
-                f"the store {file.path} could not be written anew: {error}",
-                "Nothing that was to be kept is lost. There must be room for it beside the store.",
+                f"the store {file.path} could not be rewritten: {error}",
+                "Nothing that was to be kept is lost. There must be room for a copy of it beside the store.",
             ) from error
     return Pruned(
         trajectories=sum(len(run.trajectories) for run in found) - sum(len(run.trajectories) for run in kept),

@@ -59,7 +59,7 @@ def apply(store: Prunable, limits: Limits) -> Pruned | None:
     if is_by_size and store.prune(before_ns=before_ns, dry_run=True).kept_trajectories:
         raise StoreError(
             f"no run would stay within {limits.max_bytes:,} bytes: the newest alone, with what is linked to it, needs "
-            "more; nothing was taken out",
+            "more; nothing was removed",
             "Set a larger size, or look at what `arttrace prune --max-size SIZE --dry-run` says.",
         )
     return store.prune(before_ns=before_ns, max_bytes=limits.max_bytes)
@@ -76,7 +76,7 @@ def wished(data: DataDir) -> Limits:
     try:
         return Limits(age_ns(age) if age else None, size_bytes(size) if size else None)
     except ValueError as error:
-        _log.warning("arttrace: nothing is taken out of the store: %s", error)
+        _log.warning("arttrace: nothing is removed from the store: %s", error)
         return Limits()
 
 

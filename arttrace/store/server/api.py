@@ -102,7 +102,7 @@ def _append(body: bytes, store: Store) -> int:
     try:
         given = [checked(one) for one in _records.decode_lines(body)]
     except UNREADABLE as error:
-        raise RequestRefused(400, f"a line is no record: {error}") from error
+        raise RequestRefused(400, f"a line is not a record: {error}") from error
     store.append(given)
     return len(given)
 

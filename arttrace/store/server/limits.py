@@ -77,7 +77,7 @@ async def _turn(turns: asyncio.Semaphore, gone: asyncio.Task[None]) -> None:
     with contextlib.suppress(asyncio.CancelledError):
         await turn
         turns.release()  # it came at this very moment
-    raise RequestRefused(503, "the store is answering as much as it may at a time: ask again")
+    raise RequestRefused(503, "the store is answering as many requests as it may: try again")
 
 
 async def _disconnected(request: Request) -> None:

@@ -154,7 +154,7 @@ def listen(host: str, port: int) -> socket.socket:
         listener.close()
         raise ArttraceError(
             f"port {port} on {host} cannot be used: {error.strerror}",
-            "Where another program listens there, choose another with --port.",
+            "If another program uses it, choose another port with --port.",
         ) from error
     return listener
 

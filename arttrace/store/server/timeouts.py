@@ -86,9 +86,7 @@ class BodyReader:
             async with asyncio.timeout(self._left):
                 message = await self._receive()
         except TimeoutError:
-            raise RequestRefused(
-                408, "the request's body did not come: it was waited for long enough", close=True
-            ) from None
+            raise RequestRefused(408, "the request's body did not arrive in time", close=True) from None
         earned = len(message.get("body", b"")) / MIN_BYTES_PER_S
         self._left = min(BODY_S, self._left - (clock() - began) + earned)
         return message

@@ -272,7 +272,7 @@ async def test_refusals_have_the_form_that_the_client_knows(site: Site, client: 
     with pytest.raises(anthropic.BadRequestError, match="too long"):
         await client.messages.create(**ASKED)
     site.engine.scripted.append((200, "application/json", b"<html>"))
-    with pytest.raises(anthropic.InternalServerError, match="no chat completion"):
+    with pytest.raises(anthropic.InternalServerError, match="not a chat completion"):
         await client.messages.create(**ASKED)
     site.gateway.gate.pause(refuse=True)
     with pytest.raises(anthropic.InternalServerError, match="paused") as paused:

@@ -306,7 +306,7 @@ def test_config_is_checked(engine: type[BaseLearner], base_model: Path, tmp_path
         engine(base_model, LearnerConfig(lora_rank=7))
     with pytest.raises(TrainingError, match="decay"):
         engine(base_model, LearnerConfig(decay=(4, 4)))
-    with pytest.raises(TrainingError, match="holds no model"):
+    with pytest.raises(TrainingError, match="has no model"):
         engine(tmp_path)
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(TrainingError, match="cannot be loaded"):

@@ -117,7 +117,7 @@ def test_training_takes_a_name_on_the_hub_with_nothing_served(hub: str, tmp_path
     code = train + "from arttrace.commands import main; main()"
     told = ask(tmp_path, code, HF_ENDPOINT=hub, HF_TOKEN="hf_secret")
     assert "acme/tiny is" not in told.stderr
-    assert "models--acme--tiny" in told.stderr  # it came from the hub, and is no whole model
+    assert "models--acme--tiny" in told.stderr  # it came from the hub, and is not a complete model
     assert "Traceback" not in told.stderr
     offline = ask(tmp_path, code, HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path / "empty"))
     assert offline.returncode == 1

@@ -192,7 +192,7 @@ async def test_what_cannot_be_trained_is_refused_with_the_reason(desk: Desk) -> 
     assert refused.value.hint == "Use grpo."
     assert not desk.site.gateway.gate.paused
     async with art.AsyncClient(base_url=f"{desk.url}/v1") as client:
-        with pytest.raises(TrainingError, match="holds no choice"):
+        with pytest.raises(TrainingError, match="has no choice"):
             await client.submit_trajectories([[art.Trajectory(MESSAGES, reward=1.0, id="a")] * 2])
         desk.answers("42")
         answer = await client.chat.completions.create(model="lora:latest", messages=MESSAGES)
@@ -200,7 +200,7 @@ async def test_what_cannot_be_trained_is_refused_with_the_reason(desk: Desk) -> 
         with pytest.raises(TrainingError, match="has no id"):
             await client.submit_trajectories([nameless])
         answer.trajectory.reward = float("inf")
-        with pytest.raises(TrainingError, match="no finite number"):
+        with pytest.raises(TrainingError, match="not a finite number"):
             await client.submit_trajectories([[answer.trajectory, answer.trajectory]])
 
 
@@ -265,7 +265,7 @@ async def test_runs_that_are_not_whole_are_counted_in_the_answer_and_said(
             assert step.left_out == {f"incomplete: {WHY}": 1}
             [said] = [record.getMessage() for record in caplog.records if record.name == "arttrace.loop"]
             assert said == f"1 of 3 runs are not trained on: 1 incomplete: {WHY}"
-            with pytest.raises(TrainingError, match="no run is whole: 2 of 2 runs are not trained on: 2 incomplete"):
+            with pytest.raises(TrainingError, match="no run is complete: 2 of 2 runs are not trained on: 2 incomplete"):
                 await client.submit_trajectories([lost])
     finally:
         arttrace.shutdown()
@@ -295,7 +295,9 @@ async def test_a_decorated_run_that_was_not_gathered_is_handed_over(desk: Desk, 
                 run.reward = float(reward)
             await client.submit_trajectories([[*runs, outside]])
             going = art.Trajectory([*MESSAGES, runs[0].choices()[0]], reward=0.0, id="x", captured=True)
-            with pytest.raises(TrainingError, match=r"no run is whole: .*were not kept by the process that made them"):
+            with pytest.raises(
+                TrainingError, match=r"no run is complete: .*were not kept by the process that made them"
+            ):
                 await client.submit_trajectories([[going]])
     finally:
         arttrace.shutdown()
@@ -365,7 +367,7 @@ async def test_a_stream_has_its_trajectory_once_it_was_read(desk: Desk) -> None:
         assert (asked.id, asked.function.name, asked.function.arguments) == ("c1", "look", '{"q": 1}')
         cut = await client.chat.completions.create(model="lora:latest", messages=MESSAGES, stream=True)
         assert [chunk async for chunk in cut]
-        with pytest.raises(TrainingError, match="holds no choice") as refused:
+        with pytest.raises(TrainingError, match="has no choice") as refused:
             await client.submit_trajectories([[first.trajectory, cut.trajectory]])
         assert "of a stream: once it was read to its end" in str(refused.value.hint)
         for reward, one in enumerate((first, second)):

@@ -225,7 +225,9 @@ class OrderedTrainer:
             yield self._train_offline(settings, groups, gateway)
             return
         if groups is not None and settings.steps > 1:
-            raise TrainingError("Given groups are one step.", "Leave steps out, or order the steps one by one.")
+            raise TrainingError(
+                "The groups that are passed make one step.", "Leave steps out, or order the steps one by one."
+            )
         if groups is not None:
             yield self._step(settings, self._exactly(groups, "grpo"), gateway)
             return

@@ -43,7 +43,7 @@ def error_body(status: int, body: bytes) -> bytes:
 
 
 def message_of(body: bytes) -> bytes | None:
-    """A whole answer as a message; None when the engine's is no chat completion."""
+    """A whole answer as a message; None when the engine's is not a chat completion."""
     try:
         completion = msgspec.json.decode(body, type=dict[str, Any])
     except UNREADABLE:

@@ -70,7 +70,7 @@ class MessagesTranslation:
         status = self._start["status"]
         content = message_of(body) if status < 400 else error_body(status, body)
         if content is None:
-            status, content = 502, error_body(502, b"the serving engine's answer is no chat completion")
+            status, content = 502, error_body(502, b"the serving engine's answer is not a chat completion")
         headers = [(name, value) for name, value in self._start["headers"] if name != b"content-length"]
         headers.append((b"content-length", b"%d" % len(content)))
         await self._send({**self._start, "status": status, "headers": headers})

@@ -192,7 +192,7 @@ class Trajectories:
 
     @staticmethod
     def reward(trajectory: str, order: RewardOrder) -> Reward:
-        """The reward as a record. Raises Refusal (400) for a value that is no finite number."""
+        """The reward as a record. Raises Refusal (400) for a value that is not a finite number."""
         trajectory_owner(trajectory)
         if not abs(order.value) < float("inf"):
             raise Refusal(400, "invalid_request_error", "a reward is a finite number")

@@ -67,7 +67,7 @@ class ReceiverOutbox:
         else:
             if self._full:
                 self._full = False
-                logger.warning("arttrace: %s is sent spans again; %d were not", self.receiver.called, self.refused)
+                logger.warning("arttrace: %s accepts spans again; %d were not sent", self.receiver.called, self.refused)
             self.shipper.notify()
 
     def sync(self) -> None:

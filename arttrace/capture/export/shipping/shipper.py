@@ -186,7 +186,7 @@ class Shipper:
                     self._hurry.wait(self._wait_s(failures, refusal.retry_after_s))
                     continue
                 if failures:
-                    logger.warning("arttrace: %s takes spans again", client.name)
+                    logger.warning("arttrace: %s accepts spans again", client.name)
                     failures, said = 0, ""
                 if self._news.wait(_LOOK_S) and not self._hurry.is_set():
                     self._hurry.wait(_GATHER_S)

@@ -48,7 +48,7 @@ def given(run: Trajectory, form: Mapping[str, str]) -> Reward:
     except ValueError:
         raise ValueError(f"{text!r} is no number") from None
     if not math.isfinite(value):
-        raise ValueError(f"{text!r} is no finite number")
+        raise ValueError(f"{text!r} is not a finite number")
     id = verdict_id(run.id, agent_id)
     return Reward(
         id=id,
