@@ -173,7 +173,7 @@ def test_one_waits_for_its_turn_so_long(owned: Store, data: DataDir, monkeypatch
         headers={"authorization": f"Bearer {owner.token}"},
         timeout=60,
     )
-    assert (answer.status_code, "ask again" in answer.json()["message"]) == (503, True)
+    assert (answer.status_code, "try again" in answer.json()["message"]) == (503, True)
     for caller in callers:
         caller.close()
 

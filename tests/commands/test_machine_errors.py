@@ -40,7 +40,7 @@ def said_by(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
         (errno.EACCES, ["belongs to", "--dir"]),
         (errno.EPERM, ["belongs to", "--dir"]),
         (errno.EROFS, ["can be written", "--dir"]),
-        (errno.ENOSPC, ["Make room", "not lost"]),
+        (errno.ENOSPC, ["Free disk space", "not lost"]),
     ],
 )
 def test_what_the_machine_refuses_is_said_with_cause_and_remedy(

@@ -211,7 +211,7 @@ def test_who_asks_the_owner_gets_no_more(data: DataDir, tmp_path: Path) -> None:
         store.append(research_run("a"))
         with pytest.raises(StoreError, match="Cannot access file"):
             store.sql(f"SELECT * FROM read_csv('{secret}')")
-        with pytest.raises(StoreError, match="query that reads"):
+        with pytest.raises(StoreError, match="read-only query"):
             store.sql("WITH gone AS (DELETE FROM span_records RETURNING trace_id) SELECT * FROM gone")
         assert store.sql("SELECT count(*) FROM span_records")[1] == [(8,)]
 

@@ -20,7 +20,7 @@ def machine_error(error: OSError) -> ArttraceError | None:
     where = f"{path}: " if path is not None else ""
     said = f"{where}{error.strerror or error}"
     if error.errno in _FULL:
-        hint = "Make room, then do it again. What was stored before is not lost."
+        hint = "Free disk space, then try again. What was stored before is not lost."
         return ArttraceError(said, hint)
     if path is None:
         return None

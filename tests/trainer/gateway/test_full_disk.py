@@ -102,7 +102,7 @@ async def test_a_disk_that_fills_up_during_a_step(
                 assert (daemon.state.state, daemon.state.step) == (Phase.CHECKPOINT, step)
                 assert f"checkpoint: waiting, because policy@{step + 1} could not be written" in "".join(said)
                 assert str(checkpoints.directory) in daemon.state.reason
-                assert daemon.state.hint.startswith("Make room")
+                assert daemon.state.hint.startswith("Free disk space")
                 tries = [done for done in site.engine.log if done[0] == "load"]
                 # Where there is room for the adapter, it answers already; it is no version before the rest is on disk.
                 served = step + 1 if LEFT[step] > 500 << 10 else step
@@ -134,7 +134,7 @@ def test_training_does_not_begin_on_a_full_disk_and_says_why(data: DataDir) -> N
     fill(data.policies, 0)
     with pytest.raises(CheckpointError, match="cannot be written: No space left on device") as refused:
         checkpoints.only_writer().__enter__()
-    assert "Make room" in (refused.value.hint or "")
+    assert "Free disk space" in (refused.value.hint or "")
     assert checkpoints.writer() is None
     (data.policies / "filler").unlink()
     with checkpoints.only_writer():

@@ -178,7 +178,7 @@ async def test_what_cannot_be_trained_is_refused_with_the_reason(desk: Desk) -> 
     server = ServerConnection(desk.url)
     with pytest.raises(TrainingError, match="no group has two runs"):
         await server.train([group(1.0)], {})
-    with pytest.raises(TrainingError, match="no JSON"):
+    with pytest.raises(TrainingError, match="not JSON"):
         await server.train([group(float("nan"), 1.0)], {})
     with pytest.raises(TrainingError, match="submitted twice"):
         await server.train([group(0.0, 1.0), group(0.0, 1.0)], {})
