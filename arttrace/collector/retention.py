@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from arttrace.store import open_store
-from arttrace.store.file.retention import Limits, apply, told, wished
+from arttrace.store.file.retention import Limits, apply, described, wished
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 
@@ -32,7 +32,7 @@ class Retention:
                 self._say(f"retention: {error.message}; tried again in an hour")
                 continue
             if done is not None:
-                self._say(told(done))
+                self._say(described(done))
 
     def close(self) -> None:
         """End the thread; what it is doing is finished first."""

@@ -21,7 +21,7 @@ _A_DAY_NS = 86_400 * SECOND
 
 
 def is_undated(time_ns: int) -> bool:
-    """Whether a time stands for none: it and what is told by it, as seconds and age, is not known."""
+    """Whether a time stands for a missing one: then it, and what follows from it (seconds, age), is not known."""
     return NO_TIME <= time_ns < NO_TIME + _A_DAY_NS
 
 

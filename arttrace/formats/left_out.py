@@ -8,7 +8,8 @@ from arttrace.records.record import Record
 
 
 class NotHeld(msgspec.Struct, frozen=True):
-    """One thing that no record holds: `what` names its kind in the plural, as it is counted and told."""
+    """Something in a file that no record can represent: `what` names its kind in the plural, for the count that is
+    printed."""
 
     what: str
 

@@ -1,1 +1,1 @@
-"""What all of arttrace stands on: errors, the data directory, the journal, the system's files and processes."""
+"""What all of arttrace builds on: errors, the data directory, the journal, files and processes of the system."""

@@ -1,4 +1,4 @@
-"""What the machine's CPU can do, as Linux says it."""
+"""The features of the machine's CPU, as Linux reports them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CPUINFO = Path("/proc/cpuinfo")
 
 
 def cpu_features() -> tuple[str, ...]:
-    """The names of its features, sorted; none where they are not known."""
+    """The names of its features, sorted; empty if they are not known."""
     try:
         lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -19,6 +19,6 @@ def cpu_features() -> tuple[str, ...]:
 
 
 def missing_for_vllm() -> str:
-    """The feature that vLLM's CPU build needs of this CPU and does not find, or nothing."""
+    """The feature that vLLM's CPU build needs and this CPU lacks, or ""."""
     features = cpu_features()
     return "AVX2" if features and platform.machine().lower() in ("x86_64", "amd64") and "avx2" not in features else ""

@@ -1,4 +1,4 @@
-"""The errors that a person meets: each says what is wrong and what to do about it."""
+"""The errors that users see: each says what is wrong and what to do about it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ArttraceError(Exception):
 
 
 class MayPass:
-    """Marks an error whose cause may pass by itself or be fixed meanwhile: who has time waits and tries again."""
+    """Marks an error whose cause may pass by itself or be fixed meanwhile: a caller with time waits and tries again."""
 
 
 class StoreError(ArttraceError):
@@ -29,7 +29,7 @@ class StoreError(ArttraceError):
 
 
 class StoreInUse(StoreError, MayPass):
-    """Another process holds the store's file."""
+    """Another process has the store's file open."""
 
 
 class StoreFull(StoreError, MayPass):

@@ -1,4 +1,4 @@
-"""Evaluations of a policy's versions: what runs that nothing is trained on scored, in a file of JSON lines.
+"""Evaluations of a policy's versions: the scores of runs that are not trained on, in a file of JSON lines.
 
 `model.log`, `arttrace autorl` and `arttrace demo` append to it, a line per evaluation: {"step", "time", and numbers by
 name}; step 0 is the base model. The viewer and `arttrace policies` read it.
@@ -34,8 +34,8 @@ def add_evaluation(data: DataDir, policy: str, step: int, numbers: Mapping[str, 
 
 
 def read_evaluations(data: DataDir, policy: str) -> dict[int, dict[str, float]]:
-    """The numbers of each step by their names, without how many runs there were; of a number that was told again, the
-    last. Of a file of more than 16 MiB its end is read; lines that are damaged are passed over."""
+    """The numbers of each step by their names, without the number of runs; if a number was logged again, the last. Of a
+    file of more than 16 MiB only the end is read; damaged lines are skipped."""
     found: dict[int, dict[str, float]] = {}
     if Path(policy).name != policy:
         return found

@@ -1,4 +1,4 @@
-"""Files as a whole: replaced at once, and measured."""
+"""Files as a whole: replaced atomically, and measured."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import BinaryIO
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Puts a file with this content in the place of the one that is there, durably and at once: whoever reads it finds
-    the old content or the new one. It is readable by this user only. Raises OSError; the file is then as it was."""
+    """Replace a file by this content, durably and atomically: a reader sees either the old content or the new one. The
+    file is readable by this user only. Raises OSError; the file is then unchanged."""
     fresh = path.with_name(f".{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
     try:
@@ -29,9 +29,9 @@ def replace_file(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write in, which takes the place of `path` when the block ends; if that raises, all is as it was.
+    """A file to write to, which replaces `path` when the block ends; if the block raises, nothing changes.
 
-    It is written beside what the name leads to. A device or a pipe is written itself: no file may take its place.
+    It is written beside the file that the name resolves to. A device or a pipe is written directly and never replaced.
     Raises OSError.
     """
     path = path.resolve()
@@ -50,7 +50,8 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def directory_bytes(directory: os.PathLike[str], suffix: str = "") -> int:
-    """The size of the files right inside a directory whose names end so; 0 when it is not there."""
+    """The total size of the files directly inside a directory whose names end with `suffix`; 0 if there is no
+    directory."""
     total = 0
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory) as entries:
         for entry in entries:

@@ -1,4 +1,4 @@
-"""Names and addresses that lead to this machine alone."""
+"""Names and addresses of the loopback interface."""
 
 from __future__ import annotations
 

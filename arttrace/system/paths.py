@@ -1,4 +1,4 @@
-"""Where things lie: one data directory, `.arttrace` in the working directory unless ARTTRACE_DIR says otherwise.
+"""The layout of the data directory: `.arttrace` in the working directory unless ARTTRACE_DIR says otherwise.
 
 A directory above that `arttrace init` was run in is taken in place of the working directory, as git does.
 """
@@ -82,11 +82,11 @@ class DataDir:
 
     @property
     def retention(self) -> Path:
-        """A JSON file in which captured programs left how long their runs are to be kept, if one of them was told."""
+        """A JSON file in which captured programs store how long to keep their runs, if one of them has that setting."""
         return self.root / "retention.json"
 
     def last_run(self) -> str | None:
-        """What the last `arttrace run` said at its end."""
+        """What the last `arttrace run` printed at its end."""
         try:
             return (self.root / LAST_RUN).read_text()
         except OSError:

@@ -1,4 +1,5 @@
-"""What is captured is for its user alone: directories 0700 and files 0600, whatever the umask, also those that exist.
+"""Captured data is readable by its user only: directories 0700 and files 0600, whatever the umask, existing ones
+included.
 
 On POSIX; on Windows nothing is changed."""
 
@@ -73,7 +74,7 @@ def kept_key(file: Path) -> str:
 
 
 def tighten(path: Path) -> None:
-    """Takes a file or directory of this user's from everybody else."""
+    """Remove everybody else's access to a file or directory of this user."""
     if sys.platform != "win32":
         with contextlib.suppress(OSError):  # gone meanwhile, or a disk without modes
             found = path.lstat()

@@ -1,4 +1,5 @@
-"""Processes of this machine: which live, how one of `multiprocessing` ends, how often one looks for garbage."""
+"""Processes of this machine: whether they are alive, how those of `multiprocessing` end, how often garbage is
+collected."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from collections.abc import Callable
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process with this id lives, of whatever user. True where the system cannot be asked without harm."""
+    """Whether a process with this id is alive, of any user. True if the system cannot be asked without harm."""
     if os.name != "posix":
         return True
     try:
@@ -30,9 +31,9 @@ def at_the_end_of_a_multiprocessing_child(finish: Callable[[], object], *, prior
 
 
 def collect_garbage_seldom() -> None:
-    """From now on look for garbage after 50,000 new objects, not 700.
+    """Collect garbage after 50,000 new objects from now on, not after 700.
 
-    For programs that import torch or a serving engine: none of the millions of objects that this makes is garbage, and
-    looking through them takes a quarter of the start.
+    For programs that import torch or a serving engine: none of the millions of objects that this creates is garbage,
+    and scanning them takes a quarter of the start.
     """
     gc.set_threshold(50_000, 20, 20)

@@ -1,6 +1,6 @@
-"""suppress_instrumentation: within it no instrumentation of OpenTelemetry records what our own code sends.
+"""suppress_instrumentation: within it no OpenTelemetry instrumentation records what our own code sends.
 
-OpenTelemetry's `opentelemetry-instrumentation` has the same, but is no dependency: whoever has it reads these keys.
+OpenTelemetry's `opentelemetry-instrumentation` has the same, but is not a dependency; it reads these keys.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ Learner = Annotated[LearnerConfig, BeforeValidator(_learner), PlainSerializer(ms
 
 
 class DaemonConfig(BaseModel):
-    """What the daemon does. The order is that of the state machine."""
+    """The daemon's settings, in the order of its state machine."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 

@@ -114,7 +114,8 @@ def read_state(directory: Path) -> DaemonState | None:
 
 
 def reported_steps(checkpoints: Checkpoints, store: AnyStore) -> ReportedSteps:
-    """Which versions of a policy each tracker was told of, also by a daemon that kept it in its state alone."""
+    """Which versions of a policy were reported to each tracker, including reports that an earlier daemon noted only in
+    its state."""
     known = None
     with contextlib.suppress(TrainingError):  # a daemon says so
         known = read_state(checkpoints.directory)

@@ -1,8 +1,8 @@
-"""Training on order, for clients elsewhere: they submit groups by HTTP, the server trains on them and serves what it
-made.
+"""Training on request, for clients elsewhere: they submit groups over HTTP; the server trains on them and serves the
+new version.
 
-An order has a name that its client chose, so that sending it again after a broken connection is no second order. One is
-worked on at a time; what became of it is asked for until it is done.
+An order has a name that its client chose, so that sending it again after a broken connection is not a second order.
+Orders are carried out one at a time; clients ask for the status until it is done.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class SubmittedGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TrainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One step on these groups; without any, up to `settings["steps"]` steps on all that wait. With `log` only the
-    trackers of the settings are told these numbers."""
+    """One step on these groups; without groups, up to `settings["steps"]` steps on all that wait. With `log`, these
+    numbers are only sent to the trackers of the settings."""
 
     order: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
     groups: tuple[SubmittedGroup, ...] | None = None
@@ -68,7 +68,7 @@ class TrainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WaitRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What became of an order? `lines` is how many of its lines are known."""
+    """A request for the status of an order; `lines` is the number of its lines that the client has."""
 
     order: str
     lines: int = 0
@@ -87,7 +87,7 @@ class OrderStatus(msgspec.Struct, frozen=True):
 
 
 class Trainer(Protocol):
-    """What carries orders out."""
+    """Carries out orders."""
 
     async def begin(self) -> None: ...
     async def order(self, groups: Sequence[OrderedGroup] | None, settings: dict[str, Any]) -> list[TrainedStep]: ...

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from arttrace.records.sequence import NotTrained
 
 Reasons = Mapping[str, int] | Mapping[NotTrained, int]
-"""How many, by the reason."""
+"""The number left out, by reason."""
 
 
 def left_out_lines(

@@ -1,6 +1,6 @@
-"""Which versions each tracker was told of. What a start that was killed had not told yet, the next one tells, once.
+"""Which versions were reported to each tracker. What a killed start had not reported, the next start reports, once.
 
-It stands in a file of the policy's directory, which the daemon and all others share.
+This is stored in a file of the policy's directory, which the daemon and all others share.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _steps = msgspec.json.Decoder(dict[str, int])
 
 
 class ReportedSteps:
-    """By tracker the last version that it was told of; `earlier` is what is known from elsewhere. To be used by the
-    policy's only writer."""
+    """The last version reported to each tracker; `earlier` is what is known from elsewhere. For use by the policy's
+    only writer."""
 
     def __init__(self, checkpoints: Checkpoints, store: AnyStore, earlier: Mapping[str, int] | None = None) -> None:
         self._checkpoints = checkpoints
@@ -38,18 +38,19 @@ class ReportedSteps:
         self._last = {name: min(step, newest) for name, step in self._last.items()}
 
     def begin(self, names: Sequence[str]) -> None:
-        """Those of these trackers that were never told of anything are to be told of the versions after the newest."""
+        """Trackers that have had no report yet will get the versions after the newest."""
         newest = self._newest()
         if new := {name: newest for name in names if name not in self._last}:
             self._keep(self._last | new)
 
     def is_due(self, names: Sequence[str]) -> bool:
-        """Whether there are versions that one of these should have been told of."""
+        """Whether there are versions that have not been reported to one of these."""
         newest = self._newest()
         return any(self._last.get(name, newest) < newest for name in names)
 
     def tell(self, reporters: Reporters) -> dict[str, int]:
-        """Tells each what it was not told yet: of one that is new, all. Returns by name the last version told."""
+        """Report to each tracker the versions it has not had, to a new one all of them. Returns the last version
+        reported, by name."""
         after = min((self._last.get(name, 0) for name in reporters.names), default=None)
         if after is not None and (steps := [n for n in self._checkpoints.all_steps() if n > after]):
             made = self._made(steps)
@@ -74,7 +75,7 @@ class ReportedSteps:
 
 
 class Reporting:
-    """The trackers of one command, opened when there is something to tell. Use it as a context manager."""
+    """The trackers of one command, opened when there is something to report. Use it as a context manager."""
 
     def __init__(
         self,
@@ -98,23 +99,24 @@ class Reporting:
         self.close()
 
     def begin(self) -> None:
-        """Opens them, before the first step is taken. Raises TrainingError for an unknown name or a missing package."""
+        """Open them, before the first step. Raises TrainingError for an unknown name or a missing package."""
         self._reporters()
         self._reported.begin(self._names)
 
     def catch_up(self) -> None:
-        """Tells each of the versions that it was not told of, a new one of none. Raises TrainingError as `begin`."""
+        """Report to each tracker the versions it has not had, to a new one none. Raises TrainingError as `begin`."""
         if self._reported.is_due(self._names):
             self.begin()
             self._reported.tell(self._reporters())
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
-        """Tells each further numbers of a step, after what it was not told of. Raises TrainingError as `begin`."""
+        """Report further numbers of a step to each tracker, after the versions it has not had. Raises TrainingError as
+        `begin`."""
         self.catch_up()
         self._reporters().log(numbers, step)
 
     def close(self) -> None:
-        """Lets each write what it still holds."""
+        """Have each write what it has buffered."""
         if self._open is not None:
             self._open.close()
             self._open = None

@@ -1,7 +1,7 @@
-"""Reporters: tell trackers of every step, beside the store.
+"""Reporters: send every step to trackers, beside the store.
 
-A tracker may fail as it likes: that is said once, and training goes on. Every step is reported to each at least once,
-also those of a start that was killed before it could report.
+If a tracker fails, that is reported once, and training continues. Every step is reported to each at least once, also
+those of a start that was killed before it could report.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Reporters:
 
     @property
     def names(self) -> list[str]:
-        """Those that can still be told."""
+        """Those that still work."""
         return list(self._reporters)
 
     def catch_up(
@@ -44,7 +44,7 @@ class Reporters:
         store: AnyStore | None = None,
         note: Callable[[dict[str, int]], None] = lambda reported: None,
     ) -> dict[str, int]:
-        """Report to each the steps that it has not had yet; returns by name the last one reported, and tells `note`
+        """Report to each the steps that it has not had yet; returns by name the last one reported, and calls `note`
         after each. The `store` has the runs that the steps were trained on."""
         reported_to = dict(reported)
         examples: dict[int, ExampleTable | None] = {}
@@ -63,12 +63,12 @@ class Reporters:
         return reported_to
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
-        """Tell each further numbers of a step."""
+        """Report further numbers of a step to each."""
         for name in list(self._reporters):
             self._safely(name, "log", numbers, step)
 
     def close(self) -> None:
-        """Let each write what it still holds."""
+        """Have each write what it has buffered."""
         for name in list(self._reporters):
             self._safely(name, "close")
 
@@ -107,7 +107,7 @@ _KINDS: dict[str, Callable[[Path, str, Mapping[str, Any]], Tracker]] = {
 def open_reporters(
     names: Sequence[str], folder: Path, policy: str, config: Mapping[str, Any], say: Callable[[str], None]
 ) -> Reporters:
-    """Those asked for; they write under `folder`. One that cannot be reached is said, and left out.
+    """The requested trackers, which write under `folder`. One that cannot be reached is reported and left out.
 
     Raises TrainingError for an unknown name or a missing package.
     """

@@ -17,7 +17,7 @@ _LOOK_EVERY_S = 0.1
 
 
 class Retry(Protocol):
-    """Does what it is given, and may do it again when that fails: every such action is idempotent.
+    """Performs an action, and may repeat it if it fails: every such action is idempotent.
 
     An action with an `undo` holds others up while it tries. They get as much time before it tries again, and a stop
     does not wait for it: what it still brings is undone.
@@ -36,7 +36,7 @@ class StopRequested(Exception):
 
 
 class RetryUntilStopped:
-    """Does an action until it succeeds or fails for good.
+    """Repeats an action until it succeeds or fails for good.
 
     `on_trouble` is called with the error once per cause, and with None when it is over. `stop` ends every wait with
     StopRequested.

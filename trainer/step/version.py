@@ -1,7 +1,7 @@
-"""What a learner holds becomes the next version of a policy: checkpoint, publish, record; the same for every method.
+"""Makes a learner's weights the next version of a policy: checkpoint, publish, record; the same for every method.
 
-The adapter is handed over as soon as it is written; the optimizer's state and the disk are waited for behind that. A
-version is one, and what it was trained on counts as consumed, when its manifest is on disk: a process that is killed
+The adapter is handed over as soon as it is written; the optimizer's state and the disk are waited for afterwards. A
+version exists, and what it was trained on counts as consumed, once its manifest is on disk: a process that is killed
 before that takes the step again when it is started; one that is killed later publishes and records the version first.
 """
 
@@ -54,7 +54,7 @@ def complete_step(
     method: str,
     keep_states: int = KEPT_STATES,
 ) -> PolicyStep:
-    """Make what a learner holds the next version: served as soon as its adapter is written, then whole on disk, which
+    """Make the learner's weights the next version: served as soon as its adapter is written, then whole on disk, which
     is when its runs count as consumed, then recorded. All but the newest `keep_states` versions lose their optimizer
     state (0: none)."""
     clock(Phase.CHECKPOINT)

@@ -37,14 +37,14 @@ _OTHER_WORDS = 1  # what a library may say otherwise of the very call: an alias 
 class SeenCall:
     """A call that began while spans of calls were followed in its scope."""
 
-    __slots__ = ("_waiting", "facts", "inside_of", "told_by")
+    __slots__ = ("_waiting", "facts", "inside_of", "seen_by")
 
     def __init__(self, inside_of: FollowedCall | None) -> None:
         self.inside_of = inside_of
         """The innermost of the spans that it began inside of."""
         self.facts: Facts | None = None
         """None until it has ended and been recorded."""
-        self.told_by: list[FollowedCall] = []
+        self.seen_by: list[FollowedCall] = []
         """The spans that are of this call."""
         self._waiting: list[Callable[[], None]] = []
 
@@ -167,18 +167,18 @@ class FollowedCall:
             return
         self._seen.clear()
         if same is not None:
-            same.told_by.append(self)
+            same.seen_by.append(self)
             return
         if self.scope.run.is_counted:
             attributes[semconv.TRAJECTORY_SPAN_COUNT] = 0
         self._as_seen.facts = facts
         for outer in _above(self):
             outer._seen.append(self._as_seen)
-        self.scope.run.told_calls += semconv.TRAJECTORY_SPAN_COUNT not in attributes
+        self.scope.run.covered_calls += semconv.TRAJECTORY_SPAN_COUNT not in attributes
         for what, count in passed.items():
-            known = max(self._passed.get(what, 0), self.scope.told.get(what, 0))
+            known = max(self._passed.get(what, 0), self.scope.covered.get(what, 0))
             if (by_this_call := count - known) > 0:
-                self.scope.told = {**self.scope.told, what: known + by_this_call}
+                self.scope.covered = {**self.scope.covered, what: known + by_this_call}
                 summary.recorded_after_all(what, by_this_call)
         self._record(attributes, end_ns, failure)
 
@@ -193,7 +193,7 @@ class FollowedCall:
             is_one = differ <= _OTHER_WORDS if is_inside else not differ and seen.facts is not None
             is_one = is_one and (is_inside or self._is_beside(seen))
             like = facts.agreements(known) + 8 * is_inside
-            if is_one and like > likeness and all(teller.is_of_one_path(self) for teller in seen.told_by):
+            if is_one and like > likeness and all(teller.is_of_one_path(self) for teller in seen.seen_by):
                 found, likeness = seen, like
         return found
 

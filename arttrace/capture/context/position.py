@@ -48,8 +48,8 @@ class Position:
     passed: Mapping[str, int] = {}
     """Requests made right inside it that were to a model and are no call so far, as the end of `arttrace run` names
     them."""
-    told: Mapping[str, int] = {}
-    """Those of them that a library's span has told of."""
+    covered: Mapping[str, int] = {}
+    """Those of them that a library's span has recorded."""
     handle: ReferenceType[Any] | None = None
     """The one that the user has, as long as the user has it."""
 

@@ -50,8 +50,8 @@ class RunState(msgspec.Struct, eq=False):
     is_counted: bool = False
     """Whether the root has been written, in the background, with what it counts."""
     ended_spans: int = 0
-    told_calls: int = 0
-    """Calls that only libraries' spans told of; they are not among `ended_spans`, and known in the background alone."""
+    covered_calls: int = 0
+    """Calls that only libraries' spans recorded; they are not among `ended_spans`, and known in the background only."""
     http_requests: int = 0
     """Requests of tools that were begun; their spans are not among `ended_spans`."""
     tools: RecordedTools | None = None
@@ -88,8 +88,8 @@ class RunState(msgspec.Struct, eq=False):
         return found
 
     def shared_with_langfuse(self, context: otel_context.Context) -> otel_context.Context:
-        """Takes user, session and tags that Langfuse's own SDK was told of the trace (`propagate_attributes`), where
-        the run has none of its own, and gives the context in which that SDK finds the run's."""
+        """Takes user, session and tags that were set for the trace in Langfuse's own SDK (`propagate_attributes`), if
+        the run has none of its own, and returns the context in which that SDK finds the run's."""
         said = {
             own[-1]: value
             for own in (USER_KEYS, SESSION_KEYS)
@@ -116,7 +116,7 @@ class RunState(msgspec.Struct, eq=False):
         """Attributes of a scope's span with all the calls that it counts, and with what may be written of a group's key
         that was made of content. It calls the user's mask: for the recorder's thread."""
         if semconv.TRAJECTORY_SPAN_COUNT in attributes and semconv.PROJECT in attributes:  # the root of this process
-            attributes[semconv.TRAJECTORY_SPAN_COUNT] += self.told_calls
+            attributes[semconv.TRAJECTORY_SPAN_COUNT] += self.covered_calls
             self.is_counted = True
         if self.group_is_computed and semconv.GROUP in attributes:
             attributes[semconv.GROUP] = rules.computed_group(attributes[semconv.GROUP], mode, self.hidden)

@@ -64,7 +64,7 @@ class Tally(msgspec.Struct):
     calls: int = 0
     left_out: int = 0
     passed: dict[str, int] = {}
-    told: dict[str, int] = {}
+    covered: dict[str, int] = {}
     """Of those that passed, the ones that were of a call recorded by other means; counted in the background."""
     routes: set[str] = set()
     used: set[str] = set()
@@ -152,7 +152,7 @@ def passed(host: str | None, path: str, why: str) -> str | None:
 def recorded_after_all(what: str, count: int) -> None:
     """So many of the requests that had `passed` were of a call that has been recorded by other means; to be said in
     the background alone."""
-    _tally.told[what] = _tally.told.get(what, 0) + count
+    _tally.covered[what] = _tally.covered.get(what, 0) + count
 
 
 def matched(route: str) -> None:
@@ -188,7 +188,7 @@ def _end() -> None:
             total.runs, total.calls = total.runs + each.runs, total.calls + each.calls
             total.left_out += each.left_out
             for what, count in each.passed.items():
-                if (left := count - each.told.get(what, 0)) > 0:
+                if (left := count - each.covered.get(what, 0)) > 0:
                     total.passed[what] = total.passed.get(what, 0) + left
             total.routes |= each.routes
             total.used |= each.used

@@ -72,7 +72,7 @@ def begin_plain_call(
 
 
 def note_passed(host: str | None, path: str, why: str) -> None:
-    """Count a POST that may be to a model and that no call is begun for, where that is told at the end."""
+    """Count a POST that may be to a model and for which no call is begun, if that is reported at the end."""
     if summary.is_on() and is_wanted() and (what := summary.passed(host, path, why)):
         scope = calling_flow().scope or program.begun()
         if scope is not None:

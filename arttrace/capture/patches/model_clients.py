@@ -3,7 +3,7 @@
 Both are made by Stainless's generator, so that one hook fits both. Recorded are chat completions, responses, legacy
 completions, embeddings and messages, however they were asked for (create, parse, stream, raw), messages at Bedrock and
 Vertex AI too. Other endpoints (files, audio, counting tokens, ...) pass untouched and unrecorded. What boto3 and
-WebSockets send to models is counted, for who is to be told that it was not captured.
+WebSockets send to models is counted, so that it can be reported as not captured.
 """
 
 from __future__ import annotations

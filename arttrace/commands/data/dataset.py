@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from arttrace.commands.shared.options import json_option, store_option
-from arttrace.commands.shared.progress import CountedProgress, reading_told, say
+from arttrace.commands.shared.progress import CountedProgress, reading_progress, say
 from arttrace.commands.shared.run_filters import run_filters
 from arttrace.formats.datasets.forms import Form, Unsuitable
 from arttrace.store import open_store
@@ -90,7 +90,7 @@ def command(
     bar = CountedProgress(0, "runs", say, tells_short=False)
     with (
         open_store(data) as store,
-        reading_told(),
+        reading_progress(),
         DatasetFiles(output, selection.form, held_out=bool(held_out)) as files,
     ):
         for row, is_held_out in selected_rows(store, selection, written, bar.of):

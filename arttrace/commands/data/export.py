@@ -11,7 +11,7 @@ from typing import BinaryIO
 import click
 
 from arttrace.commands.shared.options import store_option
-from arttrace.commands.shared.progress import Progress, reading_told, say
+from arttrace.commands.shared.progress import Progress, reading_progress, say
 from arttrace.commands.shared.run_filters import run_filters
 from arttrace.formats.evaluations import is_reward_span, record_span, rewards_of
 from arttrace.formats.files.known_ids import KnownIds
@@ -65,7 +65,7 @@ def command(ids: tuple[str, ...], form: str, output: Path | None, data: DataDir,
         )
     if ids and wanted:
         raise click.UsageError("pass either IDs or conditions such as --tag")
-    with open_store(data) as store, reading_told():
+    with open_store(data) as store, reading_progress():
         if form == _PARQUET and output is not None:
             _write_views(store, output)
             return

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from arttrace.commands.shared.following import EVERY_S, watched_store
 from arttrace.commands.shared.options import json_option, store_option
-from arttrace.commands.shared.progress import reading_told
+from arttrace.commands.shared.progress import reading_progress
 from arttrace.commands.shared.run_filters import run_filters
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import TrajectorySummary, open_store
@@ -53,7 +53,7 @@ def command(
     if follow:
         _follow(data, wanted, limit, wide, as_json)
         return
-    with open_store(data) as store, reading_told():
+    with open_store(data) as store, reading_progress():
         summaries = newest(store, wanted, limit)
         waiting = [] if as_json else [id for (id,) in store.sql(_REWARDED_AND_NOT_HERE)[1]]
         late_in = late(store, summaries)

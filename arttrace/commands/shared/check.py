@@ -1,4 +1,4 @@
-"""One thing that `arttrace doctor` looked at."""
+"""One check of `arttrace doctor`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One thing that was looked at; `hint` says what to do where it is not in order."""
+    """The result of one check; `hint` says what to do if it failed."""
 
     name: str
     state: Literal["ok", "warning", "error"]

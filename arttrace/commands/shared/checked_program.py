@@ -1,4 +1,4 @@
-"""What is captured of a program: it is run once, into a directory of its own that goes afterwards."""
+"""What is captured of a program: it is run once, into a directory of its own that is deleted afterwards."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""How a command ends when it is told to: SIGTERM, and a terminal that is closed, end it as Ctrl-C does, so that stores
-are closed and children end."""
+"""How a command ends on a signal: SIGTERM and a closed terminal end it as Ctrl-C does, so that stores are closed and
+children end."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _GONE = select.POLLERR | select.POLLHUP | select.POLLNVAL if hasattr(select, "po
 
 @contextlib.contextmanager
 def ended_as_by_ctrl_c() -> Iterator[None]:
-    """In the body SIGTERM raises KeyboardInterrupt, unless the command handles it in its own way, and the first SIGHUP
-    does what SIGTERM does. A signal that is ignored, as by `nohup`, stays ignored. For the main thread."""
+    """In the body SIGTERM raises KeyboardInterrupt, unless the command handles it itself, and the first SIGHUP acts as
+    SIGTERM. A signal that is ignored, as by `nohup`, stays ignored. For the main thread."""
     handlers = {"SIGTERM": signal.default_int_handler, "SIGHUP": _hang_up}
     known = {getattr(signal, name): handler for name, handler in handlers.items() if hasattr(signal, name)}
     ours = {number: handler for number, handler in known.items() if signal.getsignal(number) is signal.SIG_DFL}

@@ -1,4 +1,4 @@
-"""Looking at a store again and again, until Ctrl-C or a pipe that is closed."""
+"""Following a store until Ctrl-C or a closed pipe."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ EVERY_S = 0.5
 
 @contextlib.contextmanager
 def watched_store(data: DataDir) -> Iterator[AnyStore]:
-    """The store, held so that other commands go on working; where nothing was captured yet, once something is. Ctrl-C
-    ends it without an error. Raises StoreError."""
+    """The store, opened so that other commands keep working; if nothing was captured yet, waits until something is.
+    Ctrl-C ends the body without an error. Raises StoreError."""
     with contextlib.suppress(KeyboardInterrupt):
         if not (data.url or endpoints()[0] or _anything(data)):
             click.echo(f"waiting for the first run in {data.root}", err=True)

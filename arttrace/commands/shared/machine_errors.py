@@ -1,4 +1,4 @@
-"""What the machine refuses (a file that is another user's, a full disk), said with cause and remedy."""
+"""Errors of the machine (another user's file, a full disk), with cause and remedy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FORBIDDEN = (errno.EACCES, errno.EPERM)
 
 
 def machine_error(error: OSError) -> ArttraceError | None:
-    """The error as one that is shown without a traceback, or None where the cause is not the machine's alone."""
+    """The error as one that is shown without a traceback, or None if the cause is not the machine's alone."""
     path = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else None
     where = f"{path}: " if path is not None else ""
     said = f"{where}{error.strerror or error}"

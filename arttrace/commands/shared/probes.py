@@ -1,4 +1,4 @@
-"""What `arttrace doctor` asks of others with one small request each: a judge, the receivers of spans, a model server.
+"""Checks of `arttrace doctor` by one small request each: to a judge, to the receivers of spans, to a model server.
 
 The span that is sent belongs to no run: it says nothing that a trajectory is made from, so that no list of runs has it.
 """
@@ -45,8 +45,8 @@ def _line(text: str) -> str:
 
 
 def ask_judge(model: str, params: Mapping[str, object]) -> Check:
-    """Lets a judge score two answers to one question, as `arttrace score` would: whether it can be reached, and whether
-    what it says can be used."""
+    """Have a judge score two answers to one question, as `arttrace score` would: checks whether it can be reached, and
+    whether its answer can be used."""
     from arttrace.rewards.judge_calls import Bill, Judge, load_litellm, score_transcripts
     from arttrace.rewards.judge_prompt import DEFAULT_RUBRIC
     from arttrace.rewards.transcript import transcript_of_messages

@@ -15,8 +15,8 @@ BESIDE_LINES_S = 30.0
 
 
 class Progress:
-    """Tells `say` of `unit`s done out of `total`: at most once in `every_s` seconds, and of the last one; without
-    `tells_short`, of the last one only where something was printed before."""
+    """Calls `say` with the `unit`s done out of `total`: at most once in `every_s` seconds, and for the last one;
+    without `tells_short`, for the last one only if something was printed before."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class CountedProgress(Progress):
 
 @contextlib.contextmanager
 def watched(measure: Callable[[], int], progress: Progress, *, every_s: float = EVERY_S) -> Iterator[None]:
-    """Tells how far work in the body is that does not say so itself: `measure` says how much is done. Its errors of the
-    operating system are passed over."""
+    """Prints the progress of work in the body that does not print its own: `measure` returns how much is done; its
+    OSErrors are ignored."""
     over = threading.Event()
 
     def look() -> None:
@@ -76,11 +76,11 @@ def watched(measure: Callable[[], int], progress: Progress, *, every_s: float = 
 
 
 @contextlib.contextmanager
-def reading_told() -> Iterator[None]:
-    """In the body, where a store's runs are read for the first time, and that takes long, how far it is is told."""
-    from arttrace.store.file.reading import told  # here, as some who tell their progress have no store
+def reading_progress() -> Iterator[None]:
+    """In the body, print progress while a store's runs are read for the first time, if that takes long."""
+    from arttrace.store.file.reading import reading_reported  # here: some commands with progress have no store
 
-    with told(lambda total: Progress(total, "runs read", say, tells_short=False)):
+    with reading_reported(lambda total: Progress(total, "runs read", say, tells_short=False)):
         yield
 
 

@@ -1,4 +1,4 @@
-"""The options by which commands choose runs, as one argument `wanted`: what `ls` shows is what others take."""
+"""The options by which commands choose runs, as one argument `wanted`: the same in `ls` and all others."""
 
 from __future__ import annotations
 

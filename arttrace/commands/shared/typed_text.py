@@ -1,5 +1,5 @@
-"""Text as it was typed, where Python was told to know ASCII only (`LC_ALL=C PYTHONUTF8=0`): it leaves the bytes of
-other letters as surrogates, which find nothing in a store and which DuckDB refuses."""
+"""Text as it was typed, if Python was set to ASCII only (`LC_ALL=C PYTHONUTF8=0`): then it reads the bytes of other
+letters as surrogates, which match nothing in a store and which DuckDB refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How far the first reading of runs is. Summaries are made once and kept; of many runs that takes minutes."""
+"""The progress of reading runs for the first time. Summaries are made once and stored; for many runs that takes
+minutes."""
 
 from __future__ import annotations
 
@@ -7,14 +8,14 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
 Tell = Callable[[int], object]
-"""Called with how many of the runs are read."""
+"""Called with the number of runs read so far."""
 
 _telling: ContextVar[Callable[[int], Tell] | None] = ContextVar("arttrace_telling", default=None)
 
 
 @contextlib.contextmanager
-def told(telling: Callable[[int], Tell]) -> Iterator[None]:
-    """What is read in the body is told: `telling` is called with the number of runs that were not read before."""
+def reading_reported(telling: Callable[[int], Tell]) -> Iterator[None]:
+    """Report what is read in the body: `telling` is called with the number of runs that have not been read before."""
     token = _telling.set(telling)
     try:
         yield
@@ -23,7 +24,7 @@ def told(telling: Callable[[int], Tell]) -> Iterator[None]:
 
 
 class InParts:
-    """Tells of `total` runs as of one thing, which are read in several parts."""
+    """Reports `total` runs, which are read in several parts, as one total."""
 
     def __init__(self, total: int) -> None:
         self._tell = of_runs(total)
@@ -39,12 +40,12 @@ class InParts:
             done = count
             self._tell(self._before + count)
 
-        with told(lambda total: tell):
+        with reading_reported(lambda total: tell):
             yield
         self._before += done
 
 
 def of_runs(total: int) -> Tell:
-    """What to call while so many runs are read."""
+    """What to call while this many runs are read."""
     telling = _telling.get()
     return (lambda done: None) if telling is None or not total else telling(total)

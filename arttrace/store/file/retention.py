@@ -91,10 +91,10 @@ def keep_to_wish(store: Prunable, data: DataDir) -> None:
         _log.warning("arttrace: retention: %s. %s Tried again in a day.", error.message, error.hint)
         return
     if done is not None:
-        _log.warning("arttrace: %s", told(done))
+        _log.warning("arttrace: %s", described(done))
 
 
-def told(done: Pruned) -> str:
+def described(done: Pruned) -> str:
     """One line: what went."""
     gone = f"{done.trajectories} trajectories ({done.spans} spans) gone"
     return f"retention: {gone}, {done.kept_trajectories} kept"
