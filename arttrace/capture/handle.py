@@ -1,4 +1,4 @@
-"""The handle of a run: what `with arttrace.trajectory(...) as run` and `arttrace.current_trajectory()` give the user.
+"""The handle of a run: what `with arttrace.trajectory(...) as run` and `arttrace.current_trajectory()` return.
 
 It shows the same five names whether the run is recorded or not: code that uses it runs unchanged where capture is off.
 """

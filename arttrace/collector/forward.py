@@ -1,4 +1,4 @@
-"""The query API at the collector's own address: each request goes on to whoever owns the store now."""
+"""The query API at the collector's own address: each request is forwarded to the store's present owner."""
 
 from __future__ import annotations
 

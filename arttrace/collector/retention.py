@@ -1,4 +1,4 @@
-"""Retention: while the collector runs, old runs go out of the store by themselves, and those that sampling left out."""
+"""Retention: while the collector runs, it removes old runs from the store, and those that sampling left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The collector's child process: it owns the store, takes the spool in, and answers questions about it.
+"""The collector's child process: it owns the store, ingests the spool, and answers queries.
 
 A process of its own, so that neither loading nor a query keeps an ack waiting, and none of DuckDB's troubles ends the
 collecting. Its first line of input is the token to answer to; the word STOP makes it load the rest and go. At the end

@@ -1,4 +1,4 @@
-"""What one journal entry may hold: records as JSON lines, or an OTLP request as it came.
+"""The content of one journal entry: records as JSON lines, or an OTLP request as received.
 
 JSON never begins with the byte that marks a request.
 """

@@ -1,4 +1,4 @@
-"""What a reader of a format says of what it leaves out, among the records that it gives."""
+"""How a reader of a format reports what it leaves out, among the records that it yields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answer: what a judge must answer, and the reading of it, strict about ids, count and range."""
+"""A judge's answer: its form, and how it is read, strict about ids, count and range."""
 
 from __future__ import annotations
 

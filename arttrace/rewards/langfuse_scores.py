@@ -1,4 +1,4 @@
-"""Scores that stored runs get later, from a judge or a function: to Langfuse as they are given, where that is wanted.
+"""Later scores of stored runs, from a judge or a function, which are also sent to Langfuse if that is switched on.
 
 They take the way of what is recorded live: into the outbox of the receiver, which delivers on a thread of its own and
 keeps what waits while Langfuse is away. So scoring never waits for it, and what this process does not deliver the next

@@ -1,4 +1,4 @@
-"""Work through a connection that leaves it as it was, however it ends: by Ctrl-C too, which DuckDB takes for itself."""
+"""Work on a connection that is undone unless it completes, also at Ctrl-C, which DuckDB would handle itself."""
 
 from __future__ import annotations
 

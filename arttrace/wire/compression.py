@@ -1,4 +1,4 @@
-"""Content-Encoding undone, also for a body that was cut, and never into more than a bound."""
+"""Decoding of Content-Encoding, also for a body that was cut off, and never beyond a bound."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The daemon: a state machine that trains one policy, step after step, from the groups that come in."""
+"""The daemon: a state machine that trains one policy, step after step, from the groups that arrive."""

@@ -1,4 +1,4 @@
-"""Daemon: the state machine that trains one policy for as long as it is wanted.
+"""Daemon: the state machine that trains one policy until it is stopped.
 
 wait -> score -> batch -> step -> checkpoint -> publish -> record -> wait. Every state is on disk before its work
 begins, and its work may be done again:

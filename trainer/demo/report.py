@@ -1,4 +1,4 @@
-"""Pure: what the demo says at its end, as text: the closing tables and the reward curve."""
+"""Pure: what the demo prints at its end: the closing tables and the reward curve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees while the demo runs: one line per thing done, and the phase that is running now."""
+"""What the demo prints while it runs: one line per finished task, and the running phase."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Who may pass: bounds on what the gateway holds at once, and the pause that lets requests wait or turns them away."""
+"""Admission of requests: bounds on how much the gateway handles at once, and the pause that lets requests wait or
+refuses them."""
 
 from __future__ import annotations
 

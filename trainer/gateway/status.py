@@ -1,4 +1,4 @@
-"""What the gateway says to other processes: serving.json, its status, and the report of a publication."""
+"""What the gateway reports to other processes: serving.json, its status, and the report of a publication."""
 
 from __future__ import annotations
 

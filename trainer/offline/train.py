@@ -1,4 +1,4 @@
-"""Supervised fine-tuning and DPO by TRL's own trainers, on examples whose masks are given and never recomputed.
+"""Supervised fine-tuning and DPO by TRL's own trainers, on examples with fixed masks, which are never recomputed.
 
 The adapter and the optimizer are those of `trainer.learner`, so that a policy can go on from either by any method.
 """

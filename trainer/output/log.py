@@ -1,5 +1,5 @@
-"""What `arttrace serve` and the daemon say of their work: lines with time and level, for people or as JSON, on standard
-error and in a file that is rotated."""
+"""The log of `arttrace serve` and the daemon: lines with time and level, for people or as JSON, on standard error and
+in a file that is rotated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A version taken elsewhere: as a PEFT adapter, as a whole model, or as the beginning of another policy."""
+"""Exports of a version: as a PEFT adapter, as a whole model, or as the start of another policy."""
 
 from __future__ import annotations
 

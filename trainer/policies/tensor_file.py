@@ -1,4 +1,4 @@
-"""Tensors into a safetensors file without a copy in between: an adapter is handed over while everybody waits for it.
+"""Writes tensors into a safetensors file without a copy: everything waits while an adapter is handed over.
 
 The library's own writer makes a copy of every tensor and of the whole, which takes three times as long. The format is
 eight bytes with the length of a JSON header, the header, and the tensors' bytes in the order of their offsets.

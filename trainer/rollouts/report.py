@@ -1,4 +1,4 @@
-"""What became of replayed runs: counted from what the store holds of them, and shown."""
+"""The outcome of replayed runs: counted from the store, and shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the user's entry point again, in processes of its own, on given inputs and under the current policy."""
+"""Run the user's entry point again, in processes of its own, on chosen inputs and under the current policy."""
 
 from __future__ import annotations
 

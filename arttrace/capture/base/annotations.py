@@ -1,4 +1,4 @@
-"""Values that a record has as JSON, made again what the annotations of a function say they are."""
+"""Recorded JSON values, converted back to the types in a function's annotations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 
 def hints_of(fn: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of `fn` by name; none where they cannot be read."""
+    """The annotations of `fn` by name; empty if they cannot be read."""
     try:
         return typing.get_type_hints(inspect.unwrap(fn))
     except Exception:  # noqa: BLE001  annotations are the user's and may name anything
@@ -20,9 +20,9 @@ def hints_of(fn: Callable[..., Any]) -> dict[str, Any]:
 
 
 def as_annotated(value: Any, hint: Any) -> Any:
-    """The value as its annotation has it; as it is, where nothing is known of that type.
+    """The value converted to its annotated type; unchanged if that type is not known here.
 
-    Raises what a pydantic model raises that the value is no instance of.
+    Raises what a pydantic model raises if the value does not fit it.
     """
     if hint is None:
         return value

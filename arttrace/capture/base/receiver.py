@@ -1,4 +1,4 @@
-"""A receiver of spans over OTLP/HTTP: where it is and what it wants; and those that the environment names. Pure.
+"""A receiver of spans over OTLP/HTTP: its address and what it requires; and those that the environment names. Pure.
 
 `OTEL_EXPORTER_OTLP_*` follow OpenTelemetry's specification of the exporter's variables: those for traces go before the
 general ones, `/v1/traces` is appended to the general endpoint alone, headers are percent-encoded.

@@ -1,4 +1,4 @@
-"""Settings of capture: what `init` was given, else the environment, else defaults.
+"""Settings of capture: the arguments of `init`, else the environment, else defaults.
 
 | `arttrace.init(...)` | environment | default | meaning |
 |---|---|---|---|

@@ -1,4 +1,4 @@
-"""Imported by Python itself at its start: switches capture on, then gives way to the sitecustomize it stands before."""
+"""Imported by Python itself at its start: switches capture on, then runs the sitecustomize that it shadows."""
 
 import sys
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""One model call while it happens: what was sent, what came, in how many attempts; ended once, decoded later.
+"""One model call while it happens: what was sent and received, in how many attempts; ended once, decoded later.
 
 The user's thread only keeps references to bytes and headers that exist anyway. Whatever ends the call (the answer was
 read, the stream was closed, dropped or cancelled, an error was raised) comes to `finish`, and the first one counts.

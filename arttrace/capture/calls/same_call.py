@@ -1,4 +1,4 @@
-"""Whether two records tell of the same model call, by what each says of it."""
+"""Whether two records describe the same model call, by their contents."""
 
 from __future__ import annotations
 

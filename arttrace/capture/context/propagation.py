@@ -1,4 +1,4 @@
-"""How a trajectory goes on in another process: the context that this one sends, and the parent that it was sent.
+"""How a trajectory continues in another process: the context that this process sends, and the parent that it received.
 
 A remote parent is a position to whatever goes under it, and has no span of this process to end. Scopes right below one
 are this process's own roots: each says how many spans this process made under it.

@@ -1,4 +1,4 @@
-"""What `update` says where no open span of this process can take it: a span of its own, below the other process's.
+"""An `update` for which this process has no open span: a span of its own, below the other process's.
 
 It names its trajectory and has no operation, so it is no agent, tool or call. As this process's own uppermost one it
 says how many spans ended before it, which is none: it hides no span that is missing, and is not missed by another one.

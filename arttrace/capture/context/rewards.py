@@ -1,4 +1,4 @@
-"""Rewards that are given in this process, to a run of its own or of another one.
+"""Rewards from this process, for a run of its own or of another process.
 
 Which runs this process took part in is known by their ids, up to a bound, so that a reward of an unknown one can be
 warned of. It is kept all the same: the run may be another process's, or still come.

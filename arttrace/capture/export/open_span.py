@@ -1,4 +1,4 @@
-"""A span of ours while it is open: ids, times and what is said about it, with nothing to do that can be done later.
+"""A span of ours while it is open: ids, times and attributes; all other work is left for later.
 
 The user's thread makes one for each call, agent and tool; in the background it is filled, and becomes a `SpanRow`. The
 SDK's own span has locks, limits, copies and processors, all of which arttrace has no use for, and costs ten times as

@@ -1,1 +1,1 @@
-"""What is put in the place of other people's functions, and taken out again by `uninstrument`."""
+"""The patches of other libraries' functions, which `uninstrument` removes again."""

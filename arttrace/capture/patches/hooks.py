@@ -1,4 +1,4 @@
-"""Installs the hooks into other people's modules, each when the user's program has imported it and not before."""
+"""Installs the hooks into other libraries' modules, each once the user's program has imported it and not before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells the servers that the user has listed which trajectory a request is made in: `traceparent` and `baggage`.
+"""Sends the trajectory of a request to the servers that the user has listed, in `traceparent` and `baggage`.
 
 The same context is current while the request is sent, so that OpenTelemetry's own instrumentation of the client, where
 the user has switched it on, continues our trace and passes the baggage on. No other host receives anything.

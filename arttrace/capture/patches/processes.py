@@ -1,4 +1,4 @@
-"""Tells a process that is started inside a trajectory so: `subprocess`, `multiprocessing` and pools of processes.
+"""Passes the trajectory on to processes that are started inside it: `subprocess`, `multiprocessing` and process pools.
 
 A child's environment is what it would have been, and one variable more. A process of `multiprocessing` that is not
 forked gets the same with its own pickle, and each job of a pool brings its own place with it, as the pool's processes

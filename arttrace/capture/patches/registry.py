@@ -1,4 +1,4 @@
-"""What arttrace has put in the place of other people's functions, so that `uninstrument` can put them back."""
+"""The registry of patched functions, so that `uninstrument` can restore them."""
 
 from __future__ import annotations
 

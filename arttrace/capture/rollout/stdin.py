@@ -1,4 +1,4 @@
-"""Standard input where a run is made again: empty, and a run that asks for a line of it is no word about its agent."""
+"""Standard input of a run that is run again: empty. A run that reads from it says nothing about its agent."""
 
 from __future__ import annotations
 

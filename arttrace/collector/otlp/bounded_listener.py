@@ -1,4 +1,5 @@
-"""A listening address that passes so many connections on to a server behind it, and closes those beyond at once.
+"""A listening address that passes a limited number of connections on to a server behind it, and closes further ones at
+once.
 
 gRPC's server has no limit on connections: each takes descriptors that the whole collector needs, for as long as it
 lives. A sender that is turned away sees it as unavailable, and tries again.

@@ -1,4 +1,4 @@
-"""One request with traces or logs, from the bytes as they came to the answer, whatever the transport."""
+"""One request with traces or logs, from its bytes to the answer, whatever the transport."""
 
 from __future__ import annotations
 

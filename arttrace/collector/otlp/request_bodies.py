@@ -1,4 +1,4 @@
-"""A request's body, undone to at most a bound: the specification counts decompressed bytes."""
+"""A request's body, decompressed up to a bound: the specification counts decompressed bytes."""
 
 from __future__ import annotations
 

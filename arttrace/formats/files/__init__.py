@@ -1,1 +1,1 @@
-"""Files of other systems, read piece by piece whatever they are packed with."""
+"""Files of other systems, read piece by piece whatever their compression."""

@@ -1,4 +1,4 @@
-"""What was read before, looked up on disk: memory does not grow with a file's length."""
+"""The ids that were read before, kept on disk: memory does not grow with a file's length."""
 
 from __future__ import annotations
 

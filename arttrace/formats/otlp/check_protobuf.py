@@ -1,4 +1,4 @@
-"""What of a protobuf request of traces or logs is good: the ack needs to know that, and no more. Pure.
+"""The valid part of a protobuf request of traces or logs, which is all that the ack needs to know. Pure.
 
 A request that is good as a whole, as nearly every one is, is parsed once in C and kept byte for byte. One that does
 not parse is walked field by field, so that a single span with a broken string or too deep a value is refused alone.

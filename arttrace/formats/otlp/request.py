@@ -1,4 +1,4 @@
-"""What both encodings of an OTLP trace request share: its bounds, its errors, and what becomes of a span's values."""
+"""What both encodings of an OTLP trace request share: its bounds, its errors, and how a span's values are read."""
 
 from __future__ import annotations
 

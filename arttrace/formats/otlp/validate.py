@@ -1,4 +1,4 @@
-"""Whether a record that somebody hands over could have come over OTLP, and so can go out again. Pure."""
+"""Whether a record could have arrived over OTLP, and so can be sent over it again. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Messages that a sender put beside the span of their call: in log records about it, or on a span inside it. Pure."""
+"""Messages that a sender recorded beside the span of their call: in log records about it, or on a span inside it.
+Pure."""
 
 from __future__ import annotations
 

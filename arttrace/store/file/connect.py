@@ -1,4 +1,4 @@
-"""The DuckDB file opened: made when it is new, its lock and schema checked, an older schema brought to this one."""
+"""Opening the DuckDB file: created if it is new, its lock and schema checked, an older schema migrated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The DuckDB file as a whole: made, and replaced by another at once, while nobody else can open it."""
+"""The DuckDB file as a whole: created, and replaced atomically, while no other process can open it."""
 
 from __future__ import annotations
 

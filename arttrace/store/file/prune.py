@@ -1,4 +1,4 @@
-"""Retention: what is to go, and the store written anew without it, since DuckDB gives no space back by deleting.
+"""Pruning: what to remove, and the store rewritten without it, since deleting in DuckDB frees no space.
 
 Runs go as a whole, with the traces, texts and rewards that nothing else needs. Policy steps, consumption and judgements
 stay, so that a run that comes again is still known as consumed. What sampling left out an hour ago goes whatever its

@@ -1,4 +1,4 @@
-"""Retention without a request: how long runs are kept, as the captured programs say, and whether anything is to go.
+"""Retention without a request: how long captured programs want runs to be kept, and whether any are to be removed.
 
 `arttrace.init(retain="30d")` leaves its wish in the data directory. Whoever opens the store there keeps to it, once
 a day.

@@ -1,1 +1,1 @@
-"""What the tables of the store hold: records become rows, and rows records again. Pure but for the SQL it runs."""
+"""The rows of the store's tables: records become rows, and rows records again. Pure except for the SQL it runs."""

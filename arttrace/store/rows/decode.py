@@ -1,4 +1,4 @@
-"""Stored spans as they came: the document with what it shares with other spans put back."""
+"""Stored spans as they arrived: the document, with what it shares with other spans put back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What is asked of the store over the API: so much at a time, for so long, and only while whoever asked is there."""
+"""Limits on requests to the store over the API: how many at a time, for how long, and only while the client is
+connected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owning the store for long: while a process does, it answers for it on loopback, and `owner.json` says where."""
+"""Long-term ownership of the store: the owner answers for it on loopback, and `owner.json` says where."""
 
 from __future__ import annotations
 

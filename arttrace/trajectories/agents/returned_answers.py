@@ -1,4 +1,4 @@
-"""Which tool call gave back an agent's answer: word for word, or wrapped (`{"result": ...}`, `researcher: ...`).
+"""Which tool call returned an agent's answer: word for word, or wrapped (`{"result": ...}`, `researcher: ...`).
 
 Word for word it is taken for a fact. Found inside a result it is a reading: the times must allow it, and how sure it is
 goes with it.

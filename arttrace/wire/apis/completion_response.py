@@ -1,4 +1,4 @@
-"""What came back: a whole completion, chat or legacy, or one put together from the chunks of a stream.
+"""The response: a whole completion, chat or legacy, or one assembled from the chunks of a stream.
 
 A stream is accumulated here and not by the client, whose own accumulator keeps only the first chunk's extra fields.
 Chunks may have null choices, null deltas and null fields; choices and tool calls are distinguished by their index.

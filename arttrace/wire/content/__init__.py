@@ -1,4 +1,4 @@
-"""What of a call's or a run's content may be written: modes, the user's mask, secrets. Every recorder keeps to it."""
+"""Which content of a call or a run may be written: modes, the user's mask, secrets. Every recorder uses these rules."""
 
 from arttrace.wire.content.hidden import Hidden
 from arttrace.wire.content.modes import MAX_CONTENT_BYTES, ContentMode, Mask, mode_of, stricter

@@ -1,4 +1,4 @@
-"""The values that masks and the search for secrets took out of a run, which do not come back in its errors."""
+"""The values that masks and the search for secrets removed from a run, so that its errors do not show them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Takes secrets out of what is recorded: keys that this process was seen to send, and what is written like one.
+"""Removes secrets from what is recorded: keys that this process has sent, and text that looks like a key.
 
 A key that went out in a header is replaced wherever it turns up. By its form or its name (`api_key`, `token`,
 `Bearer ...`) a secret is found in errors, arguments, results and metadata; messages are not searched that way, as a

@@ -1,4 +1,4 @@
-"""HTTP to one server over kept connections, an answer's bytes given on as they come.
+"""HTTP to one server over persistent connections, with an answer's bytes passed on as they arrive.
 
 On aiohttp, whose parser is compiled: every call of every agent passes here, and httpx took several times the CPU.
 """

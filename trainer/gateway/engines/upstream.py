@@ -1,4 +1,4 @@
-"""HTTP to the serving engine: one request in, its answer given out part by part; none is ever sent twice."""
+"""HTTP to the serving engine: a request is sent once, never again, and its answer is returned part by part."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The TRL engine: TRL's GRPOTrainer on given trajectories."""
+"""The TRL engine: TRL's GRPOTrainer on recorded trajectories."""

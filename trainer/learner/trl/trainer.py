@@ -1,4 +1,4 @@
-"""GivenTrajectoriesTrainer: TRL's GRPOTrainer, fed with trajectories that were sampled elsewhere.
+"""GivenTrajectoriesTrainer: TRL's GRPOTrainer on trajectories that were sampled elsewhere.
 
 TRL's own loss, clipping, gradient accumulation and optimizer step are used as they are. Three things are replaced,
 each through a method that TRL or transformers call by name:

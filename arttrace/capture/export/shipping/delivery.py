@@ -1,4 +1,4 @@
-"""Delivers an outbox to an OTLP receiver: each record until it is acknowledged or refused, and only then it is removed.
+"""Delivers an outbox to an OTLP receiver: a record is removed only when it is acknowledged or refused.
 
 What was acknowledged is known by an offset for each segment, kept in a file beside them; so a pass can end anywhere
 (the receiver is away, the process is killed) and the next one, in whichever process, goes on from there. A record may

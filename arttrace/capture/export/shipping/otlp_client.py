@@ -1,4 +1,4 @@
-"""Sends trace requests to an OTLP/HTTP receiver and says what it answered.
+"""Sends trace requests to an OTLP/HTTP receiver and returns its answers.
 
 Over the standard library's http.client, so that neither instrumentation of the user's HTTP clients, nor what their
 tests put in place of them, ever sees it.

@@ -1,4 +1,4 @@
-"""How much of a card vLLM takes where a learner may stand beside it on the same one. Pure, but for the card's size.
+"""The share of a card that vLLM takes if a learner may run on the same one. Pure, except for the card's size.
 
 vLLM reserves its share at the start, weights and KV cache together, and by itself it takes 90 %: a learner that comes
 after finds no room. So what the learner needs is estimated, and the engine gets the rest.
