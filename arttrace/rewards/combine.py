@@ -31,8 +31,8 @@ def trajectory_reward(trajectory: Rewarded, *, judge_weight: float = 0.5) -> flo
 
     Rewards that the user's code gave are added up; of the judge's scores the latest counts. Where there are both, the
     reward is (1 - judge_weight) * code + judge_weight * judge; where there is one kind only, that kind counts whole.
-    A judge's score therefore never replaces a reward from code. Rewards given to one agent (`agent_id`) are that
-    agent's and stay out of the trajectory's.
+    A judge's score therefore never replaces a reward from code. Rewards of one agent (`agent_id`) are that agent's and
+    stay out of the trajectory's.
     """
     if not 0 <= judge_weight <= 1:
         raise ValueError(f"judge_weight is {judge_weight}, outside 0..1")

@@ -41,7 +41,7 @@ def build_trajectories(
     ids: Collection[str] | None = None,
     rewarded: Mapping[str, SpanKey] | None = None,
 ) -> list[Trajectory]:
-    """Every trajectory among the spans, in order of start (ties by id), each with the rewards given to it.
+    """Every trajectory among the spans, in order of start (ties by id), each with its rewards.
 
     `ids` keeps only these trajectories, and with a trace's id all of its conversations. `rewarded` gives the span that
     a reward (by id) was found on, whose trajectory is then the rewarded one. A reward given to a trace that is no

@@ -23,7 +23,7 @@ _COMPARED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operat
 
 
 class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run must be to be shown; all that is given must hold.
+    """The conditions for a run to be shown; all that are set must match.
 
     `entry` is the entry point's name, whole or as `ls` shows it; `group` a group's key or what `ls` shows of it;
     `policy` a policy or one version of it (`policy@3`); `search` a text that stands in the run, whatever its case, for

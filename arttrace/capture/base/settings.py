@@ -160,7 +160,7 @@ class Settings:
         receivers: Sequence[Receiver | str] = (),
         langfuse: bool | None = None,
     ) -> Settings:
-        """What was given, else what the environment says, else the defaults.
+        """The arguments, else the environment, else the defaults.
 
         What cannot be read is logged by its name, and the rest counts. In its place the careful thing is taken: content
         off, orphans ignored, all runs stored; else what the environment or the default says.
@@ -286,7 +286,7 @@ def _list(name: str, given: Sequence[str] | None, variable: str) -> tuple[str, .
 
 
 def _typed(name: str, given: _Any, *kinds: Any) -> _Any | None:
-    """What `init` was given; None, which is logged, where it is none of these kinds."""
+    """The value passed to `init`; None, which is logged, if it is of none of these kinds."""
     if given is None or isinstance(given, kinds):
         return given
     expected = " or ".join(_NAMES.get(kind, kind.__name__) for kind in kinds)
@@ -296,7 +296,7 @@ def _typed(name: str, given: _Any, *kinds: Any) -> _Any | None:
 
 
 def _each(name: str, given: Any, *kinds: Any) -> list[Any]:
-    """What of a list that `init` was given is of these kinds; one thing alone is a list of one."""
+    """The items of a list passed to `init` that are of these kinds; a single item counts as a list."""
     if given is None or isinstance(given, kinds):
         return [] if given is None else [given]
     found = _typed(name, given, Iterable)

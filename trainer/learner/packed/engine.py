@@ -51,7 +51,7 @@ class _Minibatch:
 
 
 class PackedLearner(BaseLearner):
-    """GRPO on given trajectories. Base model: any causal LM whose attention transformers lets one choose."""
+    """GRPO on recorded trajectories. Base model: any causal LM whose attention transformers lets one choose."""
 
     def __init__(self, base_model: Path, config: LearnerConfig | None = None) -> None:
         """Raises TrainingError when the model cannot be loaded or packed, or the config makes no sense."""

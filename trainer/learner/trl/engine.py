@@ -16,7 +16,7 @@ from trainer.output.quiet import quiet
 
 
 class TrlLearner(BaseLearner):
-    """GRPO on given trajectories. Base model: any causal LM in Hugging Face form, from a directory."""
+    """GRPO on recorded trajectories. Base model: any causal LM in Hugging Face form, from a directory."""
 
     def __init__(self, base_model: Path, config: LearnerConfig | None = None) -> None:
         """Raises TrainingError when the model cannot be loaded or the config makes no sense."""
