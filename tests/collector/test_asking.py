@@ -117,6 +117,16 @@ def test_many_queries_keep_nobody_else_from_the_store(owned: Store, data: DataDi
     assert eventually(lambda: owned._file.readers == 0)
 
 
+@pytest.mark.parametrize("further", [{f"x-{number}": "a" for number in range(101)}, {"x-long": "a" * (33 << 10)}])
+def test_headers_beyond_the_bounds_are_refused(owned: Store, data: DataDir, further: dict[str, str]) -> None:
+    owner = read_owner(data)
+    assert owner is not None
+    authorization = {"authorization": f"Bearer {owner.token}"}
+    refused = httpx.get(f"{owner.url}/api/trajectories/a", headers=authorization | further, timeout=100)
+    assert (refused.status_code, "too large" in refused.text) == (431, True)
+    assert httpx.get(f"{owner.url}/api/trajectories/a", headers=authorization, timeout=100).status_code == 200
+
+
 def test_a_query_has_so_long(owned: Store, data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cancellation, "QUERY_S", 0.3)
     with open_store(data) as store, pytest.raises(StoreError, match=r"took longer than 0\.3 seconds"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -21,8 +22,9 @@ from arttrace.records.reward import Reward
 from arttrace.store import RemoteStore, Store, open_store
 from arttrace.store.access import open_store as opening_module
 from arttrace.store.access.owner_file import StoreOwner, write_owner
+from arttrace.store.file import duckdb_file
 from arttrace.store.server.owner import hold_store
-from arttrace.system.errors import StoreError, StoreInUse
+from arttrace.system.errors import StoreError, StoreFull, StoreInUse
 from arttrace.system.paths import DataDir
 
 HOLD = """
@@ -231,3 +233,61 @@ def test_spans_sent_to_an_endpoint_are_asked_there(
         open_store(data)
     assert "ARTTRACE_ENDPOINT" in (error.value.hint or "")
     assert not data.root.exists()
+
+
+OPENS = """
+import sys
+from pathlib import Path
+from arttrace.store.file.duckdb_file import opening
+
+with opening(Path(sys.argv[1])):
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_store_that_another_process_keeps_rewriting_is_not_opened(
+    data: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(data, create=True) as store:
+        store.append(research_run("a"))
+    monkeypatch.setattr(duckdb_file, "_OPENING_PATIENCE_S", 0.1)
+    other = start(OPENS, data.store)
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "ready\n"
+        with pytest.raises(StoreInUse, match="another process is opening or rewriting the store"):
+            Store.open(data)
+    finally:
+        other.communicate()
+    with Store.open(data) as store:
+        assert [one.id for one in store.summaries()] == ["a"]
+
+
+@pytest.mark.parametrize("unclean", ["store.duckdb", "store.duckdb.new"])
+def test_a_store_with_a_write_ahead_log_is_neither_replaced_nor_replaces(data: DataDir, unclean: str) -> None:
+    """What stands in the log alone would be lost."""
+    with Store.open(data, create=True) as store:
+        store.append(research_run("a"))
+    beside = duckdb_file.copy_beside(data.store)
+    beside.write_bytes(b"another")
+    data.store.with_name(f"{unclean}.wal").write_bytes(b"what is in no file yet")
+    before = data.store.read_bytes()
+    with pytest.raises(StoreError, match=f"{unclean} was not closed cleanly"):
+        duckdb_file.replace(data.store, beside)
+    assert (data.store.read_bytes(), beside.read_bytes()) == (before, b"another")
+
+
+def test_a_journal_that_cannot_be_written_says_so_and_loses_nothing(data: DataDir) -> None:
+    with Store.open(data, create=True) as store:
+        store.append(research_run("a"))
+    with Store.open(data) as store:
+        journal = data.journal
+        shutil.rmtree(journal, ignore_errors=True)
+        journal.write_bytes(b"a file in its place")
+        with pytest.raises(StoreFull, match=r"the journal in .* cannot be written(.|\n)*try again"):
+            store.append(research_run("b"))
+        assert [one.id for one in store.summaries()] == ["a"]
+        journal.unlink()
+        store.append(research_run("b"))
+        assert {one.id for one in store.summaries()} == {"a", "b"}

@@ -216,6 +216,14 @@ def test_who_asks_the_owner_gets_no_more(data: DataDir, tmp_path: Path) -> None:
         assert store.sql("SELECT count(*) FROM span_records")[1] == [(8,)]
 
 
+@pytest.mark.parametrize("query", [f"SELECT {'NOT ' * 900}true", f"SELECT {'+'.join(['1'] * 900)}"])
+def test_a_query_nested_too_deep_is_refused(store: Store, query: str) -> None:
+    """DuckDB parses it, and what it parsed is deeper than JSON is read: nothing of it may run unchecked."""
+    with pytest.raises(StoreError, match="nested too deep"):
+        store.sql(query)
+    assert store.sql("SELECT 1")[1] == [(1,)]
+
+
 def test_after_a_failed_query_comes_the_next(store: Store) -> None:
     with pytest.raises(StoreError, match="nope"):
         store.sql("SELECT nope")
