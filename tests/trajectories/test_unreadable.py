@@ -206,8 +206,13 @@ def test_what_says_nothing_is_not_unreadable(empty: object) -> None:
     assert trajectory.unread == {}
 
 
-def test_a_call_that_was_cut_to_a_bound_is_not_imitated() -> None:
+@pytest.mark.parametrize(("marked", "why"), [("TRUNCATED", NotTrained.TRUNCATED), ("MASKED", None)])
+def test_a_call_that_was_cut_to_a_bound_is_not_imitated_and_a_masked_one_is(
+    marked: str, why: NotTrained | None
+) -> None:
     run = Run("r")
-    run.chat("one", [QUESTION], message("assistant", "42"), at=1, TRUNCATED=[semconv.INPUT_MESSAGES])
-    [conversation] = conversations(build_trajectories(run.end(at=20))[0])
-    assert unsupported(conversation) == NotTrained.TRUNCATED
+    run.chat("one", [QUESTION], message("assistant", "42"), at=1, **{marked: [semconv.INPUT_MESSAGES]})
+    [trajectory] = build_trajectories(run.end(at=20))
+    [conversation] = conversations(trajectory)
+    assert unsupported(conversation) == why
+    assert sequences(trajectory)[1].trained_tokens == 0
