@@ -392,6 +392,7 @@ def _be_loud_when_empty(groups: Sequence[TrajectoryGroup]) -> None:
     if not any(group.captured or group.given for group in groups):
         raise ArttraceError(
             f"{rollouts} rollouts ran, and none was captured.",
-            "They made no call by a client that arttrace captures: call model.openai_client(), or decorate the"
-            " coroutine function with @arttrace.trajectory, and see that ARTTRACE_DISABLED is not set.",
+            "They made no call by a client that arttrace captures: call model.openai_client(), set"
+            " ARTTRACE_CAPTURE_HTTP=1 for litellm, httpx and their like, or decorate the coroutine function with"
+            " @arttrace.trajectory; and see that ARTTRACE_DISABLED is not set.",
         )

@@ -164,8 +164,9 @@ async def test_errors_that_say_what_to_do(
 
     policy.headers.clear()
     [foreign] = await art.gather_trajectory_groups([art.TrajectoryGroup(elsewhere() for _ in range(2))])
-    with pytest.raises(TrainingError, match="none of these runs was answered by agent-001: they asked gpt-4o"):
+    with pytest.raises(TrainingError, match="none of these runs was answered by agent-001: they asked gpt-4o") as told:
         await model.train([foreign])
+    assert "ARTTRACE_CAPTURE_HTTP=1" in str(told.value.hint)
 
     async def silent() -> art.Trajectory:
         return art.Trajectory([{"role": "user", "content": "x"}], reward=1.0)
@@ -352,6 +353,30 @@ async def test_a_prompted_model_beside_the_policy(
     means = await prompted.log(group, split="val")
     assert means == {"val/runs": 2.0, "val/reward": 0.5, "val/turns": 2.0}
     assert json.loads((backend.data.root / "logs" / "gpt.jsonl").read_text())["step"] == 0
+
+
+async def test_litellm_is_captured_by_http(
+    model: art.TrainableModel, backend: StandInBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ART's e-mail agent asks its model."""
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    import litellm
+
+    await model.register(backend)
+
+    async def asking(scenario: str) -> art.Trajectory:
+        messages = [{"role": "user", "content": scenario}]
+        asked = {"model": f"hosted_vllm/{model.name}", "base_url": model.inference_base_url, "api_key": "k"}
+        answered = await litellm.acompletion(messages=messages, **asked)
+        return art.Trajectory([*messages, answered.choices[0]], reward=1.0)
+
+    with pytest.raises(ArttraceError, match="none was captured") as told:
+        await art.gather_trajectories(map(asking, "ab"))
+    assert "ARTTRACE_CAPTURE_HTTP=1" in str(told.value.hint)
+    arttrace.init(dir=tmp_path, capture_http=True)
+    group = await art.gather_trajectories(map(asking, "ab"))
+    assert [[call.call.request_model for call in run.calls] for run in group.captured] == [["agent-001"]] * 2
+    assert group.trajectories[0].messages()[-1]["content"] == "the answer is 42"
 
 
 async def test_decorated_runs_are_logged_too(model: art.TrainableModel, backend: StandInBackend) -> None:
