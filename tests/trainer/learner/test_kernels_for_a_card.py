@@ -1,4 +1,4 @@
-"""The attention kernel compiled for a GPU that is not there, by PyTorch's Inductor and Triton's own compilers."""
+"""Kernels for a GPU that is not there: compiled by PyTorch's Inductor and Triton's own compilers, or interpreted."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,18 +24,34 @@ def triton_of_the_requirements() -> str:
     return found.group()
 
 
-@pytest.mark.full
-def test_every_kind_of_attention_compiles_for_a_card_forward_and_backward(tmp_path: Path) -> None:
-    """Its numbers, at any length by one formula, are those of test_kernels.py; that the card computes them is not."""
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(tmp_path / "triton")]
+@pytest.fixture(scope="module")
+def triton(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with Triton alone, which is not installed beside a PyTorch without CUDA."""
+    folder = tmp_path_factory.mktemp("triton")
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
     subprocess.run([*install, triton_of_the_requirements()], check=True, timeout=600)
-    path = os.pathsep.join(map(str, (tmp_path / "triton", SUPPORT, ROOT)))
-    environment = {**os.environ, "PYTHONPATH": path, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path / "kernels")
-    command = [sys.executable, str(SUPPORT / "kernels_for_a_card.py"), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment, check=False)
+    return folder
+
+
+def run(triton: Path, scratch: Path, program: str, *arguments: str, **more: str) -> Any:
+    """The last line that a program beside Triton prints."""
+    environment = {**os.environ, **more, "PYTHONPATH": os.pathsep.join(map(str, (triton, SUPPORT, ROOT)))}
+    environment |= {"TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"), "TRITON_CACHE_DIR": str(scratch / "kernels")}
+    command = [sys.executable, str(SUPPORT / program), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.full
+def test_trls_kernel_gives_the_numbers_of_the_chunks(triton: Path, tmp_path: Path) -> None:
+    assert run(triton, tmp_path, "trl_kernel_interpreted.py", TRITON_INTERPRET="1") < 1e-5
+
+
+@pytest.mark.full
+def test_every_kind_of_attention_compiles_for_a_card_forward_and_backward(triton: Path, tmp_path: Path) -> None:
+    """Its numbers, at any length by one formula, are those of test_kernels.py; that the card computes them is not."""
+    found = run(triton, tmp_path, "kernels_for_a_card.py", str(tmp_path))
     assert len(found) == 6
     for name, compiled in found.items():
         lengths = 2 if "lengths" in name else 1
