@@ -191,6 +191,14 @@ def test_a_protobuf_file_may_hold_more_than_a_request(monkeypatch: pytest.Monkey
         read_file(encode_protobuf(spans), "file")
 
 
+def test_a_protobuf_file_of_any_length_is_told_from_json() -> None:
+    """Its first bytes are the end of a line and a length, which may be that of a bracket."""
+    for length in range(120):
+        span = SpanRow("a" * 32, "b" * 16, "n" * length, 1, 2)
+        assert read_file(encode_protobuf([span]), "file").records == [span]
+    assert len(read_file(b"\n\n" + json.dumps(CHAT).encode(), "file").records) == 4
+
+
 def test_an_unknown_file_is_an_error_with_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     file = write(tmp_path / "x.json", {"a": 1})
     monkeypatch.setattr(sys, "argv", ["arttrace", "import", file, "--dir", str(tmp_path / "data")])

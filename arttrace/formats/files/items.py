@@ -28,6 +28,8 @@ _ROWS_AT_ONCE = 64
 _UTF8_MARK = b"\xef\xbb\xbf"
 _NO_UTF8 = re.compile("[\udc80-\udcff]")
 """What stands for a byte that is no UTF-8 where it is decoded by `surrogateescape`."""
+_HEAD = 4096
+_NO_JSON = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _NOT_READ = {
     b"PK\x03\x04": "it is a zip archive: unpack it first (`unzip`)",
     b"\xff\xfe": "it is text in UTF-16: write it as UTF-8 first",
@@ -60,7 +62,8 @@ class ItemFile:
                 raise Unreadable(said)
         if self._begun.lstrip()[:100].lower().startswith((b"<!doctype html", b"<html")):
             raise Unreadable("it is a web page, as a login or an error of a server is")
-        self.is_binary = not self._is_parquet and self._begun.lstrip()[:1] not in (b"{", b"[", b'"')
+        is_json = self._begun.lstrip()[:1] in (b"{", b"[", b'"') and not _is_protobuf(self._begun[:_HEAD])
+        self.is_binary = not self._is_parquet and not is_json
 
     @property
     def cut(self) -> str:
@@ -93,6 +96,12 @@ class ItemFile:
             yield from _array(self._begun, self._text)
         else:
             yield from _lines(self._begun, self._text)
+
+
+def _is_protobuf(begun: bytes) -> bool:
+    """Whether what begins as JSON behind an empty line is a request in protobuf: its first tag is that of a line's end,
+    a length may be that of a bracket, and the tags within are bytes that no JSON has."""
+    return begun[:1] == b"\n" and _NO_JSON.search(begun) is not None
 
 
 class _CheckedFile:
