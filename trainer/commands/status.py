@@ -111,7 +111,8 @@ def _lines(state: DaemonState, running: bool, serving: ServingFile | None, now_n
     lines.append(("groups", f"{queue.ready} ready, {queue.waiting} waiting for more runs"))
     if state.pauses:
         at = max(min(one.until_ns for one in state.pauses) - now_ns, 0)
-        shown = f"{len(state.pauses)} whose rewards were all equal, {queue.paused} groups of them wait"
+        wait = "1 group of them waits" if queue.paused == 1 else f"{queue.paused} groups of them wait"
+        shown = f"{len(state.pauses)} whose rewards were all equal, {wait}"
         lines.append(("scenarios skipped", f"{shown}; the next is looked at again in {_duration(at)}"))
     if queue.left_out:
         lines.append(("runs left out", ", ".join(f"{n} {why}" for why, n in sorted(queue.left_out.items()))))
