@@ -318,6 +318,7 @@ class Checkpoints:
                     f"{self.directory} cannot be written: {error.strerror or error}.",
                     "Free disk space or correct the permissions, then start again.",
                 ) from error
+            locks.callback(self._room.give_up)
             yield
 
     def _take_lock(self, locks: contextlib.ExitStack) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -91,3 +92,37 @@ def test_a_failing_save_leaves_nothing_and_the_next_version_is_whole(tmp_path: P
         checkpoints.hand_over(fail)
     version(checkpoints, saving(5000, seed=1))
     assert checkpoints.steps() == [1, 2]
+
+
+def test_nothing_is_written_when_another_process_may_make_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is still made then would be written into the adapter that the other one puts over it."""
+    monkeypatch.setattr(room, "_PART", 0)  # it never comes to its end
+    checkpoints = Checkpoints(tmp_path, "p")
+    with checkpoints.only_writer():
+        step, _ = checkpoints.hand_over(saving(5000))
+        checkpoints.complete(step, lambda _: None, PolicyStep("p", step, ""))
+        assert [one for one in threading.enumerate() if one.name == "arttrace-room"]
+    assert not [one for one in threading.enumerate() if one.name == "arttrace-room"]
+    assert not any(name.startswith(ROOM) for name in names(tmp_path / "p"))
+
+
+def test_what_a_killed_process_had_begun_is_removed(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, "p")
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / f"{ROOM}.unfinished").write_bytes(bytes(100))
+    checkpoints.hand_over(saving(5))
+    assert names(tmp_path / "p") == ["p@1"]
+
+
+def test_a_version_is_made_where_no_thread_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refused(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    checkpoints = Checkpoints(tmp_path, "p")
+    step, _ = checkpoints.hand_over(saving(5000))
+    monkeypatch.setattr(threading, "Thread", Refused)
+    checkpoints.complete(step, lambda _: None, PolicyStep("p", step, ""))
+    assert checkpoints.steps() == [1]
