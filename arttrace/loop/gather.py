@@ -60,6 +60,7 @@ class TrajectoryGroup:
         members = list(rollouts)
         self.given = [one for one in members if isinstance(one, BuiltTrajectory)]
         self.exceptions: list[Exception] = [one for one in members if isinstance(one, Exception)]
+        self._failed_before = len(self.exceptions)
         self._rollouts = [one for one in members if not isinstance(one, BuiltTrajectory | Exception)]
         self._recorded: dict[str, float | None] = {}
         self.key = key or f"group-{secrets.token_hex(8)}"
@@ -91,8 +92,8 @@ class TrajectoryGroup:
 
     @property
     def size(self) -> int:
-        """The number of rollouts, and of trajectories that existed already."""
-        return len(self._rollouts) + len(self.given)
+        """The number of rollouts, and of trajectories and exceptions that existed already."""
+        return len(self._rollouts) + len(self.given) + self._failed_before
 
     @property
     def trajectories(self) -> Sequence[Any]:

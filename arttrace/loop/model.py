@@ -260,7 +260,7 @@ class TrainableModel(Model):
             ArttraceError: A reward is not a finite number, or there are no runs.
         """
         backend = self._require_registered()
-        step = await asyncio.to_thread(self.get_step) if step is None else step
+        step = int(await asyncio.to_thread(self.get_step) if step is None else step)
         means = await super().log(groups, split, step)
         trackers = report_to.split(",") if isinstance(report_to, str) else report_to
         if trackers:

@@ -17,7 +17,7 @@ import pytest
 from lost_span import WHY, lose_a_call
 
 import arttrace
-from arttrace.loop import LocalBackend, TrainableModel, gather_trajectories
+from arttrace.loop import LocalBackend, TrainableModel, Trajectory, gather_trajectories
 from arttrace.store import Store
 from arttrace.system.errors import JudgeError, ServingError, TrainingError
 
@@ -40,9 +40,9 @@ def serve():
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             self.send_response(200 if self.path == "/arttrace/status" else 404)
-            self.send_header("content-length", "2")
+            self.send_header("content-length", "11")
             self.end_headers()
-            self.wfile.write(b"{}")
+            self.wfile.write(b'{"step": 3}')
         def log_message(self, *_):
             pass
     server = HTTPServer(("127.0.0.1", int(given.port)), Handler)
@@ -67,6 +67,9 @@ def train():
         print(json.dumps({"id": order["id"], **answer(order)}), flush=True)
 
 def answer(order):
+    if "log" in order:
+        Path(given.dir, "logged").write_text(json.dumps([order["log"], order["settings"]]))
+        return {}
     if order["settings"].get("loss") == "slow":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         Path(given.dir, "began").touch()
@@ -211,6 +214,18 @@ def test_a_gateway_that_runs_is_used_and_left_running(backend: LocalBackend, mod
                 await other.register(TrainableModel("another", model.base_model))
 
     asyncio.run(loop())
+
+
+def test_a_tracker_is_told_the_step_that_is_served(backend: LocalBackend, model: TrainableModel) -> None:
+    async def loop() -> None:
+        async with backend:
+            await backend.register(model)
+            await model.log([Trajectory(reward=0.5)], report_to="wandb")
+
+    asyncio.run(loop())
+    numbers = {"val/reward": 0.5, "val/runs": 1.0}
+    logged = json.loads((backend.data.root / "logged").read_bytes())
+    assert logged == [{"step": 3, "numbers": numbers}, {"report_to": ["wandb"]}]
 
 
 @pytest.mark.parametrize("end", ["forgets", "is killed"])

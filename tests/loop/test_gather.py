@@ -225,6 +225,16 @@ async def test_a_group_counts_what_it_gives() -> None:
     assert [str(error) for error in anew.exceptions] == ["no such mail"]
 
 
+async def test_exceptions_among_the_members_are_members(caplog: pytest.LogCaptureFixture) -> None:
+    failed = [LookupError("no such mail"), LookupError("nor this one")]
+    group = await gather_trajectories([rollout(1), rollout(2), *failed])
+    assert (group.results, group.exceptions, group.size, len(group)) == ([1, 2], failed, 4, 2)
+    said = [record.getMessage() for record in caplog.records if record.name == "arttrace.loop"]
+    assert said == ["2 of 4 rollouts raised; the first: LookupError('no such mail')"]
+    with pytest.raises(ArttraceError, match="All 2 rollouts raised; the first: LookupError: no such mail"):
+        await gather_trajectories(failed)
+
+
 async def test_several_groups_may_stand_in_the_place_of_one() -> None:
     async def halved(group: TrajectoryGroup) -> list[TrajectoryGroup]:
         return [TrajectoryGroup(list(group)[:1]), TrajectoryGroup(list(group)[1:])]
