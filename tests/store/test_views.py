@@ -94,6 +94,14 @@ def test_one_span_makes_no_view_fail(store: Store, data: DataDir) -> None:
         assert (shown.exit_code, "latest" in shown.output) == (0, True), shown.output
 
 
+def test_a_run_of_calls_whose_root_is_lost_has_no_entry(store: Store) -> None:
+    """What stood above them may have had any name."""
+    calls = [one for one in research_run("r") if one.attributes.get("gen_ai.operation.name") == "chat"]
+    assert all(one.parent_span_id for one in calls)
+    store.append(calls)
+    assert store.sql("SELECT DISTINCT entry FROM trajectories")[1] == [(None,)]
+
+
 def test_times_compare_with_now(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arttrace.store.ingest.writer._now_ns", time.time_ns)
     store.append([agent("1"), *research_run("long ago")])
