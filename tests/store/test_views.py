@@ -320,6 +320,6 @@ def test_the_first_look_at_traces_is_told(store: Store) -> None:
         msgspec.structs.replace(span, attributes={k: v for k, v in span.attributes.items() if k not in other})
         for span in spans
     )
-    with reading.told(lambda total: lambda done: told.append((done, total))):
+    with reading.reading_reported(lambda total: lambda done: told.append((done, total))):
         store.sql("SELECT count(*) FROM spans")
     assert told == [(3, 3)]
