@@ -365,6 +365,10 @@ def test_no_key_that_was_sent_reaches_the_spool(
         ('{"body":"{\\"github_token\\":\\"abc\\"}"}', '{"body":"{\\"github_token\\":\\"[secret]\\"}"}'),
         ('{"body":"{\\"password\\":4711}"}', '{"body":"{\\"password\\":\\"[secret]\\"}"}'),
         ("run --token abc", "run --token [secret]"),
+        ('"{\\"password\\": \\"ab"', '"{\\"password\\": \\"[secret]"'),
+        ('{"args":"{\\"password\\": \\"ab","n":"x"}', '{"args":"{\\"password\\": \\"[secret]","n":"x"}'),
+        ("<a:password type='t'>abc</a:password>", "<a:password type='t'>[secret]</a:password>"),
+        ("https://host/a?X-Amz-Signature=abc&b=2", "https://host/a?X-Amz-Signature=[secret]&b=2"),
         ('{"next_page_token":"abc","eosToken":"</s>"}', '{"next_page_token":"abc","eosToken":"</s>"}'),
     ],
 )  # fmt: skip
@@ -397,7 +401,7 @@ def test_secrets_by_name_in_structures(value: Any, expected: Any) -> None:
 
 
 def test_the_search_for_secrets_is_no_work_without_end() -> None:
-    for text in ("a." * 500_000, "a-" * 500_000, "token_" * 100_000, "\\" * 50_000):
+    for text in ("a." * 500_000, "a-" * 500_000, "token_" * 100_000, "\\" * 50_000, "<token_" * 100_000):
         assert secrets.scrubbed(text) == text
 
 

@@ -24,6 +24,7 @@ from click.testing import CliRunner
 import arttrace
 from arttrace.capture.base import guard
 from arttrace.capture.base.settings import Settings
+from arttrace.capture.calls.http_content import MAX_BYTES
 from arttrace.capture.calls.http_request import shown_url
 from arttrace.capture.patches import requests_aiohttp
 from arttrace.commands import cli
@@ -53,6 +54,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, b"nothing here")
         elif path == "/zipped":
             self._answer(200, gzip.compress(BODY), **{"content-encoding": "gzip"})
+        elif path == "/linked":
+            self._answer(200, b"", link="</a>", Link="</b>")
         elif path == "/torn":
             self.send_response(200)
             self.send_header("content-length", "1000")
@@ -267,6 +270,104 @@ def test_what_is_asked_for_is_content_and_a_body_that_is_no_text_is_none(
     assert {"headers", "body"} <= kinds
     assert semconv.HTTP_REQUEST_BODY not in open.attributes
     assert msgspec.json.decode(open.attributes[semconv.HTTP_RESPONSE_BODY]) == BODY.decode()
+
+
+def test_redacted_keeps_the_names_of_headers_and_the_length_of_a_body(
+    site: Site, spans: Spans, on: Callable[..., None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings: Any = {"http_spans": ["headers", "bodies"], "capture_content": "redacted"}
+    arttrace.init(project="test", dir=tmp_path / "data", **settings)
+    in_tool(lambda: httpx.post(f"{site.url}/found", json={"type": "private"}, headers={"x-trace": "seen"}))
+    (request,) = http_spans(spans())
+    headers = msgspec.json.decode(request.attributes[semconv.HTTP_REQUEST_HEADERS])
+    assert headers["x-trace"] == "[redacted, 4 characters]"
+    assert msgspec.json.decode(request.attributes[semconv.HTTP_REQUEST_BODY]) == "[redacted, 18 characters]"
+    assert msgspec.json.decode(request.attributes[semconv.HTTP_RESPONSE_BODY]) == f"[redacted, {len(BODY)} characters]"
+    assert "mask" not in caplog.text
+
+
+def test_headers_that_are_named_like_credentials_are_secrets(
+    client: Callable[..., bytes], site: Site, spans: Spans, on: Callable[..., None], tmp_path: Path
+) -> None:
+    arttrace.init(project="test", dir=tmp_path / "data", http_spans=["headers"])
+    names = ["ocp-apim-subscription-key", "x-auth-key", "x-functions-key", "x-session-id", "x-auth", "x-hub-signature"]
+    in_tool(lambda: client("GET", f"{site.url}/found", headers={**dict.fromkeys(names, "s3cr3t"), "x-author": "Ann"}))
+    (request,) = http_spans(spans())
+    headers = msgspec.json.decode(request.attributes[semconv.HTTP_REQUEST_HEADERS])
+    assert {name: headers[name] for name in names} == dict.fromkeys(names, "[secret]")
+    assert "s3cr3t" not in msgspec.json.encode(request).decode()
+
+
+def by_form(library: str, url: str, fields: dict[str, str]) -> None:
+    async def ask() -> None:
+        async with aiohttp.ClientSession() as session, session.post(url, data=fields) as answer:
+            await answer.read()
+
+    if library == "aiohttp":
+        asyncio.run(ask())
+    else:
+        {"httpx": httpx.post, "requests": requests.post}[library](url, data=fields)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("library", ["httpx", "requests", "aiohttp"])
+def test_a_form_s_fields_are_recorded_by_name(
+    library: str, site: Site, spans: Spans, on: Callable[..., None], tmp_path: Path
+) -> None:
+    arttrace.init(project="test", dir=tmp_path / "data", http_spans=["bodies"])
+    in_tool(lambda: by_form(library, f"{site.url}/found", {"password": "short", "comment": "a & b"}))
+    (request,) = http_spans(spans())
+    fields = msgspec.json.decode(request.attributes[semconv.HTTP_REQUEST_BODY])
+    assert fields == {"password": "[secret]", "comment": "a & b"}
+
+
+def test_a_form_of_parts_is_recorded_without_its_secrets_and_files(
+    site: Site, spans: Spans, on: Callable[..., None], tmp_path: Path
+) -> None:
+    arttrace.init(project="test", dir=tmp_path / "data", http_spans=["bodies"])
+    files: Any = {"city": (None, "Oslo"), "password": (None, "short"), "image": ("a.png", b"\x89PNG\xff")}
+    in_tool(lambda: requests.post(f"{site.url}/found", files=files, timeout=30))
+    (request,) = http_spans(spans())
+    fields = msgspec.json.decode(request.attributes[semconv.HTTP_REQUEST_BODY])
+    assert fields == {"city": "Oslo", "password": "[secret]", "image": None}
+
+
+def test_a_body_that_is_cut_is_named_and_a_secret_at_its_end_is_not_kept(
+    client: Callable[..., bytes], site: Site, spans: Spans, on: Callable[..., None], tmp_path: Path
+) -> None:
+    arttrace.init(project="test", dir=tmp_path / "data", http_spans=["bodies"])
+    beginning = b'{"city": "%s", "password": "hunter2' % (b"O" * (MAX_BYTES - 40))
+    content = beginning + b"hunter2" * 10 + b'"}'
+    in_tool(lambda: client("POST", f"{site.url}/found", content=content))
+    (request,) = http_spans(spans())
+    assert request.attributes[semconv.TRUNCATED] == [semconv.HTTP_REQUEST_BODY]
+    kept = msgspec.json.decode(request.attributes[semconv.HTTP_REQUEST_BODY])
+    assert "hunter2" not in kept
+    assert kept.endswith("[secret]")
+
+
+def test_each_attempt_has_the_headers_that_it_sent(
+    site: Site, spans: Spans, on: Callable[..., None], tmp_path: Path
+) -> None:
+    arttrace.init(project="test", dir=tmp_path / "data", http_spans=["headers"])
+
+    class TwoAttempts(httpx.Auth):
+        def auth_flow(self, request: httpx.Request) -> Any:
+            for attempt in ("1", "2"):
+                request.headers["x-attempt"] = attempt
+                yield request
+
+    in_tool(lambda: httpx.get(f"{site.url}/found", auth=TwoAttempts()))
+    sent = [msgspec.json.decode(one.attributes[semconv.HTTP_REQUEST_HEADERS]) for one in http_spans(spans())]
+    assert [headers["x-attempt"] for headers in sent] == ["1", "2"]
+
+
+def test_a_header_that_comes_twice_is_kept_whole(
+    client: Callable[..., bytes], site: Site, spans: Spans, on: Callable[..., None], tmp_path: Path
+) -> None:
+    arttrace.init(project="test", dir=tmp_path / "data", http_spans=["headers"])
+    in_tool(lambda: client("GET", f"{site.url}/linked"))
+    (request,) = http_spans(spans())
+    assert msgspec.json.decode(request.attributes[semconv.HTTP_RESPONSE_HEADERS])["link"] == "</a>, </b>"
 
 
 def test_each_hop_of_a_redirect_an_error_and_a_compressed_answer(

@@ -7,18 +7,17 @@ lost is still complete. How many were begun stands on the run's root, so that wh
 
 from __future__ import annotations
 
-import codecs
 import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-import msgspec
 from opentelemetry.context import get_value
 from opentelemetry.trace import SpanKind
 
-from arttrace.capture.base.values import describe_error, json_text
+from arttrace.capture.base.values import describe_error
+from arttrace.capture.calls.http_content import MAX_BYTES, Headers, body_json, headers_json, pairs, value_of
 from arttrace.capture.calls.model_call import is_suppressed
 from arttrace.capture.context import program
 from arttrace.capture.context.flow import calling_flow
@@ -26,14 +25,11 @@ from arttrace.capture.context.position import Position
 from arttrace.capture.export.open_span import OpenSpan
 from arttrace.records import semconv
 from arttrace.wire import Ending
-from arttrace.wire.compression import decompress
 from arttrace.wire.content import ContentMode, Hidden
 from arttrace.wire.content.secrets import SECRET
 
 _MAX_METHOD = 20
 _MAX_URL = 4096
-_MAX_BODY = 64 << 10
-_utf8 = codecs.getincrementaldecoder("utf-8")
 _PART = re.compile(r"[^&;]+")
 
 
@@ -68,8 +64,9 @@ class OpenHttpRequest:
     """
 
     __slots__ = (
-        "_asked", "_body", "_ended", "_headers", "_method", "_received", "_request_body", "_request_headers",
-        "_request_size", "_scope", "_status", "_url", "body_undone", "response_size", "span",
+        "_asked", "_asks_for_content", "_body", "_ended", "_headers", "_method", "_received", "_request_body",
+        "_request_headers", "_request_size", "_scope", "_status", "_url", "_wants_bodies", "body_undone",
+        "response_size", "span",
     )  # fmt: skip
 
     def __init__(self, scope: Position, method: str) -> None:
@@ -82,9 +79,11 @@ class OpenHttpRequest:
         """Tells how many bytes of the answer came, where that is not what is read."""
         self._received = 0
         self._asked = scope.recorder.settings.http_spans
-        self._request_headers: Any = None
-        self._headers: Any = None
-        self._request_body: bytes | None = None
+        self._wants_bodies = "bodies" in self._asked
+        self._asks_for_content = len(self._asked) > 1
+        self._request_headers: Headers = ()
+        self._headers: Headers = ()
+        self._request_body = b""
         self._body = bytearray()
         self._status: int | None = None
         self._ended = False
@@ -105,22 +104,20 @@ class OpenHttpRequest:
         """Nothing: it is written when it has ended."""
         return {}
 
-    @property
-    def wants_bodies(self) -> bool:
-        """Whether bodies are recorded."""
-        return "bodies" in self._asked
-
-    def sent(self, url: Any, headers: Mapping[str, Any], body: bytes | None = None) -> None:
-        """What is sent, and where to; the body where it is known, and recorded."""
+    def sent(self, url: Any, headers: Mapping[str, Any], body: Any = None) -> None:
+        """What is sent, and where to; the body where it is bytes or text, and recorded."""
         self._url, self._request_size = url, _size(headers)
-        if "headers" in self._asked:
-            self._request_headers = headers
-        if self.wants_bodies and body is not None:
-            self._request_body = body[:_MAX_BODY]
+        if self._asks_for_content:
+            self._request_headers = pairs(headers)
+        if self._wants_bodies and isinstance(body, (bytes, bytearray, str)):
+            begun = body[: MAX_BYTES + 1]
+            self._request_body = begun.encode(errors="replace") if isinstance(begun, str) else bytes(begun)
 
     def answered(self, status: int, headers: Any = None, body: bytes | None = None) -> OpenHttpRequest:
         """Its status has come, and with a `body` all of it."""
-        self._status, self._headers = status, headers
+        self._status = status
+        if self._asks_for_content:
+            self._headers = pairs(headers)
         if body is not None:
             self.body_undone = True  # by the client
             self.chunk(body)
@@ -130,8 +127,8 @@ class OpenHttpRequest:
     def chunk(self, data: bytes) -> None:
         """A part of the body was read."""
         self._received += len(data)
-        if self.wants_bodies and len(self._body) < _MAX_BODY:
-            self._body += data[: _MAX_BODY - len(self._body)]
+        if self._wants_bodies and len(self._body) <= MAX_BYTES:
+            self._body += data[: MAX_BYTES + 1 - len(self._body)]
 
     def not_answered(self, error: BaseException) -> None:
         """The client raised."""
@@ -184,40 +181,21 @@ class OpenHttpRequest:
         # An error's message quotes the address, and its type says what happened.
         scope.recorder.ended(self, attributes, end_ns, None if error is None else (error, ""))
 
-    def _asked_for(self) -> dict[str, str]:
-        """Headers and bodies, as JSON texts."""
-        found: dict[str, str | None] = {}
+    def _asked_for(self) -> dict[str, Any]:
+        """Headers and bodies, as JSON texts, and the names of those that were cut."""
+        found: dict[str, tuple[str | None, bool]] = {}
         if "headers" in self._asked:
-            found[semconv.HTTP_REQUEST_HEADERS] = _headers_text(self._request_headers)
-            found[semconv.HTTP_RESPONSE_HEADERS] = _headers_text(self._headers)
-        if self.wants_bodies:
-            encoding = (
-                "" if self.body_undone or self._headers is None else str(self._headers.get("content-encoding", ""))
-            )
-            found[semconv.HTTP_REQUEST_BODY] = _body_text(self._request_body, "")
-            found[semconv.HTTP_RESPONSE_BODY] = _body_text(bytes(self._body), encoding)
-        return {name: text for name, text in found.items() if text is not None}
-
-
-def _headers_text(headers: Mapping[str, Any] | None) -> str | None:
-    if not headers:
-        return None
-    return json_text({str(name).lower(): str(value) for name, value in headers.items()}, _MAX_BODY)[0]
-
-
-def _body_text(body: bytes | None, encoding: str) -> str | None:
-    """A JSON document as it is, and text as JSON's; None for what is neither."""
-    if not body:
-        return None
-    try:
-        text = _utf8().decode(decompress(body, encoding)[:_MAX_BODY])  # without a character that is cut
-    except ValueError:
-        return None
-    try:
-        msgspec.json.decode(text)
-    except (ValueError, RecursionError):
-        return json_text(text, _MAX_BODY)[0]
-    return text
+            found[semconv.HTTP_REQUEST_HEADERS] = headers_json(self._request_headers)
+            found[semconv.HTTP_RESPONSE_HEADERS] = headers_json(self._headers)
+        if self._wants_bodies:
+            kind = value_of(self._request_headers, "content-type")
+            found[semconv.HTTP_REQUEST_BODY] = body_json(self._request_body, kind)
+            kind = value_of(self._headers, "content-type")
+            encoding = "" if self.body_undone else value_of(self._headers, "content-encoding")
+            found[semconv.HTTP_RESPONSE_BODY] = body_json(bytes(self._body), kind, encoding)
+        kept = {name: text for name, (text, _) in found.items() if text is not None}
+        cut = [name for name, (_, was_cut) in found.items() if was_cut]
+        return kept | ({semconv.TRUNCATED: cut} if cut else {})
 
 
 def _size(headers: Mapping[str, Any]) -> int | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
@@ -22,8 +23,12 @@ from arttrace.capture.calls.http_request import OpenHttpRequest, requesting_posi
 from arttrace.capture.patches.httpx import current_call, not_answered, taps
 from arttrace.capture.patches.otel_tracers import followed_by
 from arttrace.capture.patches.registry import patch
-from arttrace.capture.patches.requests_aiohttp import TappedRaw, aiohttp_body, tap_reader, tapped_reader
+from arttrace.capture.patches.requests_aiohttp import TappedRaw, tap_reader, tapped_reader
 
+_unsent: ContextVar[OpenHttpRequest | None] = ContextVar("arttrace_unsent_http_request", default=None)
+"""The request of aiohttp's that was begun here, and not sent yet."""
+
+_sending = Guard("reading a tool's HTTP request")
 _beginning = Guard("beginning a tool's HTTP request")
 _answering = Guard("reading the answer to a tool's HTTP request")
 
@@ -41,9 +46,12 @@ def install_requests(module: ModuleType) -> None:
 
 
 def install_aiohttp(module: ModuleType) -> None:
-    """Hook `aiohttp.ClientSession._request`: redirects are within one request."""
-    tapped = tapped_reader(module.StreamReader)
-    patch(module.ClientSession, "_request", lambda request: _aiohttp_request(request, tapped))
+    """Hook `aiohttp.ClientSession._request`: redirects are within one request. What is sent first is that request's."""
+    session, request, tapped = module.ClientSession, module.ClientRequest, tapped_reader(module.StreamReader)
+    assert hasattr(session, "_request")  # both are there, or nothing is hooked
+    assert hasattr(request, "send")
+    patch(session, "_request", lambda made: _aiohttp_request(made, tapped))
+    patch(request, "send", _aiohttp_send)
 
 
 def _begin(method: str, url: Any, headers: Mapping[str, str], body: Any = None) -> OpenHttpRequest | None:
@@ -52,8 +60,7 @@ def _begin(method: str, url: Any, headers: Mapping[str, str], body: Any = None) 
         if position is None or isinstance(followed_by(get_current_span()), FollowedCall):
             return None
         begun = OpenHttpRequest(position, method)
-        body = body.encode() if isinstance(body, str) else body
-        begun.sent(url, headers, body if isinstance(body, bytes) else None)
+        begun.sent(url, headers, body)
         return begun
     except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
         _beginning.caught(error)
@@ -132,16 +139,29 @@ def _aiohttp_request(request: Callable[..., Any], tapped: type[Any]) -> Callable
         begun = _begin(method, str_or_url, {})
         if begun is None:
             return await request(self, method, str_or_url, **kwargs)
+        _unsent.set(begun)
         try:
             response = await request(self, method, str_or_url, **kwargs)
         except BaseException as error:
             not_answered(begun, error)
             raise
+        finally:
+            _unsent.set(None)
         with _answering:
-            first = (*response.history, response)[0].request_info
-            body = aiohttp_body(self, kwargs)[0] if begun.wants_bodies else None
-            begun.sent(first.url, first.headers, body)
             tap_reader(begun, response, tapped)
         return response
+
+    return hooked
+
+
+def _aiohttp_send(send: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(send)
+    async def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        begun = _unsent.get()
+        if begun is not None:
+            _unsent.set(None)
+            with _sending:
+                begun.sent(self.url, self.headers, getattr(self.body, "_value", self.body))
+        return await send(self, *args, **kwargs)
 
     return hooked

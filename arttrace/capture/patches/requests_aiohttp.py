@@ -267,7 +267,7 @@ def _rewritten_arguments(
         url = session._build_url(str_or_url)
         if kwargs.get("params"):
             url = url.update_query(kwargs["params"])
-        body, content_type = aiohttp_body(session, kwargs)
+        body, content_type = _aiohttp_body(session, kwargs)
         made = routing.rewrite(str(url), body, client="aiohttp")
         if made is None:
             return str_or_url, kwargs
@@ -294,7 +294,7 @@ def _rewritten_arguments(
     return str_or_url, kwargs
 
 
-def aiohttp_body(session: Any, kwargs: dict[str, Any]) -> tuple[bytes | None, str | None]:
+def _aiohttp_body(session: Any, kwargs: dict[str, Any]) -> tuple[bytes | None, str | None]:
     """The body that aiohttp would send, None where that is not known before, and its content type."""
     data, document = kwargs.get("data"), kwargs.get("json")
     if kwargs.get("compress") or kwargs.get("chunked") or (data is not None and document is not None):

@@ -51,6 +51,10 @@ def _leaf(value: Any) -> Any:
     """A marker for a value; of an object its own type as well."""
     if isinstance(value, dict) and isinstance(value.get("type"), str):
         return {"type": value["type"], "content": redacted_text(_encoded(value))}
+    return _length(value)
+
+
+def _length(value: Any) -> str:
     return redacted_text(value if isinstance(value, str) else _encoded(value))
 
 
@@ -83,4 +87,6 @@ _REDACTIONS: dict[str, Callable[[Any], Any]] = {
     "result": _leaf,
     "request": _arguments,
     "group": _leaf,
+    "headers": _arguments,
+    "body": _length,
 }

@@ -145,7 +145,7 @@ class ContentRules:
             if mode == "redacted":
                 return _encoded(redacted(msgspec.json.decode(text), kind))
             masked = text if self.mask is None else _masked(text, kind, self.mask)
-            allowed = secrets.without_known(masked) if kind in _MESSAGES else _searched(masked, hidden)
+            allowed = secrets.without_known(masked) if kind in _MESSAGES else _searched(masked, kind, hidden)
         except BaseException as error:  # noqa: BLE001  a mask is the user's and may raise anything
             self._failed(error)
             if learns:
@@ -167,12 +167,13 @@ class ContentRules:
         self.mask_failed(MaskFailed(f"{type(error).__qualname__}{where}{said}"))
 
 
-def _searched(text: str, hidden: Hidden) -> str:
+def _searched(text: str, kind: str, hidden: Hidden) -> str:
     """JSON text that is no message, without secrets."""
-    if secrets.may_name_one(text) or hidden.has_secret_in(text):
+    without_named = secrets.without_credentials if kind == "headers" else secrets.without_named
+    if kind == "headers" or secrets.may_name_one(text) or hidden.has_secret_in(text):
         with contextlib.suppress(msgspec.DecodeError):
             value = msgspec.json.decode(text)
-            searched = hidden.without_secrets(secrets.without_named(value))
+            searched = hidden.without_secrets(without_named(value))
             text = text if searched == value else _encoded(searched)
     return secrets.scrubbed(text)
 

@@ -40,8 +40,13 @@ _KEYS = r"(?:sk|pk|rk|gsk|xai|hf|gh[opsu]|glpat|xox[abprs])[-_](?=[\w-]*\d)[\w-]
 _UNQUOTED = r"[^\s,;\"'\[\]{}]"
 _IN_A_NAME = ("key", "authorization", "pass", "pwd", "secret", "jwt", "credential", "cookie", "token")
 _OF_NAMES = (
-    # "api_key": "...", in JSON, in JSON inside JSON and in a repr
-    (rf"({_NAME}(\\*[\"'])\s*:\s*\2)(?!\[secret\])(?:.{{1,100000}}?)(?<!\\)(\2)", rf"\1{SECRET}\3"),
+    # "api_key": "...", in JSON, in JSON inside JSON and in a repr; also where the text was cut within the value
+    (
+        rf"({_NAME}(\\*[\"'])\s*:\s*\2)(?!\[secret\])(?:.{{1,100000}}?(?<!\\)(?=\2)|(?:[^\"\\]|\\.)+\\?(?=\"|\Z))",
+        rf"\1{SECRET}",
+    ),
+    # <password>...</password>
+    (rf"(<[\w:.-]{{0,40}}?{_NAME}(?:\s[^<>]{{0,1000}})?>)(?!\[secret\])[^<>]+", rf"\1{SECRET}"),
     (rf"({_WORDS}(\\*[\"'])\s*:\s*)-?\d[\d.]*", rf"\1\2{SECRET}\2"),
     # --api-key ..., --api-key=..., ["--api-key", "..."], api_key=...
     (rf"((?<![\w-])--?[\w.-]{{0,40}}?{_NAME}(?:\"\s*,\s*\"|=|\s+))(?!\[secret\])[^\s\"]+", rf"\1{SECRET}"),
@@ -49,11 +54,15 @@ _OF_NAMES = (
     (rf"({_TOKEN}\s*[:=]\s*)(?!\[secret\])(?={_UNQUOTED}*\d){_UNQUOTED}{{8,}}", rf"\1{SECRET}"),
 )
 _OF_FORM = (
-    (rf"([?&](?:[\w.-]{{0,40}}?{_NAME}|key|sig|signature|code)=)[^&\s\"'<>]+", rf"\1{SECRET}"),
+    (rf"([?&](?:[\w.-]{{0,40}}?(?:{_NAME}|signature)|key|sig|code)=)[^&\s\"'<>]+", rf"\1{SECRET}"),
     (r"(://)[^/\s:@\"']{1,1000}:[^/\s@\"']{1,1000}@", rf"\1{SECRET}@"),
     (r"(\bbearer\s+)(?=\S*\d)[\w.~+/=-]{8,}", rf"\1{SECRET}"),
     (rf"\b(?:{_KEYS}|AKIA[A-Z0-9]{{16}}|AIza[\w-]{{30,}}|eyJ[\w-]{{8,}}\.[\w-]{{8,}}\.[\w-]*)", SECRET),
 )
+_is_credential = re.compile(
+    r"key|auth(?!enticate\Z|ority)|token|secret|pass|pwd|cookie|credential|session|signature|jwt|assertion",
+    re.IGNORECASE,
+).search
 _is_word = re.compile(rf"{_WORDS}\Z", re.IGNORECASE).search
 _is_token = re.compile(rf"{_TOKEN}\Z", re.IGNORECASE).search
 
@@ -114,6 +123,14 @@ def without_named(value: Any) -> Any:
         if isinstance(name, str) and item is not None and _is_named(name, item):
             kept["value"] = _hidden(item)
     return kept
+
+
+def without_credentials(headers: Any) -> Any:
+    """Headers without the values of those that are named like credentials, `x-auth-key` or `x-session-id` too: a header
+    is hidden where a name in a document would not be."""
+    if not isinstance(headers, dict):
+        return without_named(headers)
+    return {name: _hidden(value) if _is_credential(name) else value for name, value in headers.items()}
 
 
 def _is_named(name: str, value: Any) -> bool:
