@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import AsyncIterator, Mapping
 
@@ -22,33 +23,39 @@ _LINE_BYTES = 1 << 26
 class Child:
     """Its stdout line by line, and the end of its stderr. Its stdin closes when this process ends.
 
-    In another event loop than that in which it was started it can be stopped, and nothing else.
+    In another event loop than that in which it was started it can be stopped, and nothing else. Its stderr is read even
+    when no loop runs: a command that nobody reads waits.
     """
 
-    def __init__(
-        self, process: asyncio.subprocess.Process, out: asyncio.StreamReader, err: asyncio.StreamReader
-    ) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, out: asyncio.StreamReader, err: int) -> None:
         self._process = process
         self._out = out
         self._loop = asyncio.get_running_loop()
         self._end = b""
-        self._listening = asyncio.create_task(self._listen(err))
+        self._heard = asyncio.Event()
+        threading.Thread(target=self._listen, args=(err,), name="arttrace-child", daemon=True).start()
         self._draining: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(cls, *command: str, env: Mapping[str, str] | None = None) -> Child:
         """Start the command, with the variables of `env` added to those of this process."""
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            limit=_LINE_BYTES,
-            env={**os.environ, **(env or {}), "PYTHONUNBUFFERED": "1"},
-        )
+        err, of_child = os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=of_child,
+                limit=_LINE_BYTES,
+                env={**os.environ, **(env or {}), "PYTHONUNBUFFERED": "1"},
+            )
+        except BaseException:
+            os.close(err)
+            raise
+        finally:
+            os.close(of_child)
         assert process.stdout is not None
-        assert process.stderr is not None
-        return cls(process, process.stdout, process.stderr)
+        return cls(process, process.stdout, err)
 
     async def __aenter__(self) -> Child:
         return self
@@ -56,9 +63,12 @@ class Child:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    async def _listen(self, err: asyncio.StreamReader) -> None:
-        while chunk := await err.read(4096):
-            self._end = (self._end + chunk)[-_TOLD_BYTES:]
+    def _listen(self, err: int) -> None:
+        with open(err, "rb", buffering=0) as file:
+            while chunk := file.read(4096):
+                self._end = (self._end + chunk)[-_TOLD_BYTES:]
+        with contextlib.suppress(RuntimeError):  # the loop is over, and nobody waits
+            self._loop.call_soon_threadsafe(self._heard.set)
 
     @property
     def of_this_loop(self) -> bool:
@@ -92,7 +102,7 @@ class Child:
 
     async def wait(self) -> int:
         """The exit code, with all of stderr read."""
-        await self._listening
+        await self._heard.wait()
         return await self._process.wait()
 
     def last_lines(self) -> str:
@@ -112,6 +122,8 @@ class Child:
         """Stop the process: terminated first, killed after half a minute or when the caller is cancelled."""
         if not self.of_this_loop:
             await asyncio.to_thread(_end, self._process.pid)
+            with contextlib.suppress(RuntimeError):  # its loop is closed, which would be printed later
+                self._process._transport.close()  # type: ignore[attr-defined]
             return
         if self._process.stdin is not None:
             self._process.stdin.close()
@@ -125,9 +137,8 @@ class Child:
             if self._process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     self._process.kill()
-            for task in (self._listening, self._draining):
-                if task is not None:
-                    task.cancel()
+            if self._draining is not None:
+                self._draining.cancel()
         await self._process.wait()
 
 
@@ -135,6 +146,7 @@ def _end(pid: int) -> None:
     """As `stop`, for a process whose event loop is over."""
     deadline = time.monotonic() + _STOP_S
     with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises for a number that may be another's
         os.kill(pid, signal.SIGTERM)
         while not os.waitpid(pid, os.WNOHANG)[0]:  # the thread of that loop may have taken its exit status
             if time.monotonic() > deadline:
