@@ -384,6 +384,7 @@ def test_what_capture_takes_from_the_system_may_fail(
 
 
 def test_a_hook_that_cannot_be_installed_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hooks, "_installed", True)
     for install in (http_hook.install, openai_hook.install):
         guard.failures.clear()
         with pytest.raises(AttributeError):
