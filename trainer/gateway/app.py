@@ -71,6 +71,7 @@ class Gateway:
         reads_run_names: bool = False,
         sleeper: Sleeper | None = None,
         policy_sampling: bool = False,
+        max_lora_rank: int = 0,
         routes: RouteTable | None = None,
     ) -> None:
         self.policies = policies
@@ -82,6 +83,7 @@ class Gateway:
         self.reads_run_names = reads_run_names
         self.sleeper = sleeper
         self.policy_sampling = policy_sampling
+        self.max_lora_rank = max_lora_rank
         self.routes = routes or {}
         self._api_key = None if api_key is None else f"Bearer {api_key}".encode()
 
@@ -251,6 +253,7 @@ class Gateway:
             gate=self._gate_status(),
             sleeps=self.sleeper is not None,
             busy_s=self.gate.busy_s,
+            max_lora_rank=self.max_lora_rank,
             recording=None
             if recorder is None
             else RecordingStatus(recorder.recorded, recorder.refused, recorder.trajectories.open),

@@ -69,7 +69,8 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     `replicas`: the first one that is ready, and the sums of their counts. `sleeps` says that they can sleep on order.
     `busy_s` is for how many seconds there was a request with an engine, since the gateway's start.
     `passed_over` is the newest version there was when `--version` asked for an older one: only a newer one takes its
-    place by itself; 0 without.
+    place by itself; 0 without. `max_lora_rank` is the largest rank of an adapter that the engines load; 0 where that is
+    not known.
     """
 
     policy: str
@@ -84,6 +85,7 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     sleeps: bool = False
     busy_s: float = 0.0
     passed_over: int = 0
+    max_lora_rank: int = 0
 
     @property
     def loaded_steps(self) -> set[int]:

@@ -25,7 +25,7 @@ from arttrace.system.private_files import make_directory, tighten_data
 from trainer.gateway.app import Gateway
 from trainer.gateway.engines.pool import Pool, Replica
 from trainer.gateway.engines.vllm.cards import cards, first_is_free, share
-from trainer.gateway.engines.vllm.engine import EngineOptions, cards_of_engine, serves_on_cpu
+from trainer.gateway.engines.vllm.engine import EngineOptions, cards_of_engine, max_lora_rank, serves_on_cpu
 from trainer.gateway.engines.vllm.memory import card_bytes, share_of_card
 from trainer.gateway.engines.vllm.model import make_probe
 from trainer.gateway.gate import Gate
@@ -135,6 +135,7 @@ class _Server:
             joins_traceparents=options.record_traceparent,
             policy_sampling=options.policy_sampling,
             reads_run_names=self._training is not None,
+            max_lora_rank=0 if options.vllm_urls else max_lora_rank(options.engine),
             routes=None if self._training is None else self._training.routes(),
         )
         if options.engine.sleep:

@@ -1,4 +1,5 @@
-"""Sharing one card: the engines behind the gateway sleep while the learner makes its step."""
+"""The engines behind the gateway, beside a step: they can load its adapter, and sleep while it is made where they share
+the learner's card."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from arttrace.system.errors import TrainingError
 from trainer.learner.machine.memory import let_go
 from trainer.serving import GatewayStatus
 from trainer.step.retry import Retry
@@ -17,6 +19,16 @@ class Sleeping(Protocol):
 
     def status(self) -> GatewayStatus | None: ...
     def fall_asleep(self) -> Callable[[], None]: ...
+
+
+def require_loadable(gateway: Sleeping | None, lora_rank: int, retry: Retry) -> None:
+    """Raise TrainingError where the engines load no adapter of this rank: known before a step is made, not after it."""
+    status = None if gateway is None else retry(gateway.status)
+    if status is not None and 0 < status.max_lora_rank < lora_rank:
+        raise TrainingError(
+            f"`arttrace serve` loads adapters up to rank {status.max_lora_rank}, and this one would have {lora_rank}.",
+            f"Serve with --vllm-arg=--max-lora-rank={lora_rank}, or train with --lora-rank {status.max_lora_rank}.",
+        )
 
 
 @contextmanager

@@ -55,6 +55,7 @@ class StandInGateway:
     step: int = 0
     dead: bool = False
     slept: int = 0
+    max_lora_rank: int = 0
 
     def publish(self, step: int, path: Path) -> PublishReport:
         if self.dead:
@@ -65,7 +66,14 @@ class StandInGateway:
 
     def status(self) -> GatewayStatus:
         return GatewayStatus(
-            "policy", f"policy@{self.step}", self.step, "", {}, EngineStatus("ready", None, 0), sleeps=True
+            "policy",
+            f"policy@{self.step}",
+            self.step,
+            "",
+            {},
+            EngineStatus("ready", None, 0),
+            sleeps=True,
+            max_lora_rank=self.max_lora_rank,
         )
 
     def fall_asleep(self) -> Callable[[], None]:
@@ -89,6 +97,20 @@ def fill(store: Store, *scenarios: str, rewards: tuple[float, ...] = (0.0, 1.0))
 
 def fresh(store: Store) -> list:  # type: ignore[type-arg]
     return group_trajectories(store.trajectories(unconsumed_by="policy"))
+
+
+def test_an_adapter_that_the_engines_cannot_load_is_refused_before_the_step(tmp_path: Path) -> None:
+    data, gateway = DataDir(tmp_path), StandInGateway(max_lora_rank=32)
+    with Store.open(data, create=True) as store:
+        fill(store, "s")
+        loop = loop_on(store, data, gateway)
+        loop.learner.config = LearnerConfig(lora_rank=64)  # type: ignore[misc]
+        with pytest.raises(TrainingError, match="up to rank 32, and this one would have 64") as refused:
+            loop.train(fresh(store))
+        assert "--vllm-arg=--max-lora-rank=64" in str(refused.value.hint)
+        assert (loop.learner.steps, loop.checkpoints.latest(), gateway.slept) == (0, None, 0)
+        gateway.max_lora_rank = 64
+        assert loop.train(fresh(store)) is not None
 
 
 def test_a_step_is_checkpointed_published_recorded_and_its_trajectories_are_not_trained_again(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainer.gateway.engines.vllm.cards import cards, first_is_free, share
-from trainer.gateway.engines.vllm.engine import EngineOptions, cards_of_engine, engine_environment
+from trainer.gateway.engines.vllm.engine import EngineOptions, cards_of_engine, engine_environment, max_lora_rank
 from trainer.gateway.engines.vllm.model import ModelShape
 
 
@@ -56,6 +56,20 @@ def test_an_engine_takes_as_many_cards_as_its_model_is_spread_over(
     options: EngineOptions, extra: tuple[str, ...], count: int
 ) -> None:
     assert cards_of_engine(replace(options, extra=extra)) == count
+
+
+@pytest.mark.parametrize(
+    ("extra", "rank"),
+    [
+        ((), 32),
+        (("--max-lora-rank=64",), 64),
+        (("--max-lora-rank", "8", "--max-lora-rank=16"), 16),
+    ],
+)
+def test_an_engine_loads_adapters_up_to_the_rank_it_is_given_last(
+    options: EngineOptions, extra: tuple[str, ...], rank: int
+) -> None:
+    assert max_lora_rank(replace(options, extra=extra)) == rank
 
 
 def test_the_engines_environment_names_its_cards(options: EngineOptions) -> None:

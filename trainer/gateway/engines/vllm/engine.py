@@ -78,7 +78,7 @@ def engine_command(options: EngineOptions, socket: Path, marker: str, *, cpu: bo
     command = [sys.executable, "-m", "trainer.gateway.engines.vllm.serve"]
     command += ["--model", str(options.base_model), "--served-model-name", shape.name, marker]
     command += ["--uds", str(socket), "--max-model-len", str(_context(options, cpu))]
-    command += ["--enable-lora", "--max-loras", "4", "--max-cpu-loras", "8", "--max-lora-rank", "32"]
+    command += ["--enable-lora", "--max-loras", "4", "--max-cpu-loras", "8", "--max-lora-rank", str(_MAX_LORA_RANK)]
     command += ["--enable-auto-tool-choice", "--tool-call-parser", options.tool_call_parser or tool_call_parser(shape)]
     if shape.experts:
         # Else vLLM keeps room for adapters of all its experts.
@@ -100,6 +100,8 @@ def engine_command(options: EngineOptions, socket: Path, marker: str, *, cpu: bo
     return command + list(options.extra)
 
 
+_MAX_LORA_RANK = 32
+
 _NEUTRAL_SAMPLING = '{"temperature":1.0,"top_p":1.0,"top_k":-1,"min_p":0.0,"repetition_penalty":1.0}'
 
 
@@ -110,13 +112,18 @@ def tool_call_parser(shape: ModelShape) -> str:
 
 def cards_of_engine(options: EngineOptions) -> int:
     """How many cards one engine takes: as many as its model is spread over by what it is given on the command line."""
+    return max(1, math.prod(_numbers(options, "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp")))
+
+
+def max_lora_rank(options: EngineOptions) -> int:
+    """The largest rank of an adapter that one engine loads: what it is given on the command line last."""
+    return [_MAX_LORA_RANK, *_numbers(options, "--max-lora-rank")][-1]
+
+
+def _numbers(options: EngineOptions, *names: str) -> list[int]:
+    """What these arguments are given on the command line, in order."""
     words = [part for word in options.extra for part in word.split("=", 1)]
-    found = [
-        int(value)
-        for name, value in itertools.pairwise(words)
-        if name in ("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp") and value.isdecimal()
-    ]
-    return max(1, math.prod(found))
+    return [int(value) for name, value in itertools.pairwise(words) if name in names and value.isdecimal()]
 
 
 def engine_environment(options: EngineOptions, base: Mapping[str, str], key: str, *, cpu: bool) -> dict[str, str]:
