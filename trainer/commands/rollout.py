@@ -111,7 +111,7 @@ def command(
     further inputs are started.
 
     Exit code 1: some runs are incomplete for such a reason, or nothing was captured. 130: interrupted; finished runs
-        are kept.
+    are kept.
     """
     if file is not None:
         if ids or group or scenario or from_store or tools == "recorded":

@@ -47,7 +47,7 @@ _OPTIONS: dict[str, tuple[Any, str]] = {
     "max_kl": (float, "Stop above this KL to the reference, in nats per token; needs --kl-weight."),
     "epochs": (int, "Passes over the data."),
     "minibatches": (int, "Optimizer steps per pass."),
-    "lora_rank": (int, "Rank of the adapter; above 32 for an `arttrace serve --vllm-arg=--max-lora-rank=64`."),
+    "lora_rank": (int, "Rank of the adapter; one above 32 needs `arttrace serve --vllm-arg=--max-lora-rank=64`."),
     "lora_alpha": (int, "Scale of the adapter, divided by its rank."),
     "micro_batch_tokens": (int, "Tokens that go through the model at once; as many as fit without."),
     "gradient_checkpointing": (bool, "Less memory for more time; on CUDA unless --no-gradient-checkpointing."),
