@@ -100,7 +100,12 @@ def read_records(file: BinaryIO, size: int, source: str, found: Imported) -> Ite
         if items.replaced:
             found.left_out["bytes that are no UTF-8, read as U+FFFD"] = items.replaced
         if not found.kinds:
-            raise Unreadable(items.cut or (found.reasons[0] if found.reasons else "it is empty"))
+            raise Unreadable(items.cut or (found.reasons[0] if found.reasons else _nothing_in(found)))
+
+
+def _nothing_in(found: Imported) -> str:
+    """Why a file of which nothing was refused gave nothing."""
+    return f"it holds no run, only {', '.join(found.left_out)}" if found.left_out else "it is empty"
 
 
 def _batches(records: Iterable[Record], found: Imported) -> Iterator[list[Record]]:
@@ -207,9 +212,10 @@ class _Reader:
             return self._is(completions.KIND, self._exchanges.records(completions.exchange(item)))
         if "request" in item and "response" in item:
             return self._is("exchanges", self._exchanges.records(item))
-        if training_rows.recognises(item):
+        has_messages = messages_of(item) is not None
+        if training_rows.recognises(item, has_messages=has_messages):
             return self._is(training_rows.KIND, training_rows.records(item, source, place))
-        if messages_of(item) is not None:
+        if has_messages:
             return self._is("conversations", self._conversations.records(item))
         raise ValueError(f"an object of no known form, with the keys {', '.join(map(str, list(item)[:8]))}")
 

@@ -131,6 +131,7 @@ def zipped() -> bytes:
         (b"name,value\n1,2\n", "neither JSON nor"),
         (b"PAR1" + bytes(20), "not a complete Parquet file"),
         (b"[[" + ONE + b"]]", "no JSON object"),
+        (b'{"timestamp":"2026-01-01","type":"noted","payload":{}}', "it holds no run, only lines of type noted"),
     ],
 )
 def test_a_file_of_which_nothing_can_be_read_is_refused_with_the_cause(

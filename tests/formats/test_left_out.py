@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from click.testing import CliRunner
 from system_files import CODEX, ROOT, SESSION, SWE, TIME, event, line, lines, read, spoken
 
 from arttrace.commands import cli
+from arttrace.formats.files.items import ItemFile
 from arttrace.records.message import ToolResultPart
 
 ASKED = [{"role": "user", "content": "hi"}]
@@ -154,6 +157,19 @@ def test_bytes_that_are_no_utf8_are_counted() -> None:
     assert found.left_out == {"bytes that are no UTF-8, read as U+FFFD": 3}
     found, _ = read((text + "\n" + text.replace("Là", "�")).encode())
     assert found.left_out == {}, "a replacement character that the file holds is none"
+
+
+def test_bytes_that_are_no_utf8_are_counted_in_little_memory() -> None:
+    """A file that is no text at all is looked at too, before that is known."""
+    data = b"\n" + b"\xff\xc3\xa4\xc3" * (1 << 20)
+    tracemalloc.start()
+    try:
+        found = ItemFile(io.BytesIO(data), len(data))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.replaced == (2 << 20) - 1, "the last may go on"
+    assert most < 16 * len(data)
 
 
 def test_files_put_together_and_json_within_json_are_read() -> None:

@@ -93,6 +93,20 @@ def test_of_a_prompt_the_answers_are_context() -> None:
     assert [(one.name, one.value) for one in found.records if isinstance(one, Reward)] == [("label", 0.0)]
 
 
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"prompt": "hi", "completion": "hello"},
+        {"prompt": "hi", "chosen": "hello", "rejected": "no"},
+        {"conversations": [{"from": "human", "value": "hi"}]},
+    ],
+)
+def test_a_conversation_with_texts_of_training_beside_is_one(beside: dict[str, Any]) -> None:
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+    found = read_file(json.dumps({"messages": messages, **beside}).encode(), "rows")
+    assert (found.kinds, found.traces, found.refused) == ({"conversations": 1}, 1, 0)
+
+
 def test_sharegpt_as_others_write_it() -> None:
     turns = [
         {"from": "system", "value": "Help."},

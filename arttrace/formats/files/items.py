@@ -26,8 +26,6 @@ _AT_ONCE = 16 << 20
 _PIECE = 1 << 20
 _ROWS_AT_ONCE = 64
 _UTF8_MARK = b"\xef\xbb\xbf"
-_NO_UTF8 = re.compile("[\udc80-\udcff]")
-"""What stands for a byte that is no UTF-8 where it is decoded by `surrogateescape`."""
 _HEAD = 4096
 _NO_JSON = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _NOT_READ = {
@@ -115,8 +113,11 @@ class _CheckedFile:
     def read(self, size: int = -1) -> bytes:
         """Up to so many bytes, all of them without a size."""
         piece = self._file.read(size)
-        if not piece.isascii() or self._utf8.getstate()[0]:
-            self.replaced += len(_NO_UTF8.findall(self._utf8.decode(piece)))
+        begun = len(self._utf8.getstate()[0])
+        if begun or not piece.isascii():
+            text = self._utf8.decode(piece)
+            kept = len(text.encode(errors="ignore")) + len(self._utf8.getstate()[0])
+            self.replaced += begun + len(piece) - kept
         return piece
 
 

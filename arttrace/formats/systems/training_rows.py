@@ -23,18 +23,23 @@ _ROLES = {
 }  # fmt: skip
 _CALLS = ("function_call", "tool_call")
 _WAYS = (("chosen", "rejected"), ("preferred_output", "non_preferred_output"))
+_ANSWERS = (("prompt", "completion"), *_WAYS)
 
 Messages = list[dict[str, Any]]
 
 
-def recognises(item: dict[str, Any]) -> bool:
-    """Whether this is a row."""
+def recognises(item: dict[str, Any], *, has_messages: bool = False) -> bool:
+    """Whether this is a row; one that `has_messages` of a plain conversation too is none where its own are texts."""
     turns = item.get("conversations")
-    return (
-        ("prompt" in item and "completion" in item)
-        or any(better in item and worse in item for better, worse in _WAYS)
-        or (isinstance(turns, list) and bool(turns) and all(isinstance(one, dict) and "from" in one for one in turns))
+    if any(
+        all(name in item and (not has_messages or isinstance(item[name], (list, dict))) for name in names)
+        for names in _ANSWERS
+    ):
+        return True
+    are_turns = (
+        isinstance(turns, list) and bool(turns) and all(isinstance(one, dict) and "from" in one for one in turns)
     )
+    return are_turns and not has_messages
 
 
 def records(item: dict[str, Any], source: str, place: str) -> Iterator[Read]:
