@@ -150,6 +150,26 @@ def test_an_image_that_a_tool_of_codex_gave_is_kept() -> None:
 TALK = {"messages": [{"role": "user", "content": "Où?"}, {"role": "assistant", "content": "Là."}], "reward": 1}
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"conversation": TALK["messages"]},
+        {"trajectory": TALK["messages"]},
+        {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "yo"}]},
+        {"prompt": ASKED, "completion": [{"role": "assistant", "content": "yo"}]},
+    ],
+)
+def test_a_row_with_a_type_and_a_session_is_no_line_of_claude_code(row: dict[str, Any]) -> None:
+    found, runs = read(lines(TALK, {"type": "chat", "sessionId": "s1", **row}))
+    assert (len(runs), found.refused, found.left_out) == (2, 0, {})
+
+
+def test_scores_of_langfuse_of_which_only_the_id_is_told_are_counted() -> None:
+    seen = {"id": "o", "startTime": TIME.format(1), "type": "SPAN"}
+    found, _ = read(lines({"id": "t", "observations": [seen], "scores": ["score-1", "score-2"]}))
+    assert found.left_out == {"scores of which only the id is told": 2}
+
+
 def test_bytes_that_are_no_utf8_are_counted() -> None:
     """A file in Latin-1 loses its accents: that is told."""
     text = json.dumps(TALK, ensure_ascii=False)

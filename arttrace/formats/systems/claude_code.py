@@ -24,7 +24,10 @@ from arttrace.records.record import Record
 KIND = "claude code sessions"
 _SYSTEM = "claude-code"
 _NOT_SAID = {"system", "progress", "summary"}
-_OF_OTHERS = {"messages", "request", "steps", "payload", "run_type", "observations"}
+_OF_OTHERS = {
+    "messages", "traj", "trajectory", "conversation", "conversations", "prompt", "chosen", "preferred_output",
+    "request", "steps", "payload", "run_type", "observations",
+}  # fmt: skip
 
 
 def recognises(item: dict[str, Any]) -> bool:

@@ -28,8 +28,11 @@ def records(trace: dict[str, Any]) -> Iterator[Read]:
             yield NotHeld("observations without an id")
     scores = trace.get("scores")
     for score in scores if isinstance(scores, list) else ():
+        if not isinstance(score, dict):
+            yield NotHeld("scores of which only the id is told")
+            continue
         try:
-            given = reward(_of_api(score, trace["id"])) if isinstance(score, dict) else None
+            given = reward(_of_api(score, trace["id"]))
         except NotNumeric:
             yield NotHeld("scores that are no numbers")
         else:
