@@ -54,6 +54,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, b"nothing here")
         elif path == "/zipped":
             self._answer(200, gzip.compress(BODY), **{"content-encoding": "gzip"})
+        elif path == "/cookie":
+            said = {"access-control-allow-credentials": "true", "x-auth": "k3y-of-the-server-0123"}
+            self._answer(200, b"", **said, cookie2="session=abc; Expires=Wed 2026; SameSite=lax")
         elif path == "/linked":
             self._answer(200, b"", link="</a>", Link="</b>")
         elif path == "/torn":
@@ -296,6 +299,26 @@ def test_headers_that_are_named_like_credentials_are_secrets(
     headers = msgspec.json.decode(request.attributes[semconv.HTTP_REQUEST_HEADERS])
     assert {name: headers[name] for name in names} == dict.fromkeys(names, "[secret]")
     assert "s3cr3t" not in msgspec.json.encode(request).decode()
+
+
+def test_words_of_a_header_that_is_hidden_stay_in_later_results(
+    site: Site, spans: Spans, on: Callable[..., None], tmp_path: Path
+) -> None:
+    arttrace.init(project="test", dir=tmp_path / "data", http_spans=["headers"])
+
+    @arttrace.tool
+    def look_up() -> str:
+        httpx.get(f"{site.url}/cookie")
+        return "true: Wed 2026 is lax, and k3y-of-the-server-0123"
+
+    with arttrace.trajectory(name="agent"):
+        look_up()
+    (request,) = http_spans(spans())
+    headers = msgspec.json.decode(request.attributes[semconv.HTTP_RESPONSE_HEADERS])
+    assert headers["x-auth"] == "[secret]"
+    (tool,) = [span for span in spans() if span.name == "execute_tool look_up"]
+    result = msgspec.json.decode(tool.attributes[semconv.TOOL_CALL_RESULT])
+    assert result == "true: Wed 2026 is lax, and [secret]"
 
 
 def by_form(library: str, url: str, fields: dict[str, str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from arttrace.wire.content.secrets import SECRET
+from arttrace.wire.content.secrets import SECRET, may_be_a_word
 
 _MIN_LENGTH = 3
 _MIN_LENGTH_INSIDE_WORDS = 8
@@ -28,9 +28,10 @@ class Hidden:
     def __init__(self) -> None:
         self._values: dict[str, bool] = {}
 
-    def learn(self, before: str, after: str | None, *, secret: bool = False) -> None:
+    def learn(self, before: str, after: str | None, *, secret: bool = False, words: bool = True) -> None:
         """Note what the JSON text `after` has no more of `before`; None is nothing. A `secret` is none of the mask's:
-        it does not come back in later results either, which a mask has seen itself."""
+        it does not come back in later results either, which a mask has seen itself. Without `words` only what can be
+        none is noted."""
         try:
             old, new = msgspec.json.decode(before), _MISSING if after is None else msgspec.json.decode(after)
         except msgspec.DecodeError:
@@ -38,7 +39,7 @@ class Hidden:
         for value in _gone(old, new):
             if len(self._values) >= _MAX_VALUES:
                 return
-            if _MIN_LENGTH <= len(value) <= _MAX_LENGTH and value != SECRET:
+            if _MIN_LENGTH <= len(value) <= _MAX_LENGTH and value != SECRET and (words or not may_be_a_word(value)):
                 self._values[value] = secret or self._values.get(value, False)
 
     def has_secret_in(self, text: str) -> bool:

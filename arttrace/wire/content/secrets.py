@@ -84,7 +84,7 @@ def remember(secret: str) -> None:
 def without_known(text: str, *, is_content: bool = True) -> str:
     """`text` without the keys that went out. Short ones, which may be words, stay in what `is_content`."""
     for secret in tuple(_known):
-        if secret in text and not (is_content and _may_be_a_word(secret)):
+        if secret in text and not (is_content and may_be_a_word(secret)):
             text = text.replace(secret, SECRET)
     return text
 
@@ -145,5 +145,6 @@ def _hidden(value: Any) -> Any:
     return value if value is None or value == "" or isinstance(value, bool) else SECRET
 
 
-def _may_be_a_word(secret: str) -> bool:
+def may_be_a_word(secret: str) -> bool:
+    """Whether what is hidden in one place may be a word in others: it is short, or has no digit."""
     return len(secret) < _MIN_LENGTH_IN_CONTENT or not any(character.isdigit() for character in secret)
