@@ -115,6 +115,14 @@ def _holds(text: str, reward: float | None) -> bool:
     return reward is not None and bool(_COMPARED[sign](reward, number))
 
 
+def policy_or_version(text: str) -> str:
+    """`policy` or `policy@3` as it is. Raises ValueError where what follows the `@` is no number."""
+    name, at, number = text.rpartition("@")
+    if at and not (name and number.isascii() and number.isdigit()):
+        raise ValueError(f"{text!r} is neither a policy nor a version of one such as policy@3")
+    return text
+
+
 def moment(text: str, now_ns: int | None = None) -> int:
     """Nanoseconds since 1970 of an age before now (`90s`, `2h`, `7d`) or of an ISO date and time (in the local zone
     unless it says otherwise). Raises ValueError for any other text."""

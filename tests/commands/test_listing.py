@@ -255,6 +255,7 @@ def test_ls_says_that_nothing_matches_and_what_it_does_not_understand(several: P
     assert run(several, "ls", "--tag", "nope").output == "no trajectory matches\n"
     assert "not a comparison such as '<0.5'" in run(several, "ls", "--reward", "good").output
     assert "neither an age such as 2h or 7d" in run(several, "ls", "--since", "soon").output
+    assert "neither a policy nor a version of one" in run(several, "ls", "--policy", "policy@new").output
 
 
 def test_tags_and_metadata_are_shown(several: Path) -> None:

@@ -59,7 +59,7 @@ def _states(data: DataDir, policy: str | None) -> list[DaemonState]:
     if not states:
         raise TrainingError(
             f"No daemon ever trained {policy or 'a policy'} in {data.root}.",
-            "Start one: arttrace train --daemon --base-model DIR",
+            "Start one: arttrace train --daemon --base-model DIR. One that was just started is shown in a few seconds.",
         )
     return states
 

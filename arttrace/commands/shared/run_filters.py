@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from arttrace.views.run_filter import RunFilter, comparison, moment
+from arttrace.views.run_filter import RunFilter, comparison, moment, policy_or_version
 
 
 def checked(check: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
@@ -32,7 +32,10 @@ _OPTIONS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
         "--tag", "tags", multiple=True, metavar="TAG", help="Only runs with this tag; several: with all of them."
     ),
     "policy": click.option(
-        "--policy", metavar="NAME[@N]", help="Only runs that this policy, or version of it, answered in."
+        "--policy",
+        metavar="NAME[@N]",
+        callback=checked(policy_or_version),
+        help="Only runs that this policy, or version of it, answered in.",
     ),
     "status": click.option(
         "--status", type=click.Choice(["complete", "unread", "incomplete", "failed"]), help="Only runs of this status."
