@@ -252,6 +252,8 @@ def test_the_environment_asks_for_headers_and_bodies(
     monkeypatch.setenv("ARTTRACE_HTTP_SPANS", said)
     assert Settings.resolve().http_spans == kept
     assert Settings.resolve(http_spans=False).http_spans == ()
+    monkeypatch.delenv("ARTTRACE_HTTP_SPANS")
+    assert Settings.resolve(http_spans=said).http_spans == kept
 
 
 def test_what_is_asked_for_is_content_and_a_body_that_is_no_text_is_none(

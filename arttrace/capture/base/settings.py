@@ -270,8 +270,9 @@ def _http_spans(given: bool | Sequence[str] | None) -> tuple[str, ...]:
     """What of a tool's requests is recorded: nothing, "requests" alone, or what is asked for beside."""
     if isinstance(given, bool):
         return ("requests",) if given else ()
-    said = [one.lower() for one in _list("http_spans", given, "ARTTRACE_HTTP_SPANS")]
-    if given is None and len(said) == 1 and said[0] in (*_YES, *_NO):
+    listed = _list("http_spans", given, "ARTTRACE_HTTP_SPANS")
+    said = [part.strip().lower() for one in listed for part in one.split(",")]
+    if len(said) == 1 and said[0] in (*_YES, *_NO):
         return ("requests",) if said[0] in _YES else ()
     asked = [one for one in HTTP_PARTS if one in said]
     if len(asked) < len(set(said)):
