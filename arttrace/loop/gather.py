@@ -282,7 +282,7 @@ async def gather_trajectory_groups(
     """
     groups = list(groups)
     slots = asyncio.Semaphore(max_concurrency)
-    with GatherProgress(sum(group.size for group in groups), pbar_desc, max_exceptions) as progress:
+    with GatherProgress(sum(len(group._rollouts) for group in groups), pbar_desc, max_exceptions) as progress:
         try:
             async with asyncio.TaskGroup() as tasks:
                 running = [tasks.create_task(_gathered(group, slots, progress, after_each)) for group in groups]

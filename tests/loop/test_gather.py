@@ -196,6 +196,8 @@ async def test_one_bar_shows_the_running_means(capsys: pytest.CaptureFixture[str
     assert "reward=0.25, moves=10, exceptions=1" in last
     await gather_trajectories([built(1), built(2)], pbar_desc="validation")
     assert "validation: 100%" in capsys.readouterr().err
+    await gather_trajectories([built(1), Trajectory(reward=1.0), LookupError("no such mail")], pbar_desc="again")
+    assert re.search(r"again: 100%.* 1/1 ", capsys.readouterr().err), "what is there already does not run"
     await gather_trajectories([rollout(1)])
     assert "100%" not in capsys.readouterr().err
 
