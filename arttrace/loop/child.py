@@ -10,14 +10,26 @@ import threading
 import time
 from collections.abc import AsyncIterator, Mapping
 
-WATCH_STDIN = """
-import os, signal, threading
-threading.Thread(target=lambda: (os.read(0, 1), os.kill(os.getpid(), signal.SIGTERM)), daemon=True).start()
+_WATCH = """
+import os, signal, threading, time
+def watch():
+    while os.getppid() == {starter}:
+        time.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGTERM)
+threading.Thread(target=watch, daemon=True).start()
 """
-"""The first lines of a Python program that reads nothing: it ends when its starter is gone, by kill -9 too."""
 _STOP_S = 30.0
 _TOLD_BYTES = 4000
 _LINE_BYTES = 1 << 26
+
+
+def ends_with_us(program: str) -> str:
+    """A Python program that is terminated when this process is gone, by kill -9 too, and whoever it forked goes on.
+
+    Args:
+        program: The program.
+    """
+    return _WATCH.format(starter=os.getpid()) + program
 
 
 class Child:

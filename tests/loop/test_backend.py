@@ -107,7 +107,12 @@ async def main():
     backend._program = program
     await backend.register(art.TrainableModel("quiet", "base"))
     print(json.loads(backend.data.serving.read_bytes())["pid"], flush=True)
-    if end == "is killed":
+    if end == "is killed beside a worker":
+        if (worker := os.fork()) == 0:
+            os.closerange(1, 3)
+            signal.pause()
+        print(worker, flush=True)
+    if end.startswith("is killed"):
         os.kill(os.getpid(), signal.SIGKILL)
 
 asyncio.run(main())
@@ -231,9 +236,10 @@ def test_a_tracker_is_told_the_step_that_is_served(backend: LocalBackend, model:
     assert logged == [{"step": 3, "numbers": numbers}, {"report_to": ["wandb"]}]
 
 
-@pytest.mark.parametrize("end", ["forgets", "is killed"])
+@pytest.mark.parametrize("end", ["forgets", "is killed", "is killed beside a worker"])
 def test_the_gateway_ends_with_the_program_that_started_it(end: str, tmp_path: Path) -> None:
-    """One that never closes its backend, as ART's programs, and one that cannot."""
+    """One that never closes its backend, as ART's programs, and one that cannot; a worker that it forked goes on, and
+    holds all that was open."""
     script = tmp_path / "commands.py"
     script.write_text(COMMANDS.replace("\\\\", "\\"))
     program = tmp_path / "program.py"
@@ -242,11 +248,15 @@ def test_the_gateway_ends_with_the_program_that_started_it(end: str, tmp_path: P
         [sys.executable, program, running(script), tmp_path / "data", end], capture_output=True, text=True
     )
     assert done.returncode == (0 if end == "forgets" else -signal.SIGKILL), done.stderr
-    pid = int(done.stdout)
+    server, *workers = map(int, done.stdout.split())
     deadline = time.monotonic() + 60
-    while alive(pid):
-        assert time.monotonic() < deadline, "it is left behind"
-        time.sleep(0.02)
+    try:
+        while alive(server):
+            assert time.monotonic() < deadline, "it is left behind"
+            time.sleep(0.02)
+    finally:
+        for worker in workers:
+            os.kill(worker, signal.SIGKILL)
 
 
 def alive(pid: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import signal
 import subprocess
@@ -146,6 +147,9 @@ async def loop():
     trainer = TrainerProcess(sys.argv[1:])
     ordered = asyncio.create_task(trainer.train(None, {"steps": 1, "max_logprob_difference": 1e9}))
     print(await asyncio.wait_for(ordered, 300), flush=True)
+    if (worker := os.fork()) == 0:  # holds all that is open
+        signal.pause()
+    print(worker, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
 asyncio.run(loop())
@@ -159,8 +163,12 @@ def test_it_ends_when_the_process_that_orders_is_killed(data: DataDir, base_mode
     )
     assert parent.stdout is not None
     assert "policy@1" in parent.stdout.readline()
-    assert parent.wait(60) == -signal.SIGKILL
-    until(lambda: checkpoints.writer() is None)
+    worker = int(parent.stdout.readline())
+    try:
+        assert parent.wait(60) == -signal.SIGKILL
+        until(lambda: checkpoints.writer() is None)
+    finally:
+        os.kill(worker, signal.SIGKILL)
     assert checkpoints.steps() == [1]
 
 

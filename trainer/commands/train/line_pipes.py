@@ -34,9 +34,10 @@ def answers() -> Iterator[Callable[[msgspec.Struct], None]]:
 
 
 def lines_in(stop: threading.Event) -> Iterator[bytes]:
-    """The lines of standard input until it ends or `stop` is set."""
-    unfinished = b""
-    while not stop.is_set():
+    """The lines of standard input until it ends, `stop` is set, or the process that started this one is gone: what it
+    forked may hold the other end open."""
+    unfinished, starter = b"", os.getppid()
+    while not stop.is_set() and os.getppid() == starter:
         if not select.select([0], [], [], _LOOK_EVERY_S)[0]:
             continue
         chunk = os.read(0, 1 << 16)
