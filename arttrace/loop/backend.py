@@ -19,7 +19,7 @@ import msgspec
 
 from arttrace.capture.api import init
 from arttrace.capture.export.lifecycle import recorder
-from arttrace.loop.child import Child, ends_with_us
+from arttrace.loop.child import WATCH_STARTER, Child
 from arttrace.loop.evaluation.left_out import require_whole, with_left_out
 from arttrace.loop.gather import TrajectoryGroup, captured_runs, why_missing
 from arttrace.loop.model import TrainableModel, api_key
@@ -284,7 +284,7 @@ class LocalBackend:
 
     async def _start(self, model: TrainableModel) -> _Served:
         self._server = await Child.start(
-            *(sys.executable, "-c", ends_with_us(self._program)),
+            *(sys.executable, "-c", WATCH_STARTER + self._program),
             *("serve", "--base-model", str(model.base_model), "--policy", model.name, "--port", "0"),
             *("--dir", str(self.data.root), "--json"),
         )

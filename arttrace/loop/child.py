@@ -10,26 +10,19 @@ import threading
 import time
 from collections.abc import AsyncIterator, Mapping
 
-_WATCH = """
+WATCH_STARTER = """
 import os, signal, threading, time
-def watch():
-    while os.getppid() == {starter}:
+def watch(starter):
+    while os.getppid() == starter:
         time.sleep(0.2)
     os.kill(os.getpid(), signal.SIGTERM)
-threading.Thread(target=watch, daemon=True).start()
+threading.Thread(target=watch, args=(os.getppid(),), daemon=True).start()
 """
+"""The first lines of a Python program that is terminated when its starter is gone, by kill -9 too. A pipe from the
+starter would not tell: whatever that forked holds it open."""
 _STOP_S = 30.0
 _TOLD_BYTES = 4000
 _LINE_BYTES = 1 << 26
-
-
-def ends_with_us(program: str) -> str:
-    """A Python program that is terminated when this process is gone, by kill -9 too, and whoever it forked goes on.
-
-    Args:
-        program: The program.
-    """
-    return _WATCH.format(starter=os.getpid()) + program
 
 
 class Child:
