@@ -48,6 +48,29 @@ def test_tool_arguments_that_never_end_are_kept_as_they_were_sampled() -> None:
 
 
 @pytest.mark.parametrize(
+    "sent", ["Answer briefly.", '"Answer briefly."', '[{"type": "text", "content": "Answer briefly."}]']
+)
+def test_instructions_as_plain_text_are_read(sent: str) -> None:
+    run = Run("r")
+    run.chat("one", [QUESTION], message("assistant", "42"), at=1, SYSTEM_INSTRUCTIONS=sent)
+    [trajectory] = build_trajectories(run.end(at=20))
+    [placed] = trajectory.calls
+    asked = placed.call.messages[0]
+    assert (asked.role, asked.text) == ("system", "Answer briefly.")
+    assert not trajectory.unread
+
+
+def test_instructions_of_which_only_the_beginning_came_are_unreadable() -> None:
+    run = Run("r")
+    run.chat(
+        "one", [QUESTION], message("assistant", "42"), at=1, SYSTEM_INSTRUCTIONS='[{"type": "text", "content": "Answ'
+    )
+    [trajectory] = build_trajectories(run.end(at=20))
+    assert list(trajectory.unread.values()) == [1]
+    assert trajectory.calls[0].call.unreadable == (semconv.SYSTEM_INSTRUCTIONS,)
+
+
+@pytest.mark.parametrize(
     "name", ["INPUT_MESSAGES", "OUTPUT_MESSAGES", "SYSTEM_INSTRUCTIONS", "TOOL_DEFINITIONS", "PROMPT_TOKEN_IDS"]
 )
 def test_an_attribute_deeper_than_a_parser_goes_costs_itself(name: str) -> None:

@@ -102,12 +102,18 @@ class MessageReader:
         return self._seen[text], found.finish_reason if found else None
 
     def instructions(self, value: Any) -> Message | None:
-        """System instructions as a message; None when there are none."""
+        """System instructions as a message; None when there are none.
+
+        A plain text, which some exporters send in place of a list of parts, is one part; what begins as JSON does, and
+        is none, was cut.
+        """
         if value is None:
             return None
         if isinstance(value, str) and value in self._instructions:
             return self._instructions[value]
         parts = from_json(value)
+        if isinstance(parts, str) and parts and not parts.lstrip().startswith(("[", "{")):
+            parts = [{"type": "text", "content": parts}]
         found = self.read([{"role": "system", "parts": parts}]) if isinstance(parts, list) and parts else ()
         message = found[0] if found else None
         if isinstance(value, str):
