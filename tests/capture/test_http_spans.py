@@ -25,7 +25,7 @@ import arttrace
 from arttrace.capture.base import guard
 from arttrace.capture.base.settings import Settings
 from arttrace.capture.calls.http_content import MAX_BYTES
-from arttrace.capture.calls.http_request import shown_url
+from arttrace.capture.calls.http_request import OpenHttpRequest, shown_url
 from arttrace.capture.patches import requests_aiohttp
 from arttrace.commands import cli
 from arttrace.formats.sdks.langfuse_live import formed
@@ -465,6 +465,27 @@ def test_an_address_that_is_none_is_the_users_error_alone(
         assert [span.attributes[semconv.TOOL_NAME] for span in found if semconv.TOOL_NAME in span.attributes]
         assert "hunter2" not in msgspec.json.encode(http_spans(found)).decode()
     assert not guard.failures
+
+
+def test_what_cannot_be_read_of_a_request_as_aiohttp_sends_it_changes_nothing(
+    site: Site, spans: Spans, on: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = OpenHttpRequest.sent
+
+    def fails_at_the_last(self: OpenHttpRequest, url: Any, headers: Any, body: Any = None) -> None:
+        if headers:
+            raise LookupError("ours")
+        sent(self, url, headers, body)
+
+    monkeypatch.delenv("ARTTRACE_RAISE")
+    monkeypatch.setattr(OpenHttpRequest, "sent", fails_at_the_last)
+    guard.failures.clear()
+    read: list[bytes] = []
+    in_tool(lambda: read.append(by_aiohttp(None, "GET", f"{site.url}/found")))
+    assert read == [BODY]
+    [one] = http_spans(spans())
+    assert one.attributes["http.response.status_code"] == 200
+    assert guard.failures["reading a tool's HTTP request"] == 1
 
 
 @pytest.mark.parametrize("library", ["httpx", "httpx2"])

@@ -145,7 +145,7 @@ def test_what_an_exporter_cut_is_in_no_file(tmp_path: Path, form: str) -> None:
     asked = [message("user", "where?")]
     run.chat("m", asked, message("assistant", "a"), at=10, SYSTEM_INSTRUCTIONS='[{"type": "text", "content": "Be ki')
     store_one(data, run)
-    assert " left out: messages that cannot be read" in write_dataset(data, tmp_path / "x", form, "--min-reward", "1")
+    assert " left out: messages that cannot be read" in no_row(data, tmp_path / "x", form, "--min-reward", "1")
 
 
 @pytest.mark.parametrize("form", ["verl-sft", "verl-rl", "atif", "art"])

@@ -41,6 +41,8 @@ class StandInLearner:
         self.trained.append({one.trajectory_id for sample in samples for one in sample.sequences})
         return made
 
+    def refit(self) -> None: ...
+
     def save_adapter(self, directory: Path) -> None:
         if self.full:
             self.full -= 1

@@ -60,6 +60,15 @@ def test_instructions_as_plain_text_are_read(sent: str) -> None:
     assert not trajectory.unread
 
 
+@pytest.mark.parametrize("name", ["INPUT_MESSAGES", "OUTPUT_MESSAGES", "SYSTEM_INSTRUCTIONS", "TOOL_DEFINITIONS"])
+def test_a_list_that_is_empty_is_not_unreadable(name: str) -> None:
+    run = Run("r")
+    run.chat("one", [QUESTION], message("assistant", "42"), at=1, **{name: "[]"})
+    [trajectory] = build_trajectories(run.end(at=20))
+    assert not trajectory.calls[0].call.unreadable
+    assert not trajectory.unread
+
+
 def test_instructions_of_which_only_the_beginning_came_are_unreadable() -> None:
     run = Run("r")
     run.chat(

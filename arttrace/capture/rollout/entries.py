@@ -47,7 +47,7 @@ def load_entry(entry: str) -> Callable[..., Any]:
     for name in attribute.split("."):
         holder, found = found, getattr(found, name)
     if not callable(found):
-        raise TypeError(f"{entry} is not a function but a {type(found).__name__}")
+        raise TypeError(f"{entry} is not a function but of the type {type(found).__name__}")
     if inspect.isclass(holder) and _needs_an_object(holder, name):
         raise TypeError(
             f"{entry} is a method, and the record does not have the object it was called on. Name a function that makes"

@@ -13,12 +13,13 @@ import msgspec
 
 from arttrace.records import semconv
 from arttrace.records.call import Call, Choice
-from arttrace.records.message import Message
+from arttrace.records.message import Message, MessageTexts
 from arttrace.records.span import SpanRow
 from arttrace.records.values.tokens import TokenIds, decode_logprobs, decode_token_ids
 from arttrace.trajectories.decoding.attribute_values import any_number, from_json, or_none, whole_number
 from arttrace.trajectories.decoding.messages import MessageReader
 from arttrace.trajectories.decoding.operation import span_error
+from arttrace.trajectories.decoding.shared_prefixes import MessageList
 
 
 def _named(attribute: str) -> Any:
@@ -108,7 +109,13 @@ def decode_call(span: SpanRow, reader: MessageReader) -> Call:
 
 def _unreadable(*content: tuple[str, Any, object]) -> tuple[str, ...]:
     """The names of attributes that say something, cut short perhaps, of which nothing was read."""
-    return tuple(name for name, value, read in content if value and not read and from_json(value))
+    return tuple(name for name, value, read in content if value and not read and _says_something(value))
+
+
+def _says_something(value: Any) -> bool:
+    if isinstance(value, MessageList):
+        return value.size > 0
+    return any(True for _ in value) if isinstance(value, MessageTexts) else bool(from_json(value))
 
 
 def _read(attributes: dict[str, Any]) -> _Attributes:

@@ -179,7 +179,7 @@ def test_a_module_is_found_where_we_are(agent: Path, data: DataDir, monkeypatch:
         ("no_such_module_anywhere:f", "No module named"),
         ("missing.py:f", "there is no file"),
         ("{agent}:nothing", "has no attribute"),
-        ("{agent}:running", "is no function but int"),
+        ("{agent}:running", "is not a function but of the type int"),
     ],
 )
 def test_an_entry_that_cannot_be_loaded_is_told_with_its_cause(

@@ -128,7 +128,7 @@ def test_filters_join_and_a_group_leads_to_its_runs(page: Page, viewer: Viewer) 
 
 
 def test_a_filter_that_says_nothing_is_named_where_it_was_typed(page: Page, viewer: Viewer) -> None:
-    for name, words in (("reward", "'soon' is no comparison"), ("since", "'soon' is no age such as 2h")):
+    for name, words in (("reward", "'soon' is not a comparison"), ("since", "'soon' is neither an age such as 2h")):
         page.goto(viewer.url + "/runs")
         field = page.get_by_label(name.capitalize(), exact=True)
         field.fill("soon")

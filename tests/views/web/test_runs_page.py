@@ -35,7 +35,7 @@ def test_text_is_searched_in_messages_and_tool_calls(page: Page) -> None:
 
 def test_a_filter_that_says_nothing_is_named(page: Page, viewer: Viewer) -> None:
     page.goto(viewer.url + "/runs?reward=much")
-    expect(page.get_by_role("alert")).to_contain_text("'much' is no comparison")
+    expect(page.get_by_role("alert")).to_contain_text("'much' is not a comparison")
     expect(page.locator("#reward")).to_have_attribute("aria-invalid", "true")
 
 
