@@ -436,7 +436,7 @@ def test_a_failed_call_with_tokens_is_not_trained_on() -> None:
 
 
 def test_instructions_before_nothing_before_a_message_and_as_plain_text() -> None:
-    """A request may hold instructions alone; plain text is not the conventions' form, and nothing is made of it."""
+    """A request may hold instructions alone; plain text is not the conventions' form, and is read all the same."""
     run = Run("r")
     told = [message("system", "Be kind.")["parts"], "Be kind."]
     question, answer = message("user", "Who?"), message("assistant", "Me.")
@@ -450,9 +450,9 @@ def test_instructions_before_nothing_before_a_message_and_as_plain_text() -> Non
         ["system"],
         ["system", "user"],
         ["system", "user", "assistant", "user"],
-        [],
-        ["user"],
-        ["user", "assistant", "user"],
+        ["system"],
+        ["system", "user"],
+        ["system", "user", "assistant", "user"],
     ]
 
 
@@ -463,5 +463,7 @@ def test_a_joined_history_keeps_its_messages_under_instructions_of_plain_text() 
     run.chat("one", [first], answer, at=1, RESPONSE_ID="r1", SYSTEM_INSTRUCTIONS="Be kind.")
     run.chat("two", [second], answer, at=10, PREVIOUS_RESPONSE_ID="r1", SYSTEM_INSTRUCTIONS="Be kind.")
     trajectory = built(run.end(at=50))
-    assert [placed.call.messages[0].text for placed in trajectory.calls] == ["Who?", "Who?"]
-    assert [one.text for one in trajectory.calls[1].call.messages] == ["Who?", "Me.", "And you?"]
+    assert [[one.text for one in placed.call.messages] for placed in trajectory.calls] == [
+        ["Be kind.", "Who?"],
+        ["Be kind.", "Who?", "Me.", "And you?"],
+    ]
