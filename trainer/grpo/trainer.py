@@ -17,7 +17,7 @@ from trainer.grpo.metrics import step_numbers
 from trainer.learner.interface import Learner, teaches
 from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.retention import KEPT_STATES
-from trainer.step.engines import engines_asleep, require_loadable
+from trainer.step.engines import engines_asleep
 from trainer.step.phases import Clock, Phase
 from trainer.step.retry import Retry, no_retry
 from trainer.step.version import PublishingGateway, complete_step, finish_open_step, require_recorded_versions
@@ -106,8 +106,7 @@ class PolicyTrainer:
             clock.stop()
             return None
         clock(Phase.STEP)
-        require_loadable(self.gateway, self.learner.config.lora_rank, self.retry)
-        with engines_asleep(self.gateway, self.retry) as asleep:
+        with engines_asleep(self.gateway, self.retry, lora_rank=self.learner.config.lora_rank) as asleep:
             if asleep:
                 self.learner.refit()
             learned = self.learner.step(batch.samples, current_version=f"{self.policy}@{batch.step}")

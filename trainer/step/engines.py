@@ -21,23 +21,17 @@ class Sleeping(Protocol):
     def fall_asleep(self) -> Callable[[], None]: ...
 
 
-def require_loadable(gateway: Sleeping | None, lora_rank: int, retry: Retry) -> None:
-    """Raise TrainingError where the engines load no adapter of this rank: known before a step is made, not after it."""
-    status = None if gateway is None else retry(gateway.status)
-    if status is not None and 0 < status.max_lora_rank < lora_rank:
-        raise TrainingError(
-            f"`arttrace serve` loads adapters up to rank {status.max_lora_rank}, and this one would have {lora_rank}.",
-            f"Serve with --vllm-arg=--max-lora-rank={lora_rank}, or train with --lora-rank {status.max_lora_rank}.",
-        )
-
-
 @contextmanager
-def engines_asleep(gateway: Sleeping | None, retry: Retry) -> Iterator[bool]:
+def engines_asleep(gateway: Sleeping | None, retry: Retry, *, lora_rank: int = 0) -> Iterator[bool]:
     """The engines sleep meanwhile, where `arttrace serve --sleep-while-training` says that they share the card.
 
     Gives whether they do. They wake however this ends, by the death of this process too.
+
+    Raises TrainingError, before anything sleeps, where the engines load no adapter of `lora_rank`.
     """
     status = None if gateway is None else retry(gateway.status)
+    if status is not None:
+        _require_loadable(status, lora_rank)
     if gateway is None or status is None or not status.sleeps:
         yield False
         return
@@ -50,6 +44,14 @@ def engines_asleep(gateway: Sleeping | None, retry: Retry) -> Iterator[bool]:
     finally:
         _give_cached_memory_back()
         wake()
+
+
+def _require_loadable(status: GatewayStatus, lora_rank: int) -> None:
+    if 0 < status.max_lora_rank < lora_rank:
+        raise TrainingError(
+            f"`arttrace serve` loads adapters up to rank {status.max_lora_rank}, and this one would have {lora_rank}.",
+            f"Serve with --vllm-arg=--max-lora-rank={lora_rank}, or train with --lora-rank {status.max_lora_rank}.",
+        )
 
 
 def _give_cached_memory_back() -> None:
