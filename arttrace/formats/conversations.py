@@ -14,12 +14,12 @@ from typing import Any
 from arttrace.formats.files.known_ids import KnownIds
 from arttrace.formats.imported_run import NO_TIME
 from arttrace.formats.left_out import NotHeld, Read
-from arttrace.formats.sdks.langfuse.reading import time_ns
 from arttrace.formats.sdks.openai_messages import answers, inputs, settings, text_of, tools
 from arttrace.records import semconv
 from arttrace.records.message import canonical_json
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
+from arttrace.records.values.times import time_ns
 from arttrace.trajectories.decoding.attribute_values import finite
 
 _SECOND = 1_000_000_000

@@ -12,11 +12,11 @@ from typing import Any
 from arttrace.formats.datasets.atif import OWN
 from arttrace.formats.imported_run import ImportedRun
 from arttrace.formats.left_out import NotHeld, Read
-from arttrace.formats.sdks.langfuse.reading import time_ns
 from arttrace.formats.sdks.openai_messages import text_of
 from arttrace.records import semconv
 from arttrace.records.reward import Reward
 from arttrace.records.values.lenient_json import read_json
+from arttrace.records.values.times import time_ns
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
 from arttrace.trajectories.decoding.attribute_values import finite
 

@@ -10,12 +10,13 @@ from typing import Any
 
 from arttrace.formats.imported_run import SECOND, said
 from arttrace.formats.left_out import NotHeld, Read
-from arttrace.formats.sdks.langfuse.reading import hex_id, time_ns
+from arttrace.formats.sdks.langfuse.reading import hex_id
 from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, settings, text_of, tools
 from arttrace.formats.systems.anthropic import chat_messages
 from arttrace.records import semconv
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
+from arttrace.records.values.times import time_ns
 from arttrace.trajectories.decoding.attribute_values import finite
 
 KIND = "braintrust spans"

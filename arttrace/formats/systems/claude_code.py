@@ -16,10 +16,10 @@ from typing import Any
 
 from arttrace.formats.imported_run import ImportedRun
 from arttrace.formats.left_out import NotHeld
-from arttrace.formats.sdks.langfuse.reading import time_ns
 from arttrace.formats.systems.anthropic import chat_messages
 from arttrace.records import semconv
 from arttrace.records.record import Record
+from arttrace.records.values.times import time_ns
 
 KIND = "claude code sessions"
 _SYSTEM = "claude-code"

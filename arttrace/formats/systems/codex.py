@@ -13,10 +13,10 @@ from typing import Any
 
 from arttrace.formats.imported_run import ImportedRun, hashed
 from arttrace.formats.left_out import NotHeld, Read
-from arttrace.formats.sdks.langfuse.reading import time_ns
 from arttrace.formats.sdks.openai_messages import text_of
 from arttrace.records import semconv
 from arttrace.records.record import Record
+from arttrace.records.values.times import time_ns
 
 KIND = "codex sessions"
 _READ = {"session_meta", "response_item", "event_msg", "turn_context", "compacted"}

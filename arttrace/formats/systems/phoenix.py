@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from arttrace.formats.left_out import NotHeld, Read
-from arttrace.formats.sdks.langfuse.reading import hex_id, time_ns
+from arttrace.formats.sdks.langfuse.reading import hex_id
 from arttrace.formats.sdks.openai_messages import text_of
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanEvent, SpanRow
+from arttrace.records.values.times import time_ns
 from arttrace.trajectories.decoding.attribute_values import finite
 
 KIND = "phoenix spans"

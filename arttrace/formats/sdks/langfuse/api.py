@@ -16,13 +16,14 @@ import msgspec
 
 from arttrace.formats.otlp.validate import checked
 from arttrace.formats.sdks.langfuse import names
-from arttrace.formats.sdks.langfuse.reading import hex_id, time_ns
+from arttrace.formats.sdks.langfuse.reading import hex_id
 from arttrace.formats.sdks.langfuse.writing import AsCaptured, chat_attributes
 from arttrace.formats.sdks.openai_messages import text_of
 from arttrace.records import semconv
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
 from arttrace.records.values.nesting import UNREADABLE
+from arttrace.records.values.times import time_ns
 from arttrace.trajectories.decoding.attribute_values import as_text, finite, from_json, text
 
 FIELDS: Final = "core,basic,time,io,metadata,model,usage,trace_context"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 from typing import Any
 
@@ -11,7 +10,6 @@ from arttrace.formats.sdks.langfuse.writing import chat_attributes
 from arttrace.formats.sdks.openai_messages import keywords, settings, text_of
 from arttrace.records import semconv
 from arttrace.records.span import Attributes, SpanRow
-from arttrace.records.values.integers import INT64
 from arttrace.trajectories.decoding.attribute_values import from_json, text
 
 _OPERATIONS = {
@@ -88,18 +86,3 @@ def hex_id(id: str, digits: int) -> str:
     if len(text) == digits and text.strip("0") and all(c in "0123456789abcdef" for c in text):
         return text
     return hashlib.blake2b(id.encode(), digest_size=digits // 2).hexdigest()
-
-
-def time_ns(value: Any) -> int | None:
-    """An ISO 8601 time in nanoseconds since 1970, in UTC unless it says otherwise; None for anything else."""
-    if not isinstance(value, str):
-        return None
-    try:
-        moment = datetime.datetime.fromisoformat(value.replace("Z", "+00:00"))
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    whole = int(moment.replace(microsecond=0).timestamp())
-    found = whole * 1_000_000_000 + moment.microsecond * 1000
-    return found if found in INT64 else None
