@@ -28,6 +28,7 @@ from arttrace.rewards.judge_calls import Bill, Judge, score_transcripts
 from arttrace.rewards.judge_errors import JudgeUnavailable
 from arttrace.rewards.judge_prompt import DEFAULT_RUBRIC
 from arttrace.rewards.judgements import judgement_key, rubric_hash
+from arttrace.rewards.selection import judgeable
 from arttrace.rewards.transcript import transcript, transcript_of_messages
 from arttrace.system.errors import ArttraceError, JudgeError
 from arttrace.wire.messages import parse_message
@@ -124,8 +125,9 @@ async def ruler_score_group(
 ) -> Judgement | G | None:
     """Have a judge model score the trajectories of one group against each other.
 
-    Runs with the same content are sent once and get equal scores. A group of one is scored too, with a warning: a
-    single score compares nothing, and nothing can be trained on it.
+    Runs with the same content are sent once and get equal scores. Runs that are incomplete, or have messages that
+    cannot be read, are left out with a warning. A group of one is scored too, with a warning: a single score compares
+    nothing, and nothing can be trained on it.
 
     Args:
         group: The runs to compare: a stored group, or one that `arttrace.loop` gathered.
@@ -138,12 +140,12 @@ async def ruler_score_group(
         debug: Print the explanations to stderr.
 
     Returns:
-        The judgement, with a score in 0..1 and an explanation per trajectory id, not stored: see `to_store`. For a
-        gathered group that group, its judgement stored.
+        The judgement, with a score in 0..1 and an explanation per id of a judged trajectory, not stored: see
+        `to_store`. For a gathered group that group, its judgement stored.
 
     Raises:
-        JudgeError: The judge cannot be reached, its answer cannot be used after several attempts, or the group is
-            empty.
+        JudgeError: The judge cannot be reached, its answer cannot be used after several attempts, or the group has no
+            run that can be judged.
     """
     judge = Judge(judge_model, extra_litellm_params or {})
     if isinstance(group, Group):
@@ -240,8 +242,7 @@ async def _score_group(
     judge: Judge, group: Group, rubric: str, votes: int, swallow_exceptions: bool = False, debug: bool = False
 ) -> Judgement | None:
     try:
-        if not group.trajectories:
-            raise JudgeError(f"group {group.key!r} has no trajectory", "Score groups of two or more runs.")
+        group = _judged(group)
         if len(group.trajectories) == 1:
             _log.warning("group %r holds one trajectory: its score compares nothing and is not trained on", group.key)
         key = judgement_key(group, judge.model, rubric, votes)
@@ -275,6 +276,22 @@ async def _score_group(
         cost=bill.cost,
         time_ns=time.time_ns(),
     )
+
+
+def _judged(group: Group) -> Group:
+    """The runs of a group that the judge is shown. Raises JudgeError where there is none."""
+    if not group.trajectories:
+        raise JudgeError(f"group {group.key!r} has no trajectory", "Score groups of two or more runs.")
+    judged, left_out = judgeable(group)
+    reasons = ", ".join(f"{count} x {reason}" for reason, count in left_out.items())
+    if not judged.trajectories:
+        raise JudgeError(f"group {group.key!r} has no run that can be judged: {reasons}", "`arttrace show` says more.")
+    if left_out:
+        _log.warning(
+            "group %r: %d of %d runs are not judged: %s",
+            *(group.key, left_out.total(), len(group.trajectories), reasons),
+        )
+    return judged
 
 
 def _mean(votes: Sequence[TrajectoryScore]) -> TrajectoryScore:

@@ -46,6 +46,7 @@ class JudgeCheck(msgspec.Struct, frozen=True):
     - `first_minus_last`: mean over ballots of the residuals (score minus the run's mean over ballots) at the first
       place, less that at the last: the judge's favour for what it reads first. None with a single repeat.
     - `repeat_std`: standard deviation of a run's scores over repeats, the mean over runs. None with a single repeat.
+    - `left_out`: by reason, how many runs the judge was not shown.
     """
 
     groups: int
@@ -61,6 +62,7 @@ class JudgeCheck(msgspec.Struct, frozen=True):
     input_tokens: int = 0
     output_tokens: int = 0
     cost: float | None = 0.0
+    left_out: dict[str, int] = {}
 
 
 def true_rewards(group: Group) -> tuple[float, ...] | None:

@@ -10,6 +10,7 @@ from arttrace.records.message import canonical_json
 from arttrace.records.record import Record
 from arttrace.records.reward import JUDGE, Judgement, Reward
 from arttrace.rewards.judge_prompt import DEFAULT_RUBRIC
+from arttrace.rewards.selection import judgeable
 
 RULER = "ruler"
 """The name of its rewards."""
@@ -24,7 +25,7 @@ def judgement_key(group: Group, judge_model: str, rubric: str = DEFAULT_RUBRIC, 
     """The key under which a judgement is stored: equal keys mean that nothing needs to be judged again.
 
     Args:
-        group: The runs. Their revisions are part of the key, their order is not.
+        group: The runs. Their revisions are part of the key, their order is not; nor are runs that are not judged.
         judge_model: The judge, by litellm's name.
         rubric: What the judge is asked to reward; surrounding white space is ignored.
         votes: The number of times the judge is asked.
@@ -32,7 +33,8 @@ def judgement_key(group: Group, judge_model: str, rubric: str = DEFAULT_RUBRIC, 
     Returns:
         32 hex digits.
     """
-    return key_of_runs([(one.id, one.revision) for one in group.trajectories], judge_model, rubric, votes)
+    judged, _ = judgeable(group)
+    return key_of_runs([(one.id, one.revision) for one in judged.trajectories], judge_model, rubric, votes)
 
 
 def key_of_runs(runs: Iterable[tuple[str, str]], judge_model: str, rubric: str, votes: int) -> str:

@@ -1,15 +1,40 @@
-"""Which runs are worth imitating, and which pairs of runs show a preference. Pure; what is left out is counted."""
+"""Which runs a judge may compare, which are worth imitating, and which pairs of runs show a preference. Pure; what is
+left out is counted."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
 
 from arttrace.records.group import Group
 from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import Trajectory
 from arttrace.rewards.combine import trajectory_reward
+
+
+class JudgedRun(Protocol):
+    """What is asked of a run: a Trajectory or a TrajectorySummary."""
+
+    @property
+    def incomplete(self) -> str: ...
+    @property
+    def unread(self) -> Mapping[str, int]: ...
+
+
+def not_judged(run: JudgedRun) -> NotTrained | None:
+    """Why a judge is not shown a run, None where it is: what it cannot see of a run, it cannot compare."""
+    return NotTrained.INCOMPLETE if run.incomplete else NotTrained.UNREADABLE if run.unread else None
+
+
+def judgeable(group: Group) -> tuple[Group, Counter[NotTrained]]:
+    """The group with the runs that a judge is shown, and how many are left out by reason."""
+    reasons = [not_judged(run) for run in group.trajectories]
+    shown = (run for run, reason in zip(group.trajectories, reasons, strict=True) if reason is None)
+    return msgspec.structs.replace(group, trajectories=tuple(shown)), Counter(filter(None, reasons))
 
 
 @dataclass(frozen=True, slots=True)

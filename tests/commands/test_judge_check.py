@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from recorded_runs import cut_to, recorded_group
 
 from arttrace.commands import cli
 from arttrace.commands.shared.progress import CountedProgress
 from arttrace.rewards.judge_prompt import parse_prompt
+from arttrace.store import Store
+from arttrace.system.paths import DataDir
 
 SOURCE = Path(__file__).parents[3] / "shared" / "data" / "tau-bench-gpt-4o-airline.json.gz"
 
@@ -63,6 +66,19 @@ def test_a_stand_in_judge_on_real_groups(tmp_path: Path, judge_server: Any, monk
     table = asked.stdout
     assert "openai/stand-in on 3 groups of 12 runs" in table
     assert "pairs ordered as the rewards" in table
+
+
+def test_runs_that_the_judge_is_not_shown_are_counted(tmp_path: Path, judge_server: Any) -> None:
+    cut = cut_to(recorded_group("g", [0.0, 1.0, 0.5, 0.5]), 30)
+    incomplete = [record for record in recorded_group("h", [1.0])[1:]]
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append([*cut[:8], *recorded_group("g", [0.0, 1.0, 0.5, 0.5])[8:], *incomplete])
+    judge_server.script = [by_length] * 10
+    ask = ["judge-check", "--judge", "openai/stand-in", "--judge-base-url", judge_server.url, "--dir", str(tmp_path)]
+    found = json.loads(run(*ask, "--json"))
+    assert (found["groups"], found["runs"]) == (1, 2)
+    assert found["left_out"] == {"messages that cannot be read": 2, "incomplete": 1}
+    assert "2 runs left out: messages that cannot be read; 1 runs left out: incomplete." in run(*ask).splitlines()
 
 
 def test_without_labelled_groups_the_error_says_what_to_do(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from arttrace.commands import main
 from arttrace.records import semconv
 from arttrace.records.record import encode_record
 from arttrace.records.span import SpanRow
+from arttrace.rewards.judge_prompt import parse_prompt
 from arttrace.store import Store
 from arttrace.system.journal import JournalWriter
 from arttrace.system.paths import DataDir
@@ -34,7 +35,7 @@ def spool_run(data: DataDir) -> Callable[..., str]:
     """Spools one run with one model call; returns the trajectory's id."""
     count = 0
 
-    def spool(scenario: str | None, answer: str, *, whole: bool = True) -> str:
+    def spool(scenario: str | None, answer: str, *, whole: bool = True, cut: int | None = None) -> str:
         nonlocal count
         count += 1
         trajectory_id, trace_id, start = f"{count:032x}", f"{count:032x}", count * 1_000_000
@@ -69,7 +70,7 @@ def spool_run(data: DataDir) -> Callable[..., str]:
                 semconv.OPERATION_NAME: semconv.OPERATION_CHAT,
                 semconv.INPUT_MESSAGES: json.dumps(
                     [{"role": "user", "parts": [{"type": "text", "content": "What do two pears cost?"}]}]
-                ),
+                )[:cut],
                 semconv.OUTPUT_MESSAGES: json.dumps(
                     [{"role": "assistant", "parts": [{"type": "text", "content": answer}], "finish_reason": "stop"}]
                 ),
@@ -150,6 +151,32 @@ def test_groups_are_scored_stored_and_never_paid_for_twice(
     assert len(judge_server.requests) == 3, "a group that grew is judged anew, the other is not"
     score("--rubric", "Prefer plums.")
     assert len(judge_server.requests) == 5, "another rubric is another judgement"
+
+
+def test_a_run_with_a_prompt_that_was_cut_is_left_out_and_counted(
+    data: DataDir, judge_server: Any, spool_run: Callable[..., str], score: Callable[..., Outcome]
+) -> None:
+    """`OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT` of its exporter cut it: the judge would see an answer to nothing."""
+    whole = {spool_run("pears", "6"), spool_run("pears", "9")}
+    cut = spool_run("pears", "6", cut=40)
+    spool_run("plums", "6")
+    spool_run("plums", "6", cut=40)
+    planned = score("--dry-run")
+    assert "1 groups (2 runs) would be scored" in planned.out
+    assert "  2 runs left out (messages that cannot be read)" in planned.out.splitlines()
+    done = score()
+    assert done.code == 0, done.err
+    [request] = judge_server.requests
+    assert len(parse_prompt(request["messages"][1]["content"])) == 2
+    told = " ".join(done.out.split())
+    assert "; 1 single runs left out (nothing to compare them with); 2 runs left out (messages that cannot be" in told
+    with Store.open(data) as store:
+        assert {run.id for run in store.trajectories() if run.rewards} == whole
+        assert set(store.trajectory(cut).unread) == {f"no scope, chat: unreadable {semconv.INPUT_MESSAGES}"}
+    assert json.loads(score("--json").out)["unread"] == 2
+    assert json.loads(score("--json", "--dry-run").out)["unread"] == 2
+    none = score("--group", "plums")
+    assert "1 can be judged (left out: 1 messages that cannot be read)" in " ".join(none.err.split())
 
 
 def test_it_goes_on_where_it_was_stopped(

@@ -65,6 +65,34 @@ def test_the_key_names_judge_rubric_and_runs_in_any_order(group: Group) -> None:
     assert len({key, *others}) == 5
 
 
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ({"unread": {"no scope, chat: unreadable gen_ai.input.messages": 1}}, "messages that cannot be read"),
+        ({"incomplete": "2 of 3 spans arrived"}, "incomplete"),
+    ],
+)
+def test_a_run_that_is_not_all_there_is_not_shown_to_the_judge(
+    judge_server: Any, group: Group, caplog: pytest.LogCaptureFixture, fault: dict[str, Any], reason: str
+) -> None:
+    """What of it came would be judged as if it were all."""
+    first, *whole = group.trajectories
+    torn = msgspec.structs.replace(group, trajectories=(msgspec.structs.replace(first, **fault), *whole))
+    judgement = score(judge_server, torn)
+    assert judgement is not None
+    assert judgement.scores == {"run-b": 0.0, "run-c": 0.0}
+    assert judgement.key == judgement_key(torn, MODEL)
+    assert judgement.key == judgement_key(Group(group.key, tuple(whole)), MODEL), "whoever leaves it out pays once"
+    [request] = judge_server.requests
+    assert len(parse_prompt(request["messages"][1]["content"])) == 2
+    assert f"group 'pears': 1 of 3 runs are not judged: 1 x {reason}" in caplog.text
+
+    none = tuple(msgspec.structs.replace(one, **fault) for one in group.trajectories)
+    with pytest.raises(JudgeError, match=f"no run that can be judged: 3 x {reason}"):
+        score(judge_server, Group(group.key, none))
+    assert len(judge_server.requests) == 1
+
+
 def test_scores_are_matched_by_id_whatever_their_order(judge_server: Any, group: Group) -> None:
     def backwards(request: dict[str, Any]) -> tuple[int, Any]:
         scores = {"scores": judge_server.scores(request)[::-1]}

@@ -6,10 +6,13 @@ import json
 import random
 from collections.abc import Sequence
 
+import msgspec
 from simulated_agent import Run, message
 
+from arttrace.records import semconv
 from arttrace.records.record import Record
 from arttrace.records.reward import Reward
+from arttrace.records.span import SpanRow
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
 
 FIRST_ID, IDS = 3, 300
@@ -44,6 +47,17 @@ def recorded_group(
         if value is not None:
             records.append(Reward(id=f"r-{id}", trajectory_id=id, value=value))
     return records
+
+
+def cut_to(spans: list[Record], characters: int) -> list[Record]:
+    """The same with every prompt cut to a length, as an exporter's limit on the length of attributes does it."""
+    name = semconv.INPUT_MESSAGES
+    return [
+        msgspec.structs.replace(one, attributes={**one.attributes, name: one.attributes[name][:characters]})
+        if isinstance(one, SpanRow) and name in one.attributes
+        else one
+        for one in spans
+    ]
 
 
 def recorded_groups(count: int, size: int = 4) -> list[Record]:

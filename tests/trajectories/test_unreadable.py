@@ -248,3 +248,14 @@ def test_a_call_that_was_cut_to_a_bound_is_not_imitated_and_a_masked_one_is(
     [conversation] = conversations(trajectory)
     assert unsupported(conversation) == why
     assert sequences(trajectory)[1].trained_tokens == 0
+
+
+@pytest.mark.parametrize("cut", CONTENT)
+def test_a_call_that_was_cut_where_it_was_recorded_is_named_too(cut: str) -> None:
+    """What is left of it is readable, down to an empty list of a history of too many messages."""
+    run = Run("r")
+    name = getattr(semconv, cut)
+    left = {} if cut == "OUTPUT_MESSAGES" else {cut: "[]"}
+    run.chat("one", [QUESTION], message("assistant", "42"), at=1, **left, TRUNCATED=[name])
+    [trajectory] = build_trajectories(run.end(at=20))
+    assert trajectory.unread == {f"no scope, chat: unreadable {name}": 1}

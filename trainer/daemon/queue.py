@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from arttrace.records.sequence import NotTrained
 from arttrace.rewards.combine import trajectory_reward
+from arttrace.rewards.selection import not_judged
 from arttrace.store import TrajectorySummary
 from trainer.daemon.state import PlannedGroup, Queue
 from trainer.grpo.selection import why_not
@@ -62,9 +63,9 @@ def look(
 
 def _why_not(one: TrajectorySummary, terms: ReadyTerms) -> NotTrained | None:
     reason = why_not(one, policy=terms.policy, step=terms.step, max_staleness=terms.max_staleness)
-    if not reason and terms.rewarded and trajectory_reward(one) is None:
-        return NotTrained.NO_REWARD
-    return reason
+    if reason or trajectory_reward(one) is not None:
+        return reason
+    return NotTrained.NO_REWARD if terms.rewarded else not_judged(one)
 
 
 def _trainable(one: TrajectorySummary, policy: str) -> bool:

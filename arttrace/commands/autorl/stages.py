@@ -21,6 +21,7 @@ from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
 from arttrace.rewards import score_groups, trajectory_reward
 from arttrace.rewards.judge_errors import JudgeUnavailable
+from arttrace.rewards.selection import judgeable
 from arttrace.system.errors import JudgeError, TrainingError
 from arttrace.system.evaluations import add_evaluation
 from arttrace.system.paths import DataDir
@@ -186,7 +187,7 @@ class AutoRL:
         ):
             runs = [TrajectoryGroup.stored(key).group.trajectories[:1] for key in (before, after)]
             pairs.append(Group(f"autorl/{self._plan.policy}/comparison/{place}", (*runs[0], *runs[1])))
-        whole = [pair for pair in pairs if len(pair.trajectories) == 2]
+        whole = [pair for pair in pairs if len(judgeable(pair)[0].trajectories) == 2]
         judged = await score_groups(whole, self._plan.judge, self._params, self._plan.rubric, votes=2)
         found = dict(zip((pair.key for pair in whole), judged, strict=True))
         self._state.comparisons = [
@@ -251,11 +252,12 @@ async def _stored(keys: Sequence[str]) -> list[TrajectoryGroup]:
 
 
 def _is_scored(group: TrajectoryGroup) -> bool:
-    return all(any(reward.source == "judge" for reward in run.rewards) for run in group.group.trajectories)
+    runs = judgeable(group.group)[0].trajectories
+    return bool(runs) and all(any(reward.source == "judge" for reward in run.rewards) for run in runs)
 
 
 def _compared(scenario: Scenario, pair: Group, judged: Judgement | JudgeError | None) -> HeldOutScores:
     if not isinstance(judged, Judgement):
-        return HeldOutScores(scenario.task, None, None, str(judged or "a run is missing"))
+        return HeldOutScores(scenario.task, None, None, str(judged or "a run is missing, or cannot be read"))
     before, after = (run.id for run in pair.trajectories)
     return HeldOutScores(scenario.task, judged.scores[before], judged.scores[after], judged.explanations.get(after, ""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import click
 import msgspec
@@ -12,7 +13,9 @@ from rich.table import Table
 from arttrace.commands.scoring.judge_options import judge_base_url_option, judge_option, judge_params, rubric_option
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.progress import CountedProgress, say
+from arttrace.records.sequence import NotTrained
 from arttrace.rewards.judge_check import JudgeCheck, check_judge
+from arttrace.rewards.selection import judgeable
 from arttrace.store.server.owner import hold_store
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.groups import group_trajectories
@@ -43,17 +46,23 @@ def command(
 ) -> None:
     """Have a judge score groups whose runs have rewards from code, and compare.
 
-    Nothing is stored, and the judge sees no reward. An agreement of 50 % is chance. A judge whose scores vary by more
+    Nothing is stored, and the judge sees no reward. Incomplete runs, and those of the status "unread" (see `arttrace
+    ls`), are left out. An agreement of 50 % is chance. A judge whose scores vary by more
     than the differences it should detect, or that favours a place in the prompt, needs more --votes when scoring, or
     should be replaced.
     """
     with hold_store(data) as store:
-        complete = [trajectory for trajectory in store.trajectories() if not trajectory.incomplete]
-    groups = [group for group in group_trajectories(complete) if len(group.trajectories) > 1][:limit]
+        stored = group_trajectories(store.trajectories())
+    groups, left_out = [], Counter[NotTrained]()
+    for group, reasons in map(judgeable, stored):
+        left_out += reasons
+        groups += [group] if len(group.trajectories) > 1 else []
+    groups = groups[:limit]
 
     params = judge_params(judge, judge_base_url)
     bar = CountedProgress(0, "answers", say)
     found = asyncio.run(check_judge(groups, judge, params, rubric, repeats=repeats, on_ballot=bar.of))
+    found = msgspec.structs.replace(found, left_out=dict(left_out))
     if as_json:
         click.echo(msgspec.json.encode(found))
     else:
@@ -79,6 +88,9 @@ def _show(judge: str, found: JudgeCheck) -> None:
     console = Console()
     console.print(f"{judge} on {found.groups} groups of {found.runs} runs", highlight=False)
     console.print(table, highlight=False)
+    if found.left_out:
+        reasons = "; ".join(f"{count} runs left out: {reason}" for reason, count in found.left_out.items())
+        console.print(f"{reasons}.", highlight=False)
 
 
 def _share(value: float | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -22,11 +22,13 @@ from arttrace.commands.shared.progress import BESIDE_LINES_S, Progress, reading_
 from arttrace.commands.shared.run_filters import run_filters_of_complete_runs
 from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
+from arttrace.records.sequence import NotTrained
 from arttrace.rewards import to_store
 from arttrace.rewards.judge import score_loaded
 from arttrace.rewards.judge_calls import Judge
 from arttrace.rewards.judgements import key_of_runs
 from arttrace.rewards.langfuse_scores import LangfuseScores
+from arttrace.rewards.selection import judgeable, not_judged
 from arttrace.store import AnyStore
 from arttrace.store.access.summary_pages import batched
 from arttrace.store.server.owner import hold_store
@@ -49,12 +51,25 @@ class _DueGroup(msgspec.Struct, frozen=True):
 
 
 class _DueGroups(msgspec.Struct, frozen=True):
-    """The groups to score: `due` ones are not judged yet, `judged` ones are, by this judge and rubric."""
+    """The groups to score: `due` ones are not judged yet, `judged` ones are, by this judge and rubric. The judge is not
+    shown `singletons`, `incomplete` runs, and those with `unread` calls."""
 
     due: list[_DueGroup]
     judged: list[Judgement]
     singletons: int
     incomplete: int
+    unread: int
+
+    def left_out(self) -> list[str]:
+        return [
+            text
+            for count, text in (
+                (self.singletons, f"{self.singletons} single runs left out (nothing to compare them with)"),
+                (self.incomplete, f"{self.incomplete} incomplete runs left out"),
+                (self.unread, f"{self.unread} runs left out (messages that cannot be read)"),
+            )
+            if count
+        ]
 
 
 @click.command()
@@ -88,9 +103,10 @@ def command(
 ) -> None:
     """Have a judge model score every group of runs (RULER), or a function of yours reward every run.
 
-    The runs of one scenario are shown to the judge together, and it scores them against each other, in 0..1. Each group
-    is stored as soon as it is scored, and is not paid for twice: if you stop the command and start it again, it
-    continues with the groups that are left. Rewards from your code stay as they are.
+    The runs of one scenario are shown to the judge together, and it scores them against each other, in 0..1. Incomplete
+    runs, and those of the status "unread" (see `arttrace ls`), are left out. Each group is stored as soon as it is
+    scored, and is not paid for twice: if you stop the command and start it again, it continues with the groups that are
+    left. Rewards from your code stay as they are.
 
     With --reward, `def function(trajectory) -> float | None` is called once for each complete run, and again when its
     source, --reward-version or the run has changed: the new reward then replaces the function's earlier one. It is
@@ -147,17 +163,19 @@ def command(
 
 
 def _plan(store: AnyStore, judge: str, rubric: str, wanted: RunFilter, votes: int) -> _DueGroups:
-    known: dict[str, tuple[int, str, str | None]] = {}
+    known: dict[str, tuple[int, str, str, NotTrained | None]] = {}
     for page in matching_pages(store, wanted):
-        known.update((run.id, (run.start_ns, run.revision, None if run.incomplete else run.group)) for run in page)
+        known.update((run.id, (run.start_ns, run.revision, run.group, not_judged(run))) for run in page)
     groups: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
-    for id, (_, revision, group) in sorted(known.items(), key=lambda item: (item[1][0], item[0])):
-        if group is not None:
+    left_out: Counter[NotTrained] = Counter()
+    for id, (_, revision, group, reason) in sorted(known.items(), key=lambda item: (item[1][0], item[0])):
+        if reason is None:
             groups[group].append((id, revision))
+        else:
+            left_out[reason] += 1
     several = {group: runs for group, runs in sorted(groups.items()) if len(runs) > 1}
-    complete = sum(map(len, groups.values()))
     if not several:
-        raise StoreError(_why_no_group(len(known), complete, where_of(wanted)), _NO_GROUP_HINT)
+        raise StoreError(_why_no_group(len(known), left_out, where_of(wanted)), _NO_GROUP_HINT)
     due, judged = [], []
     keys = {group: key_of_runs(runs, judge, rubric, votes) for group, runs in several.items()}
     stored = _stored(store, keys.values())
@@ -167,7 +185,8 @@ def _plan(store: AnyStore, judge: str, rubric: str, wanted: RunFilter, votes: in
             due.append(_DueGroup(group, tuple(id for id, _ in runs)))
         else:
             judged.append(judgement)
-    return _DueGroups(due, judged, len(groups) - len(several), len(known) - complete)
+    alone = len(groups) - len(several)
+    return _DueGroups(due, judged, alone, left_out[NotTrained.INCOMPLETE], left_out[NotTrained.UNREADABLE])
 
 
 def _stored(store: AnyStore, keys: Iterable[str]) -> set[str]:
@@ -181,11 +200,11 @@ def _stored(store: AnyStore, keys: Iterable[str]) -> set[str]:
 
 def _load(store: AnyStore, due: _DueGroup) -> Group:
     """The runs of a group as they are now. Raises JudgeError if there is nothing left to compare."""
-    found = [run for run in store.trajectories(ids=due.ids) if not run.incomplete]
-    runs = tuple(sorted(found, key=lambda run: (run.start_ns, run.id)))
-    if len(runs) < 2:
-        raise JudgeError(f"of group {due.key!r}, {len(runs)} runs are left", "They were pruned, or changed; run again.")
-    return Group(due.key, runs)
+    found = sorted(store.trajectories(ids=due.ids), key=lambda run: (run.start_ns, run.id))
+    group, _ = judgeable(Group(due.key, tuple(found)))
+    if (left := len(group.trajectories)) < 2:
+        raise JudgeError(f"of group {due.key!r}, {left} runs are left", "They were pruned, or changed; run again.")
+    return group
 
 
 def _show_due(plan: _DueGroups, votes: int, as_json: bool) -> None:
@@ -199,24 +218,25 @@ def _show_due(plan: _DueGroups, votes: int, as_json: bool) -> None:
                     "judged": len(plan.judged),
                     "singletons": plan.singletons,
                     "incomplete": plan.incomplete,
+                    "unread": plan.unread,
                 }
             )
         )
         return
     click.echo(f"{len(plan.due)} groups ({runs} runs) would be scored, in {len(plan.due) * votes} requests at least.")
     click.echo(f"  {len(plan.judged)} groups are scored already by this judge and rubric.")
-    if plan.singletons:
-        click.echo(f"  left out: {plan.singletons} single runs (nothing to compare them with)")
-    if plan.incomplete:
-        click.echo(f"  left out: {plan.incomplete} incomplete runs")
+    for text in plan.left_out():
+        click.echo(f"  {text}")
 
 
-def _why_no_group(trajectories: int, complete: int, where: str) -> str:
+def _why_no_group(trajectories: int, left_out: Counter[NotTrained], where: str) -> str:
     if not trajectories:
         return f"There is nothing to score: {where} has no trajectory."
+    reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
     return (
-        f"There is nothing to compare: of {trajectories} trajectories in {where}, {complete} are complete, and no two "
-        "of them attempted the same scenario."
+        f"There is nothing to compare: of {trajectories} trajectories in {where}, "
+        f"{trajectories - left_out.total()} can be judged{f' (left out: {reasons})' if reasons else ''}, and no two of "
+        "them attempted the same scenario."
     )
 
 
@@ -243,6 +263,7 @@ def _document(
         "failed": [{"group": key, "error": error.message} for key, error in failed],
         "singletons": plan.singletons,
         "incomplete": plan.incomplete,
+        "unread": plan.unread,
         "cost": _total_cost(judgements),
     }
 
@@ -270,10 +291,6 @@ def _show(
         console.print(table)
     total = len(judgements) + len(failed)
     notes = [f"{scored_now} of {total} groups scored now, {len(judgements) - scored_now} before"]
-    if plan.singletons:
-        notes.append(f"{plan.singletons} single runs left out (nothing to compare them with)")
-    if plan.incomplete:
-        notes.append(f"{plan.incomplete} incomplete runs left out")
-    console.print("; ".join(notes) + ".", highlight=False)
+    console.print("; ".join([*notes, *plan.left_out()]) + ".", highlight=False)
     for key, error in failed:
         console.print(f"not scored: {key_name(key)}: {error.message}", style="red", highlight=False, markup=False)

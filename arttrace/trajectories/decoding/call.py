@@ -97,6 +97,7 @@ def decode_call(span: SpanRow, reader: MessageReader) -> Call:
         truncated=bool(said.truncated),
         masked=bool(said.masked),
         unreadable=_unreadable(
+            said.truncated,
             (semconv.INPUT_MESSAGES, said.input_messages, asked),
             (semconv.OUTPUT_MESSAGES, said.output_messages, answers),
             (semconv.SYSTEM_INSTRUCTIONS, said.system_instructions, instructions),
@@ -107,9 +108,12 @@ def decode_call(span: SpanRow, reader: MessageReader) -> Call:
     )
 
 
-def _unreadable(*content: tuple[str, Any, object]) -> tuple[str, ...]:
-    """The names of attributes that say something, cut short perhaps, of which nothing was read."""
-    return tuple(name for name, value, read in content if value and not read and _says_something(value))
+def _unreadable(cut: Any, *content: tuple[str, Any, object]) -> tuple[str, ...]:
+    """The names of attributes that say something of which nothing was read, and of those that were `cut`."""
+    named = cut if isinstance(cut, list | tuple) else ()
+    return tuple(
+        name for name, value, read in content if name in named or (value and not read and _says_something(value))
+    )
 
 
 def _says_something(value: Any) -> bool:

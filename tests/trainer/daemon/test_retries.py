@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from daemon_site import Site, StandInGateway, until
+from recorded_runs import cut_to, recorded_group
 
+from arttrace.records import semconv
 from arttrace.rewards.judge_prompt import parse_prompt
 from trainer.daemon.scoring import JudgeTerms
 from trainer.serving import PublishReport
@@ -86,3 +88,33 @@ def test_a_judge_without_a_key_ends_it_and_nothing_is_consumed(site: Site, judge
         daemon.run()
     assert (daemon.state.state, site.consumed()) == ("failed", [])
     assert daemon.state.plan is not None
+
+
+def test_runs_that_cannot_be_read_are_not_judged_and_wait_for_a_reward(
+    site: Site, judge_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group is judged once enough of its runs can be; what GRPO compares by code's rewards need not be readable."""
+
+    def scored(request: dict[str, Any]) -> list[dict[str, Any]]:
+        ids = parse_prompt(request["messages"][1]["content"])
+        return [{"trajectory_id": id, "explanation": "", "score": n / 2} for n, id in enumerate(ids)]
+
+    monkeypatch.setattr(type(judge_server), "scores", staticmethod(scored))
+    cut = cut_to(recorded_group("g", [None, None, None]), 30)
+    site.store.append([record for record in cut if record.attributes[semconv.TRAJECTORY_ID] != "g-2"])  # type: ignore[union-attr]
+    terms = JudgeTerms("openai/stand-in", judge_server.url)
+    daemon = site.run(terms)
+    assert daemon.state.queue.left_out == {"messages that cannot be read": 2}
+    assert (judge_server.requests, site.consumed()) == ([], [])
+    site.group("h", None, None, at=5000)
+    site.store.append(cut_to(recorded_group("h", [None, None, None], at=5000)[-3:], 30))
+    site.stop.clear()
+    site.run(terms, max_steps=1)
+    [request] = judge_server.requests
+    assert len(parse_prompt(request["messages"][1]["content"])) == 2
+    assert sorted(site.consumed()) == ["h-0", "h-1"]
+
+    site.store.append(cut_to(recorded_group("k", [0.0, 1.0], at=9000), 30))
+    site.stop.clear()
+    site.run(max_steps=2)
+    assert sorted(site.consumed()) == ["h-0", "h-1", "k-0", "k-1"]
