@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
+from bounded_lines import bounded_lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
@@ -28,6 +29,8 @@ from arttrace.views.terminal import trajectory_view
 from trainer.rollouts.replay import plan_replay
 
 TRACES, SPANS = ("a" * 32, "b" * 32), 6
+LINES = 5_000
+"""Several times what building runs run for a span, or all readers of them together."""
 numbers = st.integers(0, SPANS - 1)
 places = st.tuples(st.sampled_from(TRACES), numbers)
 
@@ -77,6 +80,25 @@ def graphs(draw: st.DrawFn) -> list[SpanRow]:
 
 def read_whole(trajectory: Trajectory, spans: list[SpanRow]) -> None:
     """Every walk that a reader makes."""
+    with bounded_lines(shape(spans), LINES * len(spans)):
+        _read_whole(trajectory, spans)
+
+
+def built(spans: list[SpanRow]) -> list[Trajectory]:
+    with bounded_lines(shape(spans), LINES * len(spans)):
+        return build_trajectories(spans)
+
+
+def shape(spans: list[SpanRow]) -> str:
+    """Who names whom, for the first spans."""
+    return "; ".join(
+        f"{one.name} {one.span_id} under {one.parent_span_id}"
+        + "".join(f" linked to {link.span_id}" for link in one.links)
+        for one in spans[:12]
+    )
+
+
+def _read_whole(trajectory: Trajectory, spans: list[SpanRow]) -> None:
     made, report = sequences(trajectory)
     Console(file=io.StringIO(), width=100).print(trajectory_view(trajectory, made, report, None))
     transcript(trajectory)
@@ -87,14 +109,14 @@ def read_whole(trajectory: Trajectory, spans: list[SpanRow]) -> None:
 @settings(max_examples=150, deadline=None)
 @given(spans=graphs(), seed=st.integers(0, 2**32))
 def test_every_shape_is_read_whole_in_any_order(spans: list[SpanRow], seed: int) -> None:
-    built = build_trajectories(spans)
+    found = built(spans)
     shuffled = random.Random(seed).sample(spans, len(spans))
-    assert build_trajectories([*shuffled, *spans[:3]]) == built
-    called = sorted((c.call.trace_id, c.call.span_id[-16:]) for trajectory in built for c in trajectory.calls)
+    assert built([*shuffled, *spans[:3]]) == found
+    called = sorted((c.call.trace_id, c.call.span_id[-16:]) for trajectory in found for c in trajectory.calls)
     assert called == sorted(
         (s.trace_id, s.span_id) for s in spans if s.attributes.get(semconv.OPERATION_NAME) == "chat"
     )
-    for trajectory in built:
+    for trajectory in found:
         above = {agent.id: agent.parent_id for agent in trajectory.agents}
         assert set(tops(without_cycles(above)[0]).values()) == {trajectory.agents[0].id}
         assert not without_cycles(above)[1]
@@ -111,6 +133,7 @@ def test_tools_in_a_ring_hang_no_reader_of_the_store(rings: int, tmp_path: Path)
         said = message("assistant", "x")
         run.chat(f"c{number}", [message("user", "u")], said, at=20, parent=tool, flow=f"F{number}", above=f"E{number}")
     spans = run.end()
+    built(spans)
     with Store.open(DataDir(tmp_path / "data"), create=True) as store:
         store.append(spans)
         [summary] = store.summaries()
@@ -126,7 +149,7 @@ def test_flows_of_control_in_a_ring_make_no_agents_that_are_each_others_parents(
     for number, (flow, above) in enumerate((("E1", "E2"), ("E2", "E1"), ("E3", "E3"))):
         asked = message("assistant", "x", calls=((f"c{number}", "ask", "{}"),))
         run.chat(f"c{number}", [message("user", f"u{number}")], asked, at=number, flow=flow, above=above)
-    [trajectory] = build_trajectories(run.end())
+    [trajectory] = built(run.end())
     above_of = {agent.id: agent.parent_id for agent in trajectory.agents}
     assert len(above_of) == 4
     assert set(tops(above_of).values()) == {run.root_id}
@@ -170,14 +193,15 @@ def test_agents_nested_by_the_thousand_are_read_whole() -> None:
         above = run.agent(f"a{number}", at=number, until=10**5, parent=above)
         run.chat(f"c{number}", [message("user", "u")], message("assistant", "x"), at=number, parent=above)
     spans = run.end(at=10**5)
-    [trajectory] = build_trajectories(spans)
+    [trajectory] = built(spans)
     assert len(transcript(trajectory).agents) == 2001
     read_whole(trajectory, spans)
 
 
 @given(parents=st.dictionaries(numbers, st.one_of(st.none(), st.integers(0, SPANS + 1))))
 def test_a_forest_keeps_every_parent_that_is_in_no_cycle(parents: dict[int, int | None]) -> None:
-    forest, cut = without_cycles(parents)
+    with bounded_lines(parents, LINES):
+        forest, cut = without_cycles(parents)
     assert forest.keys() == parents.keys()
     assert {key for key in parents if forest[key] != parents[key]} == cut
     for key in cut:  # it was its own ancestor, and none below it was that is less
@@ -187,5 +211,6 @@ def test_a_forest_keeps_every_parent_that_is_in_no_cycle(parents: dict[int, int 
             at = parents[at]
         assert at == key
         assert min(walked) == key
-    assert tops(forest).keys() == parents.keys()
-    assert nearest(forest, {key: key for key in cut}).keys() == parents.keys()
+    with bounded_lines(forest, LINES):
+        assert tops(forest).keys() == parents.keys()
+        assert nearest(forest, {key: key for key in cut}).keys() == parents.keys()
