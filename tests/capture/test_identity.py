@@ -104,9 +104,10 @@ def test_twin_sub_agents_stay_apart_under_their_planner(
     assert tree(trajectory) == [2, 2, 2]
 
 
+@pytest.mark.parametrize("name", ["start_new_thread", "start_new"])
 @pytest.mark.parametrize("named", [{}, {"text": "hi"}])
 def test_a_thread_below_the_threading_module_is_a_part_of_the_run(
-    named: dict[str, str], server: ChatServer, spans: Spans
+    named: dict[str, str], name: str, server: ChatServer, spans: Spans
 ) -> None:
     def work(text: str) -> None:
         with openai.OpenAI(base_url=server.url, api_key="sk-test-0123456789") as client:
@@ -114,10 +115,11 @@ def test_a_thread_below_the_threading_module_is_a_part_of_the_run(
         done.release()
 
     done = threading.Semaphore(0)
+    start = getattr(_thread, name)
     with arttrace.trajectory(name="run"):
-        _thread.start_new_thread(work, () if named else ("hi",), named)
+        start(work, () if named else ("hi",), named)
         assert done.acquire(timeout=60)
-    _thread.start_new_thread(work, ("outside",))
+    start(work, ("outside",))
     assert done.acquire(timeout=60)
     inside, outside = build_trajectories(spans())
     no_root = "no root: called outside any trajectory"

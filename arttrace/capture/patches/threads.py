@@ -21,9 +21,10 @@ _carrying = Guard("carrying the flow into a thread")
 
 
 def install() -> None:
-    """Hook `Thread.start`, `_thread.start_new_thread` and `ThreadPoolExecutor.submit`."""
+    """Hook `Thread.start`, `_thread.start_new_thread` with its old name, and `ThreadPoolExecutor.submit`."""
     patch(threading.Thread, "start", _start)
-    patch(_thread, "start_new_thread", _start_new)
+    for name in ("start_new_thread", "start_new"):
+        patch(_thread, name, _start_new)
     patch(ThreadPoolExecutor, "submit", _submit)
 
 
