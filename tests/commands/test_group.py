@@ -115,4 +115,4 @@ def test_a_group_is_named_by_what_ls_shows_of_it(root: Path) -> None:
         assert len(group_keys(store, "why?")) == 3
         assert group_keys(store, "nobody") == ["nobody"]
     said = _command(root, "score", "--judge", "openai/any", "--group", "why?", "--dry-run")
-    assert "There is nothing to compare: of 3 trajectories in group 'why?', 3 are complete" in str(said.exception)
+    assert "There is nothing to compare: of 3 trajectories in group 'why?', 3 can be judged" in str(said.exception)
