@@ -37,8 +37,8 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     the policy's own (top_p, ...). `processed_logprobs`: the log-probabilities are those of the distribution that was
     sampled from, temperature included, not of temperature 1. `previous_response_id` is the response whose history this
     call continued; if that was captured, it is part of `messages`. `compacted`: the sender says that the history was
-    compacted. `collided`: other spans have the same id. `unreadable`: names of attributes that were cut, or say something
-    of which nothing could be read, so that a prompt, an answer or tools are missing. A call in progress ends at 0.
+    compacted. `collided`: other spans have the same id. `unreadable`: names of attributes that were cut, or of which
+    nothing could be read, so that a prompt, an answer or tools are missing. A call in progress ends at 0.
     """
 
     span_id: str

@@ -70,7 +70,7 @@ def test_a_stand_in_judge_on_real_groups(tmp_path: Path, judge_server: Any, monk
 
 def test_runs_that_the_judge_is_not_shown_are_counted(tmp_path: Path, judge_server: Any) -> None:
     cut = cut_to(recorded_group("g", [0.0, 1.0, 0.5, 0.5]), 30)
-    incomplete = [record for record in recorded_group("h", [1.0])[1:]]
+    incomplete = recorded_group("h", [1.0])[1:]
     with Store.open(DataDir(tmp_path), create=True) as store:
         store.append([*cut[:8], *recorded_group("g", [0.0, 1.0, 0.5, 0.5])[8:], *incomplete])
     judge_server.script = [by_length] * 10
