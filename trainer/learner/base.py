@@ -20,13 +20,15 @@ from trainer.learner.machine.fitting import room
 from trainer.learner.machine.memory import free_memory, is_out_of_memory, let_go
 from trainer.learner.machine.needs import read_shape
 from trainer.learner.policy_model import fitted_to_machine, trainable
-from trainer.learner.ranks import gathered, largest, least, total
+from trainer.learner.ranks import gathered, largest, least, rank_and_count, total
 from trainer.learner.samples import PlannedStep, TokenRow, plan_step, split_minibatches
 from trainer.learner.state import Snapshot, Weights, load_state, save_adapter, save_rest
 from trainer.learner.versions import check_nearest, sample_of
 from trainer.output.quiet import quiet
 from trainer.policies.learned_file import Fates, columns_of, write_learned
 
+_SMALLEST = 256
+"""Tokens of the smallest micro-batch that is tried when memory runs out."""
 _ONE_IN = 1000
 _MEAN_SHARE = 0.1
 """Of the bound on a token, that on the mean."""
@@ -151,7 +153,7 @@ class BaseLearner(ABC):
             self._budget = max(self._budget, tokens)
 
     @abstractmethod
-    def _train(self, plans: Sequence[PlannedStep], current_version: str | None) -> StepTally:
+    def _train(self, plans: Sequence[PlannedStep], current_version: str | None, tally: StepTally) -> None:
         """Take `epochs` times one optimizer step per plan. Raises TrainingError when the numbers are not sound."""
 
     def step(self, samples: Sequence[Sample], *, current_version: str | None = None) -> StepMetrics:
@@ -177,8 +179,7 @@ class BaseLearner(ABC):
         weights = Weights(self.model) if before is None else before.weights
         try:
             with quiet():
-                self._check_version(whole.rows, current_version)
-                tally = self._train(plans, current_version)
+                tally = self._within_memory(whole, plans, current_version, before)
         except BaseException as error:
             let_go(error)  # what follows needs memory
             if before is not None:
@@ -191,7 +192,33 @@ class BaseLearner(ABC):
         self.steps += 1
         self._before_last = weights
         self._learned = tally.kept()
-        return _metrics(whole, tally, time.perf_counter() - started)
+        return _metrics(whole, tally, self._budget, time.perf_counter() - started)
+
+    def _within_memory(
+        self, whole: PlannedStep, plans: Sequence[PlannedStep], current_version: str | None, before: Snapshot | None
+    ) -> StepTally:
+        """Check and train, in smaller micro-batches from the beginning again where memory runs out."""
+        while True:
+            tally = StepTally()
+            try:
+                self._check_version(whole.rows, current_version)
+                self._train(plans, current_version, tally)
+                return tally
+            except RuntimeError as error:
+                unchanged = before is not None or not tally.optimizer_steps
+                if self._budget <= _SMALLEST or not unchanged or not self._may_retreat(error):
+                    raise
+                let_go(error)
+            if before is not None:
+                before.restore()
+            self.model.zero_grad(set_to_none=True)
+            if self.config.device == "cuda":
+                torch.cuda.empty_cache()
+            self._budget, self._may_grow = self._budget // 2, False  # for the steps to come as well
+
+    def _may_retreat(self, error: BaseException) -> bool:
+        """Whether smaller micro-batches may help; the ranks of several must take the same ones."""
+        return is_out_of_memory(error) and rank_and_count()[1] == 1
 
     @property
     def _numbers(self) -> torch.dtype:
@@ -319,7 +346,7 @@ class BaseLearner(ABC):
                 )
 
 
-def _metrics(plan: PlannedStep, tally: StepTally, seconds: float) -> StepMetrics:
+def _metrics(plan: PlannedStep, tally: StepTally, budget: int, seconds: float) -> StepMetrics:
     steps, targets = max(tally.optimizer_steps, 1), max(tally.targets, 1)
     return StepMetrics(
         loss=tally.loss / steps,
@@ -327,6 +354,7 @@ def _metrics(plan: PlannedStep, tally: StepTally, seconds: float) -> StepMetrics
         trajectories=plan.trajectories,
         trained_tokens=plan.trained_tokens,
         forwarded_tokens=tally.forwarded_tokens,
+        micro_batch_tokens=budget,
         ratio_mean=tally.ratio / targets,
         clip_fraction=tally.clipped / targets,
         entropy=tally.entropy / targets,

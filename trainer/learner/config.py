@@ -64,7 +64,7 @@ class LearnerConfig:
     - `epochs`: passes over one batch; `minibatches`: optimizer steps per pass, each over its share of the trajectories.
     - `micro_batch_tokens`: at most this many tokens (distinct ones in the packed engine, padding included in the
       other) go through the model at once; one longer row goes alone. None: as many as the memory has room for. Where
-      a micro-batch turns out to need more, the packed engine halves it and goes on. `gradient_checkpointing` computes
+      a micro-batch turns out to need more, they are halved and the step begins again. `gradient_checkpointing` computes
       each layer again in the backward pass instead of keeping what it computed; None: on CUDA.
     - `torch_compile`: norms, rotary positions and feed-forward parts of the layers are compiled by PyTorch, each kind
       once for all layers, in the first step. `use_liger_kernel`: they are Liger's kernels (`pip install liger-kernel`,
@@ -76,7 +76,7 @@ class LearnerConfig:
       their optimizer are float32 either way; beside a base model in bfloat16 they are multiplied, and handed over to
       the engine, in bfloat16.
     - `max_logprob_difference`: a token sampled by the current version whose captured log-probability differs by more
-      (nats) is left out and counted (the trl engine counts it); the step is refused when that is more than one in a
+      (nats) is left out and counted; the step is refused when that is more than one in a
       thousand (and more than one), when the mean difference is above a tenth of it, or when what was captured is nearer
       to another version than to the current one (see versions.py). None means 0.01 in float32 and 1.0 in bfloat16,
       where engines differ by up to 0.7; 1000 and more switches the whole check off.

@@ -49,7 +49,8 @@ class StepMetrics:
     """What one step did.
 
     `loss` and `grad_norm` (before clipping) are means over the step's epochs. `trained_tokens` counts the sampled
-    tokens in the normaliser, `forwarded_tokens` the tokens that went through the model per epoch. `ratio_mean`,
+    tokens in the normaliser, `forwarded_tokens` the tokens that went through the model per epoch, at most
+    `micro_batch_tokens` at once (where the config leaves it open, as the memory allowed in this step). `ratio_mean`,
     `clip_fraction`, `entropy` (nats) and `kl` (nats, k3) are means over the targets that went through the model.
     `logprob_difference_*` compare captured with recomputed log-probabilities before the step (nats, absolute), over
     the first minibatch where there are several. `clip_fraction` counts what the importance mask leaves out, too.
@@ -62,6 +63,7 @@ class StepMetrics:
     trajectories: int = 0
     trained_tokens: int = 0
     forwarded_tokens: int = 0
+    micro_batch_tokens: int = 0
     ratio_mean: float = 1.0
     clip_fraction: float = 0.0
     entropy: float = 0.0

@@ -13,7 +13,6 @@ import torch
 
 from arttrace.records.values.learned_tokens import (
     CLIPPED,
-    FAR,
     LEARNED_TOKENS,
     LEFT_OUT,
     MASKED,
@@ -31,12 +30,11 @@ class Fates(NamedTuple):
     clipped: torch.Tensor
     left_out: torch.Tensor
     masked: torch.Tensor
-    far: torch.Tensor
 
     def flags(self) -> torch.Tensor:
         """As the file's flags, uint8."""
         found = torch.zeros_like(self.clipped, dtype=torch.uint8)
-        for mask, flag in zip(self, (CLIPPED, LEFT_OUT, MASKED, FAR), strict=True):
+        for mask, flag in zip(self, (CLIPPED, LEFT_OUT, MASKED), strict=True):
             found |= mask.to(torch.uint8) * flag
         return found
 

@@ -24,7 +24,8 @@ LEARNED_TOKENS = "learned_tokens.bin"
 """The file's name in the directory of a version."""
 CLIPPED, LEFT_OUT, MASKED, FAR = 1, 2, 4, 8
 """Flags: the ratio was clipped; the token had no weight in the loss, since the engine's log-probability was too far
-from the learner's; the importance mask removed its weight; it was too far but kept its weight (the trl engine)."""
+from the learner's; the importance mask removed its weight; it was too far but kept its weight (in files of
+earlier versions)."""
 MOST_BYTES = 16 << 20
 _MAGIC = b"arttrace-learned-tokens-1\n"
 _LENGTH = struct.Struct("<I")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -125,13 +126,30 @@ def test_one_token_beyond_the_bound_is_counted_and_ends_nothing(engine: type[Bas
         learner.step(two, current_version="p@0")
 
 
-def test_a_token_beyond_the_bound_pushes_nothing(base_model: Path) -> None:
-    """The packed engine's gradient is that of the same batch in which the token was never a target."""
+@pytest.mark.parametrize("captured", [-9.0, -300.0])
+@pytest.mark.parametrize(
+    ("engine", "loss"),
+    [
+        (engine, loss)
+        for engine in (PackedLearner, TrlLearner)
+        for loss in ({"loss": "dr_grpo"}, {"loss": "dr_grpo", "importance_sampling_level": "sequence"})
+    ]
+    + [(PackedLearner, {"loss": "dr_grpo", "importance": one}) for one in ("token_mask", "sequence_truncate")],
+)
+@pytest.mark.parametrize("micro_batch_tokens", [None, 20])
+def test_a_token_beyond_the_bound_pushes_nothing(
+    engine: type[BaseLearner], loss: dict[str, Any], base_model: Path, captured: float, micro_batch_tokens: int | None
+) -> None:
+    """The gradient is that of the same batch in which the token was never a target, whatever was captured for it, and
+    so is the ratio of its trajectory; in the later passes too."""
     found = []
     for trained in (True, False):
-        learner = PackedLearner(base_model, LearnerConfig(lora_rank=8, max_logprob_difference=0.5, loss="dr_grpo"))
+        config = LearnerConfig(
+            lora_rank=8, max_logprob_difference=0.5, epochs=2, micro_batch_tokens=micro_batch_tokens, **loss
+        )
+        learner = engine(base_model, config)
         samples = scored(learner, "p@0", runs=4)
-        samples[0] = with_logprob(samples[0], 5, -9.0)
+        samples[0] = with_logprob(samples[0], 5, captured)
         if not trained:
             (sequence,) = samples[0].sequences
             flags = tuple(0 if at == 5 else flag for at, flag in enumerate(sequence.trained))

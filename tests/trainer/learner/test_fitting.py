@@ -14,6 +14,7 @@ import torch
 
 from arttrace.system.errors import TrainingError
 from trainer.learner import make_learner
+from trainer.learner.base import BaseLearner, StepTally
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample
 from trainer.learner.machine.fitting import choices, fitted, refuse_experts
@@ -96,29 +97,44 @@ def test_a_small_mixture_of_experts_is_trained_without_its_experts(
         PackedLearner(tmp_path, LearnerConfig(lora_rank=8, lora_targets="all-linear"))
 
 
+@pytest.mark.parametrize("engine", ["packed", "trl"])
+@pytest.mark.parametrize("passes", [1, 2])
 def test_when_memory_runs_out_smaller_micro_batches_give_the_same_step(
-    base_model: Path, make_samples: Callable[[int], list[Sample]], monkeypatch: pytest.MonkeyPatch
+    base_model: Path,
+    make_samples: Callable[[int], list[Sample]],
+    monkeypatch: pytest.MonkeyPatch,
+    engine: Any,
+    passes: int,
 ) -> None:
-    """The fault is a stand-in for memory that is truly full: it comes whenever a forest has more than 600 tokens."""
-    config = LearnerConfig(lora_rank=8, max_logprob_difference=1e9, dtype="float64", kl_weight=0.1, loss="gspo")
+    """The fault is a stand-in for memory that is truly full: it comes whenever a micro-batch has more than 600 tokens,
+    in the first pass over it or, as where a moment's buffers are made meanwhile, in the last."""
+    config = LearnerConfig(
+        engine=engine, lora_rank=8, max_logprob_difference=1e9, dtype="float64", kl_weight=0.1, epochs=passes
+    )
     samples = [sample for seed in range(40) for sample in make_samples(seed)]
-    whole = PackedLearner(base_model, config)
+    whole = make_learner(base_model, config)
     expected = whole.step(samples)
-    learner = PackedLearner(base_model, config)
-    accumulate, refused = learner._accumulate, []
+    learner = make_learner(base_model, config)
+    assert isinstance(learner, BaseLearner)
+    counting, refused = learner._counting, []
 
-    def full(forest: Any, *rest: Any) -> float:
-        loss = accumulate(forest, *rest)
-        if forest.token_ids.numel() > 600:
-            refused.append(forest.token_ids.numel())
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return loss
+    def full(tally: StepTally) -> Callable[[int], None]:
+        computed = counting(tally)
 
-    monkeypatch.setattr(learner, "_accumulate", full)
+        def and_refuse(tokens: int) -> None:
+            computed(tokens)
+            if tokens > 600 and tally.optimizer_steps == passes - 1:
+                refused.append(tokens)
+                raise torch.OutOfMemoryError("CUDA out of memory")
+
+        return and_refuse
+
+    monkeypatch.setattr(learner, "_counting", full)
     metrics = learner.step(samples)
     assert refused
     assert metrics.loss == pytest.approx(expected.loss, abs=1e-9)
     assert metrics.trained_tokens == expected.trained_tokens
+    assert metrics.micro_batch_tokens < expected.micro_batch_tokens == whole.config.micro_batch_tokens
     for name, weight in trainable(learner.model).items():
         torch.testing.assert_close(weight, trainable(whole.model)[name], rtol=1e-6, atol=1e-9)
     refused.clear()
@@ -127,6 +143,22 @@ def test_when_memory_runs_out_smaller_micro_batches_give_the_same_step(
     learner.refit()
     learner.step(samples)
     assert not refused, "nor do they try again what did not fit"
+
+
+def test_memory_that_runs_out_while_versions_are_compared_makes_smaller_micro_batches_too(
+    base_model: Path, make_samples: Callable[[int], list[Sample]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = PackedLearner(base_model, LearnerConfig(lora_rank=8, max_logprob_difference=1e9))
+    budgets: list[int] = []
+
+    def full(*_: Any) -> None:
+        budgets.append(learner._budget)
+        if len(budgets) < 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(learner, "_check_version", full)
+    metrics = learner.step(make_samples(0))
+    assert budgets == [metrics.micro_batch_tokens * times for times in (4, 2, 1)]
 
 
 @pytest.mark.parametrize("engine", ["packed", "trl"])
@@ -156,6 +188,7 @@ def test_micro_batches_grow_into_what_a_sleeping_engine_gives_back(
     for one in (learner, chosen):
         one.refit()
     assert parts(learner) == 1
+    assert learner.step(samples).micro_batch_tokens > learner.config.micro_batch_tokens, "a version's numbers say so"
     assert parts(chosen) == beside, "what was chosen stays"
     free(0)
     learner.refit()

@@ -17,7 +17,6 @@ from arttrace.records.sequence import TokenSequence
 from arttrace.records.values import learned_tokens
 from arttrace.records.values.learned_tokens import (
     CLIPPED,
-    FAR,
     LEARNED_TOKENS,
     LEFT_OUT,
     MASKED,
@@ -97,11 +96,10 @@ def test_a_step_keeps_what_its_loss_used(
                 assert not flags & LEFT_OUT
 
 
-@pytest.mark.parametrize(("engine", "flag"), [(PackedLearner, LEFT_OUT), (TrlLearner, FAR)])
+@pytest.mark.parametrize("engine", [PackedLearner, TrlLearner])
 def test_a_token_beyond_the_bound_is_marked(
-    engine: type[BaseLearner], flag: int, base_model: Path, tmp_path: Path, make_samples: MakeSamples
+    engine: type[BaseLearner], base_model: Path, tmp_path: Path, make_samples: MakeSamples
 ) -> None:
-    """The packed engine takes its weight; TRL's loss keeps it, which the flag says."""
     learner = PackedLearner(base_model, LOOSE)
     samples = apart(make_samples(1))
     exact = [
@@ -125,8 +123,7 @@ def test_a_token_beyond_the_bound_is_marked(
     assert strict.step(exact, current_version="p@0").masked_tokens == 1
     strict.save(tmp_path)
     one = read(tmp_path, exact)[sequence_key(first)]
-    assert [place for place, flags in zip(one.places, one.flags, strict=True) if flags & (LEFT_OUT | FAR)] == [at]
-    assert one.flags[one.places.index(at)] & flag
+    assert [place for place, flags in zip(one.places, one.flags, strict=True) if flags & LEFT_OUT] == [at]
 
 
 def test_what_the_importance_mask_dropped_is_told_from_what_was_clipped(

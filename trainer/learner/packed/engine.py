@@ -18,7 +18,6 @@ import torch
 
 from trainer.learner.base import BaseLearner, StepTally
 from trainer.learner.config import LearnerConfig
-from trainer.learner.machine.memory import is_out_of_memory, let_go
 from trainer.learner.packed.attention import NAME, Kernel, usual_kernel, visiting
 from trainer.learner.packed.checks import check_model
 from trainer.learner.packed.forest import Forest, plant, split_forests
@@ -36,9 +35,6 @@ from trainer.learner.ranks import rank_and_count, total
 from trainer.learner.samples import PlannedStep, TokenRow
 from trainer.output.quiet import quiet
 from trainer.policies.learned_file import Fates
-
-_SMALLEST = 256
-"""Tokens of the smallest micro-batch that is tried when memory runs out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,26 +65,11 @@ class PackedLearner(BaseLearner):
         with in_its_precision(self.config):
             check_model(causal, self._head, self.config.device, self.kernel)
 
-    def _train(self, plans: Sequence[PlannedStep], current_version: str | None) -> StepTally:
-        while True:
-            tally = StepTally()
-            try:
-                return self._train_within(plans, current_version, tally)
-            except RuntimeError as error:
-                if tally.optimizer_steps or self._budget <= _SMALLEST or not self._may_retreat(error):
-                    raise
-                let_go(error)
-            self.model.zero_grad(set_to_none=True)
-            if self.config.device == "cuda":
-                torch.cuda.empty_cache()
-            self._budget, self._may_grow = self._budget // 2, False  # for the steps to come as well
-
-    def _may_retreat(self, error: BaseException) -> bool:
-        """Whether smaller micro-batches may help; the ranks of several must take the same ones."""
-        return is_out_of_memory(error) and rank_and_count()[1] == 1
-
-    def _train_within(self, plans: Sequence[PlannedStep], current_version: str | None, tally: StepTally) -> StepTally:
-        minibatches = [self._prepare(plan, current_version, several=len(plans) > 1) for plan in plans]
+    def _train(self, plans: Sequence[PlannedStep], current_version: str | None, tally: StepTally) -> None:
+        minibatches = [
+            self._prepare(plan, current_version, several=len(plans) > 1, first=number == 0)
+            for number, plan in enumerate(plans)
+        ]
         tally.forwarded_tokens = sum(forest.token_ids.numel() for one in minibatches for forest in one.forests)
         computed = self._counting(tally)
         for epoch in range(self.config.epochs):
@@ -96,7 +77,6 @@ class PackedLearner(BaseLearner):
             for minibatch in minibatches:
                 self._optimise(minibatch, tally, computed)
         tally.gather()
-        return tally
 
     def _squared_differences(self, rows: Sequence[TokenRow], current_version: str) -> list[float]:
         found: list[float] = []
@@ -107,8 +87,10 @@ class PackedLearner(BaseLearner):
             found += (gap[forest.current].double() ** 2).tolist()
         return found
 
-    def _prepare(self, plan: PlannedStep, current_version: str | None, *, several: bool) -> _Minibatch:
-        """Forests, and the log-probabilities that the step itself would change: the policy's now, the reference's."""
+    def _prepare(self, plan: PlannedStep, current_version: str | None, *, several: bool, first: bool) -> _Minibatch:
+        """Forests, and the log-probabilities that the step itself would change: the policy's now, the reference's.
+
+        Of the `first` minibatch, what its weights have sampled is compared with them."""
         config = self.config
         rank, ranks = rank_and_count()
         runs = split_forests(plan.rows, self._budget)
@@ -124,6 +106,8 @@ class PackedLearner(BaseLearner):
                 before = [
                     replace(known, old=self._score(forest)[0]) for known, forest in zip(before, forests, strict=True)
                 ]
+            for known, forest in zip(before, forests, strict=True) if first else ():
+                self._leave_out_strangers(forest, known.old)
         if config.kl_weight:
             with as_reference(self.model, config):
                 before = [
@@ -139,11 +123,17 @@ class PackedLearner(BaseLearner):
         return _Minibatch(plan, forests, tuple(before))
 
     def _sums(self, forests: Sequence[Forest], values: Sequence[torch.Tensor], samples: int) -> torch.Tensor:
-        """Per trajectory, the sum over this rank's targets, and their number."""
-        return trajectory_sums(values, [forest.trajectory for forest in forests], samples, self.config.device)
+        """Per trajectory, the sum over this rank's targets, and their number; without those that were left out."""
+        kept = [forest.weights > 0 for forest in forests]
+        return trajectory_sums(
+            [some[of] for some, of in zip(values, kept, strict=True)],
+            [forest.trajectory[of] for forest, of in zip(forests, kept, strict=True)],
+            samples,
+            self.config.device,
+        )
 
     def _optimise(self, minibatch: _Minibatch, tally: StepTally, computed: Callable[[int], None]) -> None:
-        shifts = self._trajectory_shifts(minibatch)
+        shifts = self._trajectory_shifts(minibatch, first=tally.optimizer_steps == 0)
         loss = 0.0
         for forest, known in zip(minibatch.forests, minibatch.before, strict=True):
             loss += self._accumulate(forest, known, minibatch.plan, shifts, tally)
@@ -167,6 +157,8 @@ class PackedLearner(BaseLearner):
         config = self.config
         with visiting(forest.layout, self.kernel):  # the backward pass may compute layers again
             logps, entropies = self._score(forest)
+            if tally.optimizer_steps == 0:
+                self._leave_out_strangers(forest, logps.detach())
             if config.importance != "clip" and known.old is known.sampled:
                 known = replace(known, old=logps.detach())
             if config.weight_of_trajectory and known.trajectory_moved is None:
@@ -177,12 +169,13 @@ class PackedLearner(BaseLearner):
                     sums = self._sums([forest], [logps.detach() - known.old], plan.samples)
                     shifts = sums[0] / sums[1].clamp(min=1)
                 known = replace(known, trajectory_shift=shifts[forest.trajectory].to(logps.dtype))
-            self._leave_out_strangers(forest, logps.detach(), tally)
+            left_out = forest.weights == 0
+            # Without a weight, but a ratio that is not finite would be one in the gradient all the same.
+            known = replace(known, old=torch.where(left_out, logps.detach(), known.old))
             terms = loss_terms(config, logps, forest.advantages, known)
             loss = (forest.weights * terms.loss).sum() / plan.normaliser
             loss.backward()
-        left_out = forest.weights == 0
-        fates = Fates(terms.clipped, left_out, terms.masked, torch.zeros_like(left_out))
+        fates = Fates(terms.clipped, left_out, terms.masked)
         tally.keep(forest.rows, logps, terms.ratio, fates)
         tally.targets += logps.numel()
         tally.ratio += float(terms.ratio.sum())
@@ -193,18 +186,21 @@ class PackedLearner(BaseLearner):
         tally.compare(logps.detach(), known.sampled, forest.current, heat, config.logprob_bound)
         return float(loss.detach())
 
-    def _leave_out_strangers(self, forest: Forest, logps: torch.Tensor, tally: StepTally) -> None:
-        """Targets of the current version beyond the bound get no weight, in this pass and the later ones."""
-        if tally.optimizer_steps == 0 and bool(forest.current.any()):
+    def _leave_out_strangers(self, forest: Forest, logps: torch.Tensor) -> None:
+        """Targets of the current version beyond the bound get no weight, in this pass and the later ones; `logps` are
+        from before the first optimizer step."""
+        if bool(forest.current.any()):
             gap = (logps - forest.logprobs).abs() * forest.temperatures[forest.prediction]
             forest.weights.masked_fill_(forest.current & ~(gap <= self.config.logprob_bound), 0.0)
 
-    def _trajectory_shifts(self, minibatch: _Minibatch) -> torch.Tensor | None:
+    def _trajectory_shifts(self, minibatch: _Minibatch, *, first: bool) -> torch.Tensor | None:
         """For one ratio per trajectory over several forests, which may split it: its mean log-ratio, (samples,)."""
         if not self.config.ratio_of_trajectory or (len(minibatch.forests) == 1 and rank_and_count()[1] == 1):
             return None
         with torch.no_grad():
             now = [self._score(forest)[0] for forest in minibatch.forests]
+        for forest, logps in zip(minibatch.forests, now, strict=True) if first else ():
+            self._leave_out_strangers(forest, logps)
         olds = [
             logps if self.config.importance != "clip" and known.old is known.sampled else known.old
             for logps, known in zip(now, minibatch.before, strict=True)

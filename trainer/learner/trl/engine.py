@@ -43,8 +43,7 @@ class TrlLearner(BaseLearner):
                 self.model, self.optimizer, self.config, self.check_before_optimizer_step, Path(self._scratch.name)
             )
 
-    def _train(self, plans: Sequence[PlannedStep], current_version: str | None) -> StepTally:
-        tally = StepTally()
+    def _train(self, plans: Sequence[PlannedStep], current_version: str | None, tally: StepTally) -> None:
         minibatches = []
         for plan in plans:
             self._check_rows(plan)
@@ -65,7 +64,6 @@ class TrlLearner(BaseLearner):
             tally.first_pass = epoch == 0
             for minibatch, parts in minibatches:
                 self._trainer.optimise(minibatch, parts, tally, computed)
-        return tally
 
     def _squared_differences(self, rows: Sequence[TokenRow], current_version: str) -> list[float]:
         found: list[float] = []

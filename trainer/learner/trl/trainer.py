@@ -61,6 +61,7 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         self._micro_batches: list[dict[str, torch.Tensor]] = []
         self._targets: torch.Tensor | None = None
         self._temperatures: torch.Tensor | None = None
+        self._scored: tuple[torch.Tensor, torch.Tensor] | None = None
         self._logps: torch.Tensor | None = None
         self._computed: Callable[[int], None] = lambda _: None
         self._rows: Iterator[Sequence[TokenRow]] = iter(())
@@ -103,7 +104,7 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         finally:
             gc.unfreeze()
             self._micro_batches = []
-            self._targets = self._logps = self._temperatures = None
+            self._targets = self._logps = self._temperatures = self._scored = None
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """The micro-batches of this run, in order; transformers iterates over them once per epoch."""
@@ -120,9 +121,11 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
             "prompt_mask": torch.ones_like(prompt),
             "completion_ids": completion,
             "completion_mask": torch.ones_like(completion),
-            "tool_mask": batch.weights,
+            "tool_mask": batch.weights.clone(),
+            "targets": batch.weights > 0,
             "advantages": batch.advantages,
-            "old_per_token_logps": batch.logprobs,
+            "captured": batch.logprobs,
+            "old_per_token_logps": batch.logprobs.clone(),
             "current": batch.current,
             "temperatures": batch.temperatures,
             "num_items_in_batch": batch.weights.new_tensor(normaliser),
@@ -148,20 +151,32 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         check(self.tally)
 
     def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        self._targets, self._temperatures = inputs["tool_mask"] > 0, inputs["temperatures"]
+        self._targets, self._temperatures = inputs["targets"], inputs["temperatures"]
+        self._scored = self._score(torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1), self._targets)
+        if self.tally.optimizer_steps == 0:
+            self._leave_out_strangers(inputs, self._scored[0].detach())
         loss: torch.Tensor = super()._compute_loss(model, inputs)
         self._count(inputs, float(loss.detach()))
         self._computed(inputs["prompt_ids"].numel() + inputs["completion_ids"].numel())
         return loss
 
     def _get_per_token_logps_and_entropies(
-        self, _model: Any, input_ids: torch.Tensor, *_args: Any, **_kwargs: Any
+        self, *_args: Any, **_kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor, None]:
-        assert self._targets is not None
-        logps, entropies = self._score(input_ids, self._targets)
+        assert self._scored is not None
+        logps, entropies = self._scored
         self._logps = logps.detach()
         self.tally.entropy += float(entropies.sum())
         return logps, entropies, None
+
+    def _leave_out_strangers(self, inputs: dict[str, torch.Tensor], logps: torch.Tensor) -> None:
+        """Targets of the current version beyond the bound get no weight, in this pass and the later ones.
+
+        Without a weight, but a ratio that is not finite would be one in the gradient all the same: theirs is 1."""
+        gap = (logps - inputs["captured"]).abs() * inputs["temperatures"]
+        strange = inputs["current"] & inputs["targets"] & ~(gap <= self.learner_config.logprob_bound)
+        inputs["tool_mask"].masked_fill_(strange, 0.0)
+        inputs["old_per_token_logps"].copy_(torch.where(strange, logps, inputs["old_per_token_logps"]))
 
     def _score(self, token_ids: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities and entropies, both (B, L-1), of each next token where `targets` (B, L-1) is set, else 0.
@@ -217,7 +232,8 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         tally, targets = self.tally, self._targets
         shift = self._logps - inputs["old_per_token_logps"]
         if self.importance_sampling_level == "sequence":
-            shift = (shift * targets).sum(1, keepdim=True) / targets.sum(1, keepdim=True)
+            kept = inputs["tool_mask"] > 0
+            shift = (shift * kept).sum(1, keepdim=True) / kept.sum(1, keepdim=True).clamp(min=1)
         ratio = shift.exp().expand_as(targets)[targets]
         gains = inputs["advantages"].unsqueeze(1).expand_as(targets)[targets] > 0
         low, high = self.learner_config.clip_range
@@ -235,12 +251,10 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         if self.beta:
             to_base = (inputs["ref_per_token_logps"] - self._logps)[targets]
             tally.kl += float((to_base.exp() - to_base - 1).sum())
-        captured, current = inputs["old_per_token_logps"][targets], inputs["current"][targets]
-        heat, bound = inputs["temperatures"][targets], self.learner_config.logprob_bound
-        logps, never = self._logps[targets], torch.zeros_like(clipped)
-        far = current & ~((logps - captured).abs() * heat <= bound)
-        tally.keep(next(self._rows), logps, ratio, Fates(clipped, never, never, far))
-        tally.compare(logps, captured, current, heat, bound)
+        logps, left_out = self._logps[targets], inputs["tool_mask"][targets] == 0
+        tally.keep(next(self._rows), logps, ratio, Fates(clipped, left_out, torch.zeros_like(clipped)))
+        captured, current, heat = (inputs[name][targets] for name in ("captured", "current", "temperatures"))
+        tally.compare(logps, captured, current, heat, self.learner_config.logprob_bound)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Called by transformers after each optimizer step, and once more at the end of a run without `grad_norm`."""
