@@ -149,9 +149,14 @@ class _Reader:
         self._codex = codex.CodexSessions()
 
     def records(self, items: Iterable[Item]) -> Iterator[Record]:
+        sessions_of = ((claude_code.KIND, self._claude), (codex.KIND, self._codex))
         for place, item in items:
+            refused = self._found.refused
             yield from self._checked(place, functools.partial(self._one, place, item))
-        for kind, sessions in ((claude_code.KIND, self._claude), (codex.KIND, self._codex)):
+            if self._found.refused > refused:
+                for _, sessions in sessions_of:
+                    sessions.miss()
+        for kind, sessions in sessions_of:
             yield from self._checked("the session", functools.partial(_as_stored, sessions.finish()))
             if sessions.count:
                 self._found.kinds[kind] = sessions.count

@@ -40,6 +40,11 @@ def said(attributes: Mapping[str, Any]) -> Attributes:
     return {name: value for name, value in attributes.items() if value is not None and value != ""}
 
 
+def lacks(lines: int) -> dict[str, Any]:
+    """What the span of an agent says that lacks so many lines of its session: it is not complete."""
+    return {semconv.INTERRUPTED: f"{lines} line{'s' * (lines > 1)} of the session missing"} if lines else {}
+
+
 class ImportedRun:
     """One run. `key` is what tells it from the others of `source`: an id of the system's, or the content.
 
@@ -69,6 +74,7 @@ class ImportedRun:
         parent: str | None = None,
         spawned_by: str | None = None,
         start_ns: int | None = None,
+        attributes: Mapping[str, Any] | None = None,
     ) -> tuple[str, list[SpanRow]]:
         """A sub-agent's span id, and its spans: below the tool call that it answers, where that is known."""
         start = self._next if start_ns is None else start_ns
@@ -88,8 +94,12 @@ class ImportedRun:
             )
             above = tool.span_id
             found.append(tool)
-        attributes = {semconv.OPERATION_NAME: semconv.OPERATION_INVOKE_AGENT, semconv.AGENT_NAME: name}
-        found.append(self._span(("agent", key), f"invoke_agent {name}", above, start, start + SECOND, attributes))
+        own = {
+            semconv.OPERATION_NAME: semconv.OPERATION_INVOKE_AGENT,
+            semconv.AGENT_NAME: name,
+            **(attributes or {}),
+        }
+        found.append(self._span(("agent", key), f"invoke_agent {name}", above, start, start + SECOND, own))
         return found[-1].span_id, found
 
     def call(

@@ -194,6 +194,32 @@ def test_a_call_without_a_message_is_counted_and_named() -> None:
 # --- Braintrust, Phoenix --------------------------------------------------------------------------------------
 
 
+ASKED = [{"role": "user", "content": "hi"}]
+BEGUN: dict[str, dict[str, Any]] = {
+    "langsmith": langsmith_run(
+        CHILD, "llm", None, 1, inputs={"messages": ASKED}, outputs={"choices": [{"message": ASKED[0]}]}, end_time=None
+    ),
+    "braintrust": {
+        "root_span_id": "r", "created": TIME.format(0), "project_id": "p", "id": "2", "span_id": "r", "input": ASKED,
+        "output": [{"message": ASKED[0]}], "metrics": {"start": 1.77e9}, "span_attributes": {"type": "llm"},
+    },
+    "langfuse": {
+        "id": "0123456789abcdef", "traceId": "0123456789abcdef" * 2, "type": "GENERATION", "name": "ask",
+        "startTime": TIME.format(0), "endTime": None, "input": ASKED, "output": ASKED[0],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("system", BEGUN)
+def test_a_call_that_is_not_answered_yet_is_in_progress(system: str) -> None:
+    """It was exported while it went on, or never ended: without its answer the run is not complete."""
+    item = BEGUN[system]
+    _, [run] = read(lines(item))
+    assert run.incomplete == ""
+    _, [run] = read(lines({**item, "output": None} | ({"outputs": None} if "outputs" in item else {})))
+    assert run.incomplete == "call in progress"
+
+
 def test_braintrust() -> None:
     about = {"root_span_id": "r", "created": TIME.format(0), "project_id": "p"}
     spans: list[dict[str, Any]] = [
@@ -363,3 +389,23 @@ def test_a_bad_line_is_named_and_the_others_are_read() -> None:
     found, runs = read(b"\n".join([lines(*CODEX[:4]), b'{"type": "response_item", ', lines(*CODEX[4:])]), refused=1)
     assert found.reasons[0].startswith("line 5: ")
     assert len(runs[0].calls) == 2
+
+
+@pytest.mark.parametrize("session", [CODEX, SESSION], ids=["codex", "claude"])
+@pytest.mark.parametrize("place", ["first", "middle", "last"])
+def test_a_session_with_a_line_that_cannot_be_read_is_not_complete(session: list[dict[str, Any]], place: str) -> None:
+    at = {"first": 0, "middle": 5, "last": len(session)}[place]
+    _, [run] = read(b"\n".join([lines(*session[:at]), b'{"type": "us', lines(*session[at:])]).strip(), refused=1)
+    assert run.incomplete == "interrupted: 1 line of the session missing"
+    _, [run] = read(lines(*session))
+    assert run.incomplete == ""
+
+
+def test_a_session_whose_lines_follow_one_that_is_not_there_is_not_complete() -> None:
+    """Of a history that was cut nobody would know that it begins in the middle."""
+    without_the_tools = [one for one in SESSION if one.get("uuid") != "u3"]
+    _, [run] = read(lines(*without_the_tools))
+    assert run.incomplete == "interrupted: 1 line of the session missing"
+    cut = [line("v0", None, "user", "You look.", 5, isSidechain=True, agentId="ag"), SUB_AGENT[1]]
+    records = [*read_file(lines(*SESSION), "one").records, *read_file(lines(*cut), "two").records]
+    assert [run.incomplete for run in runs_of(records)] == ["interrupted: 1 line of the session missing"]

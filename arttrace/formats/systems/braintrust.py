@@ -16,7 +16,7 @@ from arttrace.formats.systems.anthropic import chat_messages
 from arttrace.records import semconv
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
-from arttrace.records.values.times import time_ns
+from arttrace.records.values.times import ended_ns, time_ns
 from arttrace.trajectories.decoding.attribute_values import finite
 
 KIND = "braintrust spans"
@@ -63,14 +63,14 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
         }
     else:
         found = {}
-    error = item.get("error")
+    error, end = item.get("error"), _seconds(metrics.get("end"))
     yield SpanRow(
         trace_id=trace_id,
         span_id=hex_id(item["span_id"], 16),
         parent_span_id=hex_id(parent, 16) if isinstance(parent, str) else None,
         name=name,
         start_ns=start,
-        end_ns=max(_seconds(metrics.get("end")) or start, start),
+        end_ns=ended_ns(start, end and max(end, start), has_answer=output is not None or bool(error)),
         kind=3 if kind == "llm" else 1,
         status_code=2 if error else 0,
         status_message=str(error)[:4000] if error else "",

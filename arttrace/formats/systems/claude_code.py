@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from arttrace.formats.imported_run import ImportedRun
+from arttrace.formats.imported_run import ImportedRun, lacks
 from arttrace.formats.left_out import NotHeld
 from arttrace.formats.systems.anthropic import chat_messages
 from arttrace.records import semconv
@@ -43,6 +43,7 @@ class ClaudeSessions:
 
     def __init__(self) -> None:
         self._lines: dict[str, dict[str, dict[str, Any]]] = {}
+        self._unread = 0
 
     def take(self, item: dict[str, Any]) -> Iterator[NotHeld]:
         """Keeps a line. Raises ValueError for one that was said and has no place."""
@@ -59,6 +60,10 @@ class ClaudeSessions:
         elif isinstance(id, str) and kind not in _NOT_SAID:
             yield NotHeld(f"lines of type {kind[:40]}")
 
+    def miss(self) -> None:
+        """A line of the file cannot be read, and so not whose it is."""
+        self._unread += 1
+
     @property
     def count(self) -> int:
         """How many sessions there are."""
@@ -68,10 +73,13 @@ class ClaudeSessions:
         """The spans of all sessions."""
         for session, lines in self._lines.items():
             if any("message" in line for line in lines.values()):
-                yield from _session(session, lines)
+                above = {line.get("parentUuid") for line in lines.values()}
+                missing = len([id for id in above if isinstance(id, str) and id not in lines])
+                yield from _session(session, lines, lacks(max(missing, self._unread)))
 
 
-def _session(session: str, lines: dict[str, dict[str, Any]]) -> Iterator[Record]:
+def _session(session: str, lines: dict[str, dict[str, Any]], missing: dict[str, Any]) -> Iterator[Record]:
+    """The spans of one session; what is `missing` of it is said by its own span, or by those of a sub-agent's file."""
     message_lines = [line for line in lines.values() if "message" in line]
     times = [at for line in message_lines if (at := time_ns(line.get("timestamp"))) is not None]
     run = ImportedRun(_SYSTEM, session, start_ns=min(times, default=None))
@@ -86,6 +94,7 @@ def _session(session: str, lines: dict[str, dict[str, Any]]) -> Iterator[Record]
                     results[result["tool_call_id"]] = result
     agents: dict[str, str] = {}
     final: Any = None
+    is_a_part = all(line.get("isSidechain") for line in message_lines)
     for id, parts in answered.items():
         first, last = parts[0], parts[-1]
         path = _path(first, lines)
@@ -93,7 +102,9 @@ def _session(session: str, lines: dict[str, dict[str, Any]]) -> Iterator[Record]
         if first.get("isSidechain"):
             key = str(first.get("agentId") or (path[0]["uuid"] if path else first["uuid"]))
             if key not in agents:
-                agents[key], spans = run.agent(key, "sub-agent", start_ns=time_ns(first.get("timestamp")))
+                agents[key], spans = run.agent(
+                    key, "sub-agent", start_ns=time_ns(first.get("timestamp")), attributes=missing if is_a_part else {}
+                )
                 yield from spans
             agent = agents[key]
         message = last["message"]
@@ -115,10 +126,10 @@ def _session(session: str, lines: dict[str, dict[str, Any]]) -> Iterator[Record]
         )
         if agent is None:
             final = replies[-1].get("content")
-    if all(line.get("isSidechain") for line in message_lines):
+    if is_a_part:
         return  # a sub-agent's own file: the run's span comes with the session's
     metadata = {name: value for name in ("version", "gitBranch") if (value := message_lines[0].get(name))}
-    yield run.end(task=session, metadata={"session": session, **metadata}, result=final)
+    yield run.end(task=session, metadata={"session": session, **metadata}, result=final, attributes=missing)
 
 
 def _path(line: dict[str, Any], lines: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from arttrace.formats.imported_run import ImportedRun, hashed
+from arttrace.formats.imported_run import ImportedRun, hashed, lacks
 from arttrace.formats.left_out import NotHeld, Read
 from arttrace.formats.sdks.openai_messages import text_of
 from arttrace.records import semconv
@@ -34,7 +34,12 @@ class CodexSessions:
 
     def __init__(self) -> None:
         self._lines: list[dict[str, Any]] = []
+        self._unread = 0
         self.count = 0
+
+    def miss(self) -> None:
+        """A line of the file cannot be read."""
+        self._unread += 1
 
     def take(self, item: dict[str, Any]) -> Iterator[Read]:
         """Keeps a line; the spans of the session before it, where this begins another."""
@@ -49,14 +54,16 @@ class CodexSessions:
     def finish(self) -> Iterator[Read]:
         """The spans of the session."""
         lines, self._lines = self._lines, []
+        unread, self._unread = self._unread, 0
         if lines:
             self.count += 1
-            yield from _Session(lines).records()
+            yield from _Session(lines, unread).records()
 
 
 class _Session:
-    def __init__(self, lines: list[dict[str, Any]]) -> None:
+    def __init__(self, lines: list[dict[str, Any]], unread: int) -> None:
         self._lines = lines
+        self._unread = unread
         meta: dict[str, Any] = next((line["payload"] for line in lines if line["type"] == "session_meta"), {})
         self._meta = meta
         self._id = meta["id"] if isinstance(meta.get("id"), str) else hashed(32, lines)
@@ -101,7 +108,8 @@ class _Session:
         metadata = {"session": self._id} | {
             name: value for name in ("cli_version", "model_provider") if isinstance(value := self._meta.get(name), str)
         }
-        yield self._run.end(task=self._id, metadata=metadata, result=said[-1]["content"] if said else None)
+        result = said[-1]["content"] if said else None
+        yield self._run.end(task=self._id, metadata=metadata, result=result, attributes=lacks(self._unread))
 
     def _item(self, item: Any, at: int | None) -> Iterator[Read]:
         if not isinstance(item, dict):

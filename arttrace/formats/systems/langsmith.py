@@ -18,7 +18,7 @@ from arttrace.records import semconv
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
 from arttrace.records.values.lenient_json import read_json
-from arttrace.records.values.times import time_ns
+from arttrace.records.values.times import ended_ns, time_ns
 from arttrace.trajectories.decoding.attribute_values import finite
 
 KIND = "langsmith runs"
@@ -78,7 +78,7 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
         parent_span_id=hex_id(parent, 16) if isinstance(parent, str) else None,
         name=name,
         start_ns=start,
-        end_ns=_time(item.get("end_time")) or start,
+        end_ns=ended_ns(start, _time(item.get("end_time")), has_answer=bool(output or error)),
         kind=3 if kind == "llm" else 1,
         status_code=2 if error else 0,
         status_message=str(error)[:4000] if error else "",

@@ -21,3 +21,9 @@ def time_ns(value: Any) -> int | None:
     whole = int(moment.replace(microsecond=0).timestamp())
     found = whole * 1_000_000_000 + moment.microsecond * 1000
     return found if found in INT64 else None
+
+
+def ended_ns(begin: int, end: int | None, *, has_answer: bool) -> int:
+    """When that ended which began at `begin`. Where no `end` is told it is in progress, and ends at 0 as a record has
+    it, unless it has its answer by now."""
+    return end or (begin if has_answer else 0)

@@ -23,7 +23,7 @@ from arttrace.records import semconv
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
 from arttrace.records.values.nesting import UNREADABLE
-from arttrace.records.values.times import time_ns
+from arttrace.records.values.times import ended_ns, time_ns
 from arttrace.trajectories.decoding.attribute_values import as_text, finite, from_json, text
 
 FIELDS: Final = "core,basic,time,io,metadata,model,usage,trace_context"
@@ -123,14 +123,14 @@ def _foreign(item: Mapping[str, Any], metadata: Mapping[str, Any]) -> SpanRow:
     of_program = {names.ENVIRONMENT: text(item.get("environment")), names.RELEASE: text(item.get("release"))}
     resource = {**{name: value for name, value in of_program.items() if value is not None}, **resource}
     parent = item.get("parentObservationId")
-    failed = str(item.get("level")).upper() == "ERROR"
+    failed, answered = str(item.get("level")).upper() == "ERROR", names.OUTPUT in found
     return SpanRow(
         trace_id=hex_id(item["traceId"], 32),
         span_id=hex_id(item["id"], 16),
         parent_span_id=hex_id(parent, 16) if isinstance(parent, str) and parent else None,
         name=str(item.get("name") or kind),
         start_ns=begin,
-        end_ns=time_ns(item.get("endTime")) or begin,
+        end_ns=ended_ns(begin, time_ns(item.get("endTime")), has_answer=kind != "generation" or failed or answered),
         status_code=2 if failed else 0,
         status_message=str(item.get("statusMessage") or "") if failed else "",
         attributes=found,
