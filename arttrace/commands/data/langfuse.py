@@ -14,6 +14,7 @@ from arttrace.capture.base.langfuse_project import Connection
 from arttrace.commands.shared.options import SharedOptionsGroup, json_option, store_option
 from arttrace.commands.shared.progress import EVERY_S, CountedProgress, duration, say
 from arttrace.commands.shared.run_filters import checked, run_filters
+from arttrace.records.values.units import counted
 from arttrace.store import open_store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
@@ -76,7 +77,7 @@ def push_command(
         _show_pushed(pushed, connection)
     if pushed.refused_spans or pushed.refused_scores:
         raise ArttraceError(
-            f"Langfuse refused {pushed.refused_spans} spans and {pushed.refused_scores} scores"
+            f"Langfuse refused {counted(pushed.refused_spans, 'span')} and {counted(pushed.refused_scores, 'score')}"
             + "".join(f"\n  {reason}" for reason in pushed.reasons),
             "All others were sent. The refused ones stay in the store.",
         )
@@ -84,11 +85,11 @@ def push_command(
 
 def _show_pushed(pushed: Pushed, connection: Connection) -> None:
     click.echo(
-        f"{_count(pushed.runs, 'run')} ({_count(pushed.spans, 'span')}) and {_count(pushed.scores, 'score')} sent to "
-        f"{connection.url}" + (f"; {pushed.known} of the runs were there" if pushed.known else "")
+        f"{counted(pushed.runs, 'run')} ({counted(pushed.spans, 'span')}) and {counted(pushed.scores, 'score')} "
+        f"sent to {connection.url}" + (f"; {pushed.known} of the runs were there" if pushed.known else "")
     )
     if pushed.unreadable:
-        lines = _count(pushed.unreadable, "line")
+        lines = counted(pushed.unreadable, "line")
         click.secho(f"  {lines} of what was sent before cannot be read: its runs are sent again", fg="yellow", err=True)
     if pushed.url:
         click.echo(pushed.url)
@@ -159,13 +160,13 @@ def pull_command(
 
 
 def _show_pulled(pulled: Pulled) -> None:
-    click.echo(f"{_count(pulled.observations, 'observation')} and {_count(pulled.scores, 'score')} taken in")
+    click.echo(f"{counted(pulled.observations, 'observation')} and {counted(pulled.scores, 'score')} taken in")
     if pulled.not_numeric:
-        click.secho(f"  {_count(pulled.not_numeric, 'score')} left out: not numbers", fg="yellow", err=True)
+        click.secho(f"  {counted(pulled.not_numeric, 'score')} left out: not numbers", fg="yellow", err=True)
 
 
-def _every_now_and_then(before: Cursor | None, counted: Callable[[], int | None]) -> Callable[[Pulled], None]:
-    """Pages come without their number: what was read by now, at what rate, and what is left where `counted` knows how
+def _every_now_and_then(before: Cursor | None, count: Callable[[], int | None]) -> Callable[[Pulled], None]:
+    """Pages come without their number: what was read by now, at what rate, and what is left where `count` knows how
     many there are, which is asked when there is something to say. What an interrupted pull had read is in no rate."""
     began = shown_at = time.monotonic()
     observations, scores = (before.observations, before.scores) if before else (0, 0)
@@ -178,7 +179,7 @@ def _every_now_and_then(before: Cursor | None, counted: Callable[[], int | None]
         if now - shown_at < EVERY_S:
             return
         if not is_asked:
-            of, is_asked = counted(), True
+            of, is_asked = count(), True
         shown_at = now
         read = pulled.observations - observations
         rate = (read + pulled.scores - scores) / (now - began)
@@ -190,7 +191,3 @@ def _every_now_and_then(before: Cursor | None, counted: Callable[[], int | None]
         say(line)
 
     return progress
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""Ages and sizes as people write them: 30d, 12h, 10GB."""
+"""Ages, sizes and numbers of things as people write them: 30d, 12h, 10GB, 1 run, 2 runs."""
 
 from __future__ import annotations
 
@@ -30,3 +30,8 @@ def size_text(size: int) -> str:
     while value >= 999.5 and len(names) > 1:
         value, names = value / 1000, names[1:]
     return f"{value:.1f} {names[0]}" if 0 < value < 9.95 and names[0] != "B" else f"{value:.0f} {names[0]}"
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """So many of what `noun` names in the singular: 1 run, 2,000 runs. `plural` where it is not the noun with an s."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

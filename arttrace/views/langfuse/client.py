@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,7 @@ import httpx
 import msgspec
 
 from arttrace.capture.base.langfuse_project import Connection
-from arttrace.capture.export.shipping.otlp_client import seconds_to_wait
+from arttrace.capture.export.shipping.otlp_client import read_answer, seconds_to_wait
 from arttrace.system.errors import ArttraceError, MayPass
 from arttrace.wire.content import secrets
 
@@ -63,7 +64,7 @@ class LangfuseClient:
         self._say, self._sleep = say, sleep
         self._apart_s = 60.0 / requests_per_minute if requests_per_minute else 0.0
         self._next = 0.0
-        self._lists = True
+        self._lists: bool | None = None  # whether it takes lists of scores: told by its answers
 
     def __enter__(self) -> LangfuseClient:
         return self
@@ -96,43 +97,50 @@ class LangfuseClient:
             "x-langfuse-ingestion-version": "4",
         }
         answer = self._ask("POST", _TRACES, content=body, headers=headers)
-        is_empty = not answer.content.strip() or "protobuf" in answer.headers.get("content-type", "")
-        said = {} if is_empty else _json(answer)
-        partial = said.get("partialSuccess") if isinstance(said, dict) else None
-        partial = partial if isinstance(partial, dict) else {}
-        try:
-            return int(partial.get("rejectedSpans") or 0), str(partial.get("errorMessage") or "")[:_REASON]
-        except (TypeError, ValueError):
-            return 0, ""
+        is_protobuf = not answer.content.strip() or "protobuf" in answer.headers.get("content-type", "")
+        if not is_protobuf:
+            _json(answer)
+        kind = "application/x-protobuf" if is_protobuf else "application/json"
+        told = read_answer(answer.status_code, {"content-type": kind}, answer.content)
+        return told.rejected, told.reason[:_REASON]
 
-    def send_scores(self, scores: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Send scores (bodies of formats.langfuse.api.score). Returns why some were refused, one reason each.
+    def send_scores(self, scores: Sequence[Mapping[str, Any]]) -> tuple[int, list[str]]:
+        """Send scores (bodies of formats.langfuse.api.score). Returns how many Langfuse did not take, and why.
 
-        Newer servers take a list; where one takes none, or refuses some of it, they go one by one: that a score is sent
-        twice under one id changes nothing.
+        Newer servers take a list, and of it what they can (207): it is not sent again, since they say how many scores
+        they refused, and not which. A list that is refused as a whole goes by halves: a score in it was the cause, or
+        the server is an older one, which takes one score at a time.
         """
-        if self._lists and len(scores) > 1:
+        if len(scores) == 1:
+            return self._send_score(scores[0])
+        if self._lists is not False:
+            with contextlib.suppress(Refused):
+                return self._send_list(scores)
+        halves = (scores[: len(scores) // 2], scores[len(scores) // 2 :])
+        (few, some), (more, others) = map(self.send_scores, halves)
+        return few + more, some + others
+
+    def _send_list(self, scores: Sequence[Mapping[str, Any]]) -> tuple[int, list[str]]:
+        said = _json(self._ask("POST", _SCORES, content=msgspec.json.encode(scores), headers=_JSON))
+        self._lists = True
+        return _not_taken(said, len(scores))
+
+    def _send_score(self, score: Mapping[str, Any]) -> tuple[int, list[str]]:
+        reason = ""
+        if self._lists is not False:
             try:
-                answer = self._ask("POST", _SCORES, content=msgspec.json.encode(scores), headers=_JSON)
-                _json(answer)
-                if answer.status_code != 207:
-                    return []
-            except Refused:
-                self._lists = False  # an older server, unless the one by one fails as well
-        reasons = []
-        for score in scores:
-            try:
-                body = [score] if self._lists else score
-                answer = self._ask("POST", _SCORES, content=msgspec.json.encode(body), headers=_JSON)
-                said = _json(answer)
-                if answer.status_code == 207 and (reason := _rejected(said)):
-                    reasons.append(f"{score['name']}: {reason}")
+                refused, reasons = self._send_list([score])
+                return refused, [f"{score['name']}: {reason}" for reason in reasons]
             except Refused as error:
-                if self._lists and len(scores) == 1:
-                    self._lists = False
-                    return self.send_scores(scores)
-                reasons.append(f"{score['name']}: {error.message}")
-        return reasons
+                reason = error.message
+        if self._lists is not True:
+            try:
+                _json(self._ask("POST", _SCORES, content=msgspec.json.encode(score), headers=_JSON))
+                self._lists = False
+                return 0, []
+            except Refused as error:
+                reason = error.message
+        return 1, [f"{score['name']}: {reason}"]
 
     def page(self, path: str, query: Mapping[str, str]) -> tuple[list[dict[str, Any]], str | None]:
         """One page of a list, and the cursor of the next; None for the last one."""
@@ -253,10 +261,14 @@ def _reason(answer: httpx.Response) -> str:
     return f": {text}" if text else ""
 
 
-def _rejected(said: Any) -> str:
-    """Why a list of one was refused; empty where it was not."""
-    if not isinstance(said, dict) or not said.get("rejected"):
-        return ""
-    errors = said.get("errors")
-    first = errors[0] if isinstance(errors, list) and errors else None
-    return str(first.get("message") if isinstance(first, dict) else first or "refused")[:_REASON]
+def _not_taken(said: Any, of: int) -> tuple[int, list[str]]:
+    """How many scores of a list were not taken, and why. What an answer does not acknowledge was not taken."""
+    if not isinstance(said, dict) or "rejected" not in said:
+        return 0, []
+    accepted, errors = said.get("accepted"), said.get("errors")
+    reasons = [
+        str(error.get("message") if isinstance(error, dict) else error)[:_REASON]
+        for error in (errors if isinstance(errors, list) else [])
+    ]
+    refused = of - accepted if isinstance(accepted, int) and 0 <= accepted <= of else of
+    return refused, reasons or ["it does not say why"] * (refused > 0)

@@ -129,9 +129,9 @@ def _push(
         _send(client, request, pushed)
     for start in range(0, len(scores), _SCORES_OF_REQUEST):
         part = scores[start : start + _SCORES_OF_REQUEST]
-        reasons = client.send_scores(part)
-        pushed.scores += len(part) - len(reasons)
-        pushed.refused_scores += len(reasons)
+        refused, reasons = client.send_scores(part)
+        pushed.scores += len(part) - refused
+        pushed.refused_scores += refused
         for reason in reasons:
             pushed.refuse(reason)
     known.add(sent)
@@ -149,6 +149,7 @@ def _send(client: LangfuseClient, spans: Sequence[SpanRow], pushed: Pushed) -> N
         for half in (spans[: len(spans) // 2], spans[len(spans) // 2 :]):
             _send(client, half, pushed)
         return
+    rejected = min(rejected, len(spans))
     pushed.spans += len(spans) - rejected
     pushed.refused_spans += rejected
     pushed.refuse(reason)

@@ -15,6 +15,7 @@ from recorded_runs import recorded_group
 from simulated_agent import research_run
 
 from arttrace.capture.base.langfuse_project import Connection
+from arttrace.collector.otlp.responses import partial_success
 from arttrace.commands import cli
 from arttrace.records.reward import Reward
 from arttrace.store import Store
@@ -144,8 +145,86 @@ def test_a_score_that_is_refused_costs_no_other(tmp_path: Path, takes_lists: boo
     assert sorted(names) == sorted(["reward"] * 3 + ["advantage"] * 3 + ["refused"] * (not takes_lists))
     if takes_lists:
         assert code == 1
-        assert "refused 0 spans and 1 scores" in said
+        assert "refused 0 spans and 1 score" in said
         assert "score refused: invalid" in said
+
+
+def test_what_a_207_tells_of_is_not_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says how many scores were refused and why, and not which: the API's reference asks for no second try."""
+    data, sent = _stored(tmp_path), []
+    with Store.open(data) as store:
+        store.append([Reward(id="x", trajectory_id="r", value=1.0, name="refused")])
+    with langfuse_server() as server:
+        taking = server.take_scores
+
+        def take_scores(body: bytes) -> Answer:
+            sent.extend(one["id"] for one in json.loads(body))
+            return taking(body)
+
+        monkeypatch.setattr(server, "take_scores", take_scores)
+        code, said = _run(data, server, "push")
+        assert code == 1
+        assert "6 scores sent" in said
+        assert "refused 0 spans and 1 score" in said
+        assert "score refused: invalid" in said
+        assert len(sent) == len(set(sent)) == 7
+        _run(data, server, "push")
+        assert len(sent) == 7
+
+
+@pytest.mark.parametrize("accepted", [2, None, "two", 9])
+def test_a_score_that_a_207_does_not_acknowledge_counts_as_refused(accepted: object) -> None:
+    said = json.dumps({"accepted": accepted, "rejected": 1, "errors": [{"message": "why"}]}).encode()
+    scores = [{"id": str(number), "name": "reward"} for number in range(4)]
+    with langfuse_server(script=[_always(207, said)]) as server:
+        assert _client(server).send_scores(scores) == (2 if accepted == 2 else 4, ["why"])
+        assert server.count("/api/public/scores") == 1
+
+
+def test_a_list_that_is_refused_as_a_whole_costs_the_one_score_that_is_the_cause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A newer server's own check refuses the request, and takes no score that is not in a list."""
+    scores = [
+        {"id": str(number), "name": "bad" if number == 5 else "reward", "timestamp": "2026"} for number in range(9)
+    ]
+    with langfuse_server() as server:
+        taking = server.take_scores
+
+        def take_scores(body: bytes) -> Answer:
+            given = json.loads(body)
+            is_bad = isinstance(given, list) and any(one["name"] == "bad" for one in given)
+            return (400, {"content-type": "application/json"}, b'{"message": "bad"}') if is_bad else taking(body)
+
+        monkeypatch.setattr(server, "take_scores", take_scores)
+        refused, [reason] = _client(server).send_scores(scores)
+        assert refused == 1
+        assert reason.startswith("bad: ")
+        assert sorted(one["id"] for one in server.scores.values()) == [str(n) for n in range(9) if n != 5]
+
+
+@pytest.mark.parametrize("form", ["json", "protobuf"])
+def test_spans_that_are_refused_in_part_are_counted_and_not_sent_again(form: str, tmp_path: Path) -> None:
+    """OTLP's partial success: the receiver has taken the others, and what it refused it would refuse again."""
+    data, requests = _stored(tmp_path), []
+    answer = partial_success(2, "too old")
+    if form == "json":
+        answer = json.dumps({"partialSuccess": {"rejectedSpans": "2", "errorMessage": "too old"}}).encode()
+    kind = "application/json" if form == "json" else "application/x-protobuf"
+    with langfuse_server() as server:
+
+        def in_part(path: str, body: bytes) -> Answer:
+            requests.append(body)
+            return 200, {"content-type": kind}, answer
+
+        server.script = [in_part]
+        code, said = _run(data, server, "push")
+        assert code == 1
+        assert f"({len(_spans(data)) - 2} spans)" in said
+        assert "refused 2 spans" in said
+        assert "too old" in said
+        assert len(requests) == server.count("/api/public/otel/v1/traces") == 1
+        assert "0 runs (0 spans)" in _run(data, server, "push")[1]
 
 
 def test_a_push_that_was_cut_off_goes_on(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import ssl
 import time
 import urllib.request
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -133,7 +134,7 @@ class OtlpClient:
             text = response.read(_MAX_ANSWER_BYTES)
             if not response.isclosed():  # it says more than we read: the connection is of no more use
                 self.close()
-            answer = _answer(response.status, response.headers, text)
+            answer = read_answer(response.status, response.headers, text)
             return replace(answer, reason=self._receiver.without_secrets(answer.reason))
 
     def _as_os_error(self, error: Exception) -> OSError:
@@ -186,7 +187,8 @@ def _tls(receiver: Receiver) -> ssl.SSLContext:
     return context
 
 
-def _answer(status: int, headers: http.client.HTTPMessage, body: bytes) -> Answer:
+def read_answer(status: int, headers: http.client.HTTPMessage | Mapping[str, str], body: bytes) -> Answer:
+    """What an answer to a trace request says, in JSON or protobuf, or that it is none."""
     kind, taken = headers.get("content-type", "").lower(), 200 <= status < 300
     rejected, reason, is_page = 0, "", "html" in kind or body.lstrip()[:1] == b"<"
     try:
