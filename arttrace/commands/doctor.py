@@ -195,11 +195,10 @@ def _directory(data: DataDir) -> Iterator[Check]:
         return
     nearest = next(folder for folder in (data.root, *data.root.parents) if folder.exists())
     if not os.access(nearest, os.W_OK | os.X_OK):
-        found = f"{data.root} cannot be " + (
-            "written" if nearest == data.root else f"made: {nearest} cannot be written"
-        )
-        hint = "Give it to this user, or choose another with --dir or ARTTRACE_DIR."
-        yield Check(name, "error", f"{found}{nearest} cannot be written", hint)
+        found = f"{nearest} cannot be written"
+        if nearest != data.root:
+            found = f"{data.root} cannot be made: {found}"
+        yield Check(name, "error", found, "Give it to this user, or choose another with --dir or ARTTRACE_DIR.")
         return
     if nearest != data.root:
         yield Check(name, "ok", f"{data.root} (made by the first run)")

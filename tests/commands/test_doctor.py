@@ -108,7 +108,7 @@ def test_a_directory_that_cannot_be_written(made: bool, tmp_path: Path, monkeypa
     )
     found = _doctor(root, code=1)["data directory"]
     assert found["state"] == "error"
-    assert f"{read_only} cannot be written" in found["found"]
+    assert found["found"] == (f"{root} cannot be made: " * (not made)) + f"{read_only} cannot be written"
     assert "ARTTRACE_DIR" in found["hint"]
 
 

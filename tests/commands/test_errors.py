@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import socket
 import subprocess
@@ -133,6 +134,17 @@ def test_a_store_that_is_none(arttrace: Command, data: DataDir) -> None:
     data.root.mkdir()
     data.store.write_bytes(b"not a database" * 1000)
     arttrace("ls").says(f"the store {data.store} cannot be opened", "move it away")
+
+
+@pytest.mark.parametrize("offset", [4096, 12288, None], ids=["first header", "first block", "all blocks"])
+def test_a_damaged_store_is_not_taken_for_one_in_use(arttrace: Command, data: DataDir, offset: int | None) -> None:
+    """DuckDB speaks of a `block` that is damaged, where another process holds the `lock`."""
+    fill(data, {"run": "s"})
+    whole = data.store.read_bytes()
+    start = 3 * 4096 if offset is None else offset
+    noise = random.Random(0).randbytes((len(whole) if offset is None else start + 4096) - start)
+    data.store.write_bytes(whole[:start] + noise + whole[start + len(noise) :])
+    arttrace("ls").says(f"the store {data.store} cannot be", "orrupt", "move it away")
 
 
 def test_queries_that_cannot_be_run(arttrace: Command, data: DataDir) -> None:

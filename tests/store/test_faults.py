@@ -530,7 +530,7 @@ def test_readers_that_come_one_after_the_other_hold_no_rewrite_up(
 def test_errors_of_the_database_are_errors_of_the_store(data: DataDir) -> None:
     with Store.open(data, create=True) as store:
         store._file.connection.execute("DROP TABLE judgement_records")
-        with pytest.raises(StoreError, match="could not be read"):
+        with pytest.raises(StoreError, match="cannot be read"):
             store.judgement("k")
         assert store._file.readers == 0
 

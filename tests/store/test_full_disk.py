@@ -51,7 +51,7 @@ from arttrace.system.errors import StoreError
 from arttrace.system.paths import DataDir
 from arttrace.store import Store
 
-resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 10, resource.RLIM_INFINITY))
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]) << 10, resource.RLIM_INFINITY))
 try:
     Store.open(DataDir(Path(sys.argv[1])), create=True)
 except StoreError as error:
@@ -59,8 +59,10 @@ except StoreError as error:
 """
 
 
-def test_a_disk_without_room_for_a_store_is_not_taken_for_a_damaged_one(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", OPENING, str(tmp_path)], capture_output=True, text=True, timeout=300)
+@pytest.mark.parametrize("kilobytes", [4, 16], ids=["for its file", "for its tables"])
+def test_a_disk_without_room_for_a_store_is_not_taken_for_a_damaged_one(tmp_path: Path, kilobytes: int) -> None:
+    program = [sys.executable, "-c", OPENING, str(tmp_path), str(kilobytes)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=300)
     assert done.stdout.startswith("Free disk space. Nothing is lost"), (done.stdout, done.stderr)
     Store.open(DataDir(tmp_path), create=True).close()
 

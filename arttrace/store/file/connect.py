@@ -15,19 +15,21 @@ from arttrace.store.file import migrations, reread
 from arttrace.store.file.duckdb_file import FILES, connection_to, copy_beside, for_its_user, make, name_of, opening
 from arttrace.store.rows import trace_links
 from arttrace.store.rows.tables import VERSION
-from arttrace.system.errors import StoreError, StoreInUse
+from arttrace.system.errors import StoreError, StoreFull, StoreInUse
 from arttrace.system.private_files import make_directory, tighten_data
 
 _LOCK_PATIENCE_S = 2.0
+_LOCKED = "Could not set lock"
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+_NO_DAMAGE = (duckdb.OutOfMemoryException, duckdb.InterruptException, duckdb.ProgrammingError)
 _HEADERS = 3 * 4096
 
 
 def connect(path: Path) -> duckdb.DuckDBPyConnection:
     """An open store; made with this version's schema when the file is new, brought to it when it is older.
 
-    Raises StoreInUse when another process holds it (after a short wait) and StoreError when the file is no store, or
-    when its schema is not known.
+    Raises StoreInUse when another process holds it (after a short wait), StoreFull when the disk has no room, and
+    StoreError when the file is no store or damaged, or when its schema is not known.
     """
     make_directory(path.parent)
     tighten_data(path.parent)
@@ -49,9 +51,24 @@ def connect_while_opening(path: Path) -> duckdb.DuckDBPyConnection:
         reread.reread(connection)
         for_its_user(path)
         return connection
+    except duckdb.Error as error:
+        connection.close()
+        raise cannot_be("opened", path, error) from error
     except BaseException:
         connection.close()
         raise
+
+
+def cannot_be(used: str, path: Path, error: duckdb.Error) -> StoreError:
+    """What DuckDB refused to do with the store, with the remedy: room for it, or another file."""
+    said = f"the store {path} cannot be {used}: {_first_line(error)}"
+    if any(os.strerror(one) in str(error) for one in _NO_ROOM):
+        return StoreFull(said, "Free disk space. Nothing is lost: what was not stored is still in the spool.")
+    if isinstance(error, _NO_DAMAGE):
+        return StoreError(said)
+    return StoreError(
+        said, "If it is damaged, move it away: `arttrace ls` makes a new one from what is still in the spool."
+    )
 
 
 def _remove_unborn(path: Path) -> None:
@@ -68,16 +85,8 @@ def _connect(path: Path) -> duckdb.DuckDBPyConnection:
         try:
             return _confined(connection_to(path), path)
         except duckdb.Error as error:
-            if "lock" not in str(error):
-                if any(os.strerror(one) in str(error) for one in _NO_ROOM):
-                    raise StoreError(
-                        f"the store {path} cannot be opened: {_first_line(error)}",
-                        "Free disk space. Nothing is lost: what was not stored is still in the spool.",
-                    ) from error
-                raise StoreError(
-                    f"the store {path} cannot be opened: {_first_line(error)}",
-                    "If it is damaged, move it away: `arttrace ls` makes a new one from what is still in the spool.",
-                ) from error
+            if _LOCKED not in str(error):
+                raise cannot_be("opened", path, error) from error
             if time.monotonic() > deadline:
                 raise _locked(path, error) from error
         time.sleep(0.05)

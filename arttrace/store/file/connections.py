@@ -12,7 +12,7 @@ from pathlib import Path
 import duckdb
 
 from arttrace.store.file.cancellation import stoppable
-from arttrace.store.file.connect import connect, connect_while_opening
+from arttrace.store.file.connect import cannot_be, connect, connect_while_opening
 from arttrace.store.file.duckdb_file import opening, replace
 from arttrace.store.ingest.writer import Writer
 from arttrace.store.transactions import ctrl_c_as_usual
@@ -84,7 +84,7 @@ class SharedFile:
                 yield connection
         except duckdb.Error as error:
             self.note(error)
-            raise StoreError(f"the store {self.path} could not be read: {error}") from error
+            raise cannot_be("read", self.path, error) from error
         finally:
             try:
                 connection.close()
