@@ -36,8 +36,12 @@ from arttrace.records.span import SpanRow
         ("http_spans", ["cookies"], "names of ('headers', 'bodies')"),
         ("trainable", 5, "a list is expected"),
         ("trainable", ["http://a", 5], "text is expected"),
+        ("trainable", ["127.0.0.1:8000/v1"], "'127.0.0.1:8000/v1' is no URL"),
         ("propagate", 5, "a list is expected"),
+        ("propagate", ["http://search:8080"], "'http://search:8080' is neither `host` nor `host:port`"),
+        ("propagate", ["search:port"], "'search:port' is neither"),
         ("endpoint", 4318, "text is expected"),
+        ("endpoint", "localhost:4318", "'localhost:4318' is not a URL of the form http://host:port"),
         ("api_key", 5, "text is expected"),
         ("receivers", 5, "a list is expected"),
         ("receivers", ["http://127.0.0.1:9", 5], "text or an arttrace.Receiver is expected"),
@@ -76,6 +80,18 @@ def test_a_run_is_recorded_under_the_settings_that_could_be_read(
     assert len(caplog.records) == 3
 
 
+def test_a_switch_that_is_neither_on_nor_off_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARTTRACE_CAPTURE_HTTP", "maybe")
+    monkeypatch.setenv("ARTTRACE_DISABLED", "Off")
+    found = Settings.resolve(dir=tmp_path)
+    assert (found.capture_http, found.disabled) == (False, False)
+    assert [record.getMessage() for record in caplog.records] == [
+        "arttrace: ARTTRACE_CAPTURE_HTTP='maybe' is neither 1 nor 0; it counts as 0"
+    ]
+
+
 def test_one_receiver_may_stand_without_a_list(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     one: Any = "http://127.0.0.1:4318"
     assert Settings.resolve(dir=tmp_path, receivers=one).receivers == (arttrace.Receiver(one),)
@@ -94,4 +110,7 @@ def test_an_endpoint_that_is_no_url_is_told_without_a_traceback(tmp_path: Path) 
     assert ran.returncode == 0
     assert "not a URL of the form http://host:port" in ran.stderr
     assert "Set ARTTRACE_ENDPOINT" in ran.stderr
+    assert f"what is recorded waits in {tmp_path / 'outbox'}" in ran.stderr
+    assert "is not recorded" not in ran.stderr
+    assert list((tmp_path / "outbox").glob("*.seg"))
     assert "Traceback" not in ran.stderr

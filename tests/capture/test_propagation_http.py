@@ -16,8 +16,10 @@ from typing import Any
 from urllib.parse import quote
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
+import aiohttp
 import httpx
 import pytest
+import requests
 from chat_server import ChatServer
 from click.testing import CliRunner
 from joined_program import agents
@@ -169,6 +171,85 @@ def test_a_listed_host_joins_over_http(
     assert not any("arttrace" in headers.get("baggage", "") for headers in service.headers[2:])
     trace_ids = {span.trace_id for span in spans() if span.attributes.get(semconv.TRAJECTORY_ID) == root.id}
     assert {headers["traceparent"].split("-")[1] for headers in service.headers[:2]} == trace_ids
+
+
+def get_by_requests(url: str) -> str:
+    return str(requests.get(url, timeout=60).text)
+
+
+def get_by_aiohttp(url: str) -> str:
+    async def get() -> str:
+        async with aiohttp.ClientSession() as client, client.get(url) as answer:
+            return await answer.text()
+
+    return asyncio.run(get())
+
+
+@pytest.mark.parametrize("http_spans", [False, True])
+@pytest.mark.parametrize("get", [get_by_requests, get_by_aiohttp])
+def test_a_listed_host_joins_over_requests_and_aiohttp(
+    get: Callable[[str], str], http_spans: bool, server: ChatServer, spans: Spans, tmp_path: Path
+) -> None:
+    service, elsewhere = Service(server), Service(server)
+    with serving(arttrace.WSGIMiddleware(service)) as url, serving(elsewhere) as other:
+        listed = [url.split("/")[2]]
+        arttrace.init(project="test", dir=tmp_path / "data", propagate=listed, http_spans=http_spans)
+        with arttrace.trajectory(name="caller") as root:
+            assert get(url) == "done"
+            get(other)
+            with arttrace.no_capture():
+                get(url)
+        get(url)
+    (trajectory,) = [each for each in build_trajectories(spans()) if each.id == root.id]
+    assert agents(trajectory) == [("caller", None, 0), ("remote", "caller", 1)]
+    assert trajectory.incomplete == ""
+    assert [sorted(headers) for headers in service.headers] == [["baggage", "traceparent"], [], []]
+    assert elsewhere.headers == [{}]
+
+
+@pytest.mark.parametrize("get", [get_by_requests, get_by_aiohttp])
+def test_their_redirects_to_another_host_take_nothing_along(
+    get: Callable[[str], str], server: ChatServer, spans: Spans, tmp_path: Path
+) -> None:
+    service = Service(server)
+
+    def redirecting(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        asked.append("HTTP_BAGGAGE" in environ)
+        start_response("302 Found", [("location", target)])
+        return []
+
+    asked: list[bool] = []
+    with serving(service) as target, serving(redirecting) as url:
+        arttrace.init(project="test", dir=tmp_path / "data", propagate=[url.split("/")[2]])
+        with arttrace.trajectory(name="caller"):
+            assert get(url) == "done"
+    assert asked == [True]
+    assert service.headers == [{}]
+
+
+@pytest.mark.parametrize(
+    ("listed", "url"),
+    [
+        ("search", "http://search/find"),
+        ("search:80", "http://search/find"),
+        ("search:443", "https://search/find"),
+        ("Search.Internal:8080", "http://search.internal:8080/find"),
+        ("[::1]:8080", "http://[::1]:8080/find"),
+        ("::1", "http://[::1]:8080/find"),
+    ],
+)
+def test_a_host_is_the_listed_one_however_it_is_written(listed: str, url: str, spans: Spans, tmp_path: Path) -> None:
+    heard = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        heard.append("baggage" in request.headers)
+        return httpx.Response(200)
+
+    arttrace.init(project="test", dir=tmp_path / "data", propagate=[listed])
+    with arttrace.trajectory(name="caller"), httpx.Client(transport=httpx.MockTransport(answer)) as client:
+        client.get(url)
+        client.get(url.replace("search", "research").replace("::1", "::2"))
+    assert heard == [True, False]
 
 
 def test_a_host_that_is_not_listed_hears_nothing(server: ChatServer, spans: Spans, tmp_path: Path) -> None:

@@ -265,6 +265,11 @@ def test_the_line_at_the_end_says_what_was_captured_and_what_was_not(server: Cha
     assert said(tmp_path, server, "--quiet", *program) == ""
 
 
+def test_capture_that_is_switched_off_is_what_the_line_names(server: ChatServer, tmp_path: Path) -> None:
+    text = said(tmp_path, server, "--", "-c", "import arttrace", ARTTRACE_DISABLED="1")
+    assert text == "arttrace: nothing was captured: ARTTRACE_DISABLED is set\n"
+
+
 def test_ls_does_not_ask_somebody_to_run_an_agent_who_just_did(server: ChatServer, tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(
         "import httpx, os\n"

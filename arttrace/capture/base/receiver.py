@@ -61,6 +61,15 @@ class Receiver:
         """What logs call it: its name, else scheme, host and port."""
         return self.name or _origin(urlsplit(self.url.strip()))
 
+    @property
+    def is_reachable(self) -> bool:
+        """Whether its URL is one that requests can go to."""
+        try:
+            self.target()
+        except ArttraceError:
+            return False
+        return True
+
     def target(self) -> SplitResult:
         """The URL that requests go to, without credentials. Raises ArttraceError where it is none."""
         url = urlsplit(self.url.strip())
@@ -129,10 +138,7 @@ def as_receiver(given: Receiver | str) -> Receiver:
 
 def same(one: Receiver, other: Receiver) -> bool:
     """Whether requests to both go to one URL. Never where one of them has none."""
-    try:
-        return one.target() == other.target()
-    except ArttraceError:
-        return False
+    return one.is_reachable and other.is_reachable and one.target() == other.target()
 
 
 def distinct(receivers: Iterable[Receiver]) -> tuple[Receiver, ...]:
@@ -186,9 +192,7 @@ def by_environment(environ: Mapping[str, str]) -> tuple[Receiver | None, list[st
         client_key=said("CLIENT_KEY")[1] or None,
         exact=variable == "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
     )
-    try:
-        receiver.target()
-    except ArttraceError:
+    if not receiver.is_reachable:
         complaints.append(f"{variable} is not a URL of the form http://host:port: nothing is sent to it")
         return None, complaints
     return receiver, complaints

@@ -34,6 +34,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
+from urllib.parse import urlsplit
 
 from arttrace.capture.base.guard import logger
 from arttrace.capture.base.receiver import (
@@ -61,6 +62,7 @@ NONE = "none"
 
 HTTP_PARTS = ("headers", "bodies")
 """What of a tool's HTTP requests is recorded where it is asked for."""
+_SCHEMES = ("http://", "https://")
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 _NAMES: dict[object, str] = {
     str: "text",
@@ -178,8 +180,16 @@ class Settings:
         for complaint in complaints:
             logger.warning("arttrace: %s", complaint)
         parent = of_process()  # inside a trajectory of another process its project and directory count
+        data = DataDir.resolve(dir or (parent.dir if parent else None))
+        if collector_url is not None and not collector(collector_url, None).is_reachable:
+            logger.warning(
+                "arttrace: endpoint: %.100r is not a URL of the form http://host:port; what is recorded waits in %s. "
+                "Set ARTTRACE_ENDPOINT, or init(endpoint=...), to the collector's base URL",
+                collector_url.rpartition("@")[2],
+                data.outbox,
+            )
         return cls(
-            data=DataDir.resolve(dir or (parent.dir if parent else None)),
+            data=data,
             project=project or (parent.project if parent else None) or os.environ.get("ARTTRACE_PROJECT") or "default",
             capture_content=content_mode(capture_content, "ARTTRACE_CAPTURE_CONTENT", default="full"),
             mask=mask,
@@ -189,10 +199,10 @@ class Settings:
             orphans=_word(orphans, "ARTTRACE_ORPHANS", get_args(Orphans), "record", "ignore"),
             capture_http=_flag("ARTTRACE_CAPTURE_HTTP") if capture_http is None else capture_http,
             http_spans=_http_spans(_typed("http_spans", http_spans, bool, str, Iterable)),
-            trainable=_list("trainable", trainable, "ARTTRACE_TRAINABLE"),
+            trainable=_urls(_list("trainable", trainable, "ARTTRACE_TRAINABLE")),
             route=os.environ.get("ARTTRACE_ROUTE", ""),
-            propagate=_list("propagate", propagate, "ARTTRACE_PROPAGATE"),
-            disabled=_flag("ARTTRACE_DISABLED"),
+            propagate=_hosts(_list("propagate", propagate, "ARTTRACE_PROPAGATE")),
+            disabled=is_off(),
             endpoint=collector_url,
             api_key=api_key or os.environ.get("ARTTRACE_API_KEY") or None,
             receivers=distinct(
@@ -262,8 +272,48 @@ def _limit(given: str | None, variable: str, read: Callable[[str], int], least: 
     return said.lower() or None
 
 
+def is_off() -> bool:
+    """Whether the environment says that nothing is captured."""
+    return _flag("ARTTRACE_DISABLED")
+
+
 def _flag(variable: str) -> bool:
-    return os.environ.get(variable, "").strip().lower() in _YES
+    said = os.environ.get(variable, "").strip().lower()
+    if said and said not in (*_YES, *_NO):
+        logger.warning("arttrace: %s=%.100r is neither 1 nor 0; it counts as 0", variable, said)
+    return said in _YES
+
+
+def _urls(given: Sequence[str]) -> tuple[str, ...]:
+    """Those that are base URLs."""
+    for url in given:
+        if not url.startswith(_SCHEMES):
+            message = "arttrace: trainable: %.100r is no URL of the form http://host:port/v1; it is left out"
+            logger.warning(message, url.rpartition("@")[2])
+    return tuple(url for url in given if url.startswith(_SCHEMES))
+
+
+def _hosts(given: Sequence[str]) -> tuple[str, ...]:
+    """Those that are `host` or `host:port`, as requests are compared with them."""
+    found = [_host(said.strip().lower()) for said in given]
+    for said, host in zip(given, found, strict=True):
+        if host is None:
+            logger.warning("arttrace: propagate: %.100r is neither `host` nor `host:port`; it is left out", said)
+    return tuple(filter(None, found))
+
+
+def _host(said: str) -> str | None:
+    """An IPv6 address without its brackets, which it needs where a port follows."""
+    if said.count(":") > 1 and not said.startswith("["):
+        said = f"[{said}]"
+    try:
+        parts = urlsplit(f"//{said}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    if not host or parts.netloc != said or set(said) & set("@ "):
+        return None
+    return host if port is None else f"{host}:{port}"
 
 
 def _http_spans(given: bool | Sequence[str] | None) -> tuple[str, ...]:

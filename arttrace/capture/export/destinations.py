@@ -25,6 +25,8 @@ class Destinations:
         self._settings = settings
         self._shipper: Shipper | None = None
         self._forwards: ReceiverOutboxes | None = None
+        receiver = settings.collector
+        self._ships = receiver is not None and receiver.is_reachable  # else all waits in the outbox
         self._forwards_any = bool(settings.receivers or settings.otel_beside)
 
     @property
@@ -39,7 +41,7 @@ class Destinations:
 
     def spooled(self) -> None:
         """The spool has records for the collector, if there is one."""
-        if self._settings.endpoint is not None:
+        if self._ships:
             with _shipping:
                 self.shipper().notify()
 
@@ -74,13 +76,14 @@ class Destinations:
         """
         with _shipping:
             shippers = self._shippers()
-            if self._settings.endpoint is not None and self._shipper is None:
+            if self._ships and self._shipper is None:
                 shippers.insert(0, self.shipper())
+            collected = self._ships or self._settings.endpoint is None
             if not shippers:
-                return True
+                return collected
             from arttrace.capture.export.shipping.shipper import drain
 
-            return drain(shippers, timeout_s, patient=patient)
+            return drain(shippers, timeout_s, patient=patient) and collected
         return False
 
     def stop(self) -> None:

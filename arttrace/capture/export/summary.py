@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from arttrace.capture.base.guard import Guard
+from arttrace.capture.base.settings import is_off
 from arttrace.records import semconv
 from arttrace.records.record import Record
 from arttrace.records.span import SpanRow
@@ -75,6 +76,8 @@ class Tally(msgspec.Struct):
             said = [f"{_number(self.runs, 'run')} and {_number(self.calls, 'model call')} captured in {data}"]
         elif self.left_out:
             said = [f"nothing was captured in {data}"]
+        elif is_off():
+            said = ["nothing was captured: ARTTRACE_DISABLED is set"]
         else:
             said = ["nothing was captured: arttrace saw no model call of the openai client"]
         if self.left_out:

@@ -28,10 +28,12 @@ _HOOKS = (
     ("openai._base_client", "model_clients:install"),
     ("anthropic._base_client", "model_clients:install"),
     ("requests.sessions", "requests_aiohttp:install_requests"),
+    ("requests.sessions", "outgoing_headers:install_requests"),
     ("requests.sessions", "http_spans:install_requests"),
     ("botocore.httpsession", "model_clients:install_botocore"),
     ("websockets.sync.client", "model_clients:install_websockets"),
     ("websockets.asyncio.client", "model_clients:install_websockets"),
+    ("aiohttp", "outgoing_headers:install_aiohttp"),
     ("aiohttp", "http_spans:install_aiohttp"),  # before the next, so that a model call is known to be one
     ("aiohttp", "requests_aiohttp:install_aiohttp"),
     ("opentelemetry.trace", "otel_tracers:install_api"),
