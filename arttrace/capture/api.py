@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from arttrace.capture.decorators import trajectory
 from arttrace.capture.export import lifecycle
 from arttrace.capture.handle import RunHandle, handle_of
 from arttrace.capture.patches import hooks
+from arttrace.system.paths import DataDir
 from arttrace.wire.content import ContentMode, Mask
 
 _guard = Guard("the public functions")
@@ -100,6 +102,24 @@ def init(
             api_key=api_key,
             receivers=receivers,
             langfuse=langfuse,
+        )
+        lifecycle.configure(settings, renew=True)
+        hooks.install(again=True)
+
+
+def change(*, project: str | None = None, dir: str | Path | None = None) -> None:
+    """Give capture another project or data directory; whatever else `init` set stays, a mask above all.
+
+    Args:
+        project: The project's name; None leaves it.
+        dir: The data directory; None leaves it.
+    """
+    with _guard:
+        settings = lifecycle.settings_in_force()
+        settings = dataclasses.replace(
+            settings,
+            project=project or settings.project,
+            data=settings.data if dir is None else DataDir.resolve(dir),
         )
         lifecycle.configure(settings, renew=True)
         hooks.install(again=True)

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from arttrace.capture.api import init
+from arttrace.capture.api import change
 from arttrace.capture.export.lifecycle import recorder
 from arttrace.loop.child import WATCH_STARTER, Child
 from arttrace.loop.evaluation.left_out import require_whole, with_left_out
@@ -67,7 +67,7 @@ class LocalBackend:
 
     def __init__(self, dir: str | Path | None = None) -> None:
         if dir is not None:
-            init(dir=dir)
+            change(dir=dir)
         self.data = recorder().settings.data
         self._program = _PROGRAM
         self._server: Child | None = None
@@ -101,7 +101,7 @@ class LocalBackend:
                 "Stop it, or use another data directory for this model.",
             )
         if model.project is not None:
-            init(project=model.project, dir=self.data.root)
+            change(project=model.project, dir=self.data.root)
         model.inference_base_url, model.inference_api_key, model.backend = f"{served.url}/v1", api_key(), self
         with contextlib.suppress(OSError):  # `train` tells why it cannot be started
             await self._trainer(model).begin()

@@ -10,11 +10,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from backend_commands import COMMANDS, alive, rewarded, running
 from lost_span import WHY, lose_a_call
 
 import arttrace
@@ -22,79 +22,6 @@ from arttrace.loop import LocalBackend, TrainableModel, Trajectory, gather_traje
 from arttrace.loop.child import Child
 from arttrace.store import Store
 from arttrace.system.errors import JudgeError, ServingError, TrainingError
-
-COMMANDS = """
-import argparse, json, os, signal, sys, threading, time
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
-
-parser = argparse.ArgumentParser()
-parser.add_argument("command")
-for name in ("--base-model", "--policy", "--port", "--dir", "--steps"):
-    parser.add_argument(name)
-parser.add_argument("--json", action="store_true")
-parser.add_argument("--orders", action="store_true")
-given = parser.parse_args()
-
-def serve():
-    if given.policy == "broken":
-        sys.exit("no g++ here")
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            print("asked" * 4_000, file=sys.stderr)
-            self.send_response(200 if self.path == "/arttrace/status" else 404)
-            self.send_header("content-length", "11")
-            self.end_headers()
-            self.wfile.write(b'{"step": 3}')
-        def log_message(self, *_):
-            pass
-    server = HTTPServer(("127.0.0.1", int(given.port)), Handler)
-    record = json.dumps({"url": f"http://127.0.0.1:{server.server_port}", "policy": given.policy,
-                         "base_model": given.base_model, "pid": os.getpid(), "log": "x"})
-    path = Path(given.dir) / "serving.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(record)
-    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
-    print(record, flush=True)
-    print("chatter\\\\n" * (0 if given.policy == "quiet" else 100_000), flush=True)
-    server.serve_forever()
-    path.unlink()
-
-def train():
-    print(json.dumps({"id": 0}), flush=True)
-    for line in sys.stdin:
-        order = json.loads(line)
-        print("working" * 30_000, file=sys.stderr)
-        said = "3 of 9 tokens of the step, 1.0 per second, 6 s left"
-        print(json.dumps({"id": order["id"], "said": said}), flush=True)
-        print(json.dumps({"id": order["id"], **answer(order)}), flush=True)
-
-def answer(order):
-    if "log" in order:
-        Path(given.dir, "logged").write_text(json.dumps([order["log"], order["settings"]]))
-        return {}
-    if order["settings"].get("loss") == "slow":
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        Path(given.dir, "began").touch()
-        while not Path(given.dir, "go-on").exists():
-            time.sleep(0.01)
-        Path(given.dir, "made").touch()
-        return {}
-    from arttrace.system.paths import DataDir
-    from arttrace.store import Store
-    with Store.open(DataDir(Path(given.dir))) as store:
-        rewarded = [one for one in store.trajectories(unconsumed_by=given.policy) if one.rewards]
-    if order["settings"].get("loss") == "death":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if not rewarded:
-        return {"error": "no group has rewards", "hint": "Score them."}
-    metrics = {"runs": len(rewarded), "pid": os.getpid()}
-    steps = [f"{given.policy}@{step}" for step in range(1, order["settings"]["steps"] + 1)]
-    return {"steps": [{"version": version, "adapter": "x", "metrics": metrics} for version in steps]}
-
-{"serve": serve, "train": train}[given.command]()
-"""
-
 
 PROGRAM = """
 import asyncio, json, os, signal, sys
@@ -119,34 +46,9 @@ asyncio.run(main())
 """
 
 
-def running(script: Path) -> str:
-    """The program that runs the commands of a script."""
-    return f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')"
-
-
-@pytest.fixture
-def backend(tmp_path: Path) -> Iterator[LocalBackend]:
-    script = tmp_path / "commands.py"
-    script.write_text(COMMANDS.replace("\\\\", "\\"))
-    backend = LocalBackend(tmp_path / "data")
-    backend._program = running(script)
-    yield backend
-    arttrace.shutdown()
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> TrainableModel:
-    return TrainableModel("policy", tmp_path / "base")
-
-
 @arttrace.trajectory
 async def rollout(answer: str) -> str:
     return answer
-
-
-@arttrace.trajectory
-async def rewarded() -> None:
-    arttrace.reward(1.0)
 
 
 def test_the_loop_as_a_program_writes_it(
@@ -257,14 +159,6 @@ def test_the_gateway_ends_with_the_program_that_started_it(end: str, tmp_path: P
     finally:
         for worker in workers:
             os.kill(worker, signal.SIGKILL)
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that ended counts as gone though nobody took its exit status."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")

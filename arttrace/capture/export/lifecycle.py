@@ -38,6 +38,11 @@ def recorder() -> Recorder:
     return _recorder if _recorder is not None else configure()
 
 
+def settings_in_force() -> Settings:
+    """Those of `init` unless capture was stopped, else those of the environment."""
+    return Settings.resolve() if _recorder is None or _recorder.settings.disabled else _recorder.settings
+
+
 def configure(settings: Settings | None = None, *, renew: bool = False) -> Recorder:
     """Make the recorder (by the environment without `settings`), or with `renew` put another in its place."""
     global _recorder

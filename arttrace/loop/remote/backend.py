@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from arttrace.capture.api import init
+from arttrace.capture.api import change
 from arttrace.capture.export.lifecycle import recorder
 from arttrace.loop.gather import TrajectoryGroup
 from arttrace.loop.model import TrainableModel
@@ -82,7 +82,7 @@ class ServerBackend:
                 "Start it with --model, or name its model as base_model here.",
             )
         if model.project is not None:
-            init(project=model.project, dir=self.data.root)
+            change(project=model.project, dir=self.data.root)
         model.inference_base_url, model.inference_api_key = f"{self._connection.url}/v1", self._connection.api_key
         model.backend = self
 
