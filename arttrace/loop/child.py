@@ -127,8 +127,12 @@ class Child:
         """Stop the process: terminated first, killed after half a minute or when the caller is cancelled."""
         if not self.of_this_loop:
             await asyncio.to_thread(_end, self._process.pid)
+            transport = self._process._transport  # type: ignore[attr-defined]
             with contextlib.suppress(RuntimeError):  # its loop is closed, which would be printed later
-                self._process._transport.close()  # type: ignore[attr-defined]
+                if self._loop.is_running():
+                    self._loop.call_soon_threadsafe(transport.close)
+                else:
+                    transport.close()
             return
         if self._process.stdin is not None:
             self._process.stdin.close()

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -17,6 +20,9 @@ from arttrace.loop.child import Child
 from arttrace.records.group import Group
 from arttrace.system.errors import TrainingError
 from arttrace.system.exit_status import how_ended
+
+_TURN_S = 0.02
+"""How often an order looks whether that of another event loop is done."""
 
 
 class TrainedStep(msgspec.Struct, frozen=True):
@@ -67,7 +73,8 @@ class TrainerProcess:
         self._child: Child | None = None
         self._orders = 0
         self._works = False
-        self._busy = asyncio.Lock()
+        self._busy = threading.Lock()
+        self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
     @property
     def works(self) -> bool:
@@ -76,7 +83,7 @@ class TrainerProcess:
 
     async def begin(self) -> None:
         """Start it before it is needed: it imports what takes seconds, and loads no model until the first order."""
-        async with self._busy:
+        async with self._turn():
             await self._started()
 
     async def train(self, groups: Sequence[Group] | None, settings: Mapping[str, Any]) -> list[TrainedStep]:
@@ -95,7 +102,7 @@ class TrainerProcess:
         await self._carried_out({"settings": settings, "log": numbers})
 
     async def _carried_out(self, wanted: Mapping[str, Any]) -> _OrderResult:
-        async with self._busy:
+        async with self._turn():
             self._orders += 1
             order = {"id": self._orders, **wanted}
             child = await self._started()
@@ -106,6 +113,17 @@ class TrainerProcess:
         if answer.error:
             raise TrainingError(answer.error, answer.hint)
         return answer
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """One order at a time, over all event loops and threads; within an event loop, in their order."""
+        async with self._waiting.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+            while not self._busy.acquire(blocking=False):
+                await asyncio.sleep(_TURN_S)
+            try:
+                yield
+            finally:
+                self._busy.release()
 
     async def finish(self) -> None:
         """Wait until it has ended by itself, after the running step, however long that takes."""
