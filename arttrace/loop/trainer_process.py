@@ -118,7 +118,7 @@ class TrainerProcess:
     async def _turn(self) -> AsyncIterator[None]:
         """One order at a time, over all event loops and threads; within an event loop, in their order."""
         async with self._waiting.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
-            while not self._busy.acquire(blocking=False):
+            while not self._busy.acquire(blocking=False):  # noqa: ASYNC110  an event belongs to one loop
                 await asyncio.sleep(_TURN_S)
             try:
                 yield
