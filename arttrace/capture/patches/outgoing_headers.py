@@ -120,8 +120,9 @@ def _context_for(url: Any) -> Context | None:
 @contextmanager
 def _told(outgoing: Context, headers: MutableMapping[str, str]) -> Iterator[None]:
     """While the request is sent its headers, and the current context, say which trajectory it belongs to."""
-    before = {name: headers[name] for name in _FIELDS if name in headers}
+    before: dict[str, str] = {}
     with _telling:
+        before.update((name, headers[name]) for name in _FIELDS if name in headers)
         for propagator in _propagators:
             propagator.inject(headers, outgoing)
     token = context.attach(outgoing)
