@@ -3,18 +3,20 @@
 "write" is the adapter's way into the page cache, "identify" what the gateway does with it before the engine loads it;
 "load" to "first token" need vLLM. An adapter beside a base model in bfloat16 is written so; its float32 weights
 are in the state. "in front" is what stood before the engine while the whole version, optimizer state included, was
-synced to disk first; "behind" is what of that is now done while the new version answers.
+synced to disk first; "behind" is what of that is now done while the new version answers. "bare" is what the machine
+takes to write as many bytes, which lie in its memory as they are, over a file that is there: no writing is faster.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import shutil
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,18 @@ from benchmarks.card.shapes import QWEN3_06B, QWEN3_4B, TOY, Shape, make_model
 ROOT = Path(__file__).resolve().parents[2]
 _STEP_S = 1.5
 """A step takes seconds, in which room is made for the adapter that it ends with."""
-COLUMNS = ("adapter", "MiB", "write ms", "identify ms", "load ms", "first token ms", "in front ms", "behind ms")
+_PART = 4 << 20
+COLUMNS = (
+    "adapter",
+    "MiB",
+    "bare ms",
+    "write ms",
+    "identify ms",
+    "load ms",
+    "first token ms",
+    "in front ms",
+    "behind ms",
+)
 MODULES = (
     *(f"self_attn.{name}_proj" for name in ("q", "k", "v", "o")),
     *(f"mlp.{name}_proj" for name in ("gate", "up", "down")),
@@ -33,7 +46,7 @@ MODULES = (
 
 
 def run(config: Config) -> Table:
-    """Medians over some versions, adapter by adapter."""
+    """Medians over some versions, adapter by adapter, and behind a stroke the least."""
     table = Table(f"Publishing a version; {config.machine()}", COLUMNS, config.out / "b.txt")
     plan = [(QWEN3_4B, 16), (QWEN3_4B, 64), (QWEN3_06B, 16)]
     plan = [(TOY, 8), *plan] if config.toy else plan  # of the others an adapter's files alone: no model is loaded
@@ -106,9 +119,10 @@ def _measure(config: Config, table: Table, shape: Shape, rank: int, publish: Pub
     holder = Holder(shape, rank, config.device)
     checkpoints = Checkpoints(config.scratch / f"{shape.name}-{rank}", "policy")
     found: dict[str, list[float]] = {name: [] for name in COLUMNS[2:]}
-    for _ in range(3 if config.quick or config.toy else 6):
+    for _ in range(3 if config.quick else 6):
         holder.step()
         time.sleep(0 if shape is TOY else _STEP_S)
+        bare = _bare_ms(config.scratch / "bare.bin", int(holder.mib * (1 << 20)))
         began = time.perf_counter()
         step, path = checkpoints.hand_over(holder.save_adapter)
         written = time.perf_counter()
@@ -119,11 +133,29 @@ def _measure(config: Config, table: Table, shape: Shape, rank: int, publish: Pub
         checkpoints.complete(step, holder.save_rest, PolicyStep("policy", step, str(path)))
         behind = 1000 * (time.perf_counter() - handed)
         write, identify = 1000 * (written - began), 1000 * (identified - written)
-        for name, value in zip(found, (write, identify, load, write + first, write + behind, behind), strict=True):
+        for name, value in zip(
+            found, (bare, write, identify, load, write + first, write + behind, behind), strict=True
+        ):
             found[name].append(value)
-    medians = [statistics.median(values) for values in found.values()]
-    cells = ["-" if value != value else f"{value:.1f}" for value in medians]
+    cells = ["-" if any(map(math.isnan, values)) else _median_and_least(values) for values in found.values()]
     table.add(f"{shape.name}, rank {rank}", f"{holder.mib:.1f}", *cells)
+
+
+def _bare_ms(path: Path, size: int) -> float:
+    """Of writing over a file of so many bytes."""
+    part = memoryview(bytearray(_PART))
+    with path.open("wb", buffering=0) as file:
+        for _ in range(2):  # a new file first
+            began = time.perf_counter()
+            file.seek(0)
+            for left in range(size, 0, -_PART):
+                file.write(part[: min(left, _PART)])
+    path.unlink()
+    return 1000 * (time.perf_counter() - began)
+
+
+def _median_and_least(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.1f}/{min(values):.1f}"
 
 
 @contextmanager
