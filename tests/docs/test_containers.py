@@ -85,7 +85,7 @@ def test_what_is_given_counts_before_the_environment_and_the_defaults(tmp_path: 
 def test_the_services_of_compose_start_what_there_is() -> None:
     services: dict[str, dict[str, Any]] = COMPOSE["services"]
     working = {"collector", "server", "trainer"}
-    assert set(services) == working | {"ground"}
+    assert set(services) == working | {"pause"}
     for name, service in services.items():
         build = service["build"]
         assert (ROOT / (build if isinstance(build, str) else build["dockerfile"])).exists()
@@ -95,7 +95,7 @@ def test_the_services_of_compose_start_what_there_is() -> None:
         assert {volume.partition(":")[0] for volume in service.get("volumes", ())} <= COMPOSE["volumes"].keys(), name
         assert set(service.get("depends_on", ())) <= services.keys()
     shared = {services[name][field] for name in working for field in ("pid", "network_mode")}
-    assert shared == {"service:ground"}, "the end of one service would end others"
+    assert shared == {"service:pause"}, "the end of one service would end others"
 
 
 def test_the_task_of_skypilot_starts_the_server() -> None:
