@@ -148,6 +148,6 @@ class Snapshot:
         self._state = copy.deepcopy(optimizer.state_dict())
 
     def restore(self) -> None:
-        """Make them so again."""
+        """Make them so again, as often as it is called: the optimizer changes in place what it is given."""
         self.weights.restore()
-        self._optimizer.load_state_dict(self._state)
+        self._optimizer.load_state_dict(copy.deepcopy(self._state))

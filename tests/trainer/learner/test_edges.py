@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Callable
@@ -251,6 +252,7 @@ def test_a_step_broken_off_half_way_leaves_weights_and_optimizer_as_they_were(
     learner = PackedLearner(base_model, LearnerConfig(lora_rank=8, max_logprob_difference=1e9, epochs=2))
     learner.step(make_samples(0))
     before, second_pass = trainable(learner), learner._optimise
+    state_before = copy.deepcopy(learner.optimizer.state_dict()["state"])
 
     def optimise(minibatch: Any, tally: Any, *rest: Any) -> None:
         if tally.optimizer_steps:
@@ -263,7 +265,9 @@ def test_a_step_broken_off_half_way_leaves_weights_and_optimizer_as_they_were(
     if isinstance(error.value, TrainingError):
         assert "micro_batch_tokens" in error.value.hint
     assert all(torch.equal(weight, before[name]) for name, weight in trainable(learner).items())
-    assert {int(state["step"]) for state in learner.optimizer.state_dict()["state"].values()} == {2}
+    state = learner.optimizer.state_dict()["state"]
+    assert {int(one["step"]) for one in state.values()} == {2}
+    assert all(torch.equal(one["exp_avg"], state_before[number]["exp_avg"]) for number, one in state.items())
 
 
 def test_bfloat16_keeps_the_adapter_in_float32_and_goes_the_way_of_float32(
