@@ -109,7 +109,8 @@ with arttrace.trajectory(name="run"):
     openai.OpenAI.request = lambda self, *args, **kwargs: wrapped(self, *args, **kwargs)  # somebody else's
     delivered = arttrace.uninstrument()
     text = "".join(chunk.choices[0].delta.content or "" for chunk in [first, *stream] if chunk.choices)
-    print(json.dumps([[text, ask("two")], delivered]))
+    said = [text, ask("two"), arttrace.trajectory(name="inner")(ask)("three")]
+    print(json.dumps([said, delivered]))
 """
 
 
@@ -117,5 +118,11 @@ def test_what_is_open_ends_and_what_others_hold_passes_calls_on(server: ChatServ
     with receiving() as site:
         said, delivered = run(tmp_path, IN_THE_MIDDLE, server.url, ARTTRACE_ENDPOINT=site.url)
     assert delivered is True
-    assert said == ["answer 0 to one ", "answer 0 to two"]
+    assert said == ["answer 0 to one ", "answer 0 to two", "answer 0 to three"]
     assert [span.name for span in site.spans if span.end_ns] == ["chat m"]  # the run is open, and has not ended well
+
+
+def test_nothing_is_recorded_afterwards_in_a_run_that_is_open(server: ChatServer, tmp_path: Path) -> None:
+    """Somebody else's wrapper keeps our hook in its place."""
+    run(tmp_path, IN_THE_MIDDLE, server.url)
+    assert [span.name for span in finished_spans(tmp_path / "data")] == ["chat m"]
