@@ -23,6 +23,7 @@ from arttrace.store import RemoteStore, Store, open_store
 from arttrace.store.access import open_store as opening_module
 from arttrace.store.access.owner_file import StoreOwner, write_owner
 from arttrace.store.file import duckdb_file
+from arttrace.store.file.connect import connect
 from arttrace.store.server.owner import hold_store
 from arttrace.system.errors import StoreError, StoreFull, StoreInUse
 from arttrace.system.paths import DataDir
@@ -291,3 +292,9 @@ def test_a_journal_that_cannot_be_written_says_so_and_loses_nothing(data: DataDi
         journal.unlink()
         store.append(research_run("b"))
         assert {one.id for one in store.summaries()} == {"a", "b"}
+
+
+def test_a_file_that_this_process_is_about_to_close_is_waited_for(tmp_path: Path) -> None:
+    first = connect(tmp_path / "store.duckdb")
+    threading.Timer(0.3, first.close).start()
+    connect(tmp_path / "store.duckdb").close()

@@ -73,8 +73,8 @@ class ClaudeSessions:
         """The spans of all sessions."""
         for session, lines in self._lines.items():
             if any("message" in line for line in lines.values()):
-                above = {line.get("parentUuid") for line in lines.values()}
-                missing = len([id for id in above if isinstance(id, str) and id not in lines])
+                above = {id for line in lines.values() if isinstance(id := line.get("parentUuid"), str)}
+                missing = len(above - lines.keys())
                 yield from _session(session, lines, lacks(max(missing, self._unread)))
 
 

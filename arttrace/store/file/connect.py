@@ -19,7 +19,8 @@ from arttrace.system.errors import StoreError, StoreFull, StoreInUse
 from arttrace.system.private_files import make_directory, tighten_data
 
 _LOCK_PATIENCE_S = 2.0
-_LOCKED = "Could not set lock"
+_HELD = ("Could not set lock", "the configuration has been locked")
+"""What DuckDB says of a file that another process has open, and of one that this process is about to close."""
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _NO_DAMAGE = (duckdb.OutOfMemoryException, duckdb.InterruptException, duckdb.ProgrammingError)
 _HEADERS = 3 * 4096
@@ -85,7 +86,7 @@ def _connect(path: Path) -> duckdb.DuckDBPyConnection:
         try:
             return _confined(connection_to(path), path)
         except duckdb.Error as error:
-            if _LOCKED not in str(error):
+            if not any(one in str(error) for one in _HELD):
                 raise cannot_be("opened", path, error) from error
             if time.monotonic() > deadline:
                 raise _locked(path, error) from error

@@ -48,6 +48,8 @@ def world() -> ModuleType:
 def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedAgent]:
     monkeypatch.setenv("OPENAI_API_KEY", "unused")
     monkeypatch.syspath_prepend(str(MARKET))
+    for name in ("agent", "world"):  # another example's
+        monkeypatch.delitem(sys.modules, name, raising=False)
     import agent as module
 
     yield ScriptedAgent(module)
