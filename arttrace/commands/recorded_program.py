@@ -19,6 +19,7 @@ from uuid import uuid4
 
 import httpx
 
+from arttrace.records.values.units import quantity
 from arttrace.system.exit_status import how_ended
 from arttrace.system.private_files import users_umask
 
@@ -135,4 +136,4 @@ def _end(gateway: PolicyGateway, trajectory: str, program: str, code: int) -> st
         calls = answer.raise_for_status().json()["calls"]
     except (httpx.HTTPError, ValueError, KeyError) as error:
         return f"run {trajectory} is recorded, but not ended: the gateway did not answer ({type(error).__name__})"
-    return f"{calls} model call{'' if calls == 1 else 's'} of {program} recorded as run {trajectory}"
+    return f"{quantity(calls, 'model call')} of {program} recorded as run {trajectory}"

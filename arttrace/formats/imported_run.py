@@ -12,6 +12,7 @@ from arttrace.records import semconv
 from arttrace.records.message import canonical_json
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
+from arttrace.records.values.units import quantity
 from arttrace.trajectories.decoding.attribute_values import finite
 
 NO_TIME = 946_684_800_000_000_000
@@ -42,7 +43,7 @@ def said(attributes: Mapping[str, Any]) -> Attributes:
 
 def lacks(lines: int) -> dict[str, Any]:
     """What the span of an agent says that lacks so many lines of its session: it is not complete."""
-    return {semconv.INTERRUPTED: f"{lines} line{'s' * (lines > 1)} of the session missing"} if lines else {}
+    return {semconv.INTERRUPTED: f"{quantity(lines, 'line')} of the session missing"} if lines else {}
 
 
 class ImportedRun:

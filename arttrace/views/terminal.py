@@ -17,6 +17,7 @@ from arttrace.formats.imported_run import is_undated
 from arttrace.records.reward import Reward
 from arttrace.records.sequence import TokenReport, TokenSequence
 from arttrace.records.trajectory import Trajectory
+from arttrace.records.values.units import quantity
 from arttrace.trajectories.identity.membership import ADVICE_ON_COLLISIONS, has_collisions
 from arttrace.views.agent_tree import agent_tree, cropped
 from arttrace.views.labels import cell_text, json_text, one_line, printable
@@ -152,7 +153,7 @@ def _facts(
 def unread_lines(unread: Mapping[str, int]) -> list[str]:
     """Calls that yield no message, or not all of theirs, a line per kind, named by scope, operation and attributes."""
     return [
-        f"{count} call{'' if count == 1 else 's'} not read: {one_line(name)}"
+        f"{quantity(count, 'call')} not read: {one_line(name)}"
         for name, count in sorted(unread.items(), key=lambda item: (-item[1], item[0]))
     ]
 
@@ -161,9 +162,8 @@ def _tokens(sequences: Sequence[TokenSequence], report: TokenReport) -> str:
     if not report.captured_tokens:
         return "none captured" + _reasons(report)
     return (
-        f"{report.trained_tokens} of {report.captured_tokens} sampled tokens can be trained on, in {len(sequences)} "
-        f"sequence{'' if len(sequences) == 1 else 's'} ({report.forks} fork{'' if report.forks == 1 else 's'})"
-        + _reasons(report)
+        f"{report.trained_tokens} of {report.captured_tokens} sampled tokens can be trained on, in "
+        f"{quantity(len(sequences), 'sequence')} ({quantity(report.forks, 'fork')})" + _reasons(report)
     )
 
 

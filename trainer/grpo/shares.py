@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from arttrace.records.group import Group
+from arttrace.records.values.units import quantity
 from arttrace.store import AnyStore
 from arttrace.trajectories.groups import group_trajectories
 from trainer.grpo.selection import Chosen, Selection, choose
@@ -34,7 +35,7 @@ def share_out(groups: Sequence[Chosen], steps: int, max_staleness: int | None) -
         shares = _oldest_first(groups, count)
     if count == asked:
         return shares, ""
-    why = f"{count} {'step' if count == 1 else 'steps'} instead of {asked}: with more, runs would be too stale"
+    why = f"{quantity(count, 'step')} instead of {asked}: with more, runs would be too stale"
     return shares, f"{why} by their turn (--max-staleness {max_staleness})"
 
 

@@ -22,6 +22,7 @@ from arttrace.capture.base.settings import is_off
 from arttrace.records import semconv
 from arttrace.records.record import Record
 from arttrace.records.span import SpanRow
+from arttrace.records.values.units import quantity
 from arttrace.system.paths import LAST_RUN
 
 VARIABLE = "ARTTRACE_TALLY"
@@ -73,7 +74,7 @@ class Tally(msgspec.Struct):
     def line(self, data: str) -> str:
         """The lines that are printed for a person."""
         if self.runs or self.calls:
-            said = [f"{_number(self.runs, 'run')} and {_number(self.calls, 'model call')} captured in {data}"]
+            said = [f"{quantity(self.runs, 'run')} and {quantity(self.calls, 'model call')} captured in {data}"]
         elif self.left_out:
             said = [f"nothing was captured in {data}"]
         elif is_off():
@@ -81,8 +82,8 @@ class Tally(msgspec.Struct):
         else:
             said = ["nothing was captured: arttrace saw no model call of the openai client"]
         if self.left_out:
-            said.append(f"{_number(self.left_out, 'run')} left out by sampling")
-        said += [f"not captured: {_number(count, 'request')} to {what}" for what, count in sorted(self.passed.items())]
+            said.append(f"{quantity(self.left_out, 'run')} left out by sampling")
+        said += [f"not captured: {quantity(count, 'request')} to {what}" for what, count in sorted(self.passed.items())]
         unused = ", ".join(sorted(self.routes - self.used))
         return "; ".join([*said, *([f"no call matched the route {unused}"] if unused else [])])
 
@@ -211,7 +212,3 @@ def _forget() -> None:
 @lru_cache(maxsize=256)
 def _is_of_another_api(path: str) -> bool:
     return _OTHERS.search(path) is not None
-
-
-def _number(count: int, thing: str) -> str:
-    return f"{count} {thing}{'' if count == 1 else 's'}"

@@ -20,6 +20,7 @@ from arttrace.formats.otlp.encode_protobuf import encode_protobuf
 from arttrace.records.record import PlainRecord, decode_plain_record, encode_record
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
+from arttrace.records.values.units import quantity
 from arttrace.store import AnyStore, open_store
 from arttrace.store.rows import tables
 from arttrace.store.rows.columns import LAST_GIVEN
@@ -83,7 +84,7 @@ def command(ids: tuple[str, ...], form: str, output: Path | None, data: DataDir,
             raise ArttraceError(
                 f"{output or 'standard output'} cannot be written: {error.strerror or error}"
             ) from error
-    counts = [f"{count} {what}{'s' * (count != 1)}" for what, count in written.items() if count or what == "span"]
+    counts = [quantity(count, what) for what, count in written.items() if count or what == "span"]
     click.echo(f"{' and '.join(counts)} in {output}")
 
 

@@ -15,6 +15,7 @@ from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.progress import Progress, say
 from arttrace.formats.files.unpacked import Unreadable, without_ending
 from arttrace.formats.imported_files import Imported, read_records
+from arttrace.records.values.units import quantity
 from arttrace.store import AnyStore, open_store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
@@ -106,7 +107,7 @@ def _show(report: dict[str, Any]) -> None:
     kinds = ", ".join(f"{count} {kind}" for kind, count in report["kinds"].items())
     counts = [f"{report[what]} {what}" for what in ("traces", "spans", "rewards")]
     if others := report["other_records"]:
-        counts.append(f"{others} other record{'s' * (others > 1)}")
+        counts.append(quantity(others, "other record"))
     click.echo(f"{report['file']}: {kinds}: {', '.join(counts)}")
     for line in unread_lines(report["unread"]):
         click.secho(f"  {line}", fg="yellow", err=True)

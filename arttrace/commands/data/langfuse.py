@@ -14,7 +14,7 @@ from arttrace.capture.base.langfuse_project import Connection
 from arttrace.commands.shared.options import SharedOptionsGroup, json_option, store_option
 from arttrace.commands.shared.progress import EVERY_S, CountedProgress, duration, say
 from arttrace.commands.shared.run_filters import checked, run_filters
-from arttrace.records.values.units import counted
+from arttrace.records.values.units import quantity
 from arttrace.store import open_store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
@@ -77,7 +77,7 @@ def push_command(
         _show_pushed(pushed, connection)
     if pushed.refused_spans or pushed.refused_scores:
         raise ArttraceError(
-            f"Langfuse refused {counted(pushed.refused_spans, 'span')} and {counted(pushed.refused_scores, 'score')}"
+            f"Langfuse refused {quantity(pushed.refused_spans, 'span')} and {quantity(pushed.refused_scores, 'score')}"
             + "".join(f"\n  {reason}" for reason in pushed.reasons),
             "All others were sent. The refused ones stay in the store.",
         )
@@ -85,11 +85,11 @@ def push_command(
 
 def _show_pushed(pushed: Pushed, connection: Connection) -> None:
     click.echo(
-        f"{counted(pushed.runs, 'run')} ({counted(pushed.spans, 'span')}) and {counted(pushed.scores, 'score')} "
+        f"{quantity(pushed.runs, 'run')} ({quantity(pushed.spans, 'span')}) and {quantity(pushed.scores, 'score')} "
         f"sent to {connection.url}" + (f"; {pushed.known} of the runs were there" if pushed.known else "")
     )
     if pushed.unreadable:
-        lines = counted(pushed.unreadable, "line")
+        lines = quantity(pushed.unreadable, "line")
         click.secho(f"  {lines} of what was sent before cannot be read: its runs are sent again", fg="yellow", err=True)
     if pushed.url:
         click.echo(pushed.url)
@@ -160,9 +160,9 @@ def pull_command(
 
 
 def _show_pulled(pulled: Pulled) -> None:
-    click.echo(f"{counted(pulled.observations, 'observation')} and {counted(pulled.scores, 'score')} taken in")
+    click.echo(f"{quantity(pulled.observations, 'observation')} and {quantity(pulled.scores, 'score')} taken in")
     if pulled.not_numeric:
-        click.secho(f"  {counted(pulled.not_numeric, 'score')} left out: not numbers", fg="yellow", err=True)
+        click.secho(f"  {quantity(pulled.not_numeric, 'score')} left out: not numbers", fg="yellow", err=True)
 
 
 def _every_now_and_then(before: Cursor | None, count: Callable[[], int | None]) -> Callable[[Pulled], None]:

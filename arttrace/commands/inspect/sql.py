@@ -7,6 +7,7 @@ import msgspec
 
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.progress import reading_progress
+from arttrace.records.values.units import quantity
 from arttrace.store import open_store
 from arttrace.store.rows.view_definition import as_text
 from arttrace.store.rows.views import DESCRIBED
@@ -45,4 +46,4 @@ def command(query: str, as_json: bool, data: DataDir) -> None:
         return
     console = terminal.console()
     terminal.print_rows(console, columns, rows)
-    console.print(f"{len(rows)} row{'' if len(rows) == 1 else 's'}", style="dim")
+    console.print(quantity(len(rows), "row"), style="dim")

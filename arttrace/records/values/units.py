@@ -32,6 +32,6 @@ def size_text(size: int) -> str:
     return f"{value:.1f} {names[0]}" if 0 < value < 9.95 and names[0] != "B" else f"{value:.0f} {names[0]}"
 
 
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """So many of what `noun` names in the singular: 1 run, 2,000 runs. `plural` where it is not the noun with an s."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+def quantity(number: int, noun: str) -> str:
+    """So many of what `noun` names in the singular: 1 run, 2000 runs."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

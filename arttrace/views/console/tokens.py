@@ -11,6 +11,7 @@ from rich.text import Text
 
 from arttrace.records.sequence import TokenReport, TokenSequence
 from arttrace.records.trajectory import Trajectory
+from arttrace.records.values.units import quantity
 from arttrace.views.labels import one_line
 from arttrace.views.web.models.tokens.learned import NO_ROOM, Learned, farthest
 from arttrace.views.web.models.tokens.token_page import (
@@ -82,7 +83,7 @@ def _legend() -> Iterator[tuple[str, str]]:
 
 def _head(row: SequenceRow, of: int) -> Text:
     text = Text.assemble((f"sequence {row.number + 1} of {of}", "bold"), f"  agent {one_line(row.agent, 80)}")
-    text.append(f", {row.trained} of {row.tokens} tokens trained, {row.calls} call{'' if row.calls == 1 else 's'}")
+    text.append(f", {row.trained} of {row.tokens} tokens trained, {quantity(row.calls, 'call')}")
     text.append(f", {', '.join(row.versions) or 'no policy version'}")
     return text.append(f"  ({one_line(row.why)})", style="dim")
 
