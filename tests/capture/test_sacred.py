@@ -249,7 +249,7 @@ UNRAISABLE = {"arttrace.capture.patches.httpx:_ending_of"}
 ELSEWHERE = {
     "installing a hook": "test_a_hook_that_cannot_be_installed_is_said_once",
     "the callable given as group": "test_run_values.py",
-    "reading a tool's HTTP request": "test_http_spans.py",
+    "reading a tool's HTTP request": "http_spans/test_http_spans.py",
     "ending the program's trajectory": "test_process.py",
     "shipping to the collector": "test_shipper.py",
     "forwarding to a receiver": "test_receivers.py",
