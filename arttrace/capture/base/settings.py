@@ -62,7 +62,6 @@ NONE = "none"
 
 HTTP_PARTS = ("headers", "bodies")
 """What of a tool's HTTP requests is recorded where it is asked for."""
-_SCHEMES = ("http://", "https://")
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 _NAMES: dict[object, str] = {
     str: "text",
@@ -286,11 +285,12 @@ def _flag(variable: str) -> bool:
 
 def _urls(given: Sequence[str]) -> tuple[str, ...]:
     """Those that are base URLs."""
-    for url in given:
-        if not url.startswith(_SCHEMES):
+    urls = tuple(url for url in given if url.startswith(("http://", "https://")))
+    for said in given:
+        if said not in urls:
             message = "arttrace: trainable: %.100r is no URL of the form http://host:port/v1; it is left out"
-            logger.warning(message, url.rpartition("@")[2])
-    return tuple(url for url in given if url.startswith(_SCHEMES))
+            logger.warning(message, said.rpartition("@")[2])
+    return urls
 
 
 def _hosts(given: Sequence[str]) -> tuple[str, ...]:

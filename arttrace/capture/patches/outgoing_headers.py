@@ -40,7 +40,7 @@ def install(module: ModuleType) -> None:
 
 def install_requests(module: ModuleType) -> None:
     """Hook `requests.adapters.HTTPAdapter.send`."""
-    patch(module.HTTPAdapter, "send", _requests_send)
+    patch(module.HTTPAdapter, "send", _sync_send)
 
 
 def install_aiohttp(module: ModuleType) -> None:
@@ -50,12 +50,12 @@ def install_aiohttp(module: ModuleType) -> None:
 
 def _sync_send(send: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(send)
-    def hooked(self: Any, request: Any, **kwargs: Any) -> Any:
+    def hooked(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         outgoing = _context_for(request.url)
         if outgoing is None:
-            return send(self, request, **kwargs)
+            return send(self, request, *args, **kwargs)
         with _told(outgoing, request.headers):
-            return send(self, request, **kwargs)
+            return send(self, request, *args, **kwargs)
 
     return hooked
 
@@ -68,18 +68,6 @@ def _async_send(send: Callable[..., Any]) -> Callable[..., Any]:
             return await send(self, request, **kwargs)
         with _told(outgoing, request.headers):
             return await send(self, request, **kwargs)
-
-    return hooked
-
-
-def _requests_send(send: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(send)
-    def hooked(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        outgoing = _context_for(request.url)
-        if outgoing is None:
-            return send(self, request, *args, **kwargs)
-        with _told(outgoing, request.headers):
-            return send(self, request, *args, **kwargs)
 
     return hooked
 
