@@ -75,8 +75,7 @@ def assert_it_learned(data: DataDir) -> None:
     assert evaluated[0]["held-out/greedy"] == success["policy@0 greedy"].rate
     assert evaluated[recipe.STEPS]["held-out/sampled"] == success[f"policy@{recipe.STEPS} sampled"].rate
     assert 0.2 <= success["policy@0 sampled"].rate <= 0.6
-    # Greedy takes one service for all goods of a kind, by what the base model saw more often: a kind is right or wrong.
-    assert 0.2 <= success["policy@0 greedy"].rate <= 0.75
+    assert 0.2 <= success["policy@0 greedy"].rate <= 0.6
     assert success[f"policy@{recipe.STEPS} sampled"].rate >= 0.9
     assert success[f"policy@{recipe.STEPS} greedy"].rate >= 0.9
 

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from trainer.demo.report import markdown
 from trainer.demo.scenarios import MarketScenario, draw, load_world, truth
 from trainer.demo.screen import Screen
 from trainer.demo.state import DemoState, Success, load_state
-from trainer.demo.teacher import Teacher
+from trainer.demo.teacher import Teacher, choices
 from trainer.grpo.trainer import PolicyTrainer
 from trainer.learner.interface import Learner
 from trainer.policies.checkpoints import Checkpoints
@@ -151,8 +150,8 @@ class _Demo:
             jobs = [_job(scenario, group=f"demonstrations/{n}") for n, scenario in enumerate(wanted)]
             missing = self._missing(jobs)
             kept = {_group(job) for job in jobs} - {_group(job) for job in missing}
-            asked = [job.arguments["question"].split(" and ") for job in jobs if _group(job) in kept]
-            teacher = Teacher(self._settings.seed, chain.from_iterable(asked))
+            earlier = demonstrations(self._store.trajectories(groups=sorted(kept), complete_only=True) if kept else ())
+            teacher = Teacher(self._settings.seed, choices(one.reply for one in earlier))
             with stand_in.serve(lambda body: teacher.reply(body["messages"], body["tools"]), "stand-in-teacher") as url:
                 env = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "stand-in"}
                 with self._workers(env) as workers:

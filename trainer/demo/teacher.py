@@ -11,12 +11,14 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 LIVE_HABIT = {"fresh": 0.8, "local": 0.8, "imported": 0.38, "canned": 0.2, "dried": 0.2, "frozen": 0.62}
 """How often the teacher asks the live service, by kind of goods. "imported" and "frozen" are mostly wrong, but right
 often enough for the policy to go on finding the right service by sampling: what is never sampled is never rewarded."""
+
+SERVICES = ("live_price", "list_price")
 
 _NUMBER = re.compile(r"\d+")
 
@@ -24,12 +26,14 @@ _NUMBER = re.compile(r"\d+")
 class Teacher:
     """Answers chat requests. The n-th choice of a service for one item depends on the seed, the item and n alone.
 
-    `asked` are the items that it was asked for before, each as often: a teacher that was killed goes on where it was.
+    `kept` are the choices, item and service, of a teacher that was killed: they are not made again. What is kept may be
+    any of them, as runs under way are lost, and both teachers together choose as one that was not killed.
     """
 
-    def __init__(self, seed: int, asked: Iterable[str] = ()) -> None:
+    def __init__(self, seed: int, kept: Iterable[tuple[str, str]] = ()) -> None:
         self._seed = seed
-        self._asked = Counter(asked)
+        self._asked: Counter[str] = Counter()
+        self._kept = Counter(kept)
 
     def reply(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """The assistant message for a request of the example agent. Raises ValueError for any other request."""
@@ -40,7 +44,7 @@ class Teacher:
             if results:
                 return {"role": "assistant", "content": " and ".join(results)}
             return _calls(("ask_checker", item) for item in request.split(" and "))
-        if not {"live_price", "list_price"} <= offered:
+        if not offered.issuperset(SERVICES):
             raise ValueError("the teacher knows the market agent's tools only")
         if results:
             found = _NUMBER.search(results[0])
@@ -51,9 +55,21 @@ class Teacher:
         kind = item.partition(" ")[0]
         if kind not in LIVE_HABIT:
             raise ValueError(f"the teacher knows no goods such as {item[:40]!r}")
-        self._asked[item] += 1
-        draw = random.Random(f"{self._seed}/{item}/{self._asked[item]}").random()
-        return "live_price" if draw < LIVE_HABIT[kind] else "list_price"
+        while True:
+            self._asked[item] += 1
+            draw = random.Random(f"{self._seed}/{item}/{self._asked[item]}").random()
+            service = SERVICES[draw >= LIVE_HABIT[kind]]
+            if not self._kept[item, service]:
+                return service
+            self._kept[item, service] -= 1
+
+
+def choices(replies: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """The choices, item and service, in what a teacher replied."""
+    for reply in replies:
+        for call in reply.get("tool_calls") or ():
+            if call["function"]["name"] in SERVICES:
+                yield json.loads(call["function"]["arguments"])["item"], call["function"]["name"]
 
 
 def _calls(calls: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from trainer.demo.scenarios import draw, truth
-from trainer.demo.teacher import LIVE_HABIT, Teacher
+from trainer.demo.teacher import LIVE_HABIT, Teacher, choices
 
 
 def chosen(reply):
@@ -33,13 +33,26 @@ async def test_a_run_of_the_agent_is_right_exactly_when_both_services_are(agent,
 
 def test_choices_follow_the_habit_and_repeat_by_seed(agent):
     def choices(seed, before=0):
-        teacher = Teacher(seed, ["frozen fig"] * before)
+        teacher = Teacher(seed, [("frozen fig", service) for service in choices(seed)[:before]] if before else ())
         messages = [{"role": "system", "content": ""}, {"role": "user", "content": "frozen fig"}]
         return [chosen(teacher.reply(messages, agent.module.CHECKER_TOOLS)) for _ in range(before, 500)]
 
     assert choices(1) == choices(1) != choices(2)
     assert choices(1, before=200) == choices(1)[200:], "it goes on where one that was killed was"
     assert Counter(choices(1))["live_price"] / 500 == pytest.approx(LIVE_HABIT["frozen"], abs=0.08)
+
+
+def test_whatever_is_kept_of_one_that_was_killed_both_choose_as_one(agent):
+    """Runs under way are lost, and their choices with them, whichever they were."""
+    messages = [{"role": "system", "content": ""}, {"role": "user", "content": "frozen fig"}]
+
+    def replies(teacher, number):
+        return [teacher.reply(messages, agent.module.CHECKER_TOOLS) for _ in range(number)]
+
+    whole = replies(Teacher(1), 60)
+    for kept in (whole[10:40], whole[::3], whole[59:]):
+        made = [*kept, *replies(Teacher(1, choices(kept)), 60 - len(kept))]
+        assert Counter(map(chosen, made)) == Counter(map(chosen, whole))
 
 
 def test_two_kinds_are_mostly_asked_at_the_wrong_service(world):
