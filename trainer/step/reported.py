@@ -17,7 +17,7 @@ from arttrace.store import AnyStore
 from arttrace.system.errors import ArttraceError
 from arttrace.system.files import replace_file
 from trainer.policies.checkpoints import Checkpoints
-from trainer.step.reporters import Reporters, open_reporters
+from trainer.step.reporters import Reporters, open_reporters, require_known
 
 _FILE = "reported.json"
 _steps = msgspec.json.Decoder(dict[str, int])
@@ -75,7 +75,10 @@ class ReportedSteps:
 
 
 class Reporting:
-    """The trackers of one command, opened when there is something to report. Use it as a context manager."""
+    """The trackers of one command, opened when there is something to report. Use it as a context manager.
+
+    Raises TrainingError for an unknown name, whether there will be something to report or not.
+    """
 
     def __init__(
         self,
@@ -85,6 +88,7 @@ class Reporting:
         config: Mapping[str, Any],
         say: Callable[[str], None],
     ) -> None:
+        require_known(names)
         self._names = names
         self._reported = reported
         self._checkpoints = checkpoints
@@ -99,7 +103,7 @@ class Reporting:
         self.close()
 
     def begin(self) -> None:
-        """Open them, before the first step. Raises TrainingError for an unknown name or a missing package."""
+        """Open them, before the first step. Raises TrainingError for a missing package."""
         self._reporters()
         self._reported.begin(self._names)
 

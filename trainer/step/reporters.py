@@ -104,6 +104,13 @@ _KINDS: dict[str, Callable[[Path, str, Mapping[str, Any]], Tracker]] = {
 }
 
 
+def require_known(names: Sequence[str]) -> None:
+    """Raises TrainingError for a tracker that there is none of."""
+    for name in names:
+        if name not in _KINDS:
+            raise TrainingError(f"Metrics cannot be sent to {name!r}.", f"There are: {', '.join(_KINDS)}.")
+
+
 def open_reporters(
     names: Sequence[str], folder: Path, policy: str, config: Mapping[str, Any], say: Callable[[str], None]
 ) -> Reporters:
@@ -111,10 +118,9 @@ def open_reporters(
 
     Raises TrainingError for an unknown name or a missing package.
     """
+    require_known(names)
     opened: dict[str, Tracker] = {}
     for name in names:
-        if name not in _KINDS:
-            raise TrainingError(f"Metrics cannot be sent to {name!r}.", f"There are: {', '.join(_KINDS)}.")
         try:
             opened[name] = _KINDS[name](folder, policy, config)
         except ImportError as error:

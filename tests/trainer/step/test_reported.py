@@ -11,6 +11,7 @@ import pytest
 
 from arttrace.records.policy import PolicyStep
 from arttrace.store import Store
+from arttrace.system.errors import TrainingError
 from arttrace.system.paths import DataDir
 from trainer.daemon.state import DaemonState, reported_steps, write_state
 from trainer.policies.checkpoints import Checkpoints
@@ -102,3 +103,8 @@ def test_what_was_missed_is_told_before_further_numbers(site: Site) -> None:
     with Reporting(["one"], reported, site.checkpoints, {}, lambda line: None) as reporting:
         reporting.log({"val/reward": 0.5}, 2)
     assert site.told["one"] == [1, 2, -2]
+
+
+def test_a_tracker_that_does_not_exist_is_refused_whether_there_is_something_to_report_or_not(site: Site) -> None:
+    with pytest.raises(TrainingError, match="cannot be sent to 'nothing'"):
+        Reporting(["one", "nothing"], reported_steps(site.checkpoints, site.store), site.checkpoints, {}, print)
