@@ -95,6 +95,26 @@ def test_the_same_runs_train_a_policy_by_sft_then_dpo_then_grpo(data: DataDir, b
         assert 0 < moved < 1e-3
 
 
+@pytest.mark.parametrize(
+    ("method", "hint"),
+    [
+        ("grpo", "Score them with `arttrace score`"),
+        ("sft", "Reward the runs in code or by `arttrace score`"),
+        ("dpo", "Reward the runs in code or by `arttrace score`"),
+    ],
+)
+def test_a_dry_run_that_finds_nothing_to_train_on_says_what_to_do(
+    tmp_path: Path, base_model: Path, method: str, hint: str
+) -> None:
+    data = DataDir(tmp_path / "data")
+    with Store.open(data, create=True) as store:
+        store.append([record for n in range(2) for record in Run(f"pear-{n}", scenario="pear").end()])
+    shown = train(data, base_model, "--method", method, "--dry-run")
+    assert shown.exception is None
+    assert shown.stdout.splitlines()[-1].startswith(f"  {hint}")
+    json.loads(train(data, base_model, "--method", method, "--dry-run", "--json").stdout)
+
+
 NUMBERS = {
     1: {"loss", "learned_tokens", "step_s"},
     2: {"loss", "accuracy", "learned_tokens", "step_s"},

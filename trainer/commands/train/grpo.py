@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import threading
@@ -12,7 +13,7 @@ import click
 
 from arttrace.commands.shared.progress import Progress, say
 from arttrace.store import AnyStore
-from trainer.commands.train.report import print_step, print_uses, require_base_model, uses_document
+from trainer.commands.train.report import print_hint, print_step, print_uses, require_base_model, uses_document
 from trainer.grpo.advantages import Scale
 from trainer.grpo.batch import TrainingBatch, make_batch
 from trainer.grpo.shares import build, choose_groups, share_out
@@ -179,6 +180,7 @@ def print_plan(
     click.echo(f"  {batch.trained_tokens} of {batch.captured_tokens} sampled tokens would be trained.")
     for line in left_out_lines(left_out, calls=batch.quarantined):
         click.echo(f"  {line}")
+    print_hint(lambda: require_trainable(dataclasses.replace(batch, left_out=left_out)))
 
 
 def _tell(lines: Iterable[str]) -> None:

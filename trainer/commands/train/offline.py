@@ -15,7 +15,7 @@ from arttrace.commands.shared.progress import Progress, say
 from arttrace.records.group import Group
 from arttrace.store import AnyStore
 from arttrace.trajectories.groups import group_trajectories
-from trainer.commands.train.report import print_step, print_uses, require_base_model, uses_document
+from trainer.commands.train.report import print_hint, print_step, print_uses, require_base_model, uses_document
 from trainer.gateway.engines.vllm.model import read_model
 from trainer.learner import LearnerConfig
 from trainer.offline.plan import Method, OfflinePlan, plan_dpo, plan_sft, require_examples
@@ -116,6 +116,7 @@ def plan_offline(
 def _print_plan(checkpoints: Checkpoints, plan: OfflinePlan, as_json: bool) -> None:
     if not as_json:
         _tell_plan(checkpoints.policy, plan, "would be")
+        print_hint(lambda: require_examples(plan))
         return
     document = {
         "policy": checkpoints.policy,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,14 @@ def require_base_model(base_model: Path | None) -> Path:
         )
     read_model(base_model)
     return base_model
+
+
+def print_hint(check: Callable[[], None]) -> None:
+    """Print what to do where `check` raises TrainingError, since there is nothing to train on."""
+    try:
+        check()
+    except TrainingError as error:
+        click.echo(f"  {error.hint}")
 
 
 def print_uses(checkpoints: Checkpoints) -> None:
