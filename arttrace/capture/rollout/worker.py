@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import importlib
 import inspect
 import os
 import signal
@@ -24,6 +25,7 @@ import traceback
 from collections.abc import AsyncIterable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
@@ -153,6 +155,19 @@ def _leave() -> None:
     os._exit(0)
 
 
+def _in_users_code(error: BaseException) -> str:
+    """The error, with the frames of the user's code that it came through, where there are any."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_LOADERS):
+        frames = frames.tb_next
+    if frames is None:
+        return "".join(traceback.format_exception_only(error))
+    return "".join(traceback.format_exception(type(error), error, frames, limit=-5))
+
+
+_LOADERS = (str(Path(__file__).parent), str(Path(importlib.__file__).parent), "<frozen importlib")
+
+
 def main(entry: str, concurrency: int) -> None:
     """Load the entry point, say so, and run jobs until standard input ends."""
     os.environ.pop("ARTTRACE_ENDPOINT", None)  # whoever asked for these runs reads them from the data directory
@@ -161,8 +176,8 @@ def main(entry: str, concurrency: int) -> None:
     try:
         program = entry.removeprefix(PROGRAM)
         run = program if program != entry else load_entry(entry)
-    except BaseException:  # noqa: BLE001  importing the user's code may raise anything, SystemExit too
-        _write(answers, WorkerReady(error=traceback.format_exc(limit=-5)))
+    except BaseException as error:  # noqa: BLE001  importing the user's code may raise anything, SystemExit too
+        _write(answers, WorkerReady(error=_in_users_code(error)))
         return
     _write(answers, WorkerReady())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -185,8 +186,16 @@ def test_a_module_is_found_where_we_are(agent: Path, data: DataDir, monkeypatch:
 def test_an_entry_that_cannot_be_loaded_is_told_with_its_cause(
     agent: Path, data: DataDir, entry: str, cause: str
 ) -> None:
-    with pytest.raises(RolloutError, match=cause):
+    with pytest.raises(RolloutError, match=cause) as failed:
         RolloutWorkers(entry.format(agent=agent), data).start()
+    assert "Traceback" not in failed.value.message
+
+
+def test_an_entry_that_fails_on_its_import_is_told_with_the_users_lines_alone(agent: Path, data: DataDir) -> None:
+    agent.write_text("def prepare():\n    raise RuntimeError('no settings')\n\nprepare()\n")
+    with pytest.raises(RolloutError, match="RuntimeError: no settings") as failed:
+        RolloutWorkers(f"{agent}:answer", data).start()
+    assert re.findall(r'File "([^"]*)", line (\d)', failed.value.message) == [(str(agent), "4"), (str(agent), "2")]
 
 
 def test_two_jobs_cannot_be_one_trajectory(workers: RolloutWorkers) -> None:
