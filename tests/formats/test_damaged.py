@@ -29,6 +29,10 @@ def row(number: int) -> bytes:
     return json.dumps({"task_id": number, "messages": messages}).encode()
 
 
+def pretty(number: int) -> bytes:
+    return json.dumps(json.loads(row(number)), indent=2).encode()
+
+
 ONE, TWO = row(1), row(2)
 PACKED = gzip.compress(ONE + b"\n" + TWO)
 COMPLETION: dict[str, Any] = {
@@ -48,6 +52,16 @@ COMPLETION: dict[str, Any] = {
         BOM + b"[" + ONE + b"," + TWO + b"]",
         ONE + b"\r\n" + TWO + b"\r\n",
         ONE + b"\r" + TWO + b"\n\r\n",
+        b"[" + ONE + b"]\n" + TWO,
+        b"[" + ONE + b"]\n[" + TWO + b"]\n",
+        pretty(1) + b"\n" + pretty(2),
+        BOM + pretty(1) + b"\r\n\r\n" + BOM + pretty(2).replace(b"\n", b"\r\n"),
+        pretty(1) + pretty(2),
+        b"\n\n" + pretty(1)[:2] + pretty(1)[4:] + b"\n" + TWO,
+        ONE + b"\n" + pretty(2),
+        pretty(1) + b"\n" + TWO,
+        gzip.compress(pretty(1) + b"\n") + gzip.compress(pretty(2)),
+        json.dumps(json.loads(ONE), indent=0).encode() + b"\n" + json.dumps(json.loads(TWO), indent=0).encode(),
         PACKED,
         gzip.compress(BOM + ONE + b"\r\n" + TWO),
         gzip.compress(ONE + b"\n") + gzip.compress(TWO),
@@ -71,7 +85,21 @@ def test_marks_and_ends_of_lines_and_packing_change_nothing(data: bytes) -> None
         (ONE + b"\n" + TWO[:30], 1, "line 2: Input data was truncated"),
         (b"[" + ONE + b"," + TWO[:30], 1, "item 2: .*nothing behind it was read"),
         (b"[" + ONE + b",\n" + TWO, 2, "item 3: the file ends within its array"),
-        (b"[" + ONE + b"]\n" + TWO, 1, "what stands behind item 1: .*was not read"),
+        (b"[" + ONE + b"]\n" + TWO[:30], 1, "line 2: .*it is truncated: the file ends within it"),
+        (b"[" + ONE + b"]]", 1, "line 1: .*Expecting value in line 1"),
+        (
+            pretty(1) + b"\n" + pretty(2).replace(b'"user",', b'"user"') + b"\n" + pretty(3),
+            2,
+            "^line 14: the document that begins here cannot be read: Expecting ',' delimiter in line 19; mend it",
+        ),
+        (pretty(1) + b"\n" + pretty(2)[:-20] + b"\n" + pretty(3), 2, "^line 14: "),
+        (ONE + b"\n" + pretty(2)[:40] + b"\n" + pretty(3), 2, "^line 2: "),
+        (pretty(1) + b"\n" + pretty(2)[:-20], 1, "^line 14: .*it is truncated: the file ends within it"),
+        (
+            b'{"data":[' + ONE + b'],\n"has_more":true}\n{"data":[' + TWO + b'],\n"has_more":true}',
+            2,
+            "what comes behind line 3: .* ask for the next pages too",
+        ),
         (gzip.compress(ONE + b"\n" + TWO)[:-6], 2, "the end of the file: it is not a complete gzip file"),
         (PACKED + b"garbage", 2, "the end of the file: it is not a complete gzip file"),
         (

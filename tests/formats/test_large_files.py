@@ -78,9 +78,65 @@ def test_a_large_array_that_ends_too_soon_is_no_success(monkeypatch: pytest.Monk
     cut = read_file(text[: text.rindex(', {"task_id')].encode() + b"\n", "file")
     assert (cut.kinds, cut.refused) == ({"conversations": 19}, 1)
     assert cut.reasons == ["item 20: the file ends within its array"]
-    two = read_file(f"{text}\n{text}\n".encode(), "file")
-    assert (two.kinds, two.refused) == ({"conversations": 20}, 1)
-    assert "was not read" in two.reasons[0]
+    two = read_file(f"{text}\n{text[:-1]}\n".encode(), "file")
+    assert (two.kinds, two.refused) == ({"conversations": 40}, 1)
+    assert two.reasons == ["item 41: the file ends within its array"]
+
+
+def pretty_documents(count: int) -> list[str]:
+    asked = {"role": "user", "content": "ä\ud800 ]},{"}
+    made = [
+        {"task_id": f"t{at}", "messages": [asked, {"role": "assistant", "content": str(at)}]} for at in range(count)
+    ]
+    return [json.dumps(one, indent=2) for one in made]
+
+
+def test_documents_one_after_another_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(items, "_AT_ONCE", 200)
+    monkeypatch.setattr(items, "_PIECE", 64)
+    held = []
+    more = items._FileText.more
+
+    def noted(text: items._FileText, size: int) -> bool:
+        found = more(text, size)
+        held.append(len(text.unread))
+        return found
+
+    monkeypatch.setattr(items._FileText, "more", noted)
+    documents = pretty_documents(40)
+    found, runs = read("\n".join(documents).encode())
+    assert (found.kinds, found.refused) == ({"conversations": 40}, 0)
+    assert {run.scenario for run in runs} == {f"file/t{at}" for at in range(40)}
+    assert max(held) < 5 * len(documents[0]), "what is held is a document and what was read with it"
+
+
+def test_a_damaged_document_among_others_is_refused_alone_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(items, "_AT_ONCE", 200)
+    monkeypatch.setattr(items, "_PIECE", 64)
+    documents = pretty_documents(40)
+    lines = documents[0].count("\n") + 1
+    documents[20] = documents[20].replace('"user",', '"user"')
+    documents[30] = documents[30][: documents[30].index("assistant")]
+    text = "\n".join(documents)
+    found = read_file(text.encode(), "file")
+    assert (found.kinds, found.refused) == ({"conversations": 38}, 2)
+    first, second = found.reasons
+    assert first == (
+        f"line {20 * lines + 1}: the document that begins here cannot be read: Expecting ',' delimiter in line "
+        f"{20 * lines + 6}; mend it or take it out, and import the file again"
+    )
+    assert second.startswith(f"line {30 * lines + 1}: ")
+
+
+def test_a_document_over_the_bound_is_refused_and_the_next_ones_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(items, "_AT_ONCE", 200)
+    monkeypatch.setattr(items, "_PIECE", 64)
+    monkeypatch.setattr(items, "MAX_ITEM_BYTES", 1000)
+    documents = pretty_documents(3)
+    documents[1] = json.dumps({"task_id": "long", "messages": [{"role": "user", "content": "a"}] * 100}, indent=2)
+    found = read_file("\n".join(documents).encode(), "file")
+    assert (found.kinds, found.refused) == ({"conversations": 2}, 1)
+    assert "it has over" in found.reasons[0]
 
 
 SAID = {"role": "assistant", "content": "b"}

@@ -1,16 +1,15 @@
-"""The items of a file: objects of JSON lines, of a JSON array or document, or rows of Parquet, packed or not, each with
-its place. A file is read piece by piece: what is in memory is an item, or a document that is one.
+"""The items of a file: objects of JSON lines, of JSON arrays or documents one after another, or rows of Parquet, packed
+or not, each with its place. A file is read piece by piece: what is in memory is an item, or a document that is one.
 """
 
 from __future__ import annotations
 
 import codecs
 import io
-import itertools
 import json
 import re
-from collections.abc import Iterator
-from typing import Any, BinaryIO, cast
+from collections.abc import Generator, Iterator
+from typing import Any, BinaryIO, Protocol, cast
 
 from arttrace.formats.files.unpacked import Unpacked, Unreadable, packing_of
 from arttrace.records.values.lenient_json import read_json, well_formed
@@ -34,6 +33,14 @@ _NOT_READ = {
     b"\xfe\xff": "it is text in UTF-16: write it as UTF-8 first",
 }
 """What files begin with that are not read as they are."""
+_BRACKETS = (b"{", b"[")
+_DECODER = json.JSONDecoder()
+_LONGEST_WORD = 16
+"""At least as long as any word or escape of JSON, which the end of what was read by now may cut."""
+
+
+class _Pieces(Protocol):
+    def read(self, size: int, /) -> bytes: ...
 
 
 class ItemFile:
@@ -90,10 +97,8 @@ class ItemFile:
             yield from _rows(self._file)
         elif len(self._begun) < _AT_ONCE:
             yield from _document(self._begun)
-        elif self._begun.lstrip()[:1] == b"[":
-            yield from _array(self._begun, self._text)
         else:
-            yield from _lines(self._begun, self._text)
+            yield from _stream(self._begun, self._text)
 
 
 def _is_protobuf(begun: bytes) -> bool:
@@ -125,30 +130,40 @@ def _document(data: bytes) -> Iterator[Item]:
     try:
         document = read_json(data)
     except UNREADABLE:
-        if data.lstrip()[:1] == b"[":  # cut off, or with something behind it: what stands before that is whole
-            yield from _array(data, _CheckedFile(io.BytesIO()))
-            return
-        for number, line in enumerate(data.splitlines(), 1):
-            if line.strip():
-                yield f"line {number}", _read(line)
-        return
-    yield from _items(document)
+        yield from _stream(data, io.BytesIO())
+    else:
+        yield from _items(document)
+
+
+def _stream(begun: bytes, file: _Pieces) -> Iterator[Item]:
+    """The items of what is not read as one document at once."""
+    if begun.lstrip()[:1] == b"[":
+        yield from _documents(_FileText(begun, file))
+    else:
+        yield from _lines(begun, file)
 
 
 def _items(document: Any) -> Iterator[Item]:
-    """A document's items: of a list, of a page of an API's answer, or the document itself."""
+    """A document's items."""
+    items, has_more = _page(document)
+    for number, item in enumerate(items, 1):
+        yield f"item {number}", item
+    if has_more:
+        yield _next_page(f"item {len(items)}")
+
+
+def _page(document: Any) -> tuple[list[Any], bool]:
+    """The items of a list, or of a page of an API's answer and whether there is a next one, or the document itself."""
     has_more = False
     if isinstance(document, dict) and isinstance(document.get("data"), list) and "custom_id" not in document:
         has_more = document.get("has_more") is True or bool(document.get("next_cursor"))
         document = document["data"]
-    items = document if isinstance(document, list) else [document]
-    for number, item in enumerate(items, 1):
-        yield f"item {number}", item
-    if has_more:
-        yield (
-            f"what comes behind item {len(items)}",
-            ValueError("the file is one page of an answer that has more: ask for the next pages too"),
-        )
+    return document if isinstance(document, list) else [document], has_more
+
+
+def _next_page(last: str) -> Item:
+    said = "the file is one page of an answer that has more: ask for the next pages too"
+    return f"what comes behind {last}", ValueError(said)
 
 
 def _read(text: bytes) -> Any:
@@ -158,36 +173,47 @@ def _read(text: bytes) -> Any:
         return error
 
 
-def _lines(begun: bytes, file: _CheckedFile) -> Iterator[Item]:
-    """JSON lines; where the first is no JSON, a file that is not longer than an item may be is taken for a document."""
+def _lines(begun: bytes, file: _Pieces) -> Iterator[Item]:
+    """JSON lines. Where the first, or a bracket alone in a later one, is but the beginning of a document, documents."""
     lines = _line_by_line(begun, file)
-    first = next(lines)
-    value = _read(first)
-    if isinstance(value, Exception) and len(first) < MAX_ITEM_BYTES:
-        held, size = [first], len(first)
-        for line in lines:
-            held.append(line)
-            size += len(line)
-            if size > MAX_ITEM_BYTES:
-                break
-        else:
-            yield from _document(b"".join(held))
+    is_first, held = True, list[Item]()  # the first, until it is known whether it is all
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        value: Any = ValueError(_TOO_LONG) if len(line) >= MAX_ITEM_BYTES else _read(line)
+        is_begun = isinstance(value, Exception) and len(line) < MAX_ITEM_BYTES
+        yield from held
+        held.clear()
+        if is_begun and (is_first or line.strip() in _BRACKETS):
+            yield from _documents(_FileText(line, _Joined(lines), number))
             return
-        lines = itertools.chain(held[1:], lines)
-    numbered = enumerate(lines, 2)
-    second = next(((number, line) for number, line in numbered if line.strip()), None)
-    if second is None and not isinstance(value, Exception):
-        yield from _items(value)
-        return
-    yield "line 1", ValueError(_TOO_LONG) if len(first) >= MAX_ITEM_BYTES else value
-    for number, line in itertools.chain(() if second is None else (second,), numbered):
-        if len(line) >= MAX_ITEM_BYTES:
-            yield f"line {number}", ValueError(_TOO_LONG)
-        elif line.strip():
-            yield f"line {number}", _read(line)
+        if is_first:
+            held.append((f"line {number}", value))
+        else:
+            yield f"line {number}", value
+        is_first = False
+    for place, value in held:
+        yield from [(place, value)] if isinstance(value, Exception) else _items(value)
 
 
-def _line_by_line(begun: bytes, file: _CheckedFile) -> Iterator[bytes]:
+class _Joined:
+    """What is left of lines, as a file that is read on."""
+
+    def __init__(self, lines: Iterator[bytes]) -> None:
+        self._lines = lines
+
+    def read(self, size: int, /) -> bytes:
+        """At least so many bytes, to the end of a line."""
+        held: list[bytes] = []
+        for line in self._lines:
+            held.append(line)
+            size -= len(line)
+            if size <= 0:
+                break
+        return b"".join(held)
+
+
+def _line_by_line(begun: bytes, file: _Pieces) -> Iterator[bytes]:
     """Lines with their ends, each cut at the bound."""
     unread = begun
     while unread:
@@ -208,50 +234,67 @@ def _line_by_line(begun: bytes, file: _CheckedFile) -> Iterator[bytes]:
             unread = piece[end + 1 :]
 
 
-def _array(begun: bytes, file: _CheckedFile) -> Iterator[Item]:
-    """The items of an array, one after the other."""
-    decoder = json.JSONDecoder()
-    text = _FileText(begun, file)
-    number = 0
-    text.at = text.unread.index("[") + 1
-    while True:
-        mark = text.skip()
-        if mark == "]":
-            text.at += 1
-            if text.skip():
-                yield f"what stands behind item {number}", ValueError("the array ended before it, and it was not read")
-            return
+def _documents(text: _FileText) -> Iterator[Item]:
+    """The items of documents one after another. One that is damaged is refused alone: the next line that begins as it
+    does begins another."""
+    items = line = on_line = 0
+    next_page: Item | None = None
+    while mark := text.skip():
+        if mark == "[":
+            counted = yield from _array(text, items)
+            if counted is None:
+                return
+            items = counted
+            continue
+        on_line = on_line + 1 if text.line(text.at) == line else 1
+        line = text.line(text.at)
+        place = f"line {line}" if on_line == 1 else f"line {line}, document {on_line}"
+        try:
+            document = text.value()
+        except UNREADABLE as error:
+            said = f"the document that begins here cannot be read: {error}"
+            yield place, ValueError(f"{said}; mend it or take it out, and import the file again")
+            text.skip_lines_to(mark if mark == '"' else "{")
+            continue
+        found, has_more = _page(document)
+        is_page = found and found[0] is not document
+        yield from ((f"{place}, item {at}" if is_page else place, item) for at, item in enumerate(found, 1))
+        next_page = _next_page(place) if has_more else None
+    if next_page:
+        yield next_page
+
+
+def _array(text: _FileText, before: int) -> Generator[Item, None, int | None]:
+    """The items of an array, counted on from so many; how many there are then, None where it is damaged."""
+    number = before
+    text.at += 1
+    while (mark := text.skip()) != "]":
         if not mark:
             yield f"item {number + 1}", ValueError("the file ends within its array")
-            return
-        if mark == "," and number:
+            return None
+        if mark == "," and number > before:
             text.at += 1
             text.skip()
         number += 1
-        while True:
-            try:
-                value, end = decoder.raw_decode(text.unread, text.at)
-                if end < len(text.unread) or isinstance(value, dict):
-                    break
-                error: Exception = ValueError("it ends within the array")
-            except UNREADABLE as failed:
-                error = failed
-            if len(text.unread) - text.at >= MAX_ITEM_BYTES or not text.more(max(_PIECE, len(text.unread) - text.at)):
-                yield f"item {number}", ValueError(f"{error}; nothing behind it was read")
-                return
-        text.at = end
-        text.drop()
-        yield f"item {number}", well_formed(value)
+        try:
+            value = text.value()
+        except UNREADABLE as error:
+            yield f"item {number}", ValueError(f"{error}; nothing behind it was read")
+            return None
+        yield f"item {number}", value
+    text.at += 1
+    return number
 
 
 class _FileText:
-    """A file's text from some place on, read as it is asked for."""
+    """A file's text from some line on, read as it is asked for; `at` is the place that was reached in what is held."""
 
-    def __init__(self, begun: bytes, file: _CheckedFile) -> None:
+    def __init__(self, begun: bytes, file: _Pieces, line: int = 1) -> None:
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._file = file
         self.unread = self._utf8.decode(begun)
         self.at = 0
+        self._line, self._counted = line, 0
 
     def more(self, size: int) -> bool:
         """Reads on; whether there was something."""
@@ -261,19 +304,68 @@ class _FileText:
 
     def drop(self) -> None:
         """Forgets what is behind, now and then."""
-        if self.at > _PIECE:
-            self.unread, self.at = self.unread[self.at :], 0
+        if self.at > max(_PIECE, len(self.unread) >> 1):
+            self._forget(self.at)
+
+    def _forget(self, end: int) -> None:
+        self.line(end)
+        self.unread = self.unread[end:]
+        self.at, self._counted = max(0, self.at - end), self._counted - end
+
+    def line(self, at: int) -> int:
+        """The number of the line that a place is in."""
+        if at < self._counted:
+            return self._line - self.unread.count("\n", at, self._counted)
+        self._line += self.unread.count("\n", self._counted, at)
+        self._counted = at
+        return self._line
 
     def skip(self) -> str:
         """The next character that is no space, "" at the end of the file."""
         while True:
-            while self.at < len(self.unread) and self.unread[self.at].isspace():
+            while self.at < len(self.unread) and (self.unread[self.at].isspace() or self.unread[self.at] == "\ufeff"):
                 self.at += 1
             if self.at < len(self.unread):
                 return self.unread[self.at]
-            self.unread, self.at = "", 0
+            self._forget(len(self.unread))
             if not self.more(_PIECE):
                 return ""
+
+    def skip_lines_to(self, mark: str) -> None:
+        """To the next line that begins with the mark, or the end of the file."""
+        begins = re.compile(f"[\r\n]\ufeff?(?={mark})")
+        while (found := begins.search(self.unread, self.at)) is None:
+            self.at = max(self.at, len(self.unread) - 2)
+            self._forget(self.at)
+            if not self.more(_PIECE):
+                self.at = len(self.unread)
+                return
+        self.at = found.end()
+
+    def value(self) -> Any:
+        """The JSON value that begins here; the place is behind it then. Raises ValueError where there is none,
+        RecursionError if it is too deep."""
+        while True:
+            error: ValueError | None = None
+            value, end, is_cut = None, self.at, False
+            try:
+                value, end = _DECODER.raw_decode(self.unread, self.at)
+            except json.JSONDecodeError as failed:
+                error = ValueError(f"{failed.msg} in line {self.line(failed.pos)}")
+                is_cut = failed.pos >= len(self.unread.rstrip()) or failed.msg.startswith("Unterminated")
+                if failed.pos < len(self.unread) - _LONGEST_WORD and not failed.msg.startswith("Unterminated"):
+                    raise error from None
+            if error is None and (end < len(self.unread) or isinstance(value, (dict, list, str))):
+                break
+            if len(self.unread) - self.at >= MAX_ITEM_BYTES:
+                raise ValueError(_TOO_LONG)
+            if not self.more(max(_PIECE, len(self.unread) - self.at)):
+                if error:
+                    raise ValueError("it is truncated: the file ends within it") if is_cut else error
+                break
+        self.at = end
+        self.drop()
+        return well_formed(value)
 
 
 def _rows(file: BinaryIO) -> Iterator[Item]:
