@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from simulated_agent import research_run
 
 from arttrace.commands import cli
-from arttrace.commands.shared.progress import CountedProgress, Progress, duration, watched
+from arttrace.commands.shared.progress import CountedProgress, Progress, watched
+from arttrace.records.values.units import duration_text
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
 
@@ -41,7 +42,7 @@ def test_fast_work_says_how_many_a_second() -> None:
 
 
 def test_a_duration_is_told_in_its_largest_units() -> None:
-    assert [duration(seconds) for seconds in (4.4, 75, 7300)] == ["4 s", "1 min 15 s", "2 h 1 min"]
+    assert [duration_text(seconds) for seconds in (4.4, 75, 7300)] == ["4 s", "1 min 15 s", "2 h 1 min"]
 
 
 def test_short_work_need_not_be_told() -> None:

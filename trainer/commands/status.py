@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from arttrace.commands.shared.options import dir_option, json_option
+from arttrace.records.values.units import duration_text
 from arttrace.system.errors import TrainingError
 from arttrace.system.paths import DataDir
 from trainer.daemon.state import FAILED, STOPPED, DaemonState, read_state
@@ -92,7 +93,7 @@ def _panel(state: DaemonState, running: bool, serving: ServingFile | None, now_n
 
 
 def _lines(state: DaemonState, running: bool, serving: ServingFile | None, now_ns: int) -> list[tuple[str, str]]:
-    since = _duration(now_ns - state.since_ns)
+    since = duration_text((now_ns - state.since_ns) / 1e9)
     doing = f"{state.state} for {since}, process {state.pid}"
     if not running and state.state in (STOPPED, FAILED):
         doing = f"{state.state}, {since} ago"
@@ -113,7 +114,7 @@ def _lines(state: DaemonState, running: bool, serving: ServingFile | None, now_n
         at = max(min(one.until_ns for one in state.pauses) - now_ns, 0)
         wait = "1 group of them waits" if queue.paused == 1 else f"{queue.paused} groups of them wait"
         shown = f"{len(state.pauses)} whose rewards were all equal, {wait}"
-        lines.append(("scenarios skipped", f"{shown}; the next is looked at again in {_duration(at)}"))
+        lines.append(("scenarios skipped", f"{shown}; the next is looked at again in {duration_text(at / 1e9)}"))
     if queue.left_out:
         lines.append(("runs left out", ", ".join(f"{n} {why}" for why, n in sorted(queue.left_out.items()))))
     if queue.late:
@@ -146,12 +147,3 @@ def _lines(state: DaemonState, running: bool, serving: ServingFile | None, now_n
         for group in state.last_groups
     )
     return lines
-
-
-def _duration(nanoseconds: int) -> str:
-    seconds = max(nanoseconds, 0) // 1_000_000_000
-    if seconds < 60:
-        return f"{seconds} s"
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60} s"
-    return f"{seconds // 3600} h {seconds % 3600 // 60} min"

@@ -30,6 +30,7 @@ import msgspec
 from arttrace.records.group import Group
 from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.reward import Judgement
+from arttrace.records.values.units import duration_text, quantity
 from arttrace.rewards import to_store
 from arttrace.rewards.langfuse_scores import LangfuseScores
 from arttrace.store import AnyStore
@@ -299,12 +300,17 @@ class Daemon:
         """Skip the scenarios of groups whose rewards are all equal for a while, and the others no more."""
         before = {one.key: one for one in self.state.pauses}
         now = time.time_ns()
+        paused: list[Pause] = []
         for group in group_rewards(groups):
             known = before.pop(group.key, None)
             if group.spread == 0 and self._config.solved_pause:
                 times = min(known.times + 1 if known else 1, _LONGEST_DOUBLING)
                 until = now + int(self._config.solved_pause * 2 ** (times - 1) * 1e9)
                 before[group.key] = Pause(group.key, times, until)
+                paused.append(before[group.key])
+        if paused:
+            first = duration_text((min(one.until_ns for one in paused) - now) / 1e9)
+            self._say(f"{quantity(len(paused), 'scenario')} skipped for {first} or more: rewards are all equal")
         latest = sorted(before.values(), key=lambda one: one.until_ns)[-_PAUSES:]
         if tuple(latest) != self.state.pauses:
             self._note(pauses=tuple(latest))

@@ -12,9 +12,9 @@ import msgspec
 
 from arttrace.capture.base.langfuse_project import Connection
 from arttrace.commands.shared.options import SharedOptionsGroup, json_option, store_option
-from arttrace.commands.shared.progress import EVERY_S, CountedProgress, duration, say
+from arttrace.commands.shared.progress import EVERY_S, CountedProgress, say
 from arttrace.commands.shared.run_filters import checked, run_filters
-from arttrace.records.values.units import quantity
+from arttrace.records.values.units import duration_text, quantity
 from arttrace.store import open_store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
@@ -187,7 +187,7 @@ def _every_now_and_then(before: Cursor | None, count: Callable[[], int | None]) 
         line = f"{pulled.observations}{shown} observations and {pulled.scores} scores, {rate:.0f} per second"
         left = 0 if of is None else of - pulled.observations - pulled.refused
         if read > 0 and left > 0 and pulled.scores == scores:  # scores come when all observations have
-            line += f", {duration(left * (now - began) / read)} left"
+            line += f", {duration_text(left * (now - began) / read)} left"
         say(line)
 
     return progress

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 
 import click
 
+from arttrace.records.values.units import duration_text
+
 EVERY_S = 5.0
 BESIDE_LINES_S = 30.0
 """Where each piece of the work has a line of its own."""
@@ -94,14 +96,4 @@ def _pace(done: int, total: int, seconds: float) -> str:
         return ""
     rate = done / seconds
     pace = f"{rate:.1f} per second" if rate >= 1 else f"{1 / rate:.1f} s each"
-    return f", {pace}" if done >= total else f", {pace}, {duration((total - done) / rate)} left"
-
-
-def duration(seconds: float) -> str:
-    """In the two largest units."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f", {pace}" if done >= total else f", {pace}, {duration_text((total - done) / rate)} left"

@@ -35,3 +35,13 @@ def size_text(size: int) -> str:
 def quantity(number: int, noun: str) -> str:
     """So many of what `noun` names in the singular: 1 run, 2000 runs."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def duration_text(seconds: float) -> str:
+    """So many seconds in the two largest units: 4 s, 1 min 15 s, 2 h 1 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

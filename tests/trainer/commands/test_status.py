@@ -139,7 +139,7 @@ def test_scenarios_that_are_skipped_for_a_while_are_counted(tmp_path: Path) -> N
     pauses = tuple(Pause(key, 1, now + hours * 3600 * 10**9) for key, hours in (("a", 99), ("b", 2)))
     write_state(directory, DaemonState(policy="policy", queue=Queue(paused=1), pauses=pauses))
     shown = " ".join(CliRunner().invoke(status, ["--dir", str(tmp_path)]).stdout.split())
-    assert "2 whose rewards were all equal, 1 group of them waits; the next is looked at again in 1 h 59 min" in shown
+    assert "2 whose rewards were all equal, 1 group of them waits; the next is looked at again in 2 h 0 min" in shown
 
 
 def test_the_numbers_of_an_older_daemon_that_lack_one_are_shown(tmp_path: Path) -> None:

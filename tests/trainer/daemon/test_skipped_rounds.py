@@ -19,7 +19,10 @@ def test_equal_rewards_are_set_aside_and_named_by_the_next_manifest(site: Site) 
     site.run(max_steps=1)
     assert site.learner.trained == [{"good-0", "good-1"}]
     assert sorted(site.consumed()) == ["equal-0", "equal-1", "good-0", "good-1"]
-    assert site.said == ["skipped: all rewards within each group are equal"]
+    assert site.said == [
+        "1 scenario skipped for 10 min 0 s or more: rewards are all equal",
+        "skipped: all rewards within each group are equal",
+    ]
 
 
 def test_what_was_set_aside_stays_so_over_a_restart(site: Site) -> None:
@@ -48,6 +51,10 @@ def test_a_solved_scenario_is_skipped_for_a_while_and_then_looked_at_again(site:
     site.run()
     site.stop.clear()
     site.store.append(recorded_group("solved", (0.0, 1.0, 1.0, 1.0)))  # two that were set aside, two new ones
+    assert site.said == [
+        "1 scenario skipped for 10 min 0 s or more: rewards are all equal",
+        "skipped: all rewards within each group are equal",
+    ]
     again = site.run()
     assert (again.state.step, again.state.queue.paused, again.state.queue.ready) == (0, 1, 0)
     assert "arttrace_train_groups_paused" in render(again.state).decode()
