@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import secrets
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
 
 from arttrace.collector.app import CollectorApp
 from arttrace.collector.forward import Forward
@@ -19,6 +22,7 @@ from arttrace.store.server.owner import HOST, Ending, http_server, listen, url_o
 from arttrace.system.errors import ArttraceError
 from arttrace.system.loopback import is_loopback
 from arttrace.system.paths import DataDir
+from arttrace.system.private_files import make_directory
 
 
 def serve(
@@ -36,13 +40,14 @@ def serve(
     there is one, once it listens. `say` gets lines for the log.
 
     Port 0 takes a free one. Raises ArttraceError when the port is taken, or when others than this machine could send
-    without a key.
+    without a key; OSError when the data directory cannot be written.
     """
     if api_key is None and not is_loopback(host):
         raise ArttraceError(
             f"on {host} anybody who reaches this machine could send spans and read what was captured",
             "Set ARTTRACE_API_KEY or pass --api-key-file; senders then need the header `Authorization: Bearer KEY`.",
         )
+    _require_writable(data.spool)
     listener = listen(host, port)
     token = secrets.token_urlsafe(32)
     guard = Authorizer(token, api_key)
@@ -64,6 +69,15 @@ def serve(
         stack.callback(Retention(data, retention or Limits(), say).close)
         ready(url_of(listener), grpc_port)
         ending.run(http_server(app), listener)
+
+
+def _require_writable(directory: Path) -> None:
+    """Makes the directory where it is missing. Raises OSError if it cannot be written."""
+    make_directory(directory)
+    if not os.access(directory, os.W_OK):
+        read_only = os.statvfs(directory).f_flag & os.ST_RDONLY
+        number = errno.EROFS if read_only else errno.EACCES
+        raise OSError(number, os.strerror(number), str(directory))
 
 
 def _grpc() -> Callable[..., AbstractContextManager[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -19,6 +20,7 @@ import msgspec
 import pytest
 from chat_server import ChatServer
 from openai import OpenAI
+from small_disk import only_root, small_disk
 from spool import read_spans
 
 import arttrace
@@ -223,14 +225,11 @@ def test_a_spool_at_its_bound_refuses_and_the_rest_is_said_at_the_end(
     assert "6 records could not be written and are lost" in caplog.text
 
 
-@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="only root mounts a small disk")
+@only_root
 def test_a_real_disk_that_fills_up_and_has_room_again(tmp_path: Path, recorder: Recorder) -> None:
     disk = recorder.settings.data.root
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True, text=True)
-    if mounted.returncode != 0:
-        pytest.skip(f"no mounting here: {mounted.stderr}")
-    try:
+    with small_disk(disk, "size=1m"), contextlib.closing(recorder):
         filler = disk / "filler"
         filler.write_bytes(bytes(900 << 10))
         for number in range(100):
@@ -245,9 +244,6 @@ def test_a_real_disk_that_fills_up_and_has_room_again(tmp_path: Path, recorder: 
         names = [each.name for each in read_spans(disk)]  # each frame whole, no damage: read_spans checks
         assert len(names) == before.recorded + 1
         assert names[-1] == "span 100"
-    finally:
-        recorder.close()
-        subprocess.run(["umount", disk], check=True)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs limits on file sizes")

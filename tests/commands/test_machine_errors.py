@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import pytest
 from simulated_agent import research_run
+from small_disk import only_root, small_disk
 
 from arttrace.commands import main
 from arttrace.store import Store
@@ -52,6 +53,19 @@ def test_what_the_machine_refuses_is_said_with_cause_and_remedy(
     assert said.startswith(f"error: {tmp_path / 'store.duckdb'}: {os.strerror(number)}\n")
     assert all(word in said for word in remedy), said
     assert "Traceback" not in said
+
+
+@only_root
+@pytest.mark.parametrize("folder", ["data", "data/not/made/yet"])
+def test_a_collector_whose_disk_cannot_be_written_does_not_start(folder: str, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    with small_disk(tmp_path / "data", "ro"):
+        command = [sys.executable, "-m", "arttrace", "collect", "--port", "0", "--dir", str(tmp_path / folder)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("error: ")
+    assert "Read-only file system\nChoose a data directory that can be written" in ended.stderr
+    assert "collecting on" not in ended.stdout
 
 
 def test_the_doctor_goes_on_where_the_store_is_another_users(

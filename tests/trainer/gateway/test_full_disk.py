@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 from gateway_site import Site
 from recorded_runs import recorded_group
 from safetensors.torch import load_file
+from small_disk import only_root, small_disk
 from tiny_model import make_base_model
 
 from arttrace.records.policy import PolicyStep
@@ -30,7 +29,7 @@ from trainer.learner.config import LearnerConfig
 from trainer.policies.checkpoints import CheckpointError, Checkpoints
 from trainer.step.phases import Phase
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="only root mounts a small disk")
+pytestmark = only_root
 
 RANK = 64  # a version takes over a megabyte, a third of it the adapter
 LEFT = {1: 0, 2: 100 << 10, 3: 600 << 10}  # bytes left after that version: for none of it, a part of the adapter, more
@@ -42,14 +41,8 @@ def data(tmp_path: Path) -> Iterator[DataDir]:
     """Its checkpoints lie on a disk of 16 MiB."""
     data = DataDir(tmp_path / "data")
     data.policies.mkdir(parents=True)
-    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(data.policies)]
-    mounted = subprocess.run(mount, capture_output=True, text=True)
-    if mounted.returncode != 0:
-        pytest.skip(f"no mounting here: {mounted.stderr}")
-    try:
+    with small_disk(data.policies, "size=16m"):
         yield data
-    finally:
-        subprocess.run(["umount", str(data.policies)], check=True)
 
 
 def fill(disk: Path, leave: int) -> None:
