@@ -197,7 +197,7 @@ def flush(timeout: float | None = None) -> bool:
         False when that took longer than `timeout` seconds.
     """
     with _guard:
-        return lifecycle.recorder().flush(timeout) if lifecycle.started() else True
+        return lifecycle.flush(timeout) if lifecycle.started() else True
     return False
 
 

@@ -21,10 +21,11 @@ from arttrace.capture.api import change
 from arttrace.capture.export.lifecycle import recorder
 from arttrace.loop.child import WATCH_STARTER, Child
 from arttrace.loop.evaluation.left_out import require_whole, with_left_out
-from arttrace.loop.gather import TrajectoryGroup, captured_runs, why_missing
+from arttrace.loop.gather import TrajectoryGroup
 from arttrace.loop.model import TrainableModel, api_key
-from arttrace.loop.scores import append_scores
-from arttrace.loop.trainer_process import LoggedNumbers, TrainedStep, TrainerProcess
+from arttrace.loop.recorded.places import captured_runs, copy_runs, why_missing
+from arttrace.loop.recorded.scores import append_scores
+from arttrace.loop.trainer_process import REGISTER_AGAIN, LoggedNumbers, TrainedStep, TrainerProcess
 from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
 from arttrace.records.trajectory import Trajectory
@@ -34,6 +35,8 @@ from arttrace.store import open_store
 from arttrace.system.errors import ServingError, TrainingError
 from arttrace.system.exit_status import how_ended
 
+_DIES_WITHIN_S = 0.3
+"""How long after it refused a connection a server may be seen dying."""
 _PROGRAM = "from arttrace.commands import main; main()"
 
 
@@ -72,8 +75,10 @@ class LocalBackend:
         self._program = _PROGRAM
         self._server: Child | None = None
         self._trainers: dict[str, TrainerProcess] = {}
+        self._closed = False
 
     async def __aenter__(self) -> LocalBackend:
+        self._closed = False
         return self
 
     async def __aexit__(
@@ -91,6 +96,7 @@ class LocalBackend:
         Raises:
             ServingError: The gateway there serves another policy or base model, or the start fails.
         """
+        self._closed = False
         served = await self._running()
         if served is None:
             served = await self._start(model)
@@ -127,6 +133,7 @@ class LocalBackend:
         Raises:
             JudgeError: The first one, after the groups that could be judged are stored.
         """
+        await asyncio.to_thread(self._bring, groups)
         comparable = [group.group for group in groups if len(group.group.trajectories) > 1]
         judged: list[Judgement] = []
         try:
@@ -170,7 +177,9 @@ class LocalBackend:
             group are equal. Its `left_out` counts the incomplete runs, which are left out with a warning.
 
         Raises:
-            TrainingError: No run is complete, the step failed, a run was trained on already, or the trainer died.
+            TrainingError: No run is complete, the step failed, a run was trained on already, the trainer died, or the
+                backend was closed.
+            ServingError: The server that the backend started died.
         """
         if any(not one.captured for group in groups or () for one in group.given):
             raise TrainingError(
@@ -178,12 +187,19 @@ class LocalBackend:
                 "Put calls of the rollout into the group, TrajectoryGroup(rollout(model, s) for _ in range(8)), and "
                 "gather it; ready-made ones are for a server that recorded them (AsyncClient.submit_trajectories).",
             )
-        here = await asyncio.to_thread(captured_runs, groups or ())
+        await asyncio.to_thread(self._bring, groups or ())
+        here = await asyncio.to_thread(captured_runs, [one for group in groups or () for one in group.given])
         ordered = None if groups is None else [_whole(one, here) for one in groups]
         reasons = [why for group in groups or () for why in (*group.incomplete.values(), *_missing(group, here))]
         left_out = Counter(f"incomplete: {why}" for why in reasons)
         require_whole(left_out, [len(one.trajectories) for one in ordered or ()])
-        made = await self._trainer(model).train(ordered, {"steps": steps, **settings})
+        trainer = self._trainer(model)
+        await self._require_server()
+        try:
+            made = await trainer.train(ordered, {"steps": steps, **settings})
+        except TrainingError as error:
+            await self._require_server(error)
+            raise
         return with_left_out(made, left_out)
 
     async def log(self, model: TrainableModel, numbers: LoggedNumbers, report_to: Sequence[str]) -> None:
@@ -240,6 +256,10 @@ class LocalBackend:
 
         If cancelled meanwhile, it drops the step and still stops them.
         """
+        self._closed = True
+        await self._stop()
+
+    async def _stop(self) -> None:
         try:
             while self._trainers:
                 trainer = self._trainers.popitem()[1]
@@ -253,13 +273,29 @@ class LocalBackend:
             if server is not None:
                 await server.stop()
 
+    async def _require_server(self, error: TrainingError | None = None) -> None:
+        """Raise ServingError, with its last words, where the server that this backend started is dead."""
+        if self._server is None or self._closed:
+            return
+        if (death := await self._server.death(_DIES_WITHIN_S if error else 0.0)) is not None:
+            raise ServingError(
+                f"`arttrace serve` ended{death}",
+                "Register the model again, which starts another: await model.register(backend)",
+            ) from error
+
     def _trainer(self, model: TrainableModel) -> TrainerProcess:
+        if self._closed:
+            raise TrainingError(f"the backend was closed: nothing trains {model.name}", REGISTER_AGAIN)
         trainer = self._trainers.get(model.name)
         if trainer is None:
             arguments = ("train", "--orders", "--policy", model.name, "--base-model", str(model.base_model))
             trainer = TrainerProcess((sys.executable, "-c", self._program, *arguments, "--dir", str(self.data.root)))
             self._trainers[model.name] = trainer
         return trainer
+
+    def _bring(self, groups: Sequence[TrajectoryGroup]) -> None:
+        """Have here what was recorded where another backend of this process reads."""
+        copy_runs({id: data for group in groups for id, data in group.places.items()}, self.data)
 
     def _append(self, judged: Sequence[Judgement]) -> None:
         with open_store(self.data) as store:
@@ -294,7 +330,7 @@ class LocalBackend:
                 return msgspec.json.decode(line, type=_Served)
             code = await self._server.wait()
         except BaseException:
-            await self.close()
+            await self._stop()
             raise
         output = self._server.last_lines()
         self._server = None

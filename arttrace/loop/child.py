@@ -10,6 +10,8 @@ import threading
 import time
 from collections.abc import AsyncIterator, Mapping
 
+from arttrace.system.exit_status import how_ended
+
 WATCH_STARTER = """
 import os, signal, threading, time
 def watch(starter):
@@ -21,6 +23,8 @@ threading.Thread(target=watch, args=(os.getppid(),), daemon=True).start()
 """The first lines of a Python program that is terminated when its starter is gone, by kill -9 too. A pipe from the
 starter would not tell: whatever that forked holds it open."""
 _STOP_S = 30.0
+_LAST_WORDS_S = 1.0
+"""How long its stderr is read after its end; what it started may hold it open."""
 _TOLD_BYTES = 4000
 _LINE_BYTES = 1 << 26
 
@@ -38,7 +42,8 @@ class Child:
         self._loop = asyncio.get_running_loop()
         self._end = b""
         self._heard = asyncio.Event()
-        threading.Thread(target=self._listen, args=(err,), name="arttrace-child", daemon=True).start()
+        self._listening = threading.Thread(target=self._listen, args=(err,), name="arttrace-child", daemon=True)
+        self._listening.start()
         self._draining: asyncio.Task[None] | None = None
 
     @classmethod
@@ -113,6 +118,27 @@ class Child:
     def last_lines(self) -> str:
         """The end of stderr."""
         return self._end.decode(errors="replace").strip() or "it printed nothing"
+
+    async def death(self, within_s: float = 0.0) -> str | None:
+        """How it ended and the end of its stderr; None if it still runs after `within_s`. Any event loop may ask."""
+        until = time.monotonic() + within_s
+        while not self._is_over():
+            if time.monotonic() >= until:
+                return None
+            await asyncio.sleep(0.02)
+        if self.of_this_loop:
+            await self._process.wait()
+        await asyncio.to_thread(self._listening.join, _LAST_WORDS_S)
+        code = self._process.returncode
+        return f"{'' if code is None else f' ({how_ended(code)})'}: {self.last_lines()}"
+
+    def _is_over(self) -> bool:
+        if self._process.returncode is not None:
+            return True
+        try:
+            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # a loop that is over took its exit status
+            return True
 
     async def ended(self) -> None:
         """Close its stdin, and wait until it has ended by itself."""

@@ -10,7 +10,7 @@ import inspect
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -22,7 +22,8 @@ from arttrace.capture.context.run import RunOverrides
 from arttrace.capture.decorators import trajectory
 from arttrace.capture.export.lifecycle import recorder
 from arttrace.loop.progress import GatherProgress
-from arttrace.loop.scores import append_scores
+from arttrace.loop.recorded.places import by_place
+from arttrace.loop.recorded.scores import append_scores
 from arttrace.loop.trajectory import Trajectory as BuiltTrajectory
 from arttrace.loop.trajectory import conversation_record, record_id
 from arttrace.records.group import Group
@@ -63,6 +64,7 @@ class TrajectoryGroup:
         self._failed_before = len(self.exceptions)
         self._rollouts = [one for one in members if not isinstance(one, BuiltTrajectory | Exception)]
         self._recorded: dict[str, float | None] = {}
+        self._places: dict[str, DataDir] = {}
         self.key = key or f"group-{secrets.token_hex(8)}"
         self.results: list[Any] = []
         self.captured: tuple[Trajectory, ...] = ()
@@ -80,8 +82,10 @@ class TrajectoryGroup:
         """
         group = cls((), key=key)
         flush()
-        with open_store(recorder().settings.data, create=True) as store:
+        data = recorder().settings.data
+        with open_store(data, create=True) as store:
             group.captured = tuple(store.trajectories(group=key))
+        group._places = {run.id: data for run in group.captured}
         return group
 
     def __len__(self) -> int:
@@ -124,15 +128,25 @@ class TrajectoryGroup:
             ArttraceError: A reward is not a finite number.
             StoreError: The store cannot be written.
         """
-        if given := self._new_rewards():
-            with open_store(recorder().settings.data, create=True) as store:
-                self._append(store, given)
+        for data, rewards in self._new_rewards().items():
+            with open_store(data, create=True) as store:
+                self._append(store, rewards)
                 self._read_again(store)
 
-    def _new_rewards(self) -> list[Reward]:
-        own = [one for one in self.built if one.captured and self._recorded.get(one.id) != one.reward]
-        rewards = [one.record() for one in own]
-        return [reward for reward in rewards if reward is not None]
+    @property
+    def places(self) -> dict[str, DataDir]:
+        """The data directory in which each run of this process was recorded, by the run's id."""
+        given = {one.id: one.recorded_in for one in self.given if one.recorded_in is not None}
+        return {**given, **{run.id: self._places[run.id] for run in self.captured}}
+
+    def _new_rewards(self) -> dict[DataDir, list[Reward]]:
+        """By the directory to store them in."""
+        own = [one for one in self.built if self._recorded.get(one.id) != one.reward]
+        found: dict[DataDir, list[Reward]] = {}
+        for one in own:
+            if one.recorded_in and (reward := one.record()) is not None:
+                found.setdefault(one.recorded_in, []).append(reward)
+        return found
 
     def _append(self, store: AnyStore, rewards: list[Reward]) -> None:
         append_scores(store, rewards)
@@ -153,8 +167,8 @@ class TrajectoryGroup:
         for one in self.built:
             if one.reward is None and (score := judgement.scores.get(one.id)) is not None:
                 one.reward = self._recorded[one.id] = score  # the judge's record has it
-        if self.captured:
-            with open_store(recorder().settings.data, create=True) as store:
+        for data in by_place({run.id: self._places[run.id] for run in self.captured}):
+            with open_store(data, create=True) as store:
                 append_scores(store, to_store(judgement))
                 self._read_again(store)
 
@@ -166,7 +180,7 @@ class TrajectoryGroup:
         """Run all rollouts; returns the ids their trajectories were given."""
         ids = [secrets.token_hex(16) for _ in self._rollouts]
         running = [
-            asyncio.ensure_future(_run_one(rollout, id, self.key, slots, progress))
+            asyncio.ensure_future(_run_one(rollout, id, self, slots, progress))
             for rollout, id in zip(self._rollouts, ids, strict=True)
         ]
         try:
@@ -182,33 +196,6 @@ class TrajectoryGroup:
         self.exceptions += (outcome for outcome in outcomes if isinstance(outcome, Exception))
         self.results = [None if isinstance(outcome, Exception) else outcome for outcome in outcomes]
         return ids
-
-
-def captured_runs(groups: Iterable[TrajectoryGroup]) -> dict[str, Trajectory]:
-    """The runs of trajectories that were put into groups ready-made, by id, as far as they were captured here: those of
-    an earlier gather that are grouped anew, and answers of `AsyncClient` within a run.
-
-    Args:
-        groups: The groups.
-    """
-    ids = [one.id for group in groups for one in group.given if one.captured]
-    if not ids:
-        return {}
-    flush()
-    with open_store(recorder().settings.data, create=True) as store:
-        return {run.id: run for run in store.trajectories(ids=ids)}
-
-
-def why_missing(one: BuiltTrajectory, here: Mapping[str, Trajectory]) -> str:
-    """Why the run of a ready-made trajectory cannot be trained on from here; empty where it can, or was not captured.
-
-    Args:
-        one: The trajectory.
-        here: What `captured_runs` found.
-    """
-    if not one.captured:
-        return ""
-    return here[one.id].incomplete if one.id in here else "its calls were not kept by the process that made them"
 
 
 async def gather_trajectories(
@@ -297,7 +284,7 @@ async def _gathered(
     group: TrajectoryGroup, slots: asyncio.Semaphore, progress: GatherProgress, after_each: AfterEach | None
 ) -> list[TrajectoryGroup]:
     ids = await group._run(slots, progress)
-    await asyncio.to_thread(_read_back, group, ids, recorder().settings.data)
+    await asyncio.to_thread(_read_back, group, ids)
     if after_each is None or not (group.captured or group.given):
         return [group]
     after = after_each(group)
@@ -306,15 +293,16 @@ async def _gathered(
 
 
 async def _run_one(
-    rollout: Awaitable[Any], id: str, key: str, slots: asyncio.Semaphore, progress: GatherProgress
+    rollout: Awaitable[Any], id: str, group: TrajectoryGroup, slots: asyncio.Semaphore, progress: GatherProgress
 ) -> Any:
     async with slots:
         # This is a task with a context of its own: what is set here reaches the rollout and nothing else.
-        set_flow(replace(current_flow(), overrides=RunOverrides(trajectory_id=id, group=key)))
+        set_flow(replace(current_flow(), overrides=RunOverrides(trajectory_id=id, group=group.key)))
+        group._places[id] = data = recorder().settings.data
         try:
             result = await (rollout if _is_decorated(rollout) else _opened(rollout))
             if isinstance(result, BuiltTrajectory):
-                result.id, result.captured = id, True
+                result.id, result.recorded_in = id, data
                 result.record()  # a reward that is none is the rollout's fault, and so is a metric
             progress.ended(result)
         except asyncio.CancelledError as cancelled:
@@ -349,15 +337,17 @@ async def _opened(rollout: Awaitable[Any]) -> Any:
         return result
 
 
-def _read_back(group: TrajectoryGroup, ids: Sequence[str], data: DataDir) -> None:
+def _read_back(group: TrajectoryGroup, ids: Sequence[str]) -> None:
     if not ids:
         return
     flush()
     rewards = group._new_rewards()
-    with open_store(data, create=True) as store:  # once: opening takes longer than what is asked
-        if rewards:
-            group._append(store, rewards)
-        found = {one.id: one for one in store.trajectories(ids=list(ids))}
+    found: dict[str, Trajectory] = {}
+    for data, there in by_place({id: group._places[id] for id in ids}).items():
+        with open_store(data, create=True) as store:  # once: opening takes longer than what is asked
+            if data in rewards:
+                group._append(store, rewards[data])
+            found |= {one.id: one for one in store.trajectories(ids=there)}
     decorated = [_is_decorated(rollout) for rollout in group._rollouts]
     captured = [
         found[id]

@@ -21,6 +21,7 @@ from arttrace.records.group import Group
 from arttrace.system.errors import TrainingError
 from arttrace.system.exit_status import how_ended
 
+REGISTER_AGAIN = "Close a backend after the last step, or register the model again: await model.register(backend)"
 _TURN_S = 0.02
 """How often an order looks whether that of another event loop is done."""
 
@@ -73,6 +74,7 @@ class TrainerProcess:
         self._child: Child | None = None
         self._orders = 0
         self._works = False
+        self._closed = False
         self._busy = threading.Lock()
         self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
@@ -103,6 +105,8 @@ class TrainerProcess:
 
     async def _carried_out(self, wanted: Mapping[str, Any]) -> _OrderResult:
         async with self._turn():
+            if self._closed:
+                raise TrainingError("the backend was closed while this step waited for its turn", REGISTER_AGAIN)
             self._orders += 1
             order = {"id": self._orders, **wanted}
             child = await self._started()
@@ -126,12 +130,19 @@ class TrainerProcess:
                 self._busy.release()
 
     async def finish(self) -> None:
-        """Wait until it has ended by itself, after the running step, however long that takes."""
+        """Wait until it has ended by itself, after the running step, however long that takes; it takes no order any
+        more."""
+        self._closed = True
         if self._child is not None:
             await self._child.ended()
 
     async def stop(self) -> None:
-        """Stop it: it may finish its step within half a minute; then it is killed and the step is dropped."""
+        """Stop it: it may finish its step within half a minute; then it is killed and the step is dropped. It takes no
+        order any more."""
+        self._closed = True
+        await self._stop_child()
+
+    async def _stop_child(self) -> None:
         child, self._child = self._child, None
         if child is not None:
             await child.stop()
@@ -139,7 +150,7 @@ class TrainerProcess:
     async def _started(self) -> Child:
         """The process; another one where an event loop started it that is over."""
         if self._child is not None and not self._child.of_this_loop:
-            await self.stop()
+            await self._stop_child()
         self._child = self._child or await Child.start(*self._command, env=self._env)
         return self._child
 
@@ -155,4 +166,6 @@ class TrainerProcess:
         code = await child.wait()
         output = child.last_lines()
         await child.stop()
+        if self._closed:
+            raise TrainingError("the backend was closed, and this step was dropped", REGISTER_AGAIN)
         raise TrainingError(f"the trainer ended ({how_ended(code)}): {output}")

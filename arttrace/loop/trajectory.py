@@ -19,6 +19,7 @@ from arttrace.records.reward import Reward, reward_clock
 from arttrace.records.trajectory import Agent, AgentCall, MessageNode
 from arttrace.records.trajectory import Trajectory as RecordedTrajectory
 from arttrace.system.errors import ArttraceError
+from arttrace.system.paths import DataDir
 from arttrace.wire.messages import parse_message
 
 Messages = list[dict[str, Any]]
@@ -59,7 +60,8 @@ class Trajectory(History):
         additional_histories: Further conversations of the same run.
         logs: Lines of text, by `log`.
 
-    `id` is the captured run's, once gathered. `captured`: set where its calls were captured in this process.
+    `id` is the captured run's, once gathered. `recorded_in`: the data directory into which its calls were captured, if
+    this process made them; `captured` says whether it did.
 
     Example:
         ```python
@@ -80,8 +82,13 @@ class Trajectory(History):
     additional_histories: list[History] = field(default_factory=list)
     logs: list[str] = field(default_factory=list)
     id: str = ""
-    captured: bool = field(default=False, repr=False, compare=False)
+    recorded_in: DataDir | None = field(default=None, repr=False, compare=False)
     _began: float = field(default_factory=time.monotonic, init=False, repr=False, compare=False)
+
+    @property
+    def captured(self) -> bool:
+        """Whether its calls were captured in this process."""
+        return self.recorded_in is not None
 
     def finish(self) -> Trajectory:
         """This trajectory, with the seconds since it was made as the metric `duration`."""

@@ -105,7 +105,7 @@ def test_while_the_program_exits_calls_are_written_before_they_return_unless_the
     recorder.exit()
     for number in range(3):
         recorder.record(Reward(id=str(number), trajectory_id="t", value=1.0))
-        assert recorder.recorded == number + 1
+        assert recorder.counts().recorded == number + 1
     hangs = threading.Event()
     monkeypatch.setattr(recorder._spool, "write", lambda payloads: hangs.wait(300))
     monkeypatch.setattr(recorder, "_patience_s", 0.2)
@@ -164,7 +164,7 @@ def test_what_ends_together_is_written_together_and_what_finds_no_room_is_refuse
     assert [len(payloads) for payloads in appended] == [3]
     record("d", "x" * 3000, "e")
     assert [len(payloads) for payloads in appended] == [3, 1, 1]
-    assert (recorder.recorded, recorder.refused) == (5, 1)
+    assert (recorder.counts().recorded, recorder.counts().refused) == (5, 1)
 
 
 def test_a_disk_that_is_almost_full_is_logged_a_few_times_and_every_loss_counted(
@@ -184,7 +184,7 @@ def test_a_disk_that_is_almost_full_is_logged_a_few_times_and_every_loss_counted
     for number in range(200):
         recorder.record(Reward(id=str(number), trajectory_id="t", value=1.0))
         assert recorder.hand_over(60)
-    assert recorder.refused == 100
+    assert recorder.counts().refused == 100
     assert len(caplog.records) == 1 + spool_module._MAX_WARNINGS
     monkeypatch.setattr(recorder._spool, "_warn_at", 0.0)  # a minute later
     for number in range(4):
@@ -195,7 +195,7 @@ def test_a_disk_that_is_almost_full_is_logged_a_few_times_and_every_loss_counted
     said = [
         int(number) for record in caplog.records for number in re.findall(r"(\d+) (?:were|records)", record.message)
     ]
-    assert sum(said) == recorder.refused == 102
+    assert sum(said) == recorder.counts().refused == 102
 
 
 def test_in_a_crowd_the_interpreter_is_given_up_for_the_writes_alone(
@@ -240,4 +240,4 @@ def test_in_a_crowd_the_interpreter_is_given_up_for_the_writes_alone(
     assert done.wait(60)
     assert recorder.flush(60)
     assert given_up == [3, 3, 3, 1]
-    assert recorder.recorded == 10
+    assert recorder.counts().recorded == 10

@@ -7,11 +7,14 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
 from backend_commands import rewarded
 
 import arttrace
-from arttrace.loop import LocalBackend, TrainableModel, gather_trajectories
+from arttrace.loop import LocalBackend, TrainableModel, Trajectory, TrajectoryGroup, gather_trajectories
+from arttrace.rewards import trajectory_reward
 from arttrace.store import Store
+from arttrace.system.paths import DataDir
 
 
 async def train_at_once(backend: LocalBackend, model: TrainableModel, number: int) -> set[int]:
@@ -81,3 +84,73 @@ def test_two_models_are_trained_in_one_process(backend: LocalBackend, model: Tra
                 assert len(store.trajectories()) == number
 
     asyncio.run(loop())
+
+
+@arttrace.trajectory
+async def built(reward: float | None) -> Trajectory:
+    return Trajectory(reward=reward)
+
+
+@pytest.mark.parametrize("second_is_made", ["before the runs", "between two runs", "after the runs"])
+async def test_a_backend_trains_on_groups_gathered_beside_a_second_one(
+    second_is_made: str, backend: LocalBackend, model: TrainableModel, tmp_path: Path
+) -> None:
+    @arttrace.trajectory
+    async def makes_the_second(rank: int) -> Trajectory:
+        if rank == 1 and second_is_made == "between two runs":
+            LocalBackend(tmp_path / "other")
+        await asyncio.sleep(0)
+        return Trajectory(reward=float(rank))
+
+    async with backend:
+        await backend.register(model)
+        if second_is_made == "before the runs":
+            LocalBackend(tmp_path / "other")
+        group = await gather_trajectories([makes_the_second(0), makes_the_second(1), makes_the_second(2)])
+        assert (len(group.captured), group.uncaptured) == (3, 0)
+        if second_is_made == "after the runs":
+            LocalBackend(tmp_path / "other")
+        for run in group.built:
+            run.reward = (run.reward or 0.0) + 0.5
+        group.record_rewards()
+        [step] = await backend.train(model, [group])
+    assert step.metrics["runs"] == 3
+    assert sorted(trajectory_reward(run) or 0.0 for run in group.captured) == [0.5, 1.5, 2.5]
+    with Store.open(backend.data) as store:
+        rewards = {run.id: trajectory_reward(run) for run in store.trajectories()}
+    assert sorted(reward or 0.0 for reward in rewards.values()) == [0.5, 1.5, 2.5]
+
+
+async def test_runs_that_are_grouped_anew_are_found_where_they_were_recorded(
+    backend: LocalBackend, model: TrainableModel, tmp_path: Path
+) -> None:
+    async with backend:
+        await backend.register(model)
+        group = await gather_trajectories([built(0.0), built(1.0), built(1.0)])
+        LocalBackend(tmp_path / "other")
+        [step] = await backend.train(model, [TrajectoryGroup(group.built[:2])])
+    assert (step.metrics["runs"], step.left_out) == (3, {})
+
+
+async def test_a_judge_scores_groups_gathered_beside_a_second_backend(
+    backend: LocalBackend, model: TrainableModel, judge_server: Any, tmp_path: Path
+) -> None:
+    async with backend:
+        await backend.register(model)
+        LocalBackend(tmp_path / "other")
+        group = await gather_trajectories([built(None), built(None)])
+        [judgement] = await backend.judge([group], "openai/stand-in", {"api_base": judge_server.url})
+        [step] = await backend.train(model)
+    assert step.metrics["runs"] == 2
+    with Store.open(backend.data) as store:
+        assert {run.id: trajectory_reward(run) for run in store.trajectories()} == judgement.scores
+
+
+async def test_a_run_that_outlasts_its_directory_is_flushed(tmp_path: Path) -> None:
+    arttrace.init(dir=tmp_path / "first")
+    with arttrace.trajectory(name="long") as run:
+        arttrace.init(dir=tmp_path / "second")
+    arttrace.flush()
+    with Store.open(DataDir(tmp_path / "first")) as store:
+        assert [(one.id, one.incomplete) for one in store.trajectories()] == [(run.id, "")]
+    arttrace.shutdown()

@@ -20,7 +20,6 @@ from arttrace.system.errors import ServingError
 from trainer.gateway.engines.pool import Pool, Replica
 from trainer.gateway.engines.upstream import EngineGone, Upstream
 from trainer.gateway.engines.vllm.model import Probe
-from trainer.gateway.errors import engine_down
 from trainer.gateway.policies import Policies, Version
 from trainer.gateway.status import PublishReport
 
@@ -205,7 +204,7 @@ class Publisher:
             return PublishReport(name, previous.name, 0.0, took, already_served=True)
         replicas = self._pool.ready()
         if not replicas:
-            raise engine_down("no version can be published")
+            raise self._pool.cannot_publish()
         if any(replica.digests.get(name, adapter.digest) != adapter.digest for replica in replicas):
             # The engine's prefix cache goes by the name: it would mix the two policies.
             raise ServingError(

@@ -137,6 +137,7 @@ class Supervisor:
 
     async def _restart(self, deaths: list[float]) -> None:
         failure = self._process.failure() if self._process is not None else ServingError("vLLM died")
+        self.replica.death = failure.message
         upstream, self.replica.upstream, self.replica.state = self.replica.upstream, None, "restarting"
         if upstream is not None:
             await upstream.close()

@@ -98,6 +98,16 @@ def records() -> bool:
     return any(each.has_begun for each in _all())
 
 
+def flush(timeout_s: float | None) -> bool:
+    """Put on the disk what ended so far, in runs that outlasted their settings too; False when that takes longer than
+    `timeout_s`."""
+    end = None if timeout_s is None else time.monotonic() + timeout_s
+    in_time = True
+    for each in (*(one for one in _replaced if one.has_work), recorder()):
+        in_time &= each.flush(None if end is None else max(0.0, end - time.monotonic()))
+    return in_time
+
+
 def shutdown(timeout_s: float | None) -> bool:
     """Close the spool's segment and deliver it; False when that takes longer than `timeout_s`."""
     end = None if timeout_s is None else time.monotonic() + timeout_s

@@ -65,16 +65,6 @@ class Recorder:
         self._start_worker_state()
         self._buffer = RunBuffer(self.submit, lambda payload: self._turn.append(payload))
 
-    @property
-    def recorded(self) -> int:
-        """Records that were spooled."""
-        return self._spool.recorded
-
-    @property
-    def refused(self) -> int:
-        """Records that were not, for want of disk or memory."""
-        return self._spool.refused + self._not_queued
-
     def ended(
         self,
         what: Opened,
@@ -164,8 +154,8 @@ class Recorder:
     def counts(self) -> Counts:
         """What became of this process's records so far."""
         return Counts(
-            recorded=self.recorded,
-            refused=self.refused,
+            recorded=self._spool.recorded,
+            refused=self._spool.refused + self._not_queued,
             delivered=self.destinations.delivered,
             rejected=self.destinations.rejected,
             left_out=self._buffer.left_out,
@@ -242,7 +232,15 @@ class Recorder:
     def retire(self) -> None:
         """Close, and leave the shipping to the recorder that comes after this one."""
         self.close()
-        self.destinations.stop()
+        if self._open:
+            self.destinations.stop()
+        else:
+            self.stop()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anything may wait to be written."""
+        return self._worker is not None or not self._jobs.empty()
 
     def stop(self) -> None:
         """End its threads after what they have been given. A later `submit` starts another."""

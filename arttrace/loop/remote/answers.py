@@ -118,7 +118,7 @@ def recorded_answer(path: str, asked: Mapping[str, Any]) -> RecordedAnswer | Non
     if (named := art.get("trajectory_id")) is not None:
         made.id = str(named)
     elif scope is not None and (run := handle_of(scope.root)).id:
-        made.id, made.captured = run.id, True  # not to be recorded there
+        made.id, made.recorded_in = run.id, scope.root.recorder.settings.data  # not to be recorded there
     else:
         made.id = secrets.token_hex(16)
         recorded.name(extra, art)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from arttrace.capture.api import flush
-from arttrace.capture.export.lifecycle import recorder
 from arttrace.loop.evaluation.left_out import require_whole, with_left_out
-from arttrace.loop.gather import TrajectoryGroup, captured_runs, why_missing
+from arttrace.loop.gather import TrajectoryGroup
+from arttrace.loop.recorded.places import by_place, captured_runs, records_in, why_missing
 from arttrace.loop.remote.connection import ServerConnection
 from arttrace.loop.trainer_process import TrainedStep
 from arttrace.loop.trajectory import Trajectory
 from arttrace.records.record import encode_record
 from arttrace.records.trajectory import Trajectory as Recorded
-from arttrace.store import open_store
 from arttrace.system.errors import TrainingError
+from arttrace.system.paths import DataDir
 
 
 async def submit(
@@ -45,13 +45,15 @@ async def submit(
     ordered = [one if isinstance(one, TrajectoryGroup) else TrajectoryGroup(one) for one in groups if one is not None]
     for group in ordered:
         group.record_rewards()
-    here = await asyncio.to_thread(captured_runs, ordered)
+    here = await asyncio.to_thread(captured_runs, [one for group in ordered for one in group.given])
     submitted = [_submitted(group, here) for group in ordered]
     left_out = Counter(f"incomplete: {why}" for group in ordered for why in _incomplete(group, here))
     require_whole(left_out, [len(one["trajectories"]) for one in submitted])
-    captured = [run.id for group in ordered for run in (*group.captured, *here.values()) if not run.incomplete]
+    places = {id: data for group in ordered for id, data in group.places.items()}
+    whole = {run.id for group in ordered for run in (*group.captured, *here.values()) if not run.incomplete}
+    captured = {id: data for id, data in places.items() if id in whole}
     if captured:
-        await connection.upload(await asyncio.to_thread(_records_of, list(dict.fromkeys(captured))))
+        await connection.upload(await asyncio.to_thread(_records_of, captured))
     return with_left_out(await connection.train(submitted, settings), left_out)
 
 
@@ -90,11 +92,6 @@ def _built(one: Trajectory) -> dict[str, Any]:
     return {"id": one.id, "reward": reward, "metrics": metrics, "metadata": one.metadata}
 
 
-def _records_of(ids: Sequence[str]) -> list[bytes]:
+def _records_of(places: Mapping[str, DataDir]) -> list[bytes]:
     flush()
-    lines: list[bytes] = []
-    with open_store(recorder().settings.data, create=True) as store:
-        for run in store.trajectories(ids=list(ids)):
-            lines += [encode_record(span) for span in store.spans(run.id)]
-            lines += [encode_record(reward) for reward in run.rewards]
-    return lines
+    return [encode_record(one) for data, ids in by_place(places).items() for one in records_in(data, ids)]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from arttrace.system.errors import ServingError
-from trainer.gateway.engines.pool import Replica
+from trainer.gateway.engines.pool import Pool, Replica
 from trainer.gateway.engines.vllm.engine import EngineOptions
 from trainer.gateway.engines.vllm.model import read_model
 from trainer.serving import supervisor
@@ -110,3 +110,23 @@ async def test_what_an_engine_answers_while_it_dies_is_not_given_as_the_cause(
     watched._process = Dying()  # type: ignore[assignment]
     with pytest.raises(ServingError, match="no attention for heads"):
         await watched._adopted(Silent())  # type: ignore[arg-type]
+
+
+async def test_a_version_that_cannot_be_published_is_refused_with_the_last_words_of_the_dead_engine(
+    base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopped(Dying):
+        def stop(self) -> None: ...
+
+    async def not_yet() -> None:
+        raise ServingError("it does not start")
+
+    replica = Replica("engine")
+    engine = EngineOptions(base_model, read_model(base_model))
+    watched = Supervisor(replica, Publisher(), engine, tmp_path / "log", lambda _: None)
+    watched._process = Stopped()  # type: ignore[assignment]
+    monkeypatch.setattr(watched, "bring_up", not_yet)
+    assert str(Pool([replica]).cannot_publish()).endswith("no version can be published")
+    await watched._restart([])
+    refused = str(Pool([replica]).cannot_publish())
+    assert refused.endswith("\nengine died: vLLM's CPU build has no attention for heads of this size")

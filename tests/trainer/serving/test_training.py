@@ -294,7 +294,9 @@ async def test_a_decorated_run_that_was_not_gathered_is_handed_over(desk: Desk, 
             for reward, run in enumerate((*runs, outside)):
                 run.reward = float(reward)
             await client.submit_trajectories([[*runs, outside]])
-            going = art.Trajectory([*MESSAGES, runs[0].choices()[0]], reward=0.0, id="x", captured=True)
+            going = art.Trajectory(
+                [*MESSAGES, runs[0].choices()[0]], reward=0.0, id="x", recorded_in=DataDir(tmp_path / "client")
+            )
             with pytest.raises(
                 TrainingError, match=r"no run is complete: .*were not kept by the process that made them"
             ):

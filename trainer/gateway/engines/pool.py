@@ -23,6 +23,7 @@ class Replica:
     `processed` says that its log-probabilities are of the distribution that it samples from, temperature included.
     `loaded` are the names of the versions it holds beside the base. `digests` and `probes` are of every name that
     the running engine has served: the adapter's digest, and the log-probabilities it gave on the probe prompts.
+    `death` is how the engine before it ended, with its last words.
     """
 
     def __init__(self, name: str = "engine") -> None:
@@ -31,6 +32,7 @@ class Replica:
         self._state = "starting"
         self.on_change: Callable[[], None] = lambda: None
         self.restarts = 0
+        self.death = ""
         self.requests = 0
         self.loaded: set[str] = set()
         self.processed = False
@@ -114,6 +116,11 @@ class Pool:
         """The refusal that says in what state each engine is."""
         states = ", ".join(replica.state for replica in self.replicas)
         return engine_down(f"it is {states}" if len(self.replicas) == 1 else f"the engines are {states}")
+
+    def cannot_publish(self) -> EngineDown:
+        """The refusal of a version while none is ready, with the last words of those that died."""
+        words = "".join(f"\n{replica.name} died: {replica.death}" for replica in self.replicas if replica.death)
+        return engine_down(f"no version can be published{words}")
 
     def _tell(self) -> None:
         waited_for, self._news = self._news, asyncio.Event()

@@ -1,0 +1,1 @@
+"""What this process recorded: in which directory each run is, and the scores that are stored with it."""

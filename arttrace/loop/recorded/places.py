@@ -1,0 +1,96 @@
+"""Where runs were recorded: in the directory into which capture wrote when each began. A backend that is made later
+changes it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from arttrace.capture.api import flush
+from arttrace.loop.trajectory import Trajectory as BuiltTrajectory
+from arttrace.records.reward import Reward
+from arttrace.records.span import SpanRow
+from arttrace.records.trajectory import Trajectory
+from arttrace.store import open_store
+from arttrace.system.paths import DataDir
+
+
+def by_place(places: Mapping[str, DataDir]) -> dict[DataDir, list[str]]:
+    """The ids in each directory.
+
+    Args:
+        places: The directory of each run, by its id.
+    """
+    found: dict[DataDir, list[str]] = defaultdict(list)
+    for id, data in places.items():
+        found[data].append(id)
+    return dict(found)
+
+
+def captured_runs(given: Iterable[BuiltTrajectory]) -> dict[str, Trajectory]:
+    """The runs of trajectories that were put into groups ready-made, by id, as far as they were captured here: those of
+    an earlier gather that are grouped anew, and answers of `AsyncClient` within a run.
+
+    Args:
+        given: The trajectories.
+
+    Raises:
+        StoreError: A store cannot be opened or asked.
+    """
+    places = {one.id: one.recorded_in for one in given if one.recorded_in is not None}
+    if not places:
+        return {}
+    flush()
+    found: dict[str, Trajectory] = {}
+    for data, ids in by_place(places).items():
+        with open_store(data, create=True) as store:
+            found |= {run.id: run for run in store.trajectories(ids=ids)}
+    return found
+
+
+def why_missing(one: BuiltTrajectory, here: Mapping[str, Trajectory]) -> str:
+    """Why the run of a ready-made trajectory cannot be trained on from here; empty where it can, or was not captured.
+
+    Args:
+        one: The trajectory.
+        here: What `captured_runs` found.
+    """
+    if not one.captured:
+        return ""
+    return here[one.id].incomplete if one.id in here else "its calls were not kept by the process that made them"
+
+
+def records_in(data: DataDir, ids: Sequence[str]) -> Iterable[SpanRow | Reward]:
+    """All that is stored of runs: their spans and rewards.
+
+    Args:
+        data: Their directory.
+        ids: Their ids.
+
+    Raises:
+        StoreError: The store cannot be opened or asked.
+    """
+    with open_store(data, create=True) as store:
+        for run in store.trajectories(ids=list(ids)):
+            yield from store.spans(run.id)
+            yield from run.rewards
+
+
+def copy_runs(places: Mapping[str, DataDir], to: DataDir) -> None:
+    """Have runs that were recorded elsewhere in a directory too; what is there already stays as it is.
+
+    Args:
+        places: The directory of each run, by its id.
+        to: The directory.
+
+    Raises:
+        StoreError: A store cannot be opened or asked.
+    """
+    elsewhere = {id: data for id, data in places.items() if data != to}
+    if not elsewhere:
+        return
+    flush()
+    for data, ids in by_place(elsewhere).items():
+        records = list(records_in(data, ids))
+        with open_store(to, create=True) as store:
+            store.append(records)

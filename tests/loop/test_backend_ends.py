@@ -1,0 +1,110 @@
+"""A backend that is closed, and one whose server is dead: what waits, and what comes after, says so."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import httpx
+import pytest
+from backend_commands import alive, rewarded
+
+from arttrace.loop import LocalBackend, TrainableModel, Trajectory, gather_trajectories
+from arttrace.system.errors import ServingError, TrainingError
+
+
+async def begun(backend: LocalBackend, model: TrainableModel) -> asyncio.Task[object]:
+    """A step that lasts until `go-on` is there."""
+    running = asyncio.create_task(backend.train(model, loss="slow"))
+    while not (backend.data.root / "began").exists() and not running.done():
+        await asyncio.sleep(0.01)
+    return running
+
+
+async def test_a_step_that_waits_while_the_backend_is_closed_is_not_begun(
+    backend: LocalBackend, model: TrainableModel
+) -> None:
+    await backend.register(model)
+    running = await begun(backend, model)
+    waiting = asyncio.create_task(backend.train(model))
+    await asyncio.sleep(0.1)
+    closing = asyncio.create_task(backend.close())
+    await asyncio.sleep(0.1)
+    (backend.data.root / "go-on").touch()
+    await closing
+    assert await running == [], "the step under way is finished"
+    with pytest.raises(TrainingError, match="the backend was closed while this step waited") as told:
+        await waiting
+    assert "await model.register(backend)" in str(told.value.hint)
+
+
+async def test_a_step_that_closing_drops_says_so(
+    backend: LocalBackend, model: TrainableModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arttrace.loop.child._STOP_S", 0.2)
+    await backend.register(model)
+    running = await begun(backend, model)
+    closing = asyncio.create_task(backend.close())
+    await asyncio.sleep(0.1)
+    closing.cancel()
+    await asyncio.wait((closing,))
+    with pytest.raises(TrainingError, match="the backend was closed, and this step was dropped"):
+        await running
+
+
+async def test_a_closed_backend_trains_again_once_the_model_is_registered(
+    backend: LocalBackend, model: TrainableModel
+) -> None:
+    await backend.register(model)
+    await gather_trajectories([rewarded(), rewarded()])
+    await backend.close()
+    for order in (backend.train(model), model.log([Trajectory(reward=1.0)], step=1, report_to="wandb")):
+        with pytest.raises(TrainingError, match="the backend was closed") as told:
+            await order
+        assert "await model.register(backend)" in str(told.value.hint)
+    assert backend._trainers == {}, "nothing was started"
+    await backend.register(model)
+    assert len(await backend.train(model)) == 1
+    await backend.close()
+
+
+async def test_a_server_that_died_is_told_with_its_last_words_and_started_again_by_register(
+    backend: LocalBackend, model: TrainableModel
+) -> None:
+    async with backend:
+        await backend.register(model)
+        await gather_trajectories([rewarded(), rewarded()])
+        with pytest.raises(httpx.RemoteProtocolError):
+            httpx.get(f"{str(model.inference_base_url).removesuffix('/v1')}/die")
+        with pytest.raises(ServingError, match=r"(?s)`arttrace serve` ended \(exit code 3\).*CUDA is gone") as told:
+            await backend.train(model)
+        assert "await model.register(backend)" in str(told.value.hint)
+        await backend.register(model)
+        assert len(await backend.train(model)) == 1
+
+
+async def test_a_server_that_dies_during_a_step_is_the_cause_of_its_failure(
+    backend: LocalBackend, model: TrainableModel
+) -> None:
+    async with backend:
+        await backend.register(model)
+        with pytest.raises(ServingError, match=r"(?s)`arttrace serve` ended \(signal SIGKILL") as told:
+            await backend.train(model, loss="serverless")
+        assert "the gateway does not answer" in str(told.value.__cause__)
+
+
+def test_a_server_that_died_between_two_event_loops_is_told(backend: LocalBackend, model: TrainableModel) -> None:
+    """As in a script of several `asyncio.run`."""
+
+    async def killed() -> None:
+        await backend.register(model)
+        assert backend._server is not None
+        os.kill(pid := backend._server._process.pid, signal.SIGKILL)
+        while alive(pid):
+            await asyncio.sleep(0.01)
+
+    asyncio.run(killed())
+    with pytest.raises(ServingError, match="`arttrace serve` ended"):
+        asyncio.run(backend.train(model))
+    asyncio.run(backend.close())
