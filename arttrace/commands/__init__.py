@@ -41,7 +41,9 @@ _COMMANDS = {
     "dataset": _Command("arttrace.commands.data.dataset", "Write training data for other libraries.", "store"),
     "demo": _Command("", "Watch the whole loop on this machine.", "trainer"),
     "diff": _Command("arttrace.commands.inspect.diff", "Show two runs side by side, from where they part.", "store"),
-    "doctor": _Command("arttrace.commands.doctor", "Check the installation, the data directory and the servers."),
+    "doctor": _Command(
+        "arttrace.commands.doctor.command", "Check the installation, the data directory and the servers."
+    ),
     "export": _Command("arttrace.commands.data.export", "Write stored spans as OTLP.", "store"),
     "group": _Command(
         "arttrace.commands.inspect.group", "Group stored runs by another criterion than their own.", "store"

@@ -49,6 +49,16 @@ def test_all_is_in_order(tmp_path: Path) -> None:
     assert shown[0].split()[:3] == ["ok", "python", sys.version.split()[0]]
 
 
+def test_a_setting_that_is_misspelt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARTTRACE_TRAIN_MIN_GROUPS", "4")
+    monkeypatch.setenv("ARTTRACE_SAMPLE", "1")
+    assert "environment" not in _doctor(tmp_path)
+    monkeypatch.setenv("ARTTRACE_ENDPIONT", "http://127.0.0.1:1")
+    found = _doctor(tmp_path)["environment"]
+    assert (found["state"], found["found"]) == ("warning", "nothing reads ARTTRACE_ENDPIONT")
+    assert found["hint"] == "ARTTRACE_ENDPOINT may be meant."
+
+
 def test_a_package_that_is_missing_or_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = importlib.metadata.version
 
@@ -75,7 +85,7 @@ def test_without_the_openai_client(absent: tuple[str, ...], tmp_path: Path, monk
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     monkeypatch.setattr(importlib.metadata, "requires", lambda _name: [])
-    monkeypatch.setattr("arttrace.commands.doctor.hooked_modules", lambda: {"anthropic._base_client"})
+    monkeypatch.setattr("arttrace.commands.doctor.command.hooked_modules", lambda: {"anthropic._base_client"})
     found = _doctor(tmp_path / "data")
     if "anthropic" in absent:
         assert found["openai"]["state"] == "warning"
@@ -86,7 +96,7 @@ def test_without_the_openai_client(absent: tuple[str, ...], tmp_path: Path, monk
 
 
 def test_another_trainer_and_a_directory_that_others_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arttrace.commands.doctor.foreign_trainer", lambda: "/home/me/trainer.py")
+    monkeypatch.setattr("arttrace.commands.doctor.command.foreign_trainer", lambda: "/home/me/trainer.py")
     root = tmp_path / "data"
     root.mkdir()
     root.chmod(0o755)
@@ -203,7 +213,7 @@ def test_a_client_that_is_not_captured_is_named(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(
         importlib.metadata, "version", lambda name: "1.50.0" if name == "google-genai" else installed(name)
     )
-    monkeypatch.setattr("arttrace.commands.doctor.hooked_modules", lambda: {"openai._base_client"})
+    monkeypatch.setattr("arttrace.commands.doctor.command.hooked_modules", lambda: {"openai._base_client"})
     found = _doctor(tmp_path / "data")
     assert found["google-genai"]["found"] == "1.50.0, whose calls are not captured"
     assert "OpenAI-compatible" in found["google-genai"]["hint"]

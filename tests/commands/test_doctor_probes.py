@@ -126,7 +126,7 @@ def test_a_judge_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Monkey
         return 200, "application/json", b"{}"
 
     with answering(slow) as url, monkeypatch.context() as patch:
-        patch.setattr("arttrace.commands.shared.probes._JUDGE_TIMEOUT_S", 0.2)
+        patch.setattr("arttrace.commands.doctor.probes._JUDGE_TIMEOUT_S", 0.2)
         found = doctor(tmp_path, *options, url, code=1)["judge"]
         answers.set()
     assert "did not answer in time" in found["found"]
@@ -143,7 +143,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def test_a_span_is_sent_and_found_and_is_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arttrace.commands.shared.probes._ARRIVAL_S", 120.0)
+    monkeypatch.setattr("arttrace.commands.doctor.probes._ARRIVAL_S", 120.0)
     data = DataDir(tmp_path / "data")
     with collecting(data) as (_, url), receiving() as receiver:
         until(data.owner.exists)

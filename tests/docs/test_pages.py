@@ -14,6 +14,7 @@ import yaml
 from doc_blocks import PAGES, ROOT
 
 from arttrace.records import semconv
+from arttrace.commands.doctor.variables import NAMES, PREFIX
 from trainer.demo.recipe import base_model_path
 
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
@@ -37,6 +38,7 @@ def test_every_environment_variable_is_in_the_settings() -> None:
     found = {
         name for path in sources for name in re.findall(r"[\"']((?:ARTTRACE|LANGFUSE)_[A-Z_]+[A-Z])[\"']", path.read_text("utf-8"))
     }
+    assert {f"{PREFIX}{name}" for name in NAMES} == {name for name in found if name.startswith(PREFIX)}
     settings = doc_pages.pages()[doc_pages.DOCS / "reference" / "settings.md"]
     told = set(re.findall(r"`((?:ARTTRACE|LANGFUSE)_[A-Z_]+)`", settings))
     assert found - told == set(doc_pages.INTERNAL), "add it to the table of its settings, or to doc_pages.py"

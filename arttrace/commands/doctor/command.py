@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.metadata
 import os
 import platform
@@ -16,12 +17,13 @@ from packaging.requirements import Requirement
 
 from arttrace.capture.export.shipping.forwarding import waiting as outboxes
 from arttrace.capture.patches.hooks import hooked_modules
+from arttrace.commands.doctor.check import Check
+from arttrace.commands.doctor.probes import ask_for_tokens, ask_judge, send_span
+from arttrace.commands.doctor.variables import NAMES, PREFIX, unknown
 from arttrace.commands.scoring.judge_options import judge_base_url_option, judge_params
-from arttrace.commands.shared.check import Check
 from arttrace.commands.shared.extras import PACKAGE_OF_EXTRA, foreign_trainer, is_missing
 from arttrace.commands.shared.machine_errors import machine_error
 from arttrace.commands.shared.options import dir_option, json_option
-from arttrace.commands.shared.probes import ask_for_tokens, ask_judge, send_span
 from arttrace.records.values.units import size_text
 from arttrace.system.cpu import missing_for_vllm
 from arttrace.system.errors import ArttraceError
@@ -74,7 +76,7 @@ def command(
     if program:
         if is_missing("store"):
             raise click.ClickException("checking a program needs the package duckdb: pip install 'arttrace[store]'")
-        from arttrace.commands.shared.checked_program import check_program
+        from arttrace.commands.doctor.checked_program import check_program
 
         checks += check_program(program)
     if as_json:
@@ -126,6 +128,17 @@ def _not_met(one: Requirement, extras: list[str]) -> str:
     if one.specifier.contains(version, prereleases=True):
         return ""
     return f"{one.name} {version} is not {one.specifier}"
+
+
+def _environment(_data: DataDir) -> Iterator[Check]:
+    for name in unknown(os.environ):
+        meant = difflib.get_close_matches(name.removeprefix(PREFIX), NAMES, 1)
+        hint = (
+            f"{PREFIX}{meant[0]} may be meant."
+            if meant
+            else "Unset it, or look for its name in docs/reference/settings.md."
+        )
+        yield Check("environment", "warning", f"nothing reads {name}", hint)
 
 
 def _clients(_data: DataDir) -> Iterator[Check]:
@@ -226,7 +239,7 @@ def _directory(data: DataDir) -> Iterator[Check]:
 def _store(data: DataDir) -> Iterator[Check]:
     if is_missing("store") or not data.store.exists():
         return
-    from arttrace.commands.shared.checked_program import token_check
+    from arttrace.commands.doctor.checked_program import token_check
     from arttrace.store import open_store
 
     try:
@@ -283,4 +296,12 @@ def _asked(name: str, url: str, key: str | None, hint: str) -> Check:
     return Check(name, "ok", url)
 
 
-_LOOKS: tuple[Callable[[DataDir], Iterator[Check]], ...] = (_packages, _clients, _machine, _directory, _store, _servers)
+_LOOKS: tuple[Callable[[DataDir], Iterator[Check]], ...] = (
+    _packages,
+    _environment,
+    _clients,
+    _machine,
+    _directory,
+    _store,
+    _servers,
+)

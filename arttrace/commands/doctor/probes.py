@@ -18,7 +18,7 @@ from arttrace.capture.base.receiver import Receiver
 from arttrace.capture.base.settings import Settings
 from arttrace.capture.export.shipping.otlp import encode_request
 from arttrace.capture.export.shipping.otlp_client import OtlpClient
-from arttrace.commands.shared.check import Check
+from arttrace.commands.doctor.check import Check
 from arttrace.commands.shared.extras import is_missing
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow

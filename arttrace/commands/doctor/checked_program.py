@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from arttrace.commands.shared.check import Check
+from arttrace.commands.doctor.check import Check
 from arttrace.records.sequence import NotTrained
 from arttrace.store import TrajectorySummary, open_store
 from arttrace.system.errors import StoreError

@@ -1,0 +1,1 @@
+"""`arttrace doctor`: checks the installation, the data directory and the servers."""
