@@ -14,7 +14,7 @@ from arttrace.capture.export.shipping.delivery import Delivered, Delivery, NotNo
 from arttrace.capture.export.shipping.forwarding import waiting
 from arttrace.capture.export.shipping.otlp_client import OtlpClient
 from arttrace.commands.shared.options import dir_option
-from arttrace.records.values.units import size_text
+from arttrace.records.values.units import quantity, size_text
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 
@@ -58,7 +58,7 @@ def command(endpoint: str | None, data: DataDir) -> None:
         click.echo(f"{damaged} damaged stretches are kept in files that end in .damaged", err=True)
     if refused:
         raise ArttraceError(
-            f"the receiver refused {refused} spans",
+            f"the receiver refused {quantity(refused, 'span')}",
             f"The reason is above; they are kept in the folders `refused` of {data.root}.",
         )
 
@@ -145,7 +145,7 @@ def _deliver_all(outboxes: Sequence[tuple[Path, Receiver]]) -> list[Delivered]:
             each.close()
             delivered[each.client.name] = delivered.get(each.client.name, 0) + each.counts.delivered
         for name, count in delivered.items():
-            click.echo(f"{count} spans delivered to {name}")
+            click.echo(f"{quantity(count, 'span')} delivered to {name}")
     if wrong:
         last = next(reversed(wrong.values()))
         raise last if len(outboxes) == 1 else ArttraceError(f"not delivered to {', '.join(wrong)}", last.hint)

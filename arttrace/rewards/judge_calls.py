@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from arttrace.records.values.units import quantity
 from arttrace.rewards.judge_answer import ANSWER_FORMAT, TrajectoryScore, read_answer
 from arttrace.rewards.judge_errors import judge_error, may_pass, retry_after_s, short_cause
 from arttrace.rewards.judge_prompt import MAX_CHARS, judge_prompt
@@ -131,7 +132,7 @@ async def ask(
                 {"role": "user", "content": f"This answer cannot be used: {error}. Answer again, with the JSON only."},
             ]
     raise JudgeError(
-        f"{cause} (after {judge.attempts} attempts)",
+        f"{cause} (after {quantity(judge.attempts, 'attempt')})",
         "Use a stronger judge or one with a longer context, or smaller groups.",
     )
 

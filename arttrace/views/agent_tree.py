@@ -7,6 +7,7 @@ from rich.tree import Tree
 
 from arttrace.records.message import Message, OtherPart, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from arttrace.records.trajectory import Agent, AgentCall, HttpRequest, ToolCall, Trajectory
+from arttrace.records.values.units import quantity
 from arttrace.views.labels import json_text, one_line
 from arttrace.views.timeline import ORDINARY, Below, Timeline, agent_note, in_order, shown_with_tools
 
@@ -89,7 +90,7 @@ class _AgentTree:
         model = one_line(call.policy_version or call.response_model or call.request_model)
         named = f" [{model}]" if model else ""
         for choice in call.choices:
-            sampled = "no token ids" if choice.token_ids is None else f"{len(choice.token_ids)} tokens"
+            sampled = "no token ids" if choice.token_ids is None else f"{quantity(len(choice.token_ids), 'token')}"
             which = f"choice {choice.index}" if len(call.choices) > 1 else ""
             facts = ", ".join(filter(None, [which, model, sampled, call.interrupted]))
             branch.add(_message_label(choice.message, f" [{facts}]"))

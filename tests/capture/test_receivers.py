@@ -425,7 +425,7 @@ def test_what_a_program_could_not_send_is_shipped_later_by_the_command(
     two[0].always = lambda _spans: OK
     command = [sys.executable, "-c", "from arttrace.commands import main; main()", "ship"]
     shipped = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert (shipped.returncode, shipped.stdout) == (0, f"1 spans delivered to {two[0].url}\n"), shipped.stderr
+    assert (shipped.returncode, shipped.stdout) == (0, f"1 span delivered to {two[0].url}\n"), shipped.stderr
     assert len(two[0].spans) == 1
 
 
@@ -449,7 +449,7 @@ def test_the_command_ships_to_each_receiver_however_many_before_it_are_away(
         finally:
             shipping.send_signal(signal.SIGINT)
         said, complaints = shipping.communicate(timeout=60)
-    assert f"0 spans delivered to {two[0].url}\n1 spans delivered to {two[1].url}\n" == said
+    assert f"0 spans delivered to {two[0].url}\n1 span delivered to {two[1].url}\n" == said
     assert f"{two[0].url} answers 503" in complaints
     assert len(two[1].spans) == 1
 

@@ -127,7 +127,7 @@ def test_the_owner_is_asked_and_trouble_is_said(data: DataDir) -> None:
     said: queue.Queue[str] = queue.Queue()
     with Store.open(data) as store, answering(store):
         collecting = Retention(data, Limits(age_ns=_DAY_NS), said.put, every_s=0.01)
-        assert said.get(timeout=60).startswith("retention: 1 trajectories (")
+        assert said.get(timeout=60).startswith("retention: 1 trajectory (")
         collecting.close()
     assert _ids(data) == ["new"]
     data.store.write_bytes(b"damaged" * 1000)
@@ -152,7 +152,7 @@ def test_without_a_collector_the_wish_of_the_program_holds_once_a_day(
     monkeypatch.setattr("arttrace.store.server.owner._LOOK_S", 0.01)
     with hold_store(data) as held:  # the daemon, say, which opens it once
         until(lambda: [one.id for one in held.summaries()] == ["new"])
-        until(lambda: "retention: 1 trajectories (" in caplog.text)
+        until(lambda: "retention: 1 trajectory (" in caplog.text)
 
 
 def test_a_wish_is_taken_back_and_a_word_that_is_none_takes_nothing_out(
@@ -179,7 +179,7 @@ def test_a_collector_without_limits_keeps_to_the_wish_too(data: DataDir) -> None
     said: queue.Queue[str] = queue.Queue()
     with Store.open(data) as store, answering(store):
         collecting = Retention(data, Limits(), said.put, every_s=0.01)
-        assert said.get(timeout=60).startswith("retention: 1 trajectories (")
+        assert said.get(timeout=60).startswith("retention: 1 trajectory (")
         collecting.close()
 
 

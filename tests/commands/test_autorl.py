@@ -225,7 +225,7 @@ def test_more_steps_of_the_same_run_and_no_other_run_by_its_name(site: Site, tmp
         cli,
         ["autorl", TASK, "--base-model", "base", "--policy", "fresh", "--stand-in", "--dir", str(tmp_path / "data")],
     )
-    assert "fresh has 7 steps, and 0 of them are of this run" in str(strange.exception)
+    assert "fresh has 7 steps, 0 of this run" in str(strange.exception)
 
 
 def test_without_a_key_it_says_that_there_are_stand_ins(

@@ -115,7 +115,7 @@ def test_what_readers_of_sharegpt_would_skip_is_counted(asked: list[Any], reason
     run.chat("m", asked, ANSWER, at=10)
     with Store.open(data, create=True) as store:
         store.append(list(run.end()))
-    assert f"1 conversations left out: {reason}" in no_row(data, tmp_path / "rows.jsonl", "sharegpt")
+    assert f"1 conversation left out: {reason}" in no_row(data, tmp_path / "rows.jsonl", "sharegpt")
 
 
 def test_reasoning_is_not_left_out_of_a_row_of_sharegpt_in_silence(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_reasoning_is_not_left_out_of_a_row_of_sharegpt_in_silence(tmp_path: Pat
     run.chat("m", [USER], thought, at=10)
     with Store.open(data, create=True) as store:
         store.append(list(run.end()))
-    assert "1 conversations left out: reasoning" in no_row(data, tmp_path / "rows.jsonl", "sharegpt")
+    assert "1 conversation left out: reasoning" in no_row(data, tmp_path / "rows.jsonl", "sharegpt")
 
 
 def test_a_call_that_openai_would_miss_the_result_of(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_call_that_openai_would_miss_the_result_of(tmp_path: Path) -> None:
     with Store.open(data, create=True) as store:
         store.append(list(run.end()))
     said = no_row(data, tmp_path / "rows.jsonl", "openai-sft")
-    assert "1 conversations left out: tool calls without a result before the next message" in said
+    assert "1 conversation left out: tool calls without a result before the next message" in said
 
 
 def test_an_answer_that_is_context_is_not_trained_on(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_an_answer_that_is_context_is_not_trained_on(tmp_path: Path) -> None:
     with Store.open(data, create=True) as store:
         store.append(list(run.end()))
     said = no_row(data, tmp_path / "a.jsonl", "trl-sft")
-    assert "1 conversations left out: answers that are context" in said
+    assert "1 conversation left out: answers that are context" in said
     [row], _ = write(data, tmp_path / "b.jsonl", "openai-sft")
     assert [one.get("weight") for one in row["messages"]] == [None, 0, None, None]
     [row], _ = write(data, tmp_path / "c.jsonl", "trl-prompt-completion")
@@ -171,9 +171,9 @@ def test_held_out_groups_are_whole_and_the_same_for_a_larger_share(data: DataDir
 def test_filters_and_what_is_left_out(data: DataDir, tmp_path: Path) -> None:
     found, said = write(data, tmp_path / "a.jsonl", "trl-sft", "--group", "g1", "--best")
     assert [one["messages"][1]["content"] for one in found] == ["where in g1?"]
-    assert "1 rows of 1 runs in" in said
+    assert "1 row of 1 run in" in said
     assert "2 runs left out: not the best of its group" in said
-    assert "1 runs left out: no reward" in said
+    assert "1 run left out: no reward" in said
     _, said = write(data, tmp_path / "b.jsonl", "trl-sft", "--reward", ">0.7", "--json")
     assert json.loads(said)["rows"] == 6
     found, _ = write(data, tmp_path / "c.jsonl", "trl-sft", "--search", "WHERE IN G1")

@@ -44,7 +44,7 @@ def test_all_is_in_order(tmp_path: Path) -> None:
     root.chmod(0o700)
     found = _doctor(root)
     assert {check["state"] for check in found.values()} == {"ok"}
-    assert found["store"]["found"].startswith("1 runs")
+    assert found["store"]["found"].startswith("1 run, ")
     shown = CliRunner().invoke(cli, ["doctor", "--dir", str(root)]).stdout.splitlines()
     assert shown[0].split()[:3] == ["ok", "python", sys.version.split()[0]]
 
@@ -194,7 +194,7 @@ def test_a_program_is_run_once_and_leaves_nothing(tmp_path: Path) -> None:
     with serve() as server:
         _, found = _checked(root, program, OPENAI_BASE_URL=server.url, OPENAI_API_KEY="k")
     assert found["program"]["state"] == "ok"
-    assert found["captured"]["found"].startswith("1 model calls and 0 tool calls in 1 run")
+    assert found["captured"]["found"].startswith("1 model call and 0 tool calls in 1 run")
     assert "127.0.0.1" in found["captured"]["found"]
     assert "token ids" in found
     assert not root.exists()

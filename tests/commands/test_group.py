@@ -86,7 +86,7 @@ def test_runs_are_grouped_by_their_tags(root: Path) -> None:
     before = _groups(root)
     said = _command(root, "group", "--by", "tag").output
     assert "beta, task:7: 2 runs, joined from 2 groups" in said
-    assert "1 runs have no tag and keep their group" in said
+    assert "1 run without tag: the group stays as it was." in said
     assert _groups(root) == {"a": "beta, task:7", "b": "beta, task:7", "c": "task=8", "d": before["d"]}
     _command(root, "group", "--by", "tag.task")
     assert _groups(root) == {"a": "task:7", "b": "task:7", "c": "task=8", "d": before["d"]}

@@ -78,7 +78,7 @@ def test_runs_that_the_judge_is_not_shown_are_counted(tmp_path: Path, judge_serv
     found = json.loads(run(*ask, "--json"))
     assert (found["groups"], found["runs"]) == (1, 2)
     assert found["left_out"] == {"messages that cannot be read": 2, "incomplete": 1}
-    assert "2 runs left out: messages that cannot be read; 1 runs left out: incomplete." in run(*ask).splitlines()
+    assert "2 runs left out: messages that cannot be read; 1 run left out: incomplete." in run(*ask).splitlines()
 
 
 def test_without_labelled_groups_the_error_says_what_to_do(tmp_path: Path) -> None:

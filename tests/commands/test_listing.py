@@ -186,7 +186,7 @@ def test_a_judge_compares_the_runs_that_were_chosen(several: Path) -> None:
     judge = ("score", "--judge", "openai/any", "--dry-run", "--json")
     assert json.loads(run(several, *judge).output)["due"] == {"x": 3}
     assert json.loads(run(several, *judge, "--tag", "eu").output)["due"] == {"x": 2}
-    with pytest.raises(StoreError, match="of 1 trajectories in the store that match, 1 can be judged"):
+    with pytest.raises(StoreError, match="of 1 trajectory in the store that match, 1 can be judged"):
         run(several, *judge, "--tag", "vip")
 
 

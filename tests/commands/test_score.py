@@ -130,8 +130,8 @@ def test_groups_are_scored_stored_and_never_paid_for_twice(
     assert re.search(r"^1 of 2 groups, .* left$", first.err, re.MULTILINE), first.err
     [pears] = [line.split() for line in first.out.splitlines() if line.startswith("pears")]
     assert pears == ["pears", "2", "0.500", "0.500", "0.00", "1.00", "110", "price", "not", "known"]
-    assert "2 of 2 groups scored now, 0 before; 1 single runs left out" in first.out
-    assert "1 incomplete runs left out" in first.out
+    assert "2 of 2 groups scored now, 0 before; 1 single run left out" in first.out
+    assert "1 incomplete run left out" in first.out
     with Store.open(data) as store:
         given = {run.id: [(r.value, r.source) for r in run.rewards] for run in store.trajectories(groups=["pears"])}
     assert given[right] == [(1.0, "judge")]
@@ -162,14 +162,14 @@ def test_a_run_with_a_prompt_that_was_cut_is_left_out_and_counted(
     spool_run("plums", "6")
     spool_run("plums", "6", cut=40)
     planned = score("--dry-run")
-    assert "1 groups (2 runs) would be scored" in planned.out
+    assert "1 group (2 runs) would be scored" in planned.out
     assert "  2 runs left out (messages that cannot be read)" in planned.out.splitlines()
     done = score()
     assert done.code == 0, done.err
     [request] = judge_server.requests
     assert len(parse_prompt(request["messages"][1]["content"])) == 2
     told = " ".join(done.out.split())
-    assert "; 1 single runs left out (nothing to compare them with); 2 runs left out (messages that cannot be" in told
+    assert "; 1 single run left out (nothing to compare them with); 2 runs left out (messages that cannot be" in told
     with Store.open(data) as store:
         assert {run.id for run in store.trajectories() if run.rewards} == whole
         assert set(store.trajectory(cut).unread) == {f"no scope, chat: unreadable {semconv.INPUT_MESSAGES}"}
@@ -189,7 +189,7 @@ def test_it_goes_on_where_it_was_stopped(
     judge_server.script = [judge_server.good, refused, refused]
     stopped = score()
     assert stopped.code == 1
-    assert "1 of 3 groups are scored and stored" in stopped.err
+    assert "1 of 3 groups scored and stored" in stopped.err
     assert "refuses" in stopped.err
     done = score("--json")
     assert done.code == 0, done.err
@@ -315,7 +315,7 @@ def test_ctrl_c_keeps_what_is_scored(data: DataDir, judge_server: Any, spool_run
         told = process.stderr.read()
         assert process.wait(60) == 130
     released.set()
-    assert "1 of 3 groups are scored and stored; run again to continue." in told
+    assert "1 of 3 groups scored and stored; run again to continue." in told
     assert "Traceback" not in told
     with Store.open(data) as store:
         assert len([run for run in store.trajectories() if run.rewards]) == 2

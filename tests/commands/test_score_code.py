@@ -72,7 +72,7 @@ def test_each_run_is_rewarded_once_per_version_of_the_function(data: DataDir, re
     assert given(data) == {"run-0": None, "run-1": None, "run-2": 0.25}
     first = score(data, rewards)
     assert first.stdout.startswith("3 runs rewarded by rewards.py:exact (version ")
-    assert "mean 0.667, 0.00 to 1.00; 0 before; 1 incomplete runs left out." in first.stdout
+    assert "mean 0.667, 0.00 to 1.00; 0 before; 1 incomplete run left out." in first.stdout
     assert "3 of 3 runs" in first.stderr
     assert "looking at run-0" in first.stderr, "what it prints is not in the way of ours"
     assert given(data) == {"run-0": 1.0, "run-1": 0.0, "run-2": 1.25}

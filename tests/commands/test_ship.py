@@ -191,7 +191,7 @@ def test_spans_captured_without_an_endpoint_are_shipped_too_unless_a_store_takes
         agent_data.store.touch()
         assert ship(agent_data, "--endpoint", receiver.url).stdout.startswith("0 spans")
         agent_data.store.unlink()
-        assert ship(agent_data, "--endpoint", receiver.url).stdout.startswith("1 spans")
+        assert ship(agent_data, "--endpoint", receiver.url).stdout.startswith("1 span delivered")
         assert len(receiver.spans) == 1
     assert list_segments(agent_data.spool) == []
 
@@ -203,7 +203,7 @@ def test_spans_captured_without_an_endpoint_are_shipped_too_unless_a_store_takes
         (["--endpoint", "localhost:4318"], 200, ["not a URL of the form"]),
         (["--endpoint", "{url}"], 401, ["answers 401", "ARTTRACE_API_KEY", "Nothing is lost"]),
         (["--endpoint", "{url}/elsewhere"], 200, ["answers 404", "Check the endpoint"]),
-        (["--endpoint", "{url}"], 400, ["refused 1 spans", "refused"]),
+        (["--endpoint", "{url}"], 400, ["refused 1 span", "refused"]),
     ],
     ids=["none", "no URL", "wrong key", "wrong path", "refused"],
 )

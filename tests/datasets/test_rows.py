@@ -74,7 +74,7 @@ def test_tools_that_parquet_would_fill_with_nulls_are_counted(tmp_path: Path) ->
         run.chat("m", [message("user", "q")], message("assistant", "a"), at=10, TOOL_DEFINITIONS=json.dumps(tools))
         store_one(data, run)
     said = write_dataset(data, tmp_path / "x.parquet", "verl-sft")
-    assert "1 conversations left out: tool definitions that differ in shape" in said
+    assert "1 conversation left out: tool definitions that differ in shape" in said
     assert [row["tools"] for row in pq.read_table(tmp_path / "x.parquet").to_pylist()] == [
         [tool("a", x="string")],
         None,
@@ -87,7 +87,7 @@ def test_runs_that_begin_differently_are_no_task_of_verl(tmp_path: Path) -> None
         run = Run(f"r{at}", scenario="s")
         run.chat("m", [message("user", f"q{at}")], message("assistant", "a"), at=10)
         store_one(data, run)
-    assert "1 groups left out: the two runs begin differently" in no_row(data, tmp_path / "x.parquet", "verl-rl")
+    assert "1 group left out: the two runs begin differently" in no_row(data, tmp_path / "x.parquet", "verl-rl")
 
 
 def test_an_atif_document_holds_sub_agents_tokens_and_rewards(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_what_a_form_has_no_place_for_is_named(tmp_path: Path) -> None:
     run = Run("r")
     run.chat("m", [image], message("assistant", "a"), at=10)
     store_one(data, run)
-    for form, what in (("atif", "runs"), ("verl-sft", "conversations"), ("verl-rl", "groups")):
+    for form, what in (("atif", "run"), ("verl-sft", "conversation"), ("verl-rl", "group")):
         assert f"1 {what} left out: parts that are no text" in no_row(data, tmp_path / "x", form)
 
 

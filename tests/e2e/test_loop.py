@@ -316,7 +316,7 @@ def test_a_machine_without_torch_trains_and_ctrl_c_keeps_the_latest_version(serv
     )
     assert done.returncode == 0, done.stderr
     again, *_, version = done.stdout.splitlines()  # with its hint between them
-    assert again.startswith("8 of the 8 runs were trained on by grpo already.")
+    assert again.startswith("8 of 8 runs were trained on by grpo already.")
     assert version == f"agent-001@{before + 1} True"
     server.process.send_signal(signal.SIGINT)
     assert server.process.wait(300) == 0

@@ -139,7 +139,7 @@ def test_a_run_longer_than_what_import_takes_as_one_request_comes_back_whole(
         store.append([SpanRow("c" * 32, f"{n:016x}", "agent", NOW, NOW, attributes=text) for n in range(1, 31)])
         store.append([Grouping(f"g{n}", "by" * 1_000, {"a": "T"}, NOW) for n in range(10)])
     arttrace(old, "export", "--format", form, "-o", backup)
-    assert arttrace(new, "import", backup).endswith(": 1 traces, 30 spans, 0 rewards, 10 other records\n")
+    assert arttrace(new, "import", backup).endswith(": 1 trace, 30 spans, 0 rewards, 10 other records\n")
     assert contents(new) == contents(old)
 
 
@@ -172,4 +172,4 @@ def test_a_span_whose_record_cannot_be_read_stays_a_span(tmp_path: Path, text: s
     span = record_span(Grouping("one", "by", {"a": "T"}, NOW))
     span.attributes["arttrace.record"] = text
     file.write_bytes(encode_json([span]))
-    assert ": 1 traces, 1 spans, 0 rewards\n" in arttrace(data, "import", str(file))
+    assert ": 1 trace, 1 span, 0 rewards\n" in arttrace(data, "import", str(file))

@@ -218,7 +218,7 @@ def test_beside_a_running_collector(tmp_path: Path) -> None:
     try:
         assert collector.stdout is not None
         assert "collecting on" in collector.stdout.readline()
-        assert "1 conversations" in run(tmp_path, "import", file).output
+        assert "1 conversation: 1 trace" in run(tmp_path, "import", file).output
         assert "3 spans and 1 reward in" in run(tmp_path, "export", "--output", str(tmp_path / "out")).output
     finally:
         collector.terminate()

@@ -79,7 +79,7 @@ def test_it_is_told(tmp_path: Path) -> None:
     file.write_bytes(lines(ART, {**ART, "exchanges": [{}]}))
     done = CliRunner().invoke(cli, ["import", str(file), "--dir", str(tmp_path / "data")])
     assert done.exit_code == 0, "nothing was refused"
-    assert "  left out: 3 exchanges\n" in done.stderr
+    assert "  left out: exchanges (3)\n" in done.stderr
     told = CliRunner().invoke(cli, ["import", str(file), "--json", "--dir", str(tmp_path / "data")])
     assert json.loads(told.stdout)[0]["left_out"] == {"exchanges": 3}
 

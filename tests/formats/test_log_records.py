@@ -127,7 +127,7 @@ def test_import_takes_files_of_logs(tmp_path: Path) -> None:
     arguments = ["import", "--dir", str(tmp_path / "d"), str(tmp_path / "logs.pb"), str(tmp_path / "traces.pb")]
     done = CliRunner().invoke(cli, arguments)
     assert done.exit_code == 0, done.output
-    assert "logs.pb: 1 otlp: 1 traces, 4 spans" in done.output
+    assert "logs.pb: 1 otlp: 1 trace, 4 spans" in done.output
     with Store.open(DataDir(tmp_path / "d")) as store:
         check(store.trajectories()[0])
 

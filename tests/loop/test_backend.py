@@ -101,8 +101,8 @@ def test_runs_that_are_not_whole_are_left_out_and_said(
             [step] = await backend.train(model, [group])
             assert step.left_out == {f"incomplete: {WHY}": 1}
             said = [record.getMessage() for record in caplog.records if record.name == "arttrace.loop"]
-            assert said == [f"1 of 3 runs are not trained on: 1 incomplete: {WHY}"]
-            with pytest.raises(TrainingError, match="no run is complete: 1 of 1 runs"):
+            assert said == [f"1 of 3 runs not trained on: 1 incomplete: {WHY}"]
+            with pytest.raises(TrainingError, match="no run is complete: 1 of 1 run not"):
                 await backend.train(model, [lost])
 
     asyncio.run(loop())

@@ -194,7 +194,7 @@ def test_the_command(data: DataDir) -> None:
     assert prune()[0] == 2
     assert prune("--older-than", "soon")[0] == 2
     assert "0 trajectories (0 spans) to go, 1 kept" in prune("--max-size", "10GB", "--dry-run")[1]
-    assert "1 trajectories (8 spans) gone, 0 kept" in prune("--older-than", "0s")[1]
+    assert "1 trajectory (8 spans) gone, 0 kept" in prune("--older-than", "0s")[1]
 
 
 def test_the_command_says_when_more_goes_than_it_said(data: DataDir) -> None:

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from arttrace.commands.shared.options import SharedOptionsGroup, dir_option, json_option
 from arttrace.records.policy import PolicyStep
+from arttrace.records.values.units import quantity
 from arttrace.system.errors import ServingError, TrainingError
 from arttrace.system.evaluations import read_evaluations
 from arttrace.system.paths import DataDir
@@ -116,7 +117,7 @@ def fork_command(data: DataDir, version: str, name: str) -> None:
     if not (target.path(made.step) / STATE).exists():
         click.echo("  the optimizer starts afresh: retention has removed the state of this version")
     for use in target.uses():
-        click.echo(f"  inherits: {len(use.ids)} trajectories trained on by {use.method}")
+        click.echo(f"  inherits: {quantity(len(use.ids), 'trajectory')} trained on by {use.method}")
 
 
 @command.command("rollback")
@@ -183,9 +184,8 @@ def prune(data: DataDir, policy: str, keep_best: int, keep_latest: int, every: i
     if not dry_run:
         gone = checkpoints.prune(gone)
     names = ", ".join(f"{policy}@{step}" for step in gone) or "none"
-    click.echo(
-        f"{'would be pruned' if dry_run else 'pruned'}: {names}; {len(checkpoints.steps())} versions have weights"
-    )
+    left = quantity(len(checkpoints.steps()), "version")
+    click.echo(f"{'would be pruned' if dry_run else 'pruned'}: {names}; {left} left with weights")
 
 
 def _all(data: DataDir) -> list[Checkpoints]:

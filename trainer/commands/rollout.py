@@ -18,6 +18,7 @@ from arttrace.commands.shared.progress import BESIDE_LINES_S, Progress, say
 from arttrace.records.rollout import RolloutJob, RolloutResult
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
+from arttrace.records.values.units import quantity
 from arttrace.store import AnyStore, open_store
 from arttrace.system.errors import ArttraceError, RolloutError
 from arttrace.system.paths import DataDir
@@ -134,7 +135,7 @@ def command(
     environment = _environment(data, policy, routes)
     jobs = [(one, one.job(secrets.token_hex(16))) for one in plan.scenarios for _ in range(runs)]
     for reason, count in sorted(plan.refused.items()):
-        click.echo(f"left out: {count} recorded runs ({reason})", err=True)
+        click.echo(f"left out: {quantity(count, 'recorded run')} ({reason})", err=True)
     report = _run(data, entry, jobs, environment, min(concurrency, len(jobs)), timeout)
     if as_json:
         click.echo(msgspec.json.encode(report.document(entry, plan.refused)))
@@ -237,7 +238,9 @@ def _run(
     stopped: ArttraceError | None = None
     try:
         with workers:
-            click.echo(f"{len(jobs)} runs of {entry}, {concurrency} at once; output in {workers.log}", err=True)
+            click.echo(
+                f"{quantity(len(jobs), 'run')} of {entry}, {concurrency} at once; output in {workers.log}", err=True
+            )
             workers.run([job for _, job in jobs], on_result=on_result, admits=_admission(data, environment))
     except KeyboardInterrupt:
         interrupted = True
@@ -270,13 +273,14 @@ def _show_plan(plan: ReplayPlan, entry: str, runs: int, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.encode(document))
         return
-    click.echo(f"{entry} would be run {len(plan.scenarios) * runs} times: {runs} x {len(plan.scenarios)} inputs.")
+    times = quantity(len(plan.scenarios) * runs, "time")
+    click.echo(f"{entry} would be run {times}: {runs} x {quantity(len(plan.scenarios), 'input')}.")
     for one in plan.scenarios:
         arguments = msgspec.json.encode(one.arguments).decode()
         shown = arguments if len(arguments) <= 100 else arguments[:97] + "..."
         tools = "" if one.tools is None else f", {len(one.tools.tools)} tool calls in the record"
         click.echo(f"  {short_id(one.replay_of or 'input')}  {shown}{tools}")
     if plan.same:
-        click.echo(f"  left out: {plan.same} recorded runs (the same input again)")
+        click.echo(f"  left out: {quantity(plan.same, 'recorded run')} (the same input again)")
     for reason, count in sorted(plan.refused.items()):
-        click.echo(f"  left out: {count} recorded runs ({reason})")
+        click.echo(f"  left out: {quantity(count, 'recorded run')} ({reason})")

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from arttrace.commands.shared.options import dir_option, json_option
-from arttrace.records.values.units import duration_text
+from arttrace.records.values.units import duration_text, quantity
 from arttrace.system.errors import TrainingError
 from arttrace.system.paths import DataDir
 from trainer.daemon.state import FAILED, STOPPED, DaemonState, read_state
@@ -118,14 +118,22 @@ def _lines(state: DaemonState, running: bool, serving: ServingFile | None, now_n
     if queue.left_out:
         lines.append(("runs left out", ", ".join(f"{n} {why}" for why, n in sorted(queue.left_out.items()))))
     if queue.late:
-        runs = "1 run" if queue.late == 1 else f"{queue.late} runs"
-        lines.append(("late", f"spans came to {runs} after they were trained on; `arttrace ls` names them"))
+        lines.append(
+            (
+                "late",
+                f"spans came to {quantity(queue.late, 'run')} after they were trained on; `arttrace ls` names them",
+            )
+        )
     if running and state.metrics:
         lines.append(("metrics", state.metrics))
     if state.plan:
-        lines.append(("in work", f"{len(state.plan.groups)} groups, {len(state.plan.ids)} runs"))
+        lines.append(
+            ("in work", f"{quantity(len(state.plan.groups), 'group')}, {quantity(len(state.plan.ids), 'run')}")
+        )
     if state.skips:
-        lines.append(("skipped", f"{state.skips} rounds in a row, {len(state.set_aside)} runs set aside"))
+        lines.append(
+            ("skipped", f"{quantity(state.skips, 'round')} in a row, {quantity(len(state.set_aside), 'run')} set aside")
+        )
     if state.last:
         numbers = [f"{name} {state.last[name]:.4g}" for name in _SHOWN if name in state.last]
         lines.append(("last step", ", ".join(numbers)))
@@ -143,7 +151,7 @@ def _lines(state: DaemonState, running: bool, serving: ServingFile | None, now_n
         seconds = [f"{phase} {state.last[name]:.2f}" for phase in Phase if (name := f"{phase}_s") in state.last]
         lines.append(("seconds", ", ".join(seconds)))
     lines.extend(
-        ("", f"{group.key}: {group.runs} runs, reward {group.mean:.3f}, spread {group.spread:.3f}")
+        ("", f"{group.key}: {quantity(group.runs, 'run')}, reward {group.mean:.3f}, spread {group.spread:.3f}")
         for group in state.last_groups
     )
     return lines

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from arttrace.records.values.nesting import UNREADABLE
+from arttrace.records.values.units import quantity
 from arttrace.system.errors import ServingError
 from arttrace.system.loopback import is_loopback_authority
 from arttrace.wire import Api
@@ -183,7 +184,9 @@ class Gateway:
         self.gate.pause(refuse=said.refuse)
         if not await self.gate.drained(said.timeout_s):
             raise Refusal(
-                409, "not_drained", f"{self.gate.passed} requests are still being answered; the gateway stays paused"
+                409,
+                "not_drained",
+                f"{quantity(self.gate.passed, 'request')} still being answered; the gateway stays paused",
             )
         return self._gate_status()
 

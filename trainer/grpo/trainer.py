@@ -9,6 +9,7 @@ from arttrace.records.group import Group
 from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.reward import Judgement
 from arttrace.records.sequence import NotTrained
+from arttrace.records.values.units import quantity
 from arttrace.store import AnyStore
 from arttrace.system.errors import TrainingError
 from trainer.grpo.advantages import STD_FLOOR, Scale
@@ -130,7 +131,7 @@ def require_trainable(batch: TrainingBatch) -> None:
     if not batch.consumed:
         raise NothingToTrain(*_why_no_groups(batch.left_out))
     if not batch.samples:
-        reasons = ", ".join(f"{n} calls: {why}" for why, n in sorted(batch.quarantined.items()))
+        reasons = ", ".join(f"{quantity(n, 'call')}: {why}" for why, n in sorted(batch.quarantined.items()))
         raise NothingToTrain(
             f"{len(batch.consumed)} rewarded trajectories, but no trainable token among them ({reasons or 'no call'}).",
             _FOREIGN if set(batch.quarantined) == {NotTrained.OTHER_POLICY} else _NO_TOKENS,

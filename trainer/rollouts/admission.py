@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from arttrace.records.rollout import RolloutJob
+from arttrace.records.values.units import quantity
 from trainer.daemon.state import FAILED, STOPPED, DaemonState, read_state
 
 
@@ -45,7 +46,7 @@ class Admission:
         if state is not None and state.pid == self._writer() and not room(state, len({*map(_group, under_way)})):
             if not self._held:
                 self._say(
-                    f"waiting: {state.queue.ready} groups are ready for {state.policy}, which takes "
+                    f"waiting: {quantity(state.queue.ready, 'group')} ready for {state.policy}, which takes "
                     f"{state.min_groups} a step; runs begun now would be older than --max-staleness "
                     f"{state.max_staleness} at their turn"
                 )

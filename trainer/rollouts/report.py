@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from arttrace.records.rollout import RolloutResult
 from arttrace.records.trajectory import Trajectory
+from arttrace.records.values.units import quantity
 from arttrace.store.rows.summary import summarise
 from arttrace.system.errors import ArttraceError, RolloutError
 from arttrace.system.paths import DataDir
@@ -70,10 +71,13 @@ class Report:
         counts = Counter(one.kind for one in self.outcomes)
         groups = len({one.group for one in self.outcomes})
         ended = ", ".join(f"{counts[kind]} {kind}" for kind in ("complete", "failed", "lost") if counts[kind])
-        lines = [f"{len(self.outcomes)} runs in {groups} groups: {ended or 'none'}; {self.seconds:.1f} s."]
+        made = f"{quantity(len(self.outcomes), 'run')} in {quantity(groups, 'group')}"
+        lines = [f"{made}: {ended or 'none'}; {self.seconds:.1f} s."]
         if len(self.outcomes) < self.wanted:
             missing = self.wanted - len(self.outcomes)
-            lines.append(f"  stopped: {missing} of {self.wanted} runs were not made; runs made later join these groups")
+            lines.append(
+                f"  stopped: {missing} of {quantity(self.wanted, 'run')} not made; runs made later join these groups"
+            )
         for kind in ("failed", "lost"):
             reasons = Counter(one.reason.partition("\n")[0] for one in self.outcomes if one.kind == kind)
             lines += [f"  {kind}: {count} x {reason}" for reason, count in reasons.most_common(5)]
@@ -117,7 +121,7 @@ class Report:
             raise self.stopped
         lost = [one for one in self.outcomes if one.kind == "lost"]
         if lost:
-            raise RolloutError(f"{len(lost)} of {len(self.outcomes)} runs were lost: {lost[0].reason}", log)
+            raise RolloutError(f"{len(lost)} of {quantity(len(self.outcomes), 'run')} lost: {lost[0].reason}", log)
         if not any(one.captured_tokens for one in self.outcomes):
             raise RolloutError(
                 "no sampled token was captured: these runs cannot be trained on by GRPO",

@@ -19,6 +19,7 @@ from typing import IO, overload
 import msgspec
 
 from arttrace.records.rollout import RolloutJob, RolloutResult, WorkerReady
+from arttrace.records.values.units import quantity
 from arttrace.system.errors import RolloutError
 from arttrace.system.exit_status import how_ended
 from arttrace.system.paths import DataDir
@@ -126,7 +127,7 @@ class RolloutWorkers:
                 if deaths > _RESTARTS_PER_RUN:
                     self.close()
                     raise RolloutError(
-                        f"the worker that runs {self._entry} died {deaths} times ({worker.cause()})",
+                        f"the worker that runs {self._entry} died {quantity(deaths, 'time')} ({worker.cause()})",
                         f"Its output is in {self.log}.",
                     )
                 self._workers.append(self._spawn())

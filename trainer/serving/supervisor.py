@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from arttrace.records.values.units import quantity
 from arttrace.system.errors import ServingError
 from trainer.gateway.engines.pool import Replica
 from trainer.gateway.engines.upstream import Upstream
@@ -146,7 +147,9 @@ class Supervisor:
         deaths[:] = [*(at for at in deaths if now - at < _RESTARTS_WITHIN_S), now]
         if len(deaths) > _RESTARTS:
             self.replica.state = "failed"
-            raise ServingError(f"vLLM died {len(deaths)} times; the last time: {failure.message}", failure.hint)
+            raise ServingError(
+                f"vLLM died {quantity(len(deaths), 'time')}; the last time: {failure.message}", failure.hint
+            )
         self.replica.restarts += 1
         self._say(Problem(f"vLLM died ({failure.message.splitlines()[0]}); restart {len(deaths)} of {_RESTARTS}"))
         try:

@@ -19,6 +19,7 @@ from arttrace.commands.shared.progress import say
 from arttrace.loop.backend import LocalBackend
 from arttrace.loop.model import TrainableModel
 from arttrace.mcp import Offer, connect, read_offer
+from arttrace.records.values.units import quantity
 from arttrace.rewards.judge_errors import JudgeUnavailable
 from arttrace.system.errors import JudgeError
 from arttrace.system.files import replace_file
@@ -151,7 +152,8 @@ async def _run(state: State, file: StateFile, data: DataDir, params: dict[str, A
     if len(state.scenarios) < plan.scenarios:
         say(f"{plan.writer} writes scenarios")
         await write_scenarios(state, file, offer, params)
-    say(f"{len(state.scenarios)} scenarios, {plan.held_out} of them held out: {file.directory / 'state.json'}")
+    scenarios = quantity(len(state.scenarios), "scenario")
+    say(f"{scenarios}, {plan.held_out} of them held out: {file.directory / 'state.json'}")
     async with LocalBackend(data.root) as backend:
         model = TrainableModel(plan.policy, plan.base_model)
         await model.register(backend)

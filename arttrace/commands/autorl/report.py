@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from arttrace.commands.autorl.state import HeldOutScores, State
+from arttrace.records.values.units import quantity
 
 
 def summary(comparisons: Sequence[HeldOutScores]) -> str:
@@ -16,7 +17,7 @@ def summary(comparisons: Sequence[HeldOutScores]) -> str:
     before, after = (statistics.fmean(scores) for scores in zip(*both, strict=True))
     better, worse = sum(b < a for b, a in both), sum(a < b for b, a in both)
     return (
-        f"held out, {len(both)} scenarios: mean score {before:.3f} before, {after:.3f} after; "
+        f"held out, {quantity(len(both), 'scenario')}: mean score {before:.3f} before, {after:.3f} after; "
         f"{better} better, {worse} worse, {len(both) - better - worse} equal"
     )
 
@@ -35,7 +36,7 @@ def markdown(state: State, note: str = "") -> str:
         "",
         f"Base model {plan.base_model}; scenarios by {plan.writer}, judged by {plan.judge}.",
     ]
-    lines += [f"{len(state.scenarios)} scenarios, {plan.held_out} of them held out from training.", ""]
+    lines += [f"{quantity(len(state.scenarios), 'scenario')}, {plan.held_out} of them held out from training.", ""]
     lines += [f"**{summary(state.comparisons)}**", "", "| step | version | runs | mean score within groups |"]
     lines += ["|---|---|---|---|"]
     for step in state.steps:

@@ -19,6 +19,7 @@ from arttrace.mcp import Offer, rollout
 from arttrace.mcp import generate_scenarios as generate_for_server
 from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
+from arttrace.records.values.units import quantity
 from arttrace.rewards import score_groups, trajectory_reward
 from arttrace.rewards.judge_errors import JudgeUnavailable
 from arttrace.rewards.selection import judgeable
@@ -100,7 +101,7 @@ class AutoRL:
             self._note(number, f"{self._plan.policy}@{served}", [group for group in groups if _is_scored(group)])
         elif served != trained:
             raise TrainingError(
-                f"{self._plan.policy} has {served} steps, and {trained} of them are of this run",
+                f"{self._plan.policy} has {quantity(served, 'step')}, {trained} of this run",
                 "Name another policy with --policy, or roll this one back with `arttrace policies rollback`.",
             )
 

@@ -11,6 +11,7 @@ from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.progress import CountedProgress, reading_progress, say
 from arttrace.commands.shared.run_filters import run_filters
 from arttrace.formats.datasets.forms import Form, Unsuitable
+from arttrace.records.values.units import quantity
 from arttrace.store import open_store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
@@ -112,6 +113,6 @@ def command(
 
 def _show(written: Written, output: Path, held_out: float) -> None:
     more = f", {written.held_out_rows} of other groups held out" if held_out else ""
-    click.echo(f"{written.rows} rows of {written.runs} runs in {output}{more}")
+    click.echo(f"{quantity(written.rows, 'row')} of {quantity(written.runs, 'run')} in {output}{more}")
     for line in written.said():
         click.secho(f"  {line}", fg="yellow", err=True)

@@ -96,7 +96,7 @@ def _write_views(store: AnyStore, folder: Path) -> None:
         bar(done)
 
     for view, rows in write_views(store, folder, progress).items():
-        click.echo(f"{rows} rows in {folder / view}.parquet")
+        click.echo(f"{quantity(rows, 'row')} in {folder / view}.parquet")
 
 
 def _write(

@@ -15,7 +15,7 @@ from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.progress import Progress, say
 from arttrace.formats.files.unpacked import Unreadable, without_ending
 from arttrace.formats.imported_files import Imported, read_records
-from arttrace.records.values.units import quantity
+from arttrace.records.values.units import counted, quantity
 from arttrace.store import AnyStore, open_store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
@@ -59,7 +59,7 @@ def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: Data
     if as_json:
         click.echo(msgspec.json.encode(done))
     if refused := sum(one["refused"] for one in done):
-        raise ArttraceError(f"{refused} items in the files cannot be read", "All else is in the store.")
+        raise ArttraceError(f"{quantity(refused, 'item')} in the files cannot be read", "All else is in the store.")
 
 
 def _import(file: Path, name: str | None, store: AnyStore) -> Imported:
@@ -104,15 +104,15 @@ def _report(file: Path, imported: Imported) -> dict[str, Any]:
 
 
 def _show(report: dict[str, Any]) -> None:
-    kinds = ", ".join(f"{count} {kind}" for kind, count in report["kinds"].items())
-    counts = [f"{report[what]} {what}" for what in ("traces", "spans", "rewards")]
+    kinds = ", ".join(counted(count, kind) for kind, count in report["kinds"].items())
+    counts = [quantity(report[f"{what}s"], what) for what in ("trace", "span", "reward")]
     if others := report["other_records"]:
         counts.append(quantity(others, "other record"))
     click.echo(f"{report['file']}: {kinds}: {', '.join(counts)}")
     for line in unread_lines(report["unread"]):
         click.secho(f"  {line}", fg="yellow", err=True)
     if report["left_out"]:
-        counted = ", ".join(f"{count} {what}" for what, count in report["left_out"].items())
-        click.secho(f"  left out: {counted}", fg="yellow", err=True)
+        left_out = ", ".join(f"{what} ({count})" for what, count in report["left_out"].items())
+        click.secho(f"  left out: {left_out}", fg="yellow", err=True)
     if report["refused"]:
         click.secho(f"  {report['refused']} refused: {'; '.join(report['reasons'])}", fg="yellow", err=True)

@@ -154,7 +154,7 @@ def pull_command(
         _show_pulled(pulled)
     if pulled.refused:
         raise ArttraceError(
-            f"{pulled.refused} items of Langfuse's answer cannot be read: {'; '.join(pulled.reasons)}",
+            f"{quantity(pulled.refused, 'item')} of Langfuse's answer cannot be read: {'; '.join(pulled.reasons)}",
             "All else is in the store.",
         )
 
@@ -183,8 +183,9 @@ def _every_now_and_then(before: Cursor | None, count: Callable[[], int | None]) 
         shown_at = now
         read = pulled.observations - observations
         rate = (read + pulled.scores - scores) / (now - began)
-        shown = "" if of is None else f" of {max(of, pulled.observations)}"
-        line = f"{pulled.observations}{shown} observations and {pulled.scores} scores, {rate:.0f} per second"
+        of_all = "" if of is None else f"{pulled.observations} of "
+        observed = of_all + quantity(pulled.observations if of is None else max(of, pulled.observations), "observation")
+        line = f"{observed} and {quantity(pulled.scores, 'score')}, {rate:.0f} per second"
         left = 0 if of is None else of - pulled.observations - pulled.refused
         if read > 0 and left > 0 and pulled.scores == scores:  # scores come when all observations have
             line += f", {duration_text(left * (now - began) / read)} left"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from arttrace.commands.doctor.check import Check
 from arttrace.records.sequence import NotTrained
+from arttrace.records.values.units import quantity
 from arttrace.store import TrajectorySummary, open_store
 from arttrace.system.errors import StoreError
 from arttrace.system.exit_status import how_ended
@@ -58,8 +59,8 @@ def _captured(runs: Sequence[TrajectorySummary], places: Sequence[str]) -> Itera
     if not calls:
         yield Check("captured", "error", "no model call was captured", _NOT_CAPTURED)
         return
-    noun = "run" if len(runs) == 1 else "runs"
-    found = f"{calls} model calls and {sum(run.tool_calls for run in runs)} tool calls in {len(runs)} {noun}"
+    tools = sum(run.tool_calls for run in runs)
+    found = f"{quantity(calls, 'model call')} and {quantity(tools, 'tool call')} in {quantity(len(runs), 'run')}"
     yield Check("captured", "ok", one_line(f"{found}: {', '.join(places)}"))
     for run in runs:
         if run.incomplete:
@@ -67,7 +68,7 @@ def _captured(runs: Sequence[TrajectorySummary], places: Sequence[str]) -> Itera
                 "captured", "warning", one_line(f"a run is incomplete: {run.incomplete}"), "It is not trained on."
             )
         for kind, count in run.unread.items():
-            yield Check("captured", "warning", one_line(f"{count} calls not read: {kind}"))
+            yield Check("captured", "warning", one_line(f"{quantity(count, 'call')} not read: {kind}"))
     yield token_check(runs)
 
 
@@ -82,4 +83,4 @@ def token_check(runs: Sequence[TrajectorySummary]) -> Check:
         return Check("token ids", "ok", found)
     [(reason, count)] = reasons.most_common(1)
     words, hint = WORDS.get(NotTrained(reason), (reason, ""))
-    return Check("token ids", "warning", f"{found}: {count} calls, {reason}. {words}", hint)
+    return Check("token ids", "warning", f"{found}: {quantity(count, 'call')}, {reason}. {words}", hint)

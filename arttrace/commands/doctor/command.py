@@ -24,7 +24,7 @@ from arttrace.commands.scoring.judge_options import judge_base_url_option, judge
 from arttrace.commands.shared.extras import PACKAGE_OF_EXTRA, foreign_trainer, is_missing
 from arttrace.commands.shared.machine_errors import machine_error
 from arttrace.commands.shared.options import dir_option, json_option
-from arttrace.records.values.units import size_text
+from arttrace.records.values.units import quantity, size_text
 from arttrace.system.cpu import missing_for_vllm
 from arttrace.system.errors import ArttraceError
 from arttrace.system.files import directory_bytes
@@ -249,7 +249,7 @@ def _store(data: DataDir) -> Iterator[Check]:
     except ArttraceError as error:
         yield Check("store", "error", error.message, error.hint or "")
         return
-    yield Check("store", "ok", f"{runs} runs, {size_text(data.store.stat().st_size)}")
+    yield Check("store", "ok", f"{quantity(runs, 'run')}, {size_text(data.store.stat().st_size)}")
     if of_policies := [run for run in newest if run.policy_versions]:  # others are not asked for token ids
         yield token_check(of_policies)
 

@@ -22,6 +22,7 @@ from arttrace.commands.doctor.check import Check
 from arttrace.commands.shared.extras import is_missing
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
+from arttrace.records.values.units import quantity
 from arttrace.system.errors import ArttraceError, StoreError
 from arttrace.system.paths import DataDir
 from arttrace.views import labels
@@ -62,7 +63,7 @@ def ask_judge(model: str, params: Mapping[str, object]) -> Check:
         return Check("judge", "error", _line(error.message), error.hint or "")
     cost = "" if bill.cost is None else f", ${bill.cost:.4f}"
     tokens = bill.input_tokens + bill.output_tokens
-    found = f"{model} answers in {time.monotonic() - begun:.1f} s ({tokens} tokens{cost})"
+    found = f"{model} answers in {time.monotonic() - begun:.1f} s ({quantity(tokens, 'token')}{cost})"
     if right.score > wrong.score:
         return Check("judge", "ok", found)
     hint = "Measure it on runs whose rewards are known: arttrace judge-check. A stronger one may be needed."

@@ -16,6 +16,7 @@ from arttrace.commands.shared.progress import Progress, reading_progress, say
 from arttrace.commands.shared.run_filters import run_filters
 from arttrace.records.group import Grouping
 from arttrace.records.trajectory import Trajectory
+from arttrace.records.values.units import quantity
 from arttrace.store import AnyStore, open_store
 from arttrace.store.access.summary_pages import batched
 from arttrace.system.errors import ArttraceError
@@ -123,19 +124,20 @@ def _document(before: Mapping[str, str], after: Mapping[str, str], without: int)
 def _show(by: str | None, before: Mapping[str, str], after: Mapping[str, str], without: int, dry_run: bool) -> None:
     changed = list(_joined(before, after))
     verb = "would be" if dry_run else "are"
+    groups = quantity(len({*after.values()}), "group")
     click.echo(
-        f"{len(after)} runs {verb} in {len({*after.values()})} groups{'' if by is None else f' by {by}'}; "
+        f"{quantity(len(after), 'run')} {verb} in {groups}{'' if by is None else f' by {by}'}; "
         f"{len({*before.values()})} before."
     )
     joined = sorted((one for one in changed if len(one[2]) > 1), key=lambda one: (-len(one[2]), -one[1], one[0]))
     for key, runs, earlier in joined[:_SHOWN]:
         names = ", ".join(_short(name) for name in earlier[:4]) + (", ..." if len(earlier) > 4 else "")
-        click.echo(f"  {_short(key)}: {runs} runs, joined from {len(earlier)} groups: {names}")
+        click.echo(f"  {_short(key)}: {quantity(runs, 'run')}, joined from {len(earlier)} groups: {names}")
     if rest := len(changed) - len(joined[:_SHOWN]):
         noun = "group has" if rest == 1 else "groups have"
         click.echo(f"  {rest} {'more ' if joined else ''}{noun} another key (--json lists all).")
     if without:
-        click.echo(f"  {without} runs have no {by} and keep their group.")
+        click.echo(f"  {quantity(without, 'run')} without {by}: the group stays as it was.")
     if by is not None and changed and not dry_run:
         click.echo("`arttrace group --undo` undoes this.")
 

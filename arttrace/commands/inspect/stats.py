@@ -10,6 +10,7 @@ import msgspec
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.progress import reading_progress
 from arttrace.commands.shared.run_filters import checked
+from arttrace.records.values.units import quantity
 from arttrace.store import open_store
 from arttrace.system.paths import DataDir
 from arttrace.views import labels, terminal
@@ -61,7 +62,9 @@ def command(by: tuple[By, ...], since: str | None, as_json: bool, data: DataDir)
         hint = "" if load_prices().has_table else "; prices come with pip install 'arttrace[judge]'"
         console.print()
         console.print(
-            f"?: no price is known of {unpriced} calls ($ARTTRACE_PRICES){hint}", style="yellow", markup=False
+            f"?: no price is known of {quantity(unpriced, 'call')} ($ARTTRACE_PRICES){hint}",
+            style="yellow",
+            markup=False,
         )
 
 

@@ -14,6 +14,7 @@ from arttrace.commands.scoring.judge_options import judge_base_url_option, judge
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.progress import CountedProgress, say
 from arttrace.records.sequence import NotTrained
+from arttrace.records.values.units import quantity
 from arttrace.rewards.judge_check import JudgeCheck, check_judge
 from arttrace.rewards.selection import judgeable
 from arttrace.store.server.owner import hold_store
@@ -78,7 +79,11 @@ def _show(judge: str, found: JudgeCheck) -> None:
     for name, value, meaning in (
         ("pairs ordered as the rewards", _share(found.agreement), "50 % is chance"),
         ("rank correlation (tau-b)", _number(found.tau), "1 is the same order"),
-        ("spread where rewards are equal", _number(found.equal_spread), f"{found.equal_groups} groups; 0 is right"),
+        (
+            "spread where rewards are equal",
+            _number(found.equal_spread),
+            f"{quantity(found.equal_groups, 'group')}; 0 is right",
+        ),
         ("first place less last place", _number(found.first_minus_last, signed=True), "0 is no bias"),
         ("deviation over repeats", _number(found.repeat_std), "0 is always the same score"),
         ("answers", f"{found.ballots}", f"{found.failed} more could not be used" if found.failed else ""),
@@ -86,10 +91,10 @@ def _show(judge: str, found: JudgeCheck) -> None:
     ):
         table.add_row(name, value, meaning)
     console = Console()
-    console.print(f"{judge} on {found.groups} groups of {found.runs} runs", highlight=False)
+    console.print(f"{judge} on {quantity(found.groups, 'group')} of {quantity(found.runs, 'run')}", highlight=False)
     console.print(table, highlight=False)
     if found.left_out:
-        reasons = "; ".join(f"{count} runs left out: {reason}" for reason, count in found.left_out.items())
+        reasons = "; ".join(f"{quantity(count, 'run')} left out: {reason}" for reason, count in found.left_out.items())
         console.print(f"{reasons}.", highlight=False)
 
 

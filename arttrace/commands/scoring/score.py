@@ -23,6 +23,7 @@ from arttrace.commands.shared.run_filters import run_filters_of_complete_runs
 from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
 from arttrace.records.sequence import NotTrained
+from arttrace.records.values.units import quantity
 from arttrace.rewards import to_store
 from arttrace.rewards.judge import score_loaded
 from arttrace.rewards.judge_calls import Judge
@@ -64,9 +65,9 @@ class _DueGroups(msgspec.Struct, frozen=True):
         return [
             text
             for count, text in (
-                (self.singletons, f"{self.singletons} single runs left out (nothing to compare them with)"),
-                (self.incomplete, f"{self.incomplete} incomplete runs left out"),
-                (self.unread, f"{self.unread} runs left out (messages that cannot be read)"),
+                (self.singletons, f"{quantity(self.singletons, 'single run')} left out (nothing to compare them with)"),
+                (self.incomplete, f"{quantity(self.incomplete, 'incomplete run')} left out"),
+                (self.unread, f"{quantity(self.unread, 'run')} left out (messages that cannot be read)"),
             )
             if count
         ]
@@ -148,7 +149,7 @@ def command(
             results = asyncio.run(score_loaded(loaded, Judge(judge, params), rubric, votes=votes, on_judged=on_judged))
         except BaseException:
             if total:
-                click.echo(f"{done} of {total} groups are scored and stored; run again to continue.", err=True)
+                click.echo(f"{done} of {quantity(total, 'group')} scored and stored; run again to continue.", err=True)
             raise
     failed = [
         (one.key, result) for one, result in zip(plan.due, results, strict=True) if isinstance(result, JudgeError)
@@ -159,7 +160,7 @@ def command(
     else:
         _show(plan, judgements, done, failed)
     if failed:
-        raise JudgeError(f"{len(failed)} of {total} groups could not be scored.", failed[0][1].hint)
+        raise JudgeError(f"{len(failed)} of {quantity(total, 'group')} could not be scored.", failed[0][1].hint)
 
 
 def _plan(store: AnyStore, judge: str, rubric: str, wanted: RunFilter, votes: int) -> _DueGroups:
@@ -203,7 +204,9 @@ def _load(store: AnyStore, due: _DueGroup) -> Group:
     found = sorted(store.trajectories(ids=due.ids), key=lambda run: (run.start_ns, run.id))
     group, _ = judgeable(Group(due.key, tuple(found)))
     if (left := len(group.trajectories)) < 2:
-        raise JudgeError(f"of group {due.key!r}, {left} runs are left", "They were pruned, or changed; run again.")
+        raise JudgeError(
+            f"of group {due.key!r}, only {quantity(left, 'run')} left", "They were pruned, or changed; run again."
+        )
     return group
 
 
@@ -223,8 +226,9 @@ def _show_due(plan: _DueGroups, votes: int, as_json: bool) -> None:
             )
         )
         return
-    click.echo(f"{len(plan.due)} groups ({runs} runs) would be scored, in {len(plan.due) * votes} requests at least.")
-    click.echo(f"  {len(plan.judged)} groups are scored already by this judge and rubric.")
+    requests = quantity(len(plan.due) * votes, "request")
+    click.echo(f"{quantity(len(plan.due), 'group')} ({quantity(runs, 'run')}) would be scored, in {requests} at least.")
+    click.echo(f"  {quantity(len(plan.judged), 'group')} scored already by this judge and rubric.")
     for text in plan.left_out():
         click.echo(f"  {text}")
 
@@ -234,7 +238,7 @@ def _why_no_group(trajectories: int, left_out: Counter[NotTrained], where: str) 
         return f"There is nothing to score: {where} has no trajectory."
     reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
     return (
-        f"There is nothing to compare: of {trajectories} trajectories in {where}, "
+        f"There is nothing to compare: of {quantity(trajectories, 'trajectory')} in {where}, "
         f"{trajectories - left_out.total()} can be judged{f' (left out: {reasons})' if reasons else ''}, and no two of "
         "them attempted the same scenario."
     )
@@ -290,7 +294,7 @@ def _show(
     if judgements:
         console.print(table)
     total = len(judgements) + len(failed)
-    notes = [f"{scored_now} of {total} groups scored now, {len(judgements) - scored_now} before"]
+    notes = [f"{scored_now} of {quantity(total, 'group')} scored now, {len(judgements) - scored_now} before"]
     console.print("; ".join([*notes, *plan.left_out()]) + ".", highlight=False)
     for key, error in failed:
         console.print(f"not scored: {key_name(key)}: {error.message}", style="red", highlight=False, markup=False)

@@ -21,6 +21,7 @@ from arttrace.capture.rollout.entries import load_entry
 from arttrace.commands.shared.progress import Progress, say
 from arttrace.records.reward import Reward, reward_clock
 from arttrace.records.trajectory import Trajectory
+from arttrace.records.values.units import quantity
 from arttrace.rewards.langfuse_scores import LangfuseScores
 from arttrace.store import AnyStore, TrajectorySummary
 from arttrace.system.errors import ArttraceError, StoreError
@@ -103,7 +104,8 @@ def score_by_function(
     states = Counter(state for _, state in found.values())
     if states["incomplete"] == len(found):
         raise StoreError(
-            f"There is nothing to reward: of {len(found)} trajectories in {where_of(wanted)}, none is complete.",
+            f"There is nothing to reward: of {quantity(len(found), 'trajectory')} in {where_of(wanted)}, none "
+            "is complete.",
             "`arttrace ls` shows what the store holds.",
         )
     due = [id for _, id in sorted((start_ns, id) for id, (start_ns, state) in found.items() if state == "due")]
@@ -113,7 +115,7 @@ def score_by_function(
     _tell(rewarder, outcome, len(due), states["done"], states["incomplete"], dry_run=dry_run, as_json=as_json)
     if outcome.failed:
         raise ArttraceError(
-            f"{len(outcome.failed)} of {len(due)} runs could not be rewarded; {outcome.failed[0][1]}",
+            f"{len(outcome.failed)} of {quantity(len(due), 'run')} could not be rewarded; {outcome.failed[0][1]}",
             "Fix the function and run again: the others are stored.",
         )
 
@@ -199,12 +201,12 @@ def _tell(
         click.echo(msgspec.json.encode(document))
         return
     if dry_run:
-        head = f"{due} runs would be rewarded by {rewarder.name} (version {rewarder.version})"
+        head = f"{quantity(due, 'run')} would be rewarded by {rewarder.name} (version {rewarder.version})"
     else:
-        head = f"{len(values)} runs rewarded by {rewarder.name} (version {rewarder.version})"
+        head = f"{quantity(len(values), 'run')} rewarded by {rewarder.name} (version {rewarder.version})"
         if values:
             head += f", mean {statistics.fmean(values):.3f}, {min(values):.2f} to {max(values):.2f}"
     notes = [f"{before} before"]
     notes += [f"{outcome.none} given none"] if outcome.none else []
-    notes += [f"{incomplete} incomplete runs left out"] if incomplete else []
+    notes += [f"{quantity(incomplete, 'incomplete run')} left out"] if incomplete else []
     click.echo("; ".join([head, *notes]) + ".")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from arttrace.loop.trainer_process import TrainedStep
+from arttrace.records.values.units import quantity
 from arttrace.system.errors import TrainingError
 
 _log = logging.getLogger("arttrace.loop")
@@ -27,7 +28,7 @@ def require_whole(left_out: Mapping[str, int], sizes: Sequence[int]) -> None:
         return
     count = sum(left_out.values())
     reasons = ", ".join(f"{number} {why}" for why, number in left_out.items())
-    said = f"{count} of {count + sum(sizes)} runs are not trained on: {reasons}"
+    said = f"{count} of {quantity(count + sum(sizes), 'run')} not trained on: {reasons}"
     if not any(sizes):
         raise TrainingError(
             f"no run is complete: {said}",

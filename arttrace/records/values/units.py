@@ -33,8 +33,13 @@ def size_text(size: int) -> str:
 
 
 def quantity(number: int, noun: str) -> str:
-    """So many of what `noun` names in the singular: 1 run, 2000 runs."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    """So many of what `noun` names in the singular: 1 run, 2000 runs, 2 trajectories."""
+    return f"{number} {noun}" if number == 1 else f"{number} {re.sub('(?<=[^aeiou])y$', 'ie', noun)}s"
+
+
+def counted(number: int, nouns: str) -> str:
+    """So many of what `nouns` names in the plural, or in a word that has none: 1 run, 2 runs, 2 otlp."""
+    return f"{number} {re.sub('ie$', 'y', nouns.removesuffix('s'))}" if number == 1 else f"{number} {nouns}"
 
 
 def duration_text(seconds: float) -> str:

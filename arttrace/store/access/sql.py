@@ -16,6 +16,7 @@ from typing import Any
 import duckdb
 import msgspec
 
+from arttrace.records.values.units import quantity
 from arttrace.store.file import cancellation
 from arttrace.system.errors import StoreError
 
@@ -120,7 +121,7 @@ def _bounded(result: duckdb.DuckDBPyConnection) -> list[tuple[Any, ...]]:
         size += sum(map(_size, some))
         if size > MAX_ANSWER_BYTES:
             raise StoreError(
-                f"the answer is over {MAX_ANSWER_BYTES >> 20} MiB, after {len(rows)} rows",
+                f"the answer is over {MAX_ANSWER_BYTES >> 20} MiB, after {quantity(len(rows), 'row')}",
                 "Ask for less: name columns, add WHERE or LIMIT, or aggregate.",
             )
         rows += some

@@ -13,6 +13,7 @@ from pathlib import Path
 import duckdb
 
 from arttrace.records.record import decode_record
+from arttrace.records.values.units import quantity
 from arttrace.store.file.duckdb_file import copy_beside, create, replace
 from arttrace.store.ingest.writer import Writer
 from arttrace.store.rows import span_membership, tables, views
@@ -94,6 +95,7 @@ def _compare(old: duckdb.DuckDBPyConnection, new: duckdb.DuckDBPyConnection, pat
         [(before,)], [(after,)] = (one.execute(query).fetchall() for one in (old, new))
         if after < before:
             raise StoreError(
-                f"the store {path} could not be migrated to this version: {before - after} rows of {table} are missing",
+                f"the store {path} could not be migrated to this version: {quantity(before - after, 'row')} of {table} "
+                "missing",
                 "It is left as it was. Please report this.",
             )

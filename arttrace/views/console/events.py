@@ -11,6 +11,7 @@ import msgspec
 from rich.text import Text
 
 from arttrace.records import semconv
+from arttrace.records.values.units import quantity
 from arttrace.store import AnyStore
 from arttrace.store.rows.left_out import IS_MARK
 from arttrace.store.rows.summary import TrajectorySummary, summarise
@@ -246,7 +247,7 @@ def line(event: RunEvent, run: str, clock: str) -> Text:
         text.append(" begins", style="yellow")
     facts = [] if event.seconds is None else [f"{event.seconds:.2f} s"]
     if event.output_tokens is not None:
-        facts.append(f"{event.input_tokens or 0} -> {event.output_tokens} tokens")
+        facts.append(f"{event.input_tokens or 0} -> {quantity(event.output_tokens, 'token')}")
     if facts:
         text.append(f" [{', '.join(facts)}]", style="dim")
     if event.value is not None:

@@ -55,8 +55,8 @@ def token_view(
     if not made:
         lines.append(Text("no sequence: no sampled token of this run can be trained on", style="yellow"))
     for reason in left_out(run, report):
-        noun = "call" if reason.calls == 1 else "calls"
-        lines.append(Text(f"left out: {reason.calls} {noun}, {reason.reason}. {reason.words} {reason.hint}", "yellow"))
+        said = f"left out: {quantity(reason.calls, 'call')}, {reason.reason}. {reason.words} {reason.hint}"
+        lines.append(Text(said, "yellow"))
     return Group(*lines)
 
 
@@ -83,7 +83,7 @@ def _legend() -> Iterator[tuple[str, str]]:
 
 def _head(row: SequenceRow, of: int) -> Text:
     text = Text.assemble((f"sequence {row.number + 1} of {of}", "bold"), f"  agent {one_line(row.agent, 80)}")
-    text.append(f", {row.trained} of {row.tokens} tokens trained, {quantity(row.calls, 'call')}")
+    text.append(f", {row.trained} of {quantity(row.tokens, 'token')} trained, {quantity(row.calls, 'call')}")
     text.append(f", {', '.join(row.versions) or 'no policy version'}")
     return text.append(f"  ({one_line(row.why)})", style="dim")
 
@@ -112,5 +112,5 @@ def _shown(text: str, whole: bool) -> str:
     """Without control characters: a captured text must not steer the terminal."""
     if not whole and len(text) > 2 * _CONTEXT_ENDS:
         beyond = len(text) - 2 * _CONTEXT_ENDS
-        text = f"{text[:_CONTEXT_ENDS]} … {beyond} characters … {text[-_CONTEXT_ENDS:]}"
+        text = f"{text[:_CONTEXT_ENDS]} … {quantity(beyond, 'character')} … {text[-_CONTEXT_ENDS:]}"
     return "".join(c if c.isprintable() or c == "\n" else "·" for c in text)

@@ -14,6 +14,7 @@ from arttrace.formats.datasets.forms import Form, Row, Unsuitable
 from arttrace.records.group import Group
 from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import Trajectory
+from arttrace.records.values.units import quantity
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.rewards.selection import good_runs, preferences
 from arttrace.store import AnyStore
@@ -75,14 +76,14 @@ class Written(msgspec.Struct):
 
     def said(self) -> Iterator[str]:
         """A line for each reason, the most frequent first."""
-        for what, counts in (
-            ("groups left out", self.groups_left_out),
-            ("runs left out", self.runs_left_out),
-            ("conversations left out", self.conversations_left_out),
-            ("others", self.lost),
+        for noun, what, counts in (
+            ("group", " left out", self.groups_left_out),
+            ("run", " left out", self.runs_left_out),
+            ("conversation", " left out", self.conversations_left_out),
+            ("other", "", self.lost),
         ):
             for reason, number in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-                yield f"{number} {what}: {reason}"
+                yield f"{quantity(number, noun)}{what}: {reason}"
 
 
 def selected_rows(

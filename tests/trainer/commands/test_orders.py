@@ -95,12 +95,12 @@ def test_steps_on_exactly_the_groups_that_are_given_by_one_process(
         alone = Group("d", groups["d"].trajectories[:1])
         [first] = await trainer.train([groups["a"], part, alone], LOOSE)
         assert first.left_out == {"alone in its group": 1}
-        assert "arttrace: left out: 1 trajectories (alone in its group)" in capfd.readouterr().err
+        assert "arttrace: left out: 1 trajectory (alone in its group)" in capfd.readouterr().err
         pid = checkpoints.writer()
         assert pid is not None
         assert first.version == "policy@1"
         assert consumed(data, 1) == ["a-0", "a-1", "a-2", "b-0", "b-1"]
-        with pytest.raises(TrainingError, match="3 of the 3 runs were trained on by grpo already"):
+        with pytest.raises(TrainingError, match="3 of 3 runs were trained on by grpo already"):
             await trainer.train([groups["a"]], LOOSE)
         with pytest.raises(TrainingError, match=r"(?s)settings.*learning_rat"):
             await trainer.train([groups["c"]], {"learning_rat": 1e-3})
@@ -259,14 +259,14 @@ def test_what_each_method_leaves_out_is_said_before_the_model_is_loaded(
             said.clear()
             assert trainer.fill(TrainOrder(1, {"method": "sft"}, group)).error == ""
             found = [line for line in said if "runs rendered" not in line]
-            assert "left out: 1 conversations (longer than the model's 512 positions)" in found[:-2]
+            assert "left out: 1 conversation (longer than the model's 512 positions)" in found[:-2]
             assert any(line.startswith("left out: ") and "not the best of its group" in line for line in found[:-2])
             assert found[-2:] == [f"loading {base_model}", "trains"]
         said.clear()
         monkeypatch.setattr(orders.PolicyTrainer, "train_on", lambda *_, **__: said.append("trains") or None)
         assert trainer.fill(TrainOrder(2, LOOSE)).error == ""
-        assert "left out: 1 trajectories (alone in its group)" in said
-        assert said.index("left out: 1 trajectories (alone in its group)") < said.index("trains")
+        assert "left out: 1 trajectory (alone in its group)" in said
+        assert said.index("left out: 1 trajectory (alone in its group)") < said.index("trains")
 
 
 def test_runs_of_a_version_that_could_not_be_published_are_not_trained_on_again(
@@ -295,7 +295,7 @@ def test_runs_of_a_version_that_could_not_be_published_are_not_trained_on_again(
         with monkeypatch.context() as patched:
             patched.setattr(trainer, "gateway", Lost)
             assert trainer.fill(lost).error == "the gateway is gone"
-        assert "3 of the 3 runs were trained on by grpo already" in trainer.fill(lost).error
+        assert "3 of 3 runs were trained on by grpo already" in trainer.fill(lost).error
     assert checkpoints.all_steps() == [1, 2]
 
 

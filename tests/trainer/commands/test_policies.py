@@ -107,7 +107,7 @@ def test_a_pruned_version_keeps_its_manifest_and_its_number(data: DataDir) -> No
     arguments = ("prune", "--keep-best", "1", "--keep-latest", "1")
     assert run(data, *arguments, "--dry-run").stdout.startswith("would be pruned: policy@1, policy@3;")
     assert checkpoints.steps() == [1, 2, 3, 4, 5]
-    assert run(data, *arguments).stdout == "pruned: policy@1, policy@3; 3 versions have weights\n"
+    assert run(data, *arguments).stdout == "pruned: policy@1, policy@3; 3 versions left with weights\n"
     assert (checkpoints.steps(), checkpoints.all_steps()) == ([2, 4, 5], [1, 2, 3, 4, 5])
     assert [path.name for path in checkpoints.path(1).iterdir()] == ["pruned.json"]
     assert checkpoints.consumed_ids() == {"t1", "t2", "t3", "t4", "t5"}

@@ -136,7 +136,7 @@ def test_a_person_reads_in_a_dry_run_what_is_left_out_and_why(data: DataDir) -> 
         f"  {plan['tokens_trained']} of {plan['tokens_captured']} sampled tokens would be trained.",
     ]
     assert lines[3:] == [
-        "  left out: 1 trajectories (alone in its group)",
+        "  left out: 1 trajectory (alone in its group)",
         "  left out: 2 trajectories (no reward)",
     ]
     assert Checkpoints(data.policies, "policy").latest() is None
@@ -165,7 +165,7 @@ def test_what_a_step_leaves_out_is_said_before_the_model_is_loaded(
     done = train(data)
     assert json.loads(done.stdout)["version"] == "policy@1"
     assert done.stderr.splitlines() == [
-        "left out: 1 trajectories (alone in its group)",
+        "left out: 1 trajectory (alone in its group)",
         "quarantined: 2 calls (truncated)",
         f"loading {data.root}",
         "loading",

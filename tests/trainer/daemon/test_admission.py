@@ -57,7 +57,7 @@ def test_a_daemon_that_has_enough_holds_further_groups_and_lets_those_that_began
         assert not admits(job("third"), [job("second")])
         assert admits(job("second"), [job("second")]), "what began shall become whole"
         assert len(said) == 1
-        assert "1 groups are ready for policy, which takes 2 a step" in said[0]
+        assert "1 group ready for policy, which takes 2 a step" in said[0]
         assert "--max-staleness 0" in said[0]
         site.group("b", 0.0, 1.0)
         until(lambda: admits(job("third"), [job("second")]))

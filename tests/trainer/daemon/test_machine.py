@@ -77,7 +77,7 @@ def test_calls_that_a_step_does_not_train_on_are_said(site: Site) -> None:
     site.store.append(records)
     site.run(max_steps=1)
     assert site.learner.trained == [{"cut-0", "cut-1"}]
-    assert site.said == ["quarantined: 1 calls (truncated)"]
+    assert site.said == ["quarantined: 1 call (truncated)"]
 
 
 def test_a_step_takes_fewer_groups_when_no_more_come(site: Site) -> None:

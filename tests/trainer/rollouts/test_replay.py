@@ -402,7 +402,7 @@ def test_ctrl_c_keeps_what_is_done(site: Site) -> None:
 def test_what_is_missing_after_ctrl_c_is_told() -> None:
     run = Outcome("t1", "g1", None, "complete", "", 1.0, ("policy@4",), 6, 6)
     lines = report_of([run], wanted=3, seconds=2.0, interrupted=True, stopped=None).text().splitlines()
-    assert lines[1] == "  stopped: 2 of 3 runs were not made; runs made later join these groups"
+    assert lines[1] == "  stopped: 2 of 3 runs not made; runs made later join these groups"
 
 
 def test_without_a_served_policy_the_hint_is_shown(site: Site) -> None:

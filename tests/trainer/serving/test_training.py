@@ -264,8 +264,8 @@ async def test_runs_that_are_not_whole_are_counted_in_the_answer_and_said(
             [step] = await client.submit_trajectories([group])
             assert step.left_out == {f"incomplete: {WHY}": 1}
             [said] = [record.getMessage() for record in caplog.records if record.name == "arttrace.loop"]
-            assert said == f"1 of 3 runs are not trained on: 1 incomplete: {WHY}"
-            with pytest.raises(TrainingError, match="no run is complete: 2 of 2 runs are not trained on: 2 incomplete"):
+            assert said == f"1 of 3 runs not trained on: 1 incomplete: {WHY}"
+            with pytest.raises(TrainingError, match="no run is complete: 2 of 2 runs not trained on: 2 incomplete"):
                 await client.submit_trajectories([lost])
     finally:
         arttrace.shutdown()

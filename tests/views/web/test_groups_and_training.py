@@ -130,7 +130,7 @@ def test_what_a_group_teaches_is_said_in_words() -> None:
         ([summary(1, 0.4), summary(2, 0.4)], "all 2 rewards are 0.400", False),
         ([summary(1, 0.4), summary(2)], "only 1 of 2 runs", False),
         ([summary(1), summary(2)], "no run has a reward", False),
-        ([incomplete], "none of its 1 runs is complete", False),
+        ([incomplete], "none of 1 run is complete", False),
         ([summary(1, 0.1, **without_tokens), summary(2, 0.9, **without_tokens)], "4 x no token ids", False),
     ):
         said, does = what_it_teaches(runs)

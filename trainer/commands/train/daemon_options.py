@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 
 from arttrace.commands.scoring.judge_options import read_rubric
 from arttrace.commands.shared.progress import Progress
+from arttrace.records.values.units import quantity
 from arttrace.store.access.owner_file import read_owner
 from arttrace.store.server.owner import HOST, hold_store
 from arttrace.system.errors import ArttraceError
@@ -174,7 +175,7 @@ def _run(
         if at:
             say(f"metrics: {at}/metrics")
         say(
-            f"training {policy}: {config.min_groups} groups of {config.group_size} runs or more per step, "
+            f"training {policy}: {quantity(config.min_groups, 'group')} of {config.group_size} runs or more per step, "
             f"fewer when no more came for {config.max_wait:g} s"
         )
         daemon.run()

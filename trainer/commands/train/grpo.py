@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from arttrace.commands.shared.progress import Progress, say
+from arttrace.records.values.units import quantity
 from arttrace.store import AnyStore
 from trainer.commands.train.report import print_hint, print_step, print_uses, require_base_model, uses_document
 from trainer.grpo.advantages import Scale
@@ -118,7 +119,10 @@ def train_grpo(
         trainer.resume()
         for number in range(len(shares)):
             if stop.is_set():
-                click.echo(f"stopped after {number} of {len(shares)} steps; the other runs are as they were", err=True)
+                click.echo(
+                    f"stopped after {number} of {quantity(len(shares), 'step')}; the other runs are as they were",
+                    err=True,
+                )
                 sys.exit(_INTERRUPTED)
             due = ready[number] if number < len(ready) else next(coming)
             done = trainer.train_on(*due) if due else None
@@ -172,9 +176,8 @@ def print_plan(
     if as_json:
         click.echo(json.dumps(plan))
         return
-    click.echo(
-        f"{checkpoints.policy} would be trained on {plan['trajectories']} trajectories in {plan['groups']} groups."
-    )
+    trajectories, groups = quantity(len(batch.samples), "trajectory"), quantity(len(batch.rewards), "group")
+    click.echo(f"{checkpoints.policy} would be trained on {trajectories} in {groups}.")
     if batch.equal_groups:
         click.echo(f"  {batch.equal_groups} of the groups have equal rewards and teach nothing.")
     click.echo(f"  {batch.trained_tokens} of {batch.captured_tokens} sampled tokens would be trained.")

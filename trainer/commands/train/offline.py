@@ -13,6 +13,7 @@ import msgspec
 
 from arttrace.commands.shared.progress import Progress, say
 from arttrace.records.group import Group
+from arttrace.records.values.units import quantity
 from arttrace.store import AnyStore
 from arttrace.trajectories.groups import group_trajectories
 from trainer.commands.train.report import print_hint, print_step, print_uses, require_base_model, uses_document
@@ -137,8 +138,8 @@ def _tell_plan(policy: str, plan: OfflinePlan, how: str, *, err: bool = False) -
     what = "conversations" if plan.method == "sft" else "pairs"
     lines = [
         f"{policy} {how} trained by {plan.method.upper()} on {len(plan.sft) or len(plan.dpo)} {what} of "
-        f"{len(plan.consumed)} trajectories, {plan.learned_tokens} tokens learned.",
-        f"  {plan.groups} groups, {plan.groups_equal} of them with equal rewards.",
+        f"{quantity(len(plan.consumed), 'trajectory')}, {quantity(plan.learned_tokens, 'token')} learned.",
+        f"  {quantity(plan.groups, 'group')}, {plan.groups_equal} of them with equal rewards.",
     ]
     left_out = left_out_lines(plan.trajectories_left_out, conversations=plan.conversations_left_out)
     lines += [f"  {line}" for line in left_out]

@@ -23,6 +23,7 @@ from arttrace.loop.trainer_process import LoggedNumbers
 from arttrace.records.group import Group
 from arttrace.records.policy import PolicyStep
 from arttrace.records.sequence import NotTrained
+from arttrace.records.values.units import quantity
 from arttrace.store import AnyStore
 from arttrace.store.server.owner import hold_store
 from arttrace.system.errors import ArttraceError, TrainingError
@@ -297,12 +298,14 @@ class OrderedTrainer:
             self._consumed[method] = set(self._checkpoints.consumed_ids(method))
         if not again and (used := ids & self._consumed[method]):
             raise TrainingError(
-                f"{len(used)} of the {len(ids)} runs were trained on by {method} already.",
+                f"{len(used)} of {quantity(len(ids), 'run')} were trained on by {method} already.",
                 "Gather new runs for a step.",
             )
         found = {one.id: one for one in self._store.trajectories(ids=sorted(ids))}
         if missing := sorted(ids - found.keys()):
-            raise TrainingError(f"{len(missing)} of the {len(ids)} runs are not in the store, {missing[0]} for one.")
+            raise TrainingError(
+                f"{len(missing)} of {quantity(len(ids), 'run')} not in the store, {missing[0]} for one."
+            )
         return [Group(group.key, tuple(found[id] for id in group.ids)) for group in groups]
 
     def _reporting_of(self, settings: TrainSettings) -> Reporting:

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from arttrace.records.policy import PolicyStep
+from arttrace.records.values.units import quantity
 from arttrace.system.errors import TrainingError
 from trainer.gateway.engines.vllm.model import read_model
 from trainer.policies.checkpoints import Checkpoints, Use
@@ -111,15 +112,17 @@ def print_step(done: PolicyStep, *, served: bool, as_json: bool) -> None:
         click.echo(json.dumps({"version": done.version, "adapter": done.adapter, "metrics": done.metrics}))
         return
     m = done.metrics
+    trajectories = quantity(len(done.consumed), "trajectory")
     if "learned_tokens" in m:
+        steps = quantity(int(m["optimizer_steps"]), "optimizer step")
         click.echo(
-            f"{done.version}: {len(done.consumed)} trajectories, {m['learned_tokens']:.0f} tokens learned in "
-            f"{m['optimizer_steps']:.0f} optimizer steps, loss {m['first_loss']:.4f} to {m['last_loss']:.4f}"
+            f"{done.version}: {trajectories}, {quantity(int(m['learned_tokens']), 'token')} learned in {steps}, "
+            f"loss {m['first_loss']:.4f} to {m['last_loss']:.4f}"
         )
     else:
         click.echo(
-            f"{done.version}: {len(done.consumed)} trajectories in {m['groups']:.0f} groups, "
-            f"{m['tokens_trained']:.0f} tokens trained, reward {m['reward_mean']:.3f} "
+            f"{done.version}: {trajectories} in {quantity(int(m['groups']), 'group')}, "
+            f"{quantity(int(m['tokens_trained']), 'token')} trained, reward {m['reward_mean']:.3f} "
             f"(spread {m['reward_spread']:.3f}), loss {m['loss']:z.4f}, gradient norm {m['grad_norm']:.3f}"
         )
     if floored := m.get("groups_floored"):

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from arttrace.records.reward import JUDGE, Reward
+from arttrace.records.values.units import quantity
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import TrajectorySummary
 from arttrace.views.labels import group_name, key_name, one_line
@@ -106,10 +107,10 @@ def what_it_teaches(runs: Sequence[TrajectorySummary]) -> tuple[str, bool]:
     rewards = _rewards(runs)
     left = _left_out(runs)
     if not complete:
-        return f"Nothing: none of its {len(runs)} runs is complete.", False
+        return f"Nothing: none of {quantity(len(runs), 'run')} is complete.", False
     if len(rewards) < 2:
         why = (
-            f"only {len(rewards)} of {len(runs)} runs is complete and has a reward"
+            f"only {len(rewards)} of {quantity(len(runs), 'run')} is complete and has a reward"
             if rewards
             else "no run has a reward"
         )

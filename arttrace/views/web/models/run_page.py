@@ -10,6 +10,7 @@ import msgspec
 
 from arttrace.records.reward import Reward
 from arttrace.records.trajectory import Agent, Trajectory
+from arttrace.records.values.units import quantity
 from arttrace.store import TrajectorySummary
 from arttrace.trajectories.identity.membership import ADVICE_ON_COLLISIONS, has_collisions
 from arttrace.views.terminal import came_late
@@ -94,10 +95,10 @@ def problems(run: Trajectory, entries: Sequence[TranscriptEntry], late: Sequence
         text = f"{count} x {name}: its messages could not be read."
         found.append(RunProblem("warn", "Unread calls", text, _HINT_UNREAD))
     if run.conflicts:
-        text = f"{run.conflicts} spans were set aside: other content under an id that is taken."
+        text = f"{quantity(run.conflicts, 'span')} set aside: other content under an id that is taken."
         found.append(RunProblem("warn", "Conflicts", text))
     if run.http_lost:
-        text = f"{run.http_lost} HTTP requests were begun and did not arrive. The run trains all the same."
+        text = f"{quantity(run.http_lost, 'HTTP request')} begun that did not arrive. The run trains all the same."
         found.append(RunProblem("warn", "Requests missing", text))
     if late:
         found.append(RunProblem("warn", "Late spans", came_late(late)))

@@ -8,6 +8,7 @@ import msgspec
 
 from arttrace.records.call import Call
 from arttrace.records.trajectory import Agent, AgentCall, HttpRequest, ToolCall, Trajectory
+from arttrace.records.values.units import quantity
 from arttrace.views.timeline import ORDINARY, Timeline, agent_note, in_order, shown_with_tools
 from arttrace.views.web.models.content import ContentPart, json_text, one_text, parts_of, shown, value_text
 
@@ -144,7 +145,11 @@ class _Walk:
                     "message", level, node.message.role, note=note, parts=parts, agent_id=placed.agent_id, same=node.id
                 )
         model = call.policy_version or call.response_model or call.request_model
-        tokens = None if call.output_tokens is None else f"{call.input_tokens or 0} → {call.output_tokens} tokens"
+        tokens = (
+            None
+            if call.output_tokens is None
+            else f"{call.input_tokens or 0} → {quantity(call.output_tokens, 'token')}"
+        )
         evidence = placed.evidence
         if departs and placed.confidence < 1:
             evidence = f"{evidence} ({placed.confidence:.0%} sure)"
@@ -192,7 +197,7 @@ class _Walk:
         )
 
     def _request(self, request: HttpRequest, level: int) -> None:
-        size = None if request.response_bytes is None else f"{request.response_bytes} bytes"
+        size = None if request.response_bytes is None else f"{quantity(request.response_bytes, 'byte')}"
         self._add(
             "request",
             level,
