@@ -47,8 +47,8 @@ async def rollout(
 ) -> str:
     """One run of an agent on an MCP server, captured as a trajectory. The server's session is the run's own.
 
-    A tool that fails, does not exist or gets arguments that are not JSON returns the error to the model, and the run
-    continues.
+    A tool that fails, does not exist, breaks its own schema or gets arguments that are no JSON returns the error to the
+    model, and the run continues.
 
     Args:
         model: The model that is asked.
@@ -107,8 +107,8 @@ async def _result(work: Callable[..., Awaitable[str]], client: Client, name: str
         return f"error: the arguments of {name} cannot be read: {error}"
     try:
         text = await work(client, name, given)
-    except MCPError as error:
-        return f"error: {error}"
+    except (MCPError, RuntimeError) as error:  # the client raises the latter where a result breaks the tool's schema
+        text = f"error: {error}"
     if len(text) <= _MAX_RESULT_CHARS:
         return text
     return f"{text[:_MAX_RESULT_CHARS]}\n[cut at {_MAX_RESULT_CHARS} of {len(text)} characters]"

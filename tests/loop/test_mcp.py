@@ -14,8 +14,9 @@ from typing import Any
 
 import openai
 import pytest
-from mcp import StdioServerParameters
-from mcp.server import MCPServer
+from mcp import Client, StdioServerParameters
+from mcp.server import MCPServer, Server
+from mcp.types import CallToolResult, ListToolsResult, TextContent, Tool
 from reserved_port import reserved_port
 from scripted_server import Asked, Call, Reply, serve_script
 
@@ -212,3 +213,26 @@ def test_none_moves_into_the_held_out_part_when_there_are_more_scenarios() -> No
     assert {one for one in more_held_out if one in some} <= {*held_out}
     assert alike("Find the red door", "find the RED door!")
     assert not alike("Find the red door", "Find the blue window")
+
+
+async def test_a_result_that_breaks_the_tools_own_schema_goes_back_to_the_model(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"price": {"type": "number"}}, "required": ["price"]}
+    fare = Tool(name="fare", input_schema={"type": "object"}, output_schema=schema)
+
+    async def tools(*_: Any) -> ListToolsResult:
+        return ListToolsResult(tools=[fare])
+
+    async def call(*_: Any) -> CallToolResult:
+        return CallToolResult(content=[TextContent(text="5.92")], structured_content={"cost": 5.92})
+
+    def traveller(asked: Asked) -> Reply:
+        return Reply(f"I was told: {asked.results[0]}") if asked.results else Reply("", (Call("fare", {}),))
+
+    server = Server("odd", on_list_tools=tools, on_call_tool=call)
+    arttrace.init(dir=tmp_path)
+    with serve_script(traveller) as policy:
+        model = art.Model("m", inference_base_url=policy.url, inference_api_key="k")
+        group = await art.gather_trajectories([rollout(model, "What is the fare?", lambda: Client(server))])
+    arttrace.shutdown()
+    assert group.exceptions == []
+    assert group.results[0].startswith("I was told: error: Invalid structured content returned by tool fare")
