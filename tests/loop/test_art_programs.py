@@ -488,3 +488,15 @@ async def test_limit_concurrency_holds_for_each_key() -> None:
     assert most == {"a": 2, "b": 2}
     with pytest.raises(ValueError, match="below 1"):
         art.limit_concurrency(0)
+
+
+async def test_one_client_asks_and_submits_whether_it_is_awaited_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ART's documentation asks by `client.chat.completions.create`, and submits by `await` with the same client."""
+
+    async def submit(*_: Any) -> list[art.TrainedStep]:
+        return [art.TrainedStep("agent-001@1", "x")]
+
+    monkeypatch.setattr("arttrace.loop.remote.clients.submit", submit)
+    with art.Client(base_url="http://127.0.0.1:9/v1") as client:
+        done = client.submit_trajectories([])
+        assert done == await client.submit_trajectories([]) == [art.TrainedStep("agent-001@1", "x")]

@@ -7,7 +7,7 @@ the server records the calls, under the id that the request names.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self, TypeVar
 
@@ -98,6 +98,14 @@ class AsyncClient(_Client):
         await self._openai.close()
 
 
+class DoneSteps(list[TrainedStep]):
+    """Steps. Awaiting them gives them: ART's programs do, `await client.submit_trajectories(...)`."""
+
+    def __await__(self) -> Generator[Any, None, list[TrainedStep]]:
+        yield from ()
+        return list(self)
+
+
 class Client(_Client):
     """As `AsyncClient`, for programs that are not asynchronous: an `openai.OpenAI`.
 
@@ -113,10 +121,9 @@ class Client(_Client):
         self._server = ServerConnection(base_url, api_key)
         self._openai = RecordedOpenAI(base_url=f"{self._server.url}/v1", api_key=self._server.api_key, **options)
 
-    def submit_trajectories(
-        self, groups: Groups, config: TrainConfig | None = None, **settings: Any
-    ) -> list[TrainedStep]:
-        """Train one step on groups of trajectories with rewards. The server makes it, saves it and serves it.
+    def submit_trajectories(self, groups: Groups, config: TrainConfig | None = None, **settings: Any) -> DoneSteps:
+        """Train one step on groups of trajectories with rewards. The server makes it, saves it and serves it. What
+        is returned need not be awaited, but may be.
 
         Args:
             groups: TrajectoryGroups, or lists of trajectories.
@@ -132,7 +139,7 @@ class Client(_Client):
             ServingError: The server does not answer.
         """
         chosen = {} if config is None else config.settings()
-        return in_thread(submit(self._server, groups, chosen | settings))
+        return DoneSteps(in_thread(submit(self._server, groups, chosen | settings)))
 
     def __enter__(self) -> Client:
         return self
