@@ -57,6 +57,7 @@ class Child:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=of_child,
                 limit=_LINE_BYTES,
+                start_new_session=True,  # Ctrl-C is for this process, which stops what it started if it ends
                 env={**os.environ, **(env or {}), "PYTHONUNBUFFERED": "1"},
             )
         except BaseException:

@@ -5,13 +5,41 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import httpx
 import pytest
-from backend_commands import alive, rewarded
+from backend_commands import COMMANDS, alive, rewarded, running
 
 from arttrace.loop import LocalBackend, TrainableModel, Trajectory, gather_trajectories
 from arttrace.system.errors import ServingError, TrainingError
+
+INTERRUPTED = """
+import asyncio, os, signal, sys
+import arttrace.loop as art
+
+program, data = sys.argv[1:]
+backend = art.LocalBackend(data)
+backend._program = program
+model = art.TrainableModel("quiet", "base")
+
+async def interrupted():
+    await backend.register(model)
+    os.killpg(0, signal.SIGINT)
+    await asyncio.sleep(60)
+
+async def go_on():
+    await model.log([art.Trajectory(reward=1.0)], step=1, report_to="wandb")
+    print("step", model.get_step())
+    await backend.close()
+
+try:
+    asyncio.run(interrupted())
+except KeyboardInterrupt:
+    asyncio.run(go_on())
+"""
 
 
 async def begun(backend: LocalBackend, model: TrainableModel) -> asyncio.Task[object]:
@@ -108,3 +136,13 @@ def test_a_server_that_died_between_two_event_loops_is_told(backend: LocalBacken
     with pytest.raises(ServingError, match="`arttrace serve` ended"):
         asyncio.run(backend.train(model))
     asyncio.run(backend.close())
+
+
+def test_an_interrupt_is_for_the_program_and_leaves_its_server(tmp_path: Path) -> None:
+    """Ctrl-C and a notebook's interrupt reach the whole process group; the program may catch it and go on."""
+    script, program = tmp_path / "commands.py", tmp_path / "program.py"
+    script.write_text(COMMANDS.replace("\\\\", "\\"))
+    program.write_text(INTERRUPTED)
+    command = [sys.executable, program, running(script), tmp_path / "data"]
+    done = subprocess.run(command, capture_output=True, text=True, start_new_session=True, timeout=120)
+    assert done.stdout == "step 3\n", done.stderr
