@@ -40,6 +40,11 @@ _DIES_WITHIN_S = 0.3
 _PROGRAM = "from arttrace.commands import main; main()"
 
 
+_trainers: dict[tuple[Path, str, str], TrainerProcess] = {}
+"""Those of this process, by directory, policy and base model: only one may train a policy, whichever backend began it,
+and one that was forgotten without `close` runs as long as the program."""
+
+
 class _Served(msgspec.Struct, frozen=True):
     """What `serving.json` and the first line of `arttrace serve --json` say."""
 
@@ -286,11 +291,13 @@ class LocalBackend:
     def _trainer(self, model: TrainableModel) -> TrainerProcess:
         if self._closed:
             raise TrainingError(f"the backend was closed: nothing trains {model.name}", REGISTER_AGAIN)
-        trainer = self._trainers.get(model.name)
-        if trainer is None:
+        key = (self.data.root, model.name, str(model.base_model))
+        trainer = _trainers.get(key)
+        if trainer is None or trainer.closed:
             arguments = ("train", "--orders", "--policy", model.name, "--base-model", str(model.base_model))
             trainer = TrainerProcess((sys.executable, "-c", self._program, *arguments, "--dir", str(self.data.root)))
-            self._trainers[model.name] = trainer
+            _trainers[key] = trainer
+        self._trainers[model.name] = trainer
         return trainer
 
     def _bring(self, groups: Sequence[TrajectoryGroup]) -> None:

@@ -83,6 +83,11 @@ class TrainerProcess:
         """Whether an order has not been answered yet, even if its caller is gone."""
         return self._works
 
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no order any more."""
+        return self._closed
+
     async def begin(self) -> None:
         """Start it before it is needed: it imports what takes seconds, and loads no model until the first order."""
         async with self._turn():

@@ -154,3 +154,21 @@ async def test_a_run_that_outlasts_its_directory_is_flushed(tmp_path: Path) -> N
     with Store.open(DataDir(tmp_path / "first")) as store:
         assert [(one.id, one.incomplete) for one in store.trajectories()] == [(run.id, "")]
     arttrace.shutdown()
+
+
+async def test_a_second_backend_for_the_same_model_orders_of_the_same_trainer(
+    backend: LocalBackend, model: TrainableModel
+) -> None:
+    """As in a notebook whose cell is run again: the first one's trainer still has the policy."""
+    async with backend:
+        await backend.register(model)
+        await gather_trajectories([rewarded(), rewarded()])
+        [first] = await backend.train(model)
+        again = LocalBackend(backend.data.root)
+        again._program = backend._program
+        await again.register(model)
+        [second] = await again.train(model)
+        assert second.metrics["pid"] == first.metrics["pid"]
+        await again.close()
+        [third] = await backend.train(model)
+        assert third.metrics["pid"] != first.metrics["pid"], "closing one ended it, and the other is open"
