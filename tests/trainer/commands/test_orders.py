@@ -341,6 +341,15 @@ def test_runs_that_came_since_the_last_order_are_found(
     assert [run.id for run in stepped[0][0].trajectories] == ["late-0", "late-1"]
 
 
+def test_a_run_is_in_a_step_once(data: DataDir, base_model: Path) -> None:
+    with open_store(data) as store:
+        trainer = OrderedTrainer(data, store, Checkpoints(data.policies, "policy"), base_model)
+        twice = (OrderedGroup("a", ("a-0", "a-1")), OrderedGroup("b", ("b-0", "a-1")))
+        assert trainer.fill(TrainOrder(1, {}, twice)).error == "1 of the 3 runs is in the step twice."
+        twice = (OrderedGroup("a", ("a-0", "a-1")),) * 2
+        assert trainer.fill(TrainOrder(2, {}, twice)).error == "2 of the 2 runs are in the step twice."
+
+
 def test_a_step_that_died_before_its_report_is_reported_by_the_next_start(
     data: DataDir, base_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

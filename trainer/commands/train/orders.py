@@ -11,6 +11,7 @@ import dataclasses
 import importlib
 import itertools
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -293,7 +294,13 @@ class OrderedTrainer:
 
     def _exactly(self, groups: tuple[OrderedGroup, ...], method: str, *, again: bool = False) -> list[Group]:
         """Exactly these runs, grouped as ordered. Raises TrainingError if one is missing or was trained on."""
-        ids = {id for group in groups for id in group.ids}
+        named = Counter(id for group in groups for id in group.ids)
+        ids = set(named)
+        if twice := sum(number > 1 for number in named.values()):
+            raise TrainingError(
+                f"{twice} of the {quantity(len(ids), 'run')} {'is' if twice == 1 else 'are'} in the step twice.",
+                "Pass each group once, and each run in one group.",
+            )
         if method not in self._consumed:
             self._consumed[method] = set(self._checkpoints.consumed_ids(method))
         if not again and (used := ids & self._consumed[method]):
