@@ -17,11 +17,10 @@ from msgspec.structs import replace
 
 from arttrace.capture.api import flush
 from arttrace.capture.context.flow import current_flow, set_flow
-from arttrace.capture.context.generators import drive_coroutine
 from arttrace.capture.context.run import RunOverrides
-from arttrace.capture.decorators import trajectory
 from arttrace.capture.export.lifecycle import recorder
-from arttrace.loop.progress import GatherProgress
+from arttrace.loop.gathering.members import is_decorated, opened, require_member, require_own
+from arttrace.loop.gathering.progress import GatherProgress
 from arttrace.loop.recorded.places import by_place
 from arttrace.loop.recorded.scores import append_scores
 from arttrace.loop.trajectory import Trajectory as BuiltTrajectory
@@ -59,12 +58,15 @@ class TrajectoryGroup:
         self, rollouts: Iterable[Awaitable[Any] | BuiltTrajectory | Exception], *, key: str | None = None
     ) -> None:
         members = list(rollouts)
+        for member in members:
+            require_member(member)
         self.given = [one for one in members if isinstance(one, BuiltTrajectory)]
         self.exceptions: list[Exception] = [one for one in members if isinstance(one, Exception)]
         self._failed_before = len(self.exceptions)
         self._rollouts = [one for one in members if not isinstance(one, BuiltTrajectory | Exception)]
         self._recorded: dict[str, float | None] = {}
         self._places: dict[str, DataDir] = {}
+        self._was_gathered = False
         self.key = key or f"group-{secrets.token_hex(8)}"
         self.results: list[Any] = []
         self.captured: tuple[Trajectory, ...] = ()
@@ -263,11 +265,14 @@ async def gather_trajectory_groups(
         The groups, in order, with their results and trajectories.
 
     Raises:
-        ArttraceError: Every rollout raised (the first exception is its cause), more than `max_exceptions` did, or
-            nothing was captured.
+        ArttraceError: Every rollout raised (the first exception is its cause), more than `max_exceptions` did, nothing
+            was captured, or a group was gathered already.
         StoreError: The store cannot be opened or asked.
+        ValueError: `max_concurrency` is below 1.
     """
-    groups = list(groups)
+    if max_concurrency < 1:
+        raise ValueError(f"max_concurrency is {max_concurrency}, below 1")
+    groups = _ungathered(groups)
     slots = asyncio.Semaphore(max_concurrency)
     with GatherProgress(sum(len(group._rollouts) for group in groups), pbar_desc, max_exceptions) as progress:
         try:
@@ -297,11 +302,12 @@ async def _run_one(
 ) -> Any:
     async with slots:
         # This is a task with a context of its own: what is set here reaches the rollout and nothing else.
-        set_flow(replace(current_flow(), overrides=RunOverrides(trajectory_id=id, group=group.key)))
+        set_flow(replace(current_flow(), scope=None, overrides=RunOverrides(trajectory_id=id, group=group.key)))
         group._places[id] = data = recorder().settings.data
         try:
-            result = await (rollout if _is_decorated(rollout) else _opened(rollout))
+            result = await (rollout if is_decorated(rollout) else opened(rollout))
             if isinstance(result, BuiltTrajectory):
+                require_own(result, id)
                 result.id, result.recorded_in = id, data
                 result.record()  # a reward that is none is the rollout's fault, and so is a metric
             progress.ended(result)
@@ -319,22 +325,25 @@ async def _run_one(
         return result
 
 
-def _is_decorated(rollout: Awaitable[Any]) -> bool:
-    return getattr(rollout, "cr_code", None) is drive_coroutine.__code__
-
-
-async def _opened(rollout: Awaitable[Any]) -> Any:
-    """The run of a rollout that opens none by itself."""
-    with trajectory(name=getattr(rollout, "__name__", "rollout")) as run:
-        result = await rollout
-        if isinstance(result, BuiltTrajectory):
-            metrics = {"metrics": result.metrics} if result.metrics else {}
-            run.update(metadata={**result.metadata, **metrics})
-            said = result.messages()
-            run.set_result(said[-1].get("content") if said else None)
-        else:
-            run.set_result(result)
-        return result
+def _ungathered(groups: Iterable[TrajectoryGroup]) -> list[TrajectoryGroup]:
+    """The groups, marked as gathered from now on. Raises ArttraceError where they cannot be."""
+    if isinstance(groups, TrajectoryGroup):
+        raise ArttraceError("this is one group, not several", "Pass a list: gather_trajectory_groups([group]).")
+    groups = list(groups)
+    for group in groups:
+        if not isinstance(group, TrajectoryGroup):
+            raise ArttraceError(
+                f"a {type(group).__name__} is no TrajectoryGroup",
+                "Put rollouts into groups, TrajectoryGroup(rollout(model, s) for _ in range(8)), or gather one group's "
+                "by gather_trajectories.",
+            )
+        if group._was_gathered and group._rollouts:
+            raise ArttraceError(
+                f"the group {group.key} is gathered twice: a rollout runs once",
+                "Make a new TrajectoryGroup of new calls.",
+            )
+        group._was_gathered = True
+    return groups
 
 
 def _read_back(group: TrajectoryGroup, ids: Sequence[str]) -> None:
@@ -348,7 +357,7 @@ def _read_back(group: TrajectoryGroup, ids: Sequence[str]) -> None:
             if data in rewards:
                 group._append(store, rewards[data])
             found |= {one.id: one for one in store.trajectories(ids=there)}
-    decorated = [_is_decorated(rollout) for rollout in group._rollouts]
+    decorated = [is_decorated(rollout) for rollout in group._rollouts]
     captured = [
         found[id]
         for id, own in zip(ids, decorated, strict=True)

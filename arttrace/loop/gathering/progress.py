@@ -32,7 +32,7 @@ class GatherProgress:
         """Count a rollout that returned. A metric that is not a number raises here."""
         if isinstance(result, Trajectory):
             rewards = {} if result.reward is None else {"reward": result.reward}
-            numbers = {name: float(number) for name, number in {**rewards, **result.metrics}.items()}
+            numbers = {str(name): float(number) for name, number in {**rewards, **result.metrics}.items()}
             for name, number in numbers.items():
                 self._numbers.setdefault(name, []).append(number)
         self._show()

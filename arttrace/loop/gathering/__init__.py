@@ -1,0 +1,1 @@
+"""What `gather` needs: its members, one run each, and the progress that it shows."""

@@ -1,0 +1,49 @@
+"""Members of a group: rollouts, each of which is one run, and trajectories that exist already."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable
+from typing import Any
+
+from arttrace.capture.context.generators import drive_coroutine
+from arttrace.capture.decorators import trajectory
+from arttrace.loop.trajectory import Trajectory as BuiltTrajectory
+from arttrace.system.errors import ArttraceError
+
+
+def require_member(member: Any) -> None:
+    """Raise ArttraceError for what cannot be a member of a group."""
+    put = "Put calls of the rollout into the group: TrajectoryGroup(rollout(model, s) for _ in range(8))."
+    if isinstance(member, asyncio.Future):
+        raise ArttraceError("a task is no member of a group: its run has begun already, outside of the group", put)
+    if not (inspect.isawaitable(member) or isinstance(member, BuiltTrajectory | Exception)):
+        raise ArttraceError(f"{type(member).__name__} is no member of a group", put)
+
+
+def require_own(result: BuiltTrajectory, id: str) -> None:
+    """Raise ArttraceError where a rollout returns what another run returned before."""
+    if result.recorded_in is not None and result.id != id:
+        raise ArttraceError(
+            "the rollout returned the trajectory of another run", "Make a Trajectory in each call of the rollout."
+        )
+
+
+def is_decorated(rollout: Awaitable[Any]) -> bool:
+    """Whether it is a call of a coroutine function decorated with `@trajectory`, which opens its run itself."""
+    return getattr(rollout, "cr_code", None) is drive_coroutine.__code__
+
+
+async def opened(rollout: Awaitable[Any]) -> Any:
+    """The run of a rollout that opens none by itself."""
+    with trajectory(name=getattr(rollout, "__name__", "rollout")) as run:
+        result = await rollout
+        if isinstance(result, BuiltTrajectory):
+            metrics = {"metrics": result.metrics} if result.metrics else {}
+            run.update(metadata={**result.metadata, **metrics})
+            said = result.messages()
+            run.set_result(said[-1].get("content") if said else None)
+        else:
+            run.set_result(result)
+        return result
