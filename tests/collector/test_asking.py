@@ -37,8 +37,12 @@ from arttrace.system.paths import DataDir
 ENDLESS = "SELECT count(*) FROM range(1000000) a, range(1000000) b, range(1000) c"
 
 
+PATIENCE_S = 60.0
+"""For what should come long before."""
+
+
 def eventually(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE_S
     while not holds():
         if time.monotonic() > deadline:
             return False
@@ -86,13 +90,37 @@ def ask_and_stay(url: str, token: str, sql: str) -> socket.socket:
     return connection
 
 
+@contextlib.contextmanager
+def no_query_goes_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Ends what is still asked at the end of the block: a server waits for its answers."""
+    made: list[cancellation.Stop] = []
+
+    class KnownStop(cancellation.Stop):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    def stopped() -> bool:
+        for stop in made:
+            stop("the test ends")
+        return store._file.readers == 0
+
+    monkeypatch.setattr(limits, "Stop", KnownStop)
+    try:
+        yield
+    finally:
+        eventually(stopped)
+
+
 @pytest.mark.parametrize("forwarded", [False, True])
 @pytest.mark.parametrize("sql", [ENDLESS, "SELECT pg_sleep(100000)", "SELECT * FROM range(10000000000)"])
-def test_a_query_ends_when_its_caller_leaves(owned: Store, data: DataDir, sql: str, forwarded: bool) -> None:
+def test_a_query_ends_when_its_caller_leaves(
+    owned: Store, data: DataDir, monkeypatch: pytest.MonkeyPatch, sql: str, forwarded: bool
+) -> None:
     owner = read_owner(data)
     assert owner is not None
     front = served(CollectorApp(Spool(data), Forward(data), Authorizer(owner.token)))
-    with front if forwarded else contextlib.nullcontext(owner.url) as url:
+    with front if forwarded else contextlib.nullcontext(owner.url) as url, no_query_goes_on(owned, monkeypatch):
         callers = [ask_and_stay(url, owner.token, sql) for _ in range(limits.QUERIES)]
         assert eventually(lambda: owned._file.readers == limits.QUERIES)
         for caller in callers:
@@ -102,19 +130,22 @@ def test_a_query_ends_when_its_caller_leaves(owned: Store, data: DataDir, sql: s
             assert store.sql("SELECT count(*) FROM spans")[1] == [(8,)]
 
 
-def test_many_queries_keep_nobody_else_from_the_store(owned: Store, data: DataDir) -> None:
+def test_many_queries_keep_nobody_else_from_the_store(
+    owned: Store, data: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
     owner = read_owner(data)
     assert owner is not None
-    callers = [ask_and_stay(owner.url, owner.token, "SELECT pg_sleep(100000)") for _ in range(60)]
-    assert eventually(lambda: owned._file.readers == limits.QUERIES)
-    with open_store(data) as store:
-        assert [one.id for one in store.summaries()] == ["a"]
-        store.append(research_run("b"))
-        assert len(store.trajectories()) == 2
-    assert owned._file.readers == limits.QUERIES
-    for caller in callers:
-        caller.close()
-    assert eventually(lambda: owned._file.readers == 0)
+    with no_query_goes_on(owned, monkeypatch):
+        callers = [ask_and_stay(owner.url, owner.token, "SELECT pg_sleep(100000)") for _ in range(60)]
+        assert eventually(lambda: owned._file.readers == limits.QUERIES)
+        with open_store(data) as store:
+            assert [one.id for one in store.summaries()] == ["a"]
+            store.append(research_run("b"))
+            assert len(store.trajectories()) == 2
+        assert owned._file.readers == limits.QUERIES
+        for caller in callers:
+            caller.close()
+        assert eventually(lambda: owned._file.readers == 0)
 
 
 @pytest.mark.parametrize("further", [{f"x-{number}": "a" for number in range(101)}, {"x-long": "a" * (33 << 10)}])
@@ -223,11 +254,31 @@ def collector(data: DataDir) -> Iterator[tuple[CollectorApp, str]]:
         yield app, url
 
 
-def connect(url: str, sent: bytes) -> socket.socket:
-    host, _, port = url.removeprefix("http://").rpartition(":")
-    connection = socket.create_connection((host, int(port)), timeout=120)
-    connection.sendall(sent)
-    return connection
+Connect = Callable[[bytes], socket.socket]
+
+
+@pytest.fixture
+def connect(collector: tuple[CollectorApp, str]) -> Iterator[Connect]:
+    """Opens connections and sends something on each; all are closed before the collector, which waits for them."""
+    host, _, port = collector[1].removeprefix("http://").rpartition(":")
+    with contextlib.ExitStack() as opened:
+
+        def connect(sent: bytes) -> socket.socket:
+            connection = opened.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE_S))
+            connection.sendall(sent)
+            return connection
+
+        yield connect
+
+
+def answer(connection: socket.socket) -> bytes:
+    """The beginning of what is answered, b"" where it is the end, and words that no server sends where nothing came."""
+    try:
+        return connection.recv(65536)
+    except ConnectionResetError:
+        return b""
+    except TimeoutError:
+        return b"nothing came"
 
 
 HALF_A_BODY = (
@@ -237,92 +288,75 @@ HALF_A_BODY = (
 
 
 def test_a_stalled_upload_gives_its_place_back(
-    collector: tuple[CollectorApp, str], monkeypatch: pytest.MonkeyPatch
+    collector: tuple[CollectorApp, str], connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, url = collector
     monkeypatch.setattr(timeouts, "BODY_S", 1.0)
-    stalled = [connect(url, HALF_A_BODY) for _ in range(5)]
+    stalled = [connect(HALF_A_BODY) for _ in range(5)]
     for one in stalled:
-        assert one.recv(65536).startswith((b"HTTP/1.1 408 ", b"HTTP/1.1 503 "))  # for the fifth there was no room
+        assert answer(one).startswith((b"HTTP/1.1 408 ", b"HTTP/1.1 503 "))  # for the fifth there was no room
         if one is not stalled[-1]:
             assert ended(one)
     assert app.budget.used == 0
     assert httpx.post(f"{url}/v1/traces", json={}).status_code == 200
 
 
-def test_a_body_that_trickles_is_one_that_stalls(
-    collector: tuple[CollectorApp, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, url = collector
+def test_a_body_that_trickles_is_one_that_stalls(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "BODY_S", 1.0)
-    with connect(url, HALF_A_BODY) as one:
-        one.settimeout(0.05)
-        answer = b""
-        deadline = time.monotonic() + 120
-        while not answer and time.monotonic() < deadline:
-            with contextlib.suppress(TimeoutError):
-                one.sendall(b"x")
-                answer = one.recv(65536)
-        assert answer.startswith(b"HTTP/1.1 408 ")
+    one = connect(HALF_A_BODY)
+    one.settimeout(0.05)
+    said = b""
+    deadline = time.monotonic() + PATIENCE_S
+    while not said and time.monotonic() < deadline:
+        with contextlib.suppress(TimeoutError):
+            one.sendall(b"x")
+            said = one.recv(65536)
+    assert said.startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_slow_upload_is_taken_as_long_as_it_comes(
-    collector: tuple[CollectorApp, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, url = collector
+def test_a_slow_upload_is_taken_as_long_as_it_comes(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "BODY_S", 30.0)
     body = b'{"resourceSpans": []' + b" " * 3000 + b"}"
     head = (
         b"POST /v1/traces HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     )
-    with connect(url, head % len(body)) as one:
-        for start in range(0, len(body), 1000):
-            one.sendall(body[start : start + 1000])
-        assert one.recv(65536).startswith(b"HTTP/1.1 200 ")
+    one = connect(head % len(body))
+    for start in range(0, len(body), 1000):
+        one.sendall(body[start : start + 1000])
+    assert answer(one).startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/traces HTTP/1.1\r\nhost: local"])
-def test_half_a_head_is_waited_for_so_long(
-    collector: tuple[CollectorApp, str], monkeypatch: pytest.MonkeyPatch, sent: bytes
-) -> None:
-    _, url = collector
+def test_half_a_head_is_waited_for_so_long(connect: Connect, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
     monkeypatch.setattr(timeouts, "HEAD_S", 2.0)
-    with connect(url, sent) as first:
-        assert ended(first)
-    with connect(url, b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n") as second:
-        assert second.recv(65536).startswith(b"HTTP/1.1 200 ")
-        second.sendall(b"GET /hea")  # of a further request
-        assert ended(second)
+    assert ended(connect(sent))
+    second = connect(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    assert answer(second).startswith(b"HTTP/1.1 200 ")
+    second.sendall(b"GET /hea")  # of a further request
+    assert ended(second)
 
 
-def test_a_head_is_so_large(collector: tuple[CollectorApp, str]) -> None:
-    _, url = collector
-    with connect(url, b"GET /health HTTP/1.1\r\nhost: localhost\r\n") as one, contextlib.suppress(OSError):
+def test_a_head_is_so_large(connect: Connect) -> None:
+    one = connect(b"GET /health HTTP/1.1\r\nhost: localhost\r\n")
+    with contextlib.suppress(OSError):
         for _ in range(100):
             one.sendall(b"x-a: " + b"a" * 10_000 + b"\r\n")
-        assert ended(one)
+    assert ended(one)
 
 
 def test_connections_without_a_head_give_way_to_others(
-    collector: tuple[CollectorApp, str], monkeypatch: pytest.MonkeyPatch
+    collector: tuple[CollectorApp, str], connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, url = collector
     monkeypatch.setattr(timeouts, "MAX_WITHOUT_HEAD", 20)
     monkeypatch.setattr(timeouts, "HEAD_S", 1000.0)  # their time is not what ends them
-    waiting = [connect(url, b"POST /v1/traces HTTP/1.1\r\n") for _ in range(60)]
-    try:
-        assert httpx.get(f"{url}/health").status_code == 200
-        assert all(map(ended, waiting[:39]))
-    finally:
-        for one in waiting:
-            one.close()
+    waiting = [connect(b"POST /v1/traces HTTP/1.1\r\n") for _ in range(60)]
+    assert httpx.get(f"{url}/health").status_code == 200
+    assert all(map(ended, waiting[:39]))
 
 
 def ended(connection: socket.socket) -> bool:
-    try:
-        return connection.recv(65536) == b""
-    except ConnectionResetError:
-        return True
+    return answer(connection) == b""
 
 
 def test_a_second_collector_says_who_owns_the_store(data: DataDir) -> None:
