@@ -60,6 +60,7 @@ class NotTrained(StrEnum):
     INCOMPLETE = "incomplete"
     TOO_STALE = "too stale"
     NO_REWARD = "no reward"
+    REWARDED_OTHERWISE = "rewarded otherwise than its group"
     ALONE = "alone in its group"
     NO_TRAINABLE_TOKENS = "no trainable tokens"
     NO_TOKENS_OF_POLICY = "no tokens of this policy"

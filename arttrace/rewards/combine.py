@@ -1,10 +1,10 @@
-"""The one number that a trajectory is trained on, from all of its rewards."""
+"""The one number that a trajectory is trained on, from all of its rewards, and which of these can be compared."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeVar
 
 from arttrace.records.reward import JUDGE, Reward
 
@@ -46,6 +46,25 @@ def trajectory_reward(trajectory: Rewarded, *, judge_weight: float = 0.5) -> flo
     if code:
         return _sum(code)
     return judged.value if judged else None
+
+
+AnyRewarded = TypeVar("AnyRewarded", bound=Rewarded)
+
+
+def rewards_on_one_scale(runs: Iterable[AnyRewarded]) -> tuple[list[tuple[AnyRewarded, float]], int]:
+    """Of one group, the runs that have rewards which say which is better, with these, and how many others have one.
+
+    A reward with a judge's score in it is on another scale than one from code alone: where a group has both kinds, the
+    larger part counts, and of two equal parts the judged one.
+    """
+    judged: list[tuple[AnyRewarded, float]] = []
+    by_code: list[tuple[AnyRewarded, float]] = []
+    for run in runs:
+        reward = trajectory_reward(run)
+        if reward is not None:
+            is_judged = any(one.source == JUDGE and one.agent_id is None for one in run.rewards)
+            (judged if is_judged else by_code).append((run, reward))
+    return (judged, len(by_code)) if len(judged) >= len(by_code) else (by_code, len(judged))
 
 
 def _sum(values: Sequence[float]) -> float:

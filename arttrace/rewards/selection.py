@@ -13,7 +13,7 @@ import msgspec
 from arttrace.records.group import Group
 from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import Trajectory
-from arttrace.rewards.combine import trajectory_reward
+from arttrace.rewards.combine import rewards_on_one_scale, trajectory_reward
 
 
 class JudgedRun(Protocol):
@@ -62,7 +62,7 @@ def good_runs(
     runs: list[Trajectory] = []
     left_out: Counter[NotTrained] = Counter()
     for group in groups:
-        rewarded = _rewarded(group, left_out)
+        rewarded = _rewarded(group, left_out) if min_reward is None else _with_rewards(group, left_out)
         if not rewarded:
             continue
         values = [reward for _, reward in rewarded]
@@ -102,6 +102,13 @@ def equal_groups(groups: Sequence[Group]) -> int:
 
 
 def _rewarded(group: Group, left_out: Counter[NotTrained]) -> list[tuple[Trajectory, float]]:
+    """The complete runs that can be compared."""
+    rewarded, others = rewards_on_one_scale(run for run, _ in _with_rewards(group, left_out))
+    left_out[NotTrained.REWARDED_OTHERWISE] += others
+    return rewarded
+
+
+def _with_rewards(group: Group, left_out: Counter[NotTrained]) -> list[tuple[Trajectory, float]]:
     complete = [run for run in group.trajectories if not run.incomplete]
     left_out[NotTrained.INCOMPLETE] += len(group.trajectories) - len(complete)
     rewarded = [(run, reward) for run in complete if (reward := trajectory_reward(run)) is not None]

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from arttrace.records.reward import Reward
 from arttrace.records.sequence import NotTrained
-from arttrace.rewards.combine import trajectory_reward
+from arttrace.rewards.combine import rewards_on_one_scale
 from arttrace.store.rows.summary import TrajectorySummary
 
 
@@ -73,7 +73,7 @@ def choose(
 def compared(
     runs: Sequence[AnyRun], *, policy: str | None, step: int, max_staleness: int | None = None
 ) -> tuple[list[tuple[AnyRun, float]], Counter[NotTrained]]:
-    """Of one group, the complete, rewarded runs with their rewards, at least two or none, and how many are left out by
+    """Of one group, the complete runs with rewards on one scale, at least two or none, and how many are left out by
     reason. A run that is alone in its group needs company before a reward."""
     left_out: Counter[NotTrained] = Counter()
     whole: list[AnyRun] = []
@@ -82,9 +82,12 @@ def compared(
             left_out[reason] += 1
         else:
             whole.append(run)
-    scored = [(run, reward) for run in whole if (reward := trajectory_reward(run)) is not None]
-    if len(whole) > 1 and len(scored) < len(whole):
-        left_out[NotTrained.NO_REWARD] += len(whole) - len(scored)
+    scored, others = rewards_on_one_scale(whole)
+    unrewarded = len(whole) - len(scored) - others
+    if others:
+        left_out[NotTrained.REWARDED_OTHERWISE] += others
+    if len(whole) > 1 and unrewarded:
+        left_out[NotTrained.NO_REWARD] += unrewarded
     if len(scored) > 1:
         return scored, left_out
     if alone := len(scored) if len(whole) > 1 else len(whole):

@@ -7,7 +7,7 @@ import pytest
 from simulated_agent import Run, message, research_run
 
 from arttrace.records.group import Group
-from arttrace.records.reward import Reward
+from arttrace.records.reward import JUDGE, Reward
 from arttrace.records.span import SpanRow
 from arttrace.system.errors import TrainingError
 from arttrace.trajectories import build_trajectories, sequences
@@ -61,6 +61,36 @@ def test_batch_scale_takes_every_reward_of_the_step_and_the_floor_is_counted() -
     assert advantages(scale="std")["d"] == pytest.approx(0.1)
     assert advantages(scale="std", std_floor=1e-6)["d"] == pytest.approx(0.01 / statistics.stdev([0.5, 0.52]))
     assert make_batch(groups, scale="std", std_floor=1e-6).floored_groups == 0
+
+
+def judged_and_not(judged: str, unjudged: str) -> list[Group]:
+    """One group, with a reward from code for each run and a judge's score for some."""
+    spans = [span for id in judged + unjudged for span in research_run(id, scenario="s")]
+    given = [Reward(id=f"code-{id}", trajectory_id=id, value=1.0) for id in judged + unjudged]
+    scores = [Reward(id=f"ruler:{id}", trajectory_id=id, value=0.1, source=JUDGE) for id in judged]
+    return group_trajectories(build_trajectories(spans, given + scores))
+
+
+@pytest.mark.parametrize(
+    ("judged", "unjudged", "counted", "otherwise", "alone"),
+    [
+        ("ab", "c", "ab", 1, 0),
+        ("ab", "cd", "ab", 2, 0),
+        ("a", "bc", "bc", 1, 0),
+        ("a", "b", "", 1, 1),
+        ("", "ab", "ab", 0, 0),
+        ("abc", "", "abc", 0, 0),
+    ],
+)
+def test_rewards_with_a_judge_s_score_are_not_compared_with_those_without(
+    judged: str, unjudged: str, counted: str, otherwise: int, alone: int
+) -> None:
+    """Code alone gives 1.0 where the mean of the two is 0.55: no run is better by not being judged."""
+    batch = make_batch(judged_and_not(judged, unjudged))
+    assert "".join(sorted(one.trajectory_id for one in batch.consumed)) == counted
+    assert {sample.advantage for sample in batch.samples} <= {0.0}
+    left_out = {"rewarded otherwise than its group": otherwise, "alone in its group": alone}
+    assert batch.left_out == {reason: count for reason, count in left_out.items() if count}
 
 
 def test_what_is_left_out_is_counted_with_its_reason() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from one_thread import one_thread as one_thread
@@ -183,6 +184,20 @@ def test_preferences() -> None:
     found = preferences([group(0.0, 1.0, 0.65, 0.5, 0.55), group(0.5, 0.5), group(1.0)])
     assert [(better.id, worse.id) for better, worse in found.pairs] == [("t1", "t0"), ("t2", "t3")]
     assert found.left_out == {"too close to the others' rewards": 3, "alone in its group": 1}
+
+
+def test_a_run_without_a_judge_s_score_is_not_compared_with_those_that_have_one() -> None:
+    *judged, by_code = group(1.0, 1.0, 1.0).trajectories
+    scores = [Reward(id="j", trajectory_id="", value=value, source="judge") for value in (0.1, 0.4)]
+    scored = (
+        msgspec.structs.replace(one, rewards=(*one.rewards, score)) for one, score in zip(judged, scores, strict=True)
+    )
+    mixed = Group("pears", (*scored, by_code))
+    assert [one.id for one in good_runs([mixed]).runs] == ["t1"]
+    assert [(better.id, worse.id) for better, worse in preferences([mixed]).pairs] == [("t1", "t0")]
+    for found in (good_runs([mixed]), preferences([mixed])):
+        assert found.left_out["rewarded otherwise than its group"] == 1
+    assert [one.id for one in good_runs([mixed], min_reward=0.9).runs] == ["t2"]  # compared with the bound alone
 
 
 def negative_log_likelihood(model: Any, example: TrainingExample) -> float:

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from arttrace.records.sequence import TokenReport, TokenSequence
-from arttrace.rewards.combine import trajectory_reward
+from arttrace.rewards.combine import rewards_on_one_scale
 from arttrace.store import TrajectorySummary
 from arttrace.store.sql_text import quoted
 from arttrace.system.errors import StoreError
@@ -104,9 +104,9 @@ def _sequences(reader: StoreReader, id: str) -> tuple[tuple[TokenSequence, ...],
 
 
 def _advantage(reader: StoreReader, summary: TrajectorySummary) -> object:
-    group = [one for one in reader.runs() if one.group == summary.group and not one.incomplete]
-    rewards = [value for one in group if (value := trajectory_reward(one)) is not None]
-    return advantage(trajectory_reward(summary), rewards)
+    group = (one for one in reader.runs() if one.group == summary.group and not one.incomplete)
+    compared = {one.id: reward for one, reward in rewards_on_one_scale(group)[0]}
+    return advantage(compared.get(summary.id), list(compared.values()))
 
 
 def _steps(reader: StoreReader, id: str) -> Sequence[tuple[str, int, float | None, float | None, str, str]]:

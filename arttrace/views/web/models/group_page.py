@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from arttrace.records.reward import JUDGE, Reward
+from arttrace.records.sequence import NotTrained
 from arttrace.records.values.units import quantity
-from arttrace.rewards.combine import trajectory_reward
+from arttrace.rewards.combine import rewards_on_one_scale, trajectory_reward
 from arttrace.store import TrajectorySummary
 from arttrace.views.labels import group_name, key_name, one_line
 from arttrace.views.web.models.run_list import RunRow, run_row
@@ -135,7 +136,9 @@ def what_it_teaches(runs: Sequence[TrajectorySummary]) -> tuple[str, bool]:
 def _left_out(runs: Sequence[TrajectorySummary]) -> str:
     incomplete = sum(bool(run.incomplete) for run in runs)
     unrewarded = sum(not run.incomplete and trajectory_reward(run) is None for run in runs)
-    said = [f"{incomplete} incomplete"] * bool(incomplete) + [f"{unrewarded} without a reward"] * bool(unrewarded)
+    _, otherwise = _compared(runs)
+    counts = {"incomplete": incomplete, "without a reward": unrewarded, NotTrained.REWARDED_OTHERWISE: otherwise}
+    said = [f"{count} {reason}" for reason, count in counts.items() if count]
     return f" Left out: {', '.join(said)}." if said else ""
 
 
@@ -158,11 +161,10 @@ def members(
     runs: Sequence[TrajectorySummary], newest: Mapping[str, int], steps: Mapping[str, Sequence[str]]
 ) -> tuple[Member, ...]:
     """The runs of a group, the best first. `newest` is each policy's newest step, `steps` what trained on each run."""
-    rewards = _rewards(runs)
+    compared = {run.id: reward for run, reward in _compared(runs)[0]}
     found = []
     for run in runs:
-        reward = trajectory_reward(run)
-        own = None if run.incomplete else advantage(reward, rewards)
+        own = advantage(compared.get(run.id), list(compared.values()))
         given = tuple(sorted(run.rewards, key=lambda one: (one.source != JUDGE, -one.time_ns)))
         trained_in = tuple(steps.get(run.id, ()))
         age = _staleness(run, newest)
@@ -193,4 +195,8 @@ def compare(chosen: Sequence[tuple[Member, Sequence[TranscriptEntry]]], most: in
 
 
 def _rewards(runs: Sequence[TrajectorySummary]) -> list[float]:
-    return [value for run in runs if not run.incomplete and (value := trajectory_reward(run)) is not None]
+    return [reward for _, reward in _compared(runs)[0]]
+
+
+def _compared(runs: Sequence[TrajectorySummary]) -> tuple[list[tuple[TrajectorySummary, float]], int]:
+    return rewards_on_one_scale(run for run in runs if not run.incomplete)
