@@ -36,11 +36,8 @@ def trajectory_reward(trajectory: Rewarded, *, judge_weight: float = 0.5) -> flo
     """
     if not 0 <= judge_weight <= 1:
         raise ValueError(f"judge_weight is {judge_weight}, outside 0..1")
-    own = [reward for reward in trajectory.rewards if reward.agent_id is None]
-    code = [reward.value for reward in own if reward.source != JUDGE]
-    judged = max(
-        (reward for reward in own if reward.source == JUDGE), key=lambda one: (one.time_ns, one.id), default=None
-    )
+    code = [reward.value for reward in trajectory.rewards if reward.agent_id is None and reward.source != JUDGE]
+    judged = _judged(trajectory)
     if code and judged:
         return (1 - judge_weight) * _sum(code) + judge_weight * judged.value
     if code:
@@ -62,9 +59,14 @@ def rewards_on_one_scale(runs: Iterable[AnyRewarded]) -> tuple[list[tuple[AnyRew
     for run in runs:
         reward = trajectory_reward(run)
         if reward is not None:
-            is_judged = any(one.source == JUDGE and one.agent_id is None for one in run.rewards)
-            (judged if is_judged else by_code).append((run, reward))
+            (judged if _judged(run) else by_code).append((run, reward))
     return (judged, len(by_code)) if len(judged) >= len(by_code) else (by_code, len(judged))
+
+
+def _judged(trajectory: Rewarded) -> Reward | None:
+    """The latest of a judge's scores of the whole trajectory."""
+    scores = (reward for reward in trajectory.rewards if reward.agent_id is None and reward.source == JUDGE)
+    return max(scores, key=lambda one: (one.time_ns, one.id), default=None)
 
 
 def _sum(values: Sequence[float]) -> float:
