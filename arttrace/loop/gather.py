@@ -21,7 +21,7 @@ from arttrace.capture.context.run import RunOverrides
 from arttrace.capture.export.lifecycle import recorder
 from arttrace.loop.gathering.members import is_decorated, opened, require_member, require_own
 from arttrace.loop.gathering.progress import GatherProgress
-from arttrace.loop.recorded.places import by_place
+from arttrace.loop.recorded.places import by_place, places_of
 from arttrace.loop.recorded.scores import append_scores
 from arttrace.loop.trajectory import Trajectory as BuiltTrajectory
 from arttrace.loop.trajectory import conversation_record, record_id
@@ -138,8 +138,10 @@ class TrajectoryGroup:
     @property
     def places(self) -> dict[str, DataDir]:
         """The data directory in which each run of this process was recorded, by the run's id."""
-        given = {one.id: one.recorded_in for one in self.given if one.recorded_in is not None}
-        return {**given, **{run.id: self._places[run.id] for run in self.captured}}
+        return places_of(self.given) | self._captured_places()
+
+    def _captured_places(self) -> dict[str, DataDir]:
+        return {run.id: self._places[run.id] for run in self.captured}
 
     def _new_rewards(self) -> dict[DataDir, list[Reward]]:
         """By the directory to store them in."""
@@ -169,7 +171,7 @@ class TrajectoryGroup:
         for one in self.built:
             if one.reward is None and (score := judgement.scores.get(one.id)) is not None:
                 one.reward = self._recorded[one.id] = score  # the judge's record has it
-        for data in by_place({run.id: self._places[run.id] for run in self.captured}):
+        for data in by_place(self._captured_places()):
             with open_store(data, create=True) as store:
                 append_scores(store, to_store(judgement))
                 self._read_again(store)

@@ -27,6 +27,16 @@ def by_place(places: Mapping[str, DataDir]) -> dict[DataDir, list[str]]:
     return dict(found)
 
 
+def places_of(given: Iterable[BuiltTrajectory]) -> dict[str, DataDir]:
+    """The directories of trajectories that were put into groups ready-made, by their runs' ids, as far as they were
+    captured here.
+
+    Args:
+        given: The trajectories.
+    """
+    return {one.id: one.recorded_in for one in given if one.recorded_in is not None}
+
+
 def captured_runs(given: Iterable[BuiltTrajectory]) -> dict[str, Trajectory]:
     """The runs of trajectories that were put into groups ready-made, by id, as far as they were captured here: those of
     an earlier gather that are grouped anew, and answers of `AsyncClient` within a run.
@@ -37,7 +47,7 @@ def captured_runs(given: Iterable[BuiltTrajectory]) -> dict[str, Trajectory]:
     Raises:
         StoreError: A store cannot be opened or asked.
     """
-    places = {one.id: one.recorded_in for one in given if one.recorded_in is not None}
+    places = places_of(given)
     if not places:
         return {}
     flush()
