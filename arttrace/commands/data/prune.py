@@ -13,10 +13,10 @@ from arttrace.commands.shared import units
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.progress import Progress, say, watched
 from arttrace.formats.imported_run import is_undated
-from arttrace.records.values.units import quantity, size_text
+from arttrace.records.values.units import size_text
 from arttrace.store import open_store
 from arttrace.store.file.duckdb_file import copy_beside
-from arttrace.store.file.prune import Pruned, Source
+from arttrace.store.file.prune import Pruned, counts_text
 from arttrace.system.paths import DataDir
 
 _LOOK_S = 1.0
@@ -97,15 +97,11 @@ def _tell(found: Pruned) -> None:
         days = (
             "without times" if is_undated(source.last_ns) else f"of {_day(source.first_ns)} to {_day(source.last_ns)}"
         )
-        click.echo(f"  {source.name.ljust(room)}  {_trajectories(source)} {days}")
+        click.echo(f"  {source.name.ljust(room)}  {counts_text(source)} {days}")
 
 
 def _counts(found: Pruned, verb: str) -> str:
-    return f"{_trajectories(found)} {verb}, {found.kept_trajectories} kept"
-
-
-def _trajectories(counted: Pruned | Source) -> str:
-    return f"{quantity(counted.trajectories, 'trajectory')} ({quantity(counted.spans, 'span')})"
+    return f"{counts_text(found)} {verb}, {found.kept_trajectories} kept"
 
 
 def _day(time_ns: int) -> str:

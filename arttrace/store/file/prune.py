@@ -16,6 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from arttrace.records import semconv
+from arttrace.records.values.units import quantity
 from arttrace.store.file.connections import SharedFile
 from arttrace.store.file.duckdb_file import copy_beside, create, name_of
 from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
@@ -61,6 +62,11 @@ class Pruned(msgspec.Struct, frozen=True):
     bytes_before: int
     bytes_after: int | None = None
     sources: tuple[Source, ...] = ()
+
+
+def counts_text(counts: Pruned | Source) -> str:
+    """How much went, as people read it: 1 trajectory (3 spans)."""
+    return f"{quantity(counts.trajectories, 'trajectory')} ({quantity(counts.spans, 'span')})"
 
 
 def prune(file: SharedFile, *, before_ns: int | None, max_bytes: int | None, dry_run: bool) -> Pruned:

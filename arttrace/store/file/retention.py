@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from arttrace.records.values.units import age_ns, quantity, size_bytes
-from arttrace.store.file.prune import Pruned, left_out_for_good
+from arttrace.records.values.units import age_ns, size_bytes
+from arttrace.store.file.prune import Pruned, counts_text, left_out_for_good
 from arttrace.system.errors import ArttraceError, StoreError
 from arttrace.system.paths import DataDir
 
@@ -96,8 +96,7 @@ def keep_to_wish(store: Prunable, data: DataDir) -> None:
 
 def described(done: Pruned) -> str:
     """One line: what went."""
-    gone = f"{quantity(done.trajectories, 'trajectory')} ({quantity(done.spans, 'span')}) gone"
-    return f"retention: {gone}, {done.kept_trajectories} kept"
+    return f"retention: {counts_text(done)} gone, {done.kept_trajectories} kept"
 
 
 def _is_due(data: DataDir) -> bool:
