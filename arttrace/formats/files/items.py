@@ -352,9 +352,10 @@ class _FileText:
                 value, end = _DECODER.raw_decode(self.unread, self.at)
             except json.JSONDecodeError as failed:
                 error = ValueError(f"{failed.msg} in line {self.line(failed.pos)}")
-                is_cut = failed.pos >= len(self.unread.rstrip()) or failed.msg.startswith("Unterminated")
-                if failed.pos < len(self.unread) - _LONGEST_WORD and not failed.msg.startswith("Unterminated"):
+                is_open = failed.msg.startswith("Unterminated")
+                if failed.pos < len(self.unread) - _LONGEST_WORD and not is_open:
                     raise error from None
+                is_cut = is_open or failed.pos >= len(self.unread.rstrip())
             if error is None and (end < len(self.unread) or isinstance(value, (dict, list, str))):
                 break
             if len(self.unread) - self.at >= MAX_ITEM_BYTES:
