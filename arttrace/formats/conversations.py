@@ -51,7 +51,8 @@ class Conversations:
     def records(self, item: dict[str, Any]) -> Iterator[Read]:
         """One run: a span for its agent, one per assistant message, and its reward where it has one.
 
-        Runs with the same task id of one source are a group. Raises ValueError when the item holds no messages.
+        An assistant message of weight 0 is context, as in OpenAI's fine-tuning. Runs with the same task id of one
+        source are a group. Raises ValueError when the item holds no messages.
         """
         messages = messages_of(item)
         if messages is None:
@@ -80,7 +81,7 @@ def _conversation(
     task = _task(beside)
     model = item.get("model")
     definitions = tools(item["tools"]) if isinstance(item.get("tools"), list) else None
-    calls = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
+    calls = [at for at, message in enumerate(messages) if message["role"] == "assistant" and message.get("weight") != 0]
     for number, at in enumerate(calls):
         yield SpanRow(
             trace_id=trace_id,

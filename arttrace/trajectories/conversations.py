@@ -114,7 +114,8 @@ def _branch(leaf: MessageNode, nodes: dict[str, MessageNode]) -> list[MessageNod
 
 
 def chat_message(message: Message) -> ChatMessage:
-    """One message as chat templates take it; a tool call's arguments as an object where they are one."""
+    """One message as chat templates take it; a tool call's arguments as an object where they are one,
+    and as text where they are `null`, which readers take for none."""
     chat: ChatMessage = {"role": message.role, "content": message.text}
     if message.name:
         chat["name"] = message.name
@@ -139,9 +140,10 @@ def chat_message(message: Message) -> ChatMessage:
 
 def _object(arguments: str) -> Any:
     try:
-        return json.loads(arguments or "{}")
+        found = json.loads(arguments or "{}")
     except ValueError:
         return arguments
+    return arguments if found is None else found
 
 
 def unsupported(conversation: Conversation, *, text_only: bool = True) -> NotTrained | None:

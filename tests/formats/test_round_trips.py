@@ -7,12 +7,12 @@ from collections import Counter
 from typing import Any
 
 import msgspec
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from simulated_agent import Run, message, research_run, result
 
 from arttrace.formats.datasets import art, atif, chat
-from arttrace.formats.datasets.forms import Form
+from arttrace.formats.datasets.forms import Form, Unsuitable
 from arttrace.formats.imported_files import read_file
 from arttrace.records.message import message_hash
 from arttrace.records.record import Record
@@ -125,15 +125,27 @@ def test_art_keeps_what_it_trains_on(turns: list[Any], tools: bool, rewards: lis
     assert after.incomplete == ""
 
 
+_FORMS = st.sampled_from([Form.OPENAI_SFT, Form.TRL_SFT, Form.TRL_PROMPT_COMPLETION, Form.SHAREGPT])
+
+
 @_quiet
-@given(_turns, st.booleans())
-def test_openai_conversations_come_back(turns: list[Any], tools: bool) -> None:
-    before = rewarded(a_run([turn for turn in turns if turn[0] != "shot"], tools), [])
-    for conversation in conversations(before):
-        [row] = chat.rows(Form.OPENAI_SFT, conversation)
-        [after] = conversations(again(row))
-        assert [*map(message_hash, after.messages)] == [*map(message_hash, conversation.messages)]
-        assert (after.targets, after.tools) == (conversation.targets, conversation.tools)
+@given(_turns, st.booleans(), _FORMS)
+@example([("shot", "a", "b")], False, Form.OPENAI_SFT)
+@example([("call", "null", "b")], False, Form.TRL_SFT)
+@example([("call", '"text"', "b")], True, Form.SHAREGPT)
+def test_conversations_that_a_form_of_training_data_holds_come_back(turns: list[Any], tools: bool, form: Form) -> None:
+    for conversation in conversations(rewarded(a_run(turns, tools), [])):
+        try:
+            rows = list(chat.rows(form, conversation))
+        except Unsuitable:
+            continue
+        one_answer_each = form is Form.TRL_PROMPT_COMPLETION
+        of_rows = [(at,) for at in conversation.targets] if one_answer_each else [conversation.targets]
+        for row, targets in zip(rows, of_rows, strict=True):
+            [after] = conversations(again(row))
+            wanted = conversation.messages[: targets[-1] + 1]
+            assert [*map(message_hash, after.messages)] == [*map(message_hash, wanted)]
+            assert (after.targets, after.tools) == (targets, conversation.tools)
 
 
 def test_sub_agents_stay_what_they_were() -> None:
