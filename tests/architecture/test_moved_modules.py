@@ -62,6 +62,20 @@ def test_every_name_of_0_1_is_there_or_on_the_page() -> None:
     assert lost == []
 
 
+def test_what_replaces_a_name_that_is_gone_exists() -> None:
+    _, names = moved()
+    lost = []
+    for gone in {now for now in names.values() if now.startswith("gone: ")}:
+        for said, module in re.findall(r"((?:`\w+`(?:, | and )?)+) of `([\w.]+)`", gone):
+            lost += [
+                f"{module}.{name}"
+                for name in re.findall(r"\w+", said.replace(" and ", " "))
+                if not exists(f"{module}.{name}")
+            ]
+        lost += [path for path in re.findall(r"`((?:arttrace|trainer)\.[\w.]+)`", gone) if not exists(path)]
+    assert lost == []
+
+
 def test_where_modules_are_said_to_be_they_are() -> None:
     modules, _ = moved()
     assert {old: new for old, new in modules.items() if not exists(new)} == {}
