@@ -149,11 +149,13 @@ def reward(value: float, name: str = "reward", *, trajectory_id: str | None = No
     later.
     """
     with _guard:
+        if lifecycle.recorder().settings.disabled:
+            return
         run = current_trajectory()
         target = trajectory_id or (run.id if run else None)
         if target is None:
             logger.warning("arttrace: reward(%r) outside a trajectory and without trajectory_id was not recorded", name)
-        elif not lifecycle.recorder().settings.disabled:
+        else:
             if trajectory_id is not None:
                 warn_unknown_run(trajectory_id)
             record_reward(target, value, name)
@@ -229,7 +231,8 @@ def uninstrument(timeout: float | None = None) -> bool:
 
     Afterwards every module is what it was before arttrace was imported, no thread of arttrace runs, and decorated
     functions run as if they were not decorated. Nothing is recorded until `arttrace.init` installs everything again. A
-    hook that another library has wrapped stays in place and passes calls through.
+    hook that another library has wrapped stays in place and passes calls through. A run that is open then is recorded
+    no further, and goes on if `arttrace.init` is called before it ends.
     """
     with _guard:
         hooks.uninstall()

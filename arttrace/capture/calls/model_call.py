@@ -90,11 +90,10 @@ def begin_call(
     recorded where instrumentation is `suppressed`; None looks that up.
     """
     flow = calling_flow()
-    newest = lifecycle.recorder()  # off after `uninstrument`, in a run that is still open too
-    recorder = newest if flow.scope is None else flow.scope.recorder
+    recorder = lifecycle.recorder() if flow.scope is None else flow.scope.recorder
     settings = recorder.settings
     muted = flow.muted or (is_suppressed() if suppressed is None else suppressed)
-    if muted or newest.settings.disabled or settings.disabled or (plain and not settings.capture_http):
+    if muted or settings.disabled or (plain and not settings.capture_http):
         return None
     scope = flow.scope or program.scope()
     seen = None

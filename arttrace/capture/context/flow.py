@@ -15,6 +15,7 @@ from arttrace.capture.base.routes import Route
 from arttrace.capture.context.execution import Execution
 from arttrace.capture.context.position import Position
 from arttrace.capture.context.run import RunOverrides
+from arttrace.capture.export import lifecycle
 
 
 class Flow(msgspec.Struct, frozen=True, eq=False):
@@ -51,7 +52,12 @@ def current_flow() -> Flow:
 
 
 def calling_flow() -> Flow:
-    """The flow of the caller with the scope that it is in: the flow's own, or one inside it of a library's span."""
+    """The flow of the caller with the scope that it is in: the flow's own, or one inside it of a library's span.
+
+    While capture is off that is none: whoever still holds a hook of ours is in no run there.
+    """
+    if lifecycle.is_off():
+        return EMPTY_FLOW
     flow = _flow.get()
     if _innermost is None or flow.is_whole:
         return flow

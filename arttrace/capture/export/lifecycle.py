@@ -38,6 +38,11 @@ def recorder() -> Recorder:
     return _recorder if _recorder is not None else configure()
 
 
+def is_off() -> bool:
+    """Whether capture was stopped, and has not been configured again; runs that are open then go on when it is."""
+    return _recorder is not None and _recorder.settings.disabled
+
+
 def settings_in_force() -> Settings:
     """Those of `init` unless capture was stopped, else those of the environment."""
     return Settings.resolve() if _recorder is None or _recorder.settings.disabled else _recorder.settings
@@ -59,10 +64,13 @@ def configure(settings: Settings | None = None, *, renew: bool = False) -> Recor
             if _recorder.settings == settings:
                 return _recorder
             _recorder.retire()
-            _replaced.append(_recorder)
+            if not _recorder.settings.disabled:
+                _replaced.append(_recorder)
         atexit.unregister(_at_exit)
         if not settings.disabled:
             atexit.register(_at_exit)
+            for each in _replaced:
+                each.is_off = False
         _recorder = Recorder(settings)
         return _recorder
 
@@ -121,6 +129,7 @@ def stop(timeout_s: float | None) -> bool:
     configure(replace(_recorder.settings if _recorder is not None else Settings.resolve(), disabled=True), renew=True)
     for each in _all():
         each.stop()
+        each.is_off = True
     return delivered
 
 

@@ -49,7 +49,7 @@ class Recorder:
     """One per process. Its spans are its own: no sampler, limit or processor of the user's applies to them."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+        self.settings, self.is_off = settings, settings.disabled  # what it is given while it is off is dropped
         self.names_runs = settings.names_runs
         self.rules = ContentRules(settings.capture_content, settings.mask, partial(failed, "the mask", background=True))
         self._not_queued, self._patience_s = 0, 0.0  # for which calls may still wait, all together, at the exit
@@ -98,6 +98,8 @@ class Recorder:
         the user's program is not to run out of memory. While the program exits, who `waits` returns when it is written,
         and no call any more when a disk has kept them for `_EXIT_S` together.
         """
+        if self.is_off:
+            return
         if weight:
             with self._weighing:
                 full = self._waiting_bytes + weight > MAX_WAITING_BYTES
@@ -168,7 +170,7 @@ class Recorder:
         self.submit(self._end_turn, waits=False)
         self.submit(done.set, waits=False)
         self._hurry.set()
-        return self._wait(done, timeout_s)
+        return self._wait(done, timeout_s) or self.is_off
 
     def flush(self, timeout_s: float | None = None) -> bool:
         """The same for when it is on the disk."""

@@ -40,8 +40,7 @@ def install(module: ModuleType) -> None:
     """Hook `openai._base_client`, or `anthropic._base_client`."""
     _bases[:] = [known for known in _bases if known[0].__module__ != module.__name__]
     for base, hook in ((module.SyncAPIClient, _sync_request), (module.AsyncAPIClient, _async_request)):
-        _bases.append((base, base.request, hook))
-        patch(base, "request", hook)
+        _bases.append((base, patch(base, "request", hook), hook))
         for client in _overriding(base):
             if _calls_past_us(client.request, base):
                 patch(client, "request", partial(hook, above=True))

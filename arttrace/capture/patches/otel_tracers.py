@@ -28,6 +28,7 @@ from arttrace.capture.context import program
 from arttrace.capture.context.flow import current_flow, set_flow
 from arttrace.capture.context.position import Position
 from arttrace.capture.context.scope import Scope
+from arttrace.capture.export import lifecycle
 from arttrace.capture.patches.httpx import current_call
 from arttrace.capture.patches.registry import patch
 from arttrace.records import semconv
@@ -106,7 +107,7 @@ def _begin(
     flow = current_flow()
     inherited = getattr(get_current_span(context), _SCOPE, None)
     operation = operation_of(name, attributes)
-    if operation is None or flow.muted or get_value("suppress_instrumentation"):
+    if operation is None or flow.muted or lifecycle.is_off() or get_value("suppress_instrumentation"):
         return None if inherited is None else (inherited, None)
     scope = _inner(flow.scope, inherited)
     followed: Followed | None

@@ -12,24 +12,50 @@ class _Patch(NamedTuple):
     owner: Any
     name: str
     before: Any  # what lay in the owner itself; missing where it only inherited it
+    inside: Any
+    """What the hook calls."""
     after: Any
+
+    def is_of(self, owner: Any, name: str) -> bool:
+        return self.owner is owner and self.name == name
 
 
 _patches: list[_Patch] = []
+_held: list[_Patch] = []
+"""Those that could not be undone, as somebody else's wrapper lies around them."""
 
 
-def patch(owner: Any, name: str, hook: Callable[[Any], Any]) -> None:
-    """Put `hook(what is there)` in the place of an attribute of a module or class."""
-    before = vars(owner).get(name, _MISSING)
-    after = hook(getattr(owner, name))
-    setattr(owner, name, after)
-    _patches.append(_Patch(owner, name, before, after))
+def patch(owner: Any, name: str, hook: Callable[[Any], Any]) -> Any:
+    """Put `hook(what is there)` in the place of an attribute of a module or class; returns what the hook calls.
+
+    A hook of ours that somebody else has held since the last `undo` does its work again: with another around theirs
+    everything would be hooked twice.
+    """
+    known = _held_around(owner, name)
+    if known is None:
+        before, inside = vars(owner).get(name, _MISSING), getattr(owner, name)
+        known = _Patch(owner, name, before, inside, hook(inside))
+        setattr(owner, name, known.after)
+    _patches.append(known)
+    return known.inside
+
+
+def _held_around(owner: Any, name: str) -> _Patch | None:
+    """The next of the hooks that are held there; None where what was there before all of them is back."""
+    held = [patch for patch in _held if patch.is_of(owner, name)]
+    if not held:
+        return None
+    if vars(owner).get(name, _MISSING) is held[0].before:
+        _held[:] = [patch for patch in _held if not patch.is_of(owner, name)]
+        return None
+    _held.remove(held[0])
+    return held[0]
 
 
 def is_patched(owner: Any, name: str) -> bool:
     """Whether what lies there is ours."""
     there = vars(owner).get(name, _MISSING)
-    return any(patch.after is there for patch in _patches if patch.owner is owner and patch.name == name)
+    return any(patch.after is there for patch in _patches if patch.is_of(owner, name))
 
 
 def undo() -> None:
@@ -38,10 +64,11 @@ def undo() -> None:
     What somebody else has wrapped or replaced since is theirs: it stays, and a hook of ours inside passes calls on.
     """
     while _patches:
-        owner, name, before, after = _patches.pop()
-        if vars(owner).get(name) is not after:
-            continue
-        if before is _MISSING:
+        latest = _patches.pop()
+        owner, name, before = latest.owner, latest.name, latest.before
+        if vars(owner).get(name) is not latest.after:
+            _held.insert(0, latest)
+        elif before is _MISSING:
             delattr(owner, name)
         else:
             setattr(owner, name, before)
