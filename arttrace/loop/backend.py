@@ -40,7 +40,7 @@ _DIES_WITHIN_S = 0.3
 _PROGRAM = "from arttrace.commands import main; main()"
 
 
-_trainers: dict[tuple[Path, str, str], TrainerProcess] = {}
+_trainers_here: dict[tuple[Path, str, str], TrainerProcess] = {}
 """Those of this process, by directory, policy and base model: only one may train a policy, whichever backend began it,
 and one that was forgotten without `close` runs as long as the program."""
 
@@ -79,7 +79,7 @@ class LocalBackend:
         self.data = recorder().settings.data
         self._program = _PROGRAM
         self._server: Child | None = None
-        self._trainers: dict[str, TrainerProcess] = {}
+        self._own_trainers: dict[str, TrainerProcess] = {}
         self._closed = False
 
     async def __aenter__(self) -> LocalBackend:
@@ -266,8 +266,8 @@ class LocalBackend:
 
     async def _stop(self) -> None:
         try:
-            while self._trainers:
-                trainer = self._trainers.popitem()[1]
+            while self._own_trainers:
+                trainer = self._own_trainers.popitem()[1]
                 try:
                     if trainer.works:
                         await trainer.finish()
@@ -292,12 +292,12 @@ class LocalBackend:
         if self._closed:
             raise TrainingError(f"the backend was closed: nothing trains {model.name}", REGISTER_AGAIN)
         key = (self.data.root, model.name, str(model.base_model))
-        trainer = _trainers.get(key)
+        trainer = _trainers_here.get(key)
         if trainer is None or trainer.closed:
             arguments = ("train", "--orders", "--policy", model.name, "--base-model", str(model.base_model))
             trainer = TrainerProcess((sys.executable, "-c", self._program, *arguments, "--dir", str(self.data.root)))
-            _trainers[key] = trainer
-        self._trainers[model.name] = trainer
+            _trainers_here[key] = trainer
+        self._own_trainers[model.name] = trainer
         return trainer
 
     def _bring(self, groups: Sequence[TrajectoryGroup]) -> None:

@@ -311,8 +311,7 @@ async def _run_one(
             if isinstance(result, BuiltTrajectory):
                 require_own(result, id)
                 result.id, result.recorded_in = id, data
-                result.record()  # a reward that is none is the rollout's fault, and so is a metric
-            progress.ended(result)
+            progress.ended(result)  # a reward or metric that is no number is the rollout's fault
         except asyncio.CancelledError as cancelled:
             task = asyncio.current_task()
             if task is None or task.cancelling():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import reprlib
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -127,15 +128,46 @@ class Trajectory(History):
         Raises:
             ArttraceError: The reward is not a finite number.
         """
-        if self.reward is None or not self.id:
+        value = self.finite_reward()
+        if value is None or not self.id:
             return None
-        value = float(self.reward)
-        if not math.isfinite(value):
-            raise ArttraceError(
-                f"the reward of trajectory {self.id} is {self.reward}, not a finite number",
-                "Give it a number, or leave it None and let a judge score the group.",
-            )
         return Reward(f"{self.id}:trajectory", self.id, value, time_ns=reward_clock.now_ns())
+
+    def finite_reward(self) -> float | None:
+        """The reward, where there is one.
+
+        Raises:
+            ArttraceError: It is not a finite number.
+        """
+        if self.reward is None:
+            return None
+        remedy = "Give it a number, or leave it None and let a judge score the group."
+        return _finite(self.reward, f"the reward of {self._called}", remedy)
+
+    def finite_numbers(self) -> dict[str, float]:
+        """The reward, where there is one, as `reward`, and the metrics by name.
+
+        Raises:
+            ArttraceError: One of them is not a finite number.
+        """
+        reward = self.finite_reward()
+        return {**({} if reward is None else {"reward": reward}), **self.finite_metrics()}
+
+    def finite_metrics(self) -> dict[str, float]:
+        """The metrics by name.
+
+        Raises:
+            ArttraceError: One of them is not a finite number.
+        """
+        remedy = "Give it a number, or leave it out; what is no number belongs in metadata."
+        return {
+            str(name): _finite(number, f"the metric {name!r} of {self._called}", remedy)
+            for name, number in self.metrics.items()
+        }
+
+    @property
+    def _called(self) -> str:
+        return f"trajectory {self.id}" if self.id else "a run"
 
 
 def conversation_record(one: Trajectory) -> RecordedTrajectory:
@@ -179,6 +211,17 @@ def record_id(one: Trajectory) -> str:
         one: The trajectory.
     """
     return one.id or f"unnamed-{id(one):x}"
+
+
+def _finite(number: Any, what: str, remedy: str) -> float:
+    """The number as a float. Text that reads like one is none: whoever meant a number would not see it change."""
+    try:
+        value = math.nan if isinstance(number, str | bytes | bytearray) else float(number)
+    except (TypeError, ValueError, OverflowError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise ArttraceError(f"{what} is {reprlib.repr(number)}, not a finite number", remedy)
+    return value
 
 
 def _message(one: Any) -> dict[str, Any]:

@@ -266,7 +266,7 @@ def test_closing_waits_for_the_running_step_and_drops_it_when_it_is_cancelled(
         for name in ("began", "go-on", "made"):
             (backend.data.root / name).unlink()
         await train()
-        child, server = backend._trainers[model.name]._child, backend._server
+        child, server = backend._own_trainers[model.name]._child, backend._server
         assert child is not None
         assert server is not None
         closing = asyncio.create_task(backend.close())

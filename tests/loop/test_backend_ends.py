@@ -91,7 +91,7 @@ async def test_a_closed_backend_trains_again_once_the_model_is_registered(
         with pytest.raises(TrainingError, match="the backend was closed") as told:
             await order
         assert "await model.register(backend)" in str(told.value.hint)
-    assert backend._trainers == {}, "nothing was started"
+    assert backend._own_trainers == {}, "nothing was started"
     await backend.register(model)
     assert len(await backend.train(model)) == 1
     await backend.close()

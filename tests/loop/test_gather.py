@@ -250,6 +250,7 @@ async def test_a_metric_that_is_no_number_is_its_rollouts_fault() -> None:
         return Trajectory(reward=1.0, metrics=metrics)
 
     [group] = await gather_trajectory_groups([TrajectoryGroup([says(level="high"), rollout(1), says(level=2)])])
-    assert [type(error) for error in group.exceptions] == [ValueError]
+    assert [type(error) for error in group.exceptions] == [ArttraceError]
+    assert "the metric 'level' of a run is 'high', not a finite number" in str(group.exceptions[0])
     assert group.results[0] is None
     assert group.results[1] == 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import reprlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -87,6 +89,48 @@ async def test_a_trajectory_belongs_to_one_run() -> None:
     [raised] = group.exceptions
     assert "returned the trajectory of another run" in str(raised)
     assert sorted(trajectory_reward(run) is None for run in group.captured) == [False, True]
+
+
+@pytest.mark.parametrize(
+    "said", ["0.5", "good", b"1", math.nan, math.inf, [1.0], 10**400], ids=lambda one: str(one)[:4]
+)
+@pytest.mark.parametrize("decorated", [True, False])
+async def test_rewards_and_metrics_are_finite_numbers(said: Any, decorated: bool) -> None:
+    async def rewarded() -> Trajectory:
+        return Trajectory(reward=said)
+
+    async def measured() -> Trajectory:
+        return Trajectory(reward=0.5, metrics={"seconds": said})
+
+    fine: list[Any] = [rollout(0.0), rollout(1.0)]
+    both = [arttrace.trajectory(one)() if decorated else one() for one in (rewarded, measured)]
+    group = await gather_trajectories([*both, *fine])
+    reward, metric = group.exceptions
+    told = [str(error).splitlines() for error in (reward, metric)]
+    assert [one[0].partition(" of ")[0] for one in told] == ["the reward", "the metric 'seconds'"]
+    assert {one[0].partition(" is ")[2] for one in told} == {f"{reprlib.repr(said)}, not a finite number"}
+    assert [("a judge" in one[1], "metadata" in one[1]) for one in told] == [(True, False), (False, True)]
+    rewards = [trajectory_reward(run) for run in group.captured]
+    assert sorted(one for one in rewards if one is not None) == [0.0, 1.0]
+    assert [run.metadata for run in group.captured if run.metadata] == []
+
+
+async def test_numbers_of_any_library_are_rewards() -> None:
+    numpy = pytest.importorskip("numpy")
+
+    @arttrace.trajectory
+    async def rewarded(reward: Any) -> Trajectory:
+        return Trajectory(reward=reward, metrics={"right": numpy.bool_(True)})
+
+    group = await gather_trajectories(map(rewarded, (numpy.float32(0.5), True, numpy.array(2))))
+    assert [trajectory_reward(run) for run in group.captured] == [0.5, 1.0, 2.0]
+
+
+async def test_a_reward_that_becomes_text_later_is_refused_too() -> None:
+    group = await gather_trajectories([rollout(0.0), rollout(1.0)])
+    group.trajectories[0].reward = "0.5"
+    with pytest.raises(ArttraceError, match=r"is '0\.5', not a finite number"):
+        group.record_rewards()
 
 
 async def test_the_names_of_metrics_are_shown_whatever_they_are(capsys: pytest.CaptureFixture[str]) -> None:

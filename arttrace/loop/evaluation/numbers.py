@@ -43,10 +43,10 @@ def mean_numbers(members: Iterable[TrajectoryGroup | Trajectory | Recorded], spl
 def _said(one: TrajectoryGroup | Trajectory | Recorded) -> list[dict[str, float]]:
     """The reward and the metrics of each run."""
     if isinstance(one, Trajectory):
-        return [_of_built(one)]
+        return [one.finite_numbers()]
     if isinstance(one, Recorded):
         return [_of_captured(one)]
-    built = {run.id: _of_built(run) for run in one.built}
+    built = {run.id: run.finite_numbers() for run in one.built}
     captured = {run.id: _of_captured(run) for run in one.captured}
     return [{**built.get(id, {}), **captured.get(id, {})} for id in {**built, **captured}]
 
@@ -54,8 +54,3 @@ def _said(one: TrajectoryGroup | Trajectory | Recorded) -> list[dict[str, float]
 def _of_captured(run: Recorded) -> dict[str, float]:
     reward = trajectory_reward(run)
     return {} if reward is None else {"reward": reward}
-
-
-def _of_built(one: Trajectory) -> dict[str, float]:
-    rewards = {} if one.reward is None else {"reward": one.reward}
-    return {**rewards, **{name: float(number) for name, number in one.metrics.items()}}

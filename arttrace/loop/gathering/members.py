@@ -40,6 +40,7 @@ async def opened(rollout: Awaitable[Any]) -> Any:
     with trajectory(name=getattr(rollout, "__name__", "rollout")) as run:
         result = await rollout
         if isinstance(result, BuiltTrajectory):
+            result.finite_numbers()  # before they are kept
             metrics = {"metrics": result.metrics} if result.metrics else {}
             run.update(metadata={**result.metadata, **metrics})
             said = result.messages()

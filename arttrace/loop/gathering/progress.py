@@ -29,11 +29,9 @@ class GatherProgress:
             self._bar.close()
 
     def ended(self, result: Any) -> None:
-        """Count a rollout that returned. A metric that is not a number raises here."""
+        """Count a rollout that returned. A reward or metric that is not a finite number raises here."""
         if isinstance(result, Trajectory):
-            rewards = {} if result.reward is None else {"reward": result.reward}
-            numbers = {str(name): float(number) for name, number in {**rewards, **result.metrics}.items()}
-            for name, number in numbers.items():
+            for name, number in result.finite_numbers().items():
                 self._numbers.setdefault(name, []).append(number)
         self._show()
 

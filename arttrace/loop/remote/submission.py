@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -17,7 +16,7 @@ from arttrace.loop.trainer_process import TrainedStep
 from arttrace.loop.trajectory import Trajectory
 from arttrace.records.record import encode_record
 from arttrace.records.trajectory import Trajectory as Recorded
-from arttrace.system.errors import TrainingError
+from arttrace.system.errors import ArttraceError, TrainingError
 from arttrace.system.paths import DataDir
 
 
@@ -82,13 +81,10 @@ def _built(one: Trajectory) -> dict[str, Any]:
             "Make its calls by arttrace.loop.AsyncClient and return `response.trajectory`, or set "
             'extra_body={"art": {"trajectory_id": trajectory.id}}.',
         )
-    if one.reward is not None and not math.isfinite(one.reward):
-        raise TrainingError(
-            f"the reward of trajectory {one.id} is {one.reward}, not a finite number",
-            "Give it a number, or leave it None and let a judge score the group.",
-        )
-    reward = None if one.reward is None else float(one.reward)
-    metrics = {name: float(number) for name, number in one.metrics.items()}
+    try:
+        reward, metrics = one.finite_reward(), one.finite_metrics()
+    except ArttraceError as error:
+        raise TrainingError(error.message, error.hint) from error
     return {"id": one.id, "reward": reward, "metrics": metrics, "metadata": one.metadata}
 
 
