@@ -1,0 +1,34 @@
+"""The programs of ART's documentation are run as printed: with another import line, and what cannot be had here."""
+
+from __future__ import annotations
+
+import art_programs
+import pytest
+
+PROGRAMS = sorted(path.stem for path in art_programs.FOLDER.glob("*.py"))
+SITE = {"base_model": "/base", "url": "http://127.0.0.1:1"}
+
+
+def test_every_program_of_the_page_is_there() -> None:
+    titles = [line.removeprefix("## ") for line in (art_programs.FOLDER / "page.md").read_text().splitlines()]
+    assert {*PROGRAMS, "server"} <= set(titles)
+    assert len([line for line in titles if line.startswith("```") and line != "```"]) == len(PROGRAMS) + 1
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_is_not_filled_in_is_as_printed(name: str) -> None:
+    assert art_programs.differs(name, art_programs.filled_in(name)) == []
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_is_run_with_another_import_line_and_what_cannot_be_had(name: str) -> None:
+    different = art_programs.differs(name, art_programs.as_run(art_programs.filled_in(name), SITE))
+    replaced = (*art_programs.IMPORTS, *art_programs.UNAVAILABLE)
+    assert [line for page, line in different if not any(one in page for one in replaced)] == []
+    imported = [line for page, line in different if page.startswith(tuple(art_programs.IMPORTS))]
+    assert [line for line in imported if not line.startswith(tuple(art_programs.IMPORTS.values()))] == []
+
+
+def test_whatever_the_tables_name_is_printed() -> None:
+    page = (art_programs.FOLDER / "page.md").read_text()
+    assert [one for one in (*art_programs.IMPORTS, *art_programs.UNAVAILABLE) if one not in page] == []
