@@ -25,7 +25,7 @@ from trainer.gateway.engines.vllm.model import ModelShape, kv_cache_gib
 from trainer.gateway.engines.vllm.process import GuardedProcess
 from trainer.learner.machine.fitting import ATTENTION
 
-_INSTALL = "Install the trainer's requirements: pip install -r requirements/cpu.txt (or requirements/cuda.txt)."
+_INSTALL = "Install the whole stack: pip install --no-deps -r requirements/cpu.txt (on a GPU: requirements/cuda.txt)."
 _COMPILER = "Install a C++ compiler (Debian and Ubuntu: apt-get install g++) and start again."
 _CPU_MAX_LEN, _CUDA_MAX_LEN = 4096, 32768
 _MAX_SOCKET_PATH = 100  # bytes; Linux takes 107, macOS 103
