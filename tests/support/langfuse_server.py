@@ -57,6 +57,7 @@ class LangfuseServer:
     takes_lists: bool = True
     project: str = "cmproject1"
     requests: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
+    queries: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     pages: list[dict[str, Any]] = field(default_factory=list)
 
     def environ(self) -> dict[str, str]:
@@ -267,6 +268,8 @@ def langfuse_server(**given: Any) -> Iterator[LangfuseServer]:
             url = urlsplit(self.path)
             query = {name: values[0] for name, values in parse_qs(url.query).items()}
             server.requests.append((self.command, url.path, {k.lower(): v for k, v in self.headers.items()}))
+            if self.command == "GET":
+                server.queries.append((url.path, query))
             if self.headers.get("content-encoding") == "gzip":
                 body = gzip.decompress(body)
             reply: Answer | None

@@ -101,7 +101,7 @@ def test_a_push_that_was_killed_goes_on_and_sends_again_what_it_had_not_noted_al
     before = len(sent)
     assert 0 < before < len(everything(data)[0])
     told(server, data, "push")
-    spans, rewards = everything(data)
+    spans, _ = everything(data)
     assert len(set(sent)) == len(server.observations) == len(spans)
     assert 0 < len(sent) - len(spans) < before, "what was noted before the kill is not sent again"
     assert sorted(one["name"] for one in server.scores.values()) == [*["advantage"] * 5, *["reward"] * 5]
