@@ -25,7 +25,7 @@ from arttrace.loop.recorded.places import by_place, places_of
 from arttrace.loop.recorded.scores import append_scores
 from arttrace.loop.trajectory import Trajectory as BuiltTrajectory
 from arttrace.loop.trajectory import conversation_record, record_id
-from arttrace.records.group import Group
+from arttrace.records.group import Group, new_key
 from arttrace.records.reward import Judgement, Reward
 from arttrace.records.trajectory import Trajectory
 from arttrace.rewards import to_store
@@ -67,7 +67,7 @@ class TrajectoryGroup:
         self._recorded: dict[str, float | None] = {}
         self._places: dict[str, DataDir] = {}
         self._was_gathered = False
-        self.key = key or f"group-{secrets.token_hex(8)}"
+        self.key = key or new_key()
         self.results: list[Any] = []
         self.captured: tuple[Trajectory, ...] = ()
         self.uncaptured = 0

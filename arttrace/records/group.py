@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import secrets
+
 import msgspec
 
 from arttrace.records.trajectory import Trajectory
@@ -26,3 +29,16 @@ class Grouping(msgspec.Struct, frozen=True, tag="grouping", omit_defaults=True):
     by: str
     keys: dict[str, str | None]
     time_ns: Int64 = 0
+
+
+_NEW_KEY = re.compile(r"group-[0-9a-f]{16}")
+
+
+def new_key() -> str:
+    """A key for a group that nobody named."""
+    return f"group-{secrets.token_hex(8)}"
+
+
+def is_new_key(key: str) -> bool:
+    """Whether it is one, and says nothing of what the group's runs attempted."""
+    return _NEW_KEY.fullmatch(key) is not None

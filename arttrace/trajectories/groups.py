@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from arttrace.records.group import Group
+from arttrace.records.group import Group, is_new_key
 from arttrace.records.message import canonical_json
 from arttrace.records.trajectory import Trajectory
 
@@ -84,6 +84,16 @@ def own_key(trajectory: Trajectory) -> str:
         arguments=trajectory.arguments,
     )
     return key or trajectory.id
+
+
+def task_key(trajectory: Trajectory) -> str:
+    """What a trajectory attempted, the same in all groups that attempted it: its scenario, else the key of its group;
+    in place of a new key the entry point with its arguments."""
+    if trajectory.scenario:
+        return trajectory.scenario
+    if trajectory.regrouped or not is_new_key(trajectory.group or ""):
+        return group_key(trajectory)
+    return own_key(msgspec.structs.replace(trajectory, group=None))
 
 
 def group_trajectories(trajectories: Iterable[Trajectory]) -> list[Group]:

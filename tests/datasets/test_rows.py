@@ -16,9 +16,11 @@ from stored_runs import TOOLS, no_row, store_runs, write_dataset
 
 import arttrace
 from arttrace.formats.datasets.forms import Form
+from arttrace.records.group import new_key
 from arttrace.records.reward import Reward
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
+from arttrace.views.datasets import selection
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +163,45 @@ def test_held_out_groups_are_whole(data: DataDir, tmp_path: Path, form: str) -> 
     assert not sides[0] & sides[1]
     assert sides[0]
     assert sides[1]
+
+
+@pytest.mark.parametrize("says", ["a scenario", "arguments"])
+def test_what_several_groups_attempted_is_on_one_side(says: str, tmp_path: Path) -> None:
+    """A loop gathers a group of its own for each attempt at a task."""
+    data = DataDir(tmp_path / ".arttrace")
+    tasks, rounds = 8, 4
+    with Store.open(data, create=True) as store:
+        for number in range(tasks * rounds):
+            task = f"task {number % tasks}"
+            run = Run(f"r{number}", scenario=task if says == "a scenario" else None)
+            run.chat("m", [message("user", f"{task}?")], message("assistant", "a"), at=10)
+            store.append(run.end(GROUP=new_key(), ENTRY_ARGUMENTS=json.dumps({"task": task})))
+    file = tmp_path / "x.jsonl"
+    write_dataset(data, file, "trl-sft", "--held-out", "0.5")
+    asked = [
+        [row["messages"][0]["content"] for row in lines(path)] for path in (file, file.with_suffix(".held-out.jsonl"))
+    ]
+    assert all(len(rows) == rounds * len({*rows}) > 0 for rows in asked)
+    assert {*asked[0]} | {*asked[1]} == {f"task {number}?" for number in range(tasks)}
+
+
+def test_a_group_that_is_read_in_parts_is_on_one_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its runs say that they attempted different things."""
+    monkeypatch.setattr(selection, "_SPANS_AT_ONCE", 2)
+    data = DataDir(tmp_path / ".arttrace")
+    with Store.open(data, create=True) as store:
+        for number in range(32):
+            run = Run(f"r{number}", scenario=f"s{number}")
+            run.chat("m", [message("user", f"g{number % 8}")], message("assistant", "a"), at=10)
+            store.append(run.end(GROUP=f"g{number % 8}"))
+    file = tmp_path / "x.jsonl"
+    write_dataset(data, file, "trl-sft", "--held-out", "0.5")
+    kept, held = (
+        {row["messages"][0]["content"] for row in lines(path)} for path in (file, file.with_suffix(".held-out.jsonl"))
+    )
+    assert kept
+    assert held
+    assert not kept & held
 
 
 def test_a_dataset_in_memory_is_what_the_command_writes(data: DataDir, tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def command(
     art                    OpenPipe's ART: one trajectory group per line, with token ids and log-probabilities
 
     Complete runs are written, sub-agents' conversations too; pairs and --best compare the rewards of a group.
-    --held-out never splits a group. Whatever a format cannot represent is counted and named, never cut.
+    --held-out never splits a group or a scenario. Whatever a format cannot represent is counted and named, never cut.
     """
     try:
         selection = DatasetSelection(

@@ -19,6 +19,7 @@ from arttrace.rewards.combine import trajectory_reward
 from arttrace.rewards.selection import good_runs, preferences
 from arttrace.store import AnyStore
 from arttrace.trajectories.conversations import conversations, main_conversation
+from arttrace.trajectories.groups import task_key
 from arttrace.views.run_filter import RunFilter
 from arttrace.views.run_index import RunIndex
 
@@ -28,7 +29,7 @@ _SPANS_AT_ONCE = 5_000
 class DatasetSelection(msgspec.Struct, frozen=True, kw_only=True):
     """What is written: the form, which runs `wanted` lets through, and of those the best of each group (`best`), or
     the ones rewarded with at least `min_reward` (trl-unpaired: these are the good ones). Rewards of pairs are at least
-    `min_gap` apart. `held_out` is the share of groups kept apart.
+    `min_gap` apart. `held_out` is the share of tasks whose groups are kept apart.
 
     Raises ValueError where that contradicts itself.
     """
@@ -53,9 +54,10 @@ class DatasetSelection(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the runs of a group are compared, or told together: it has to be in memory whole then."""
         return self.best or self.form.is_of_pairs or self.form in (Form.VERL_RL, Form.ART)
 
-    def holds_out(self, group: str) -> bool:
-        """Whether a group is held out: its key alone decides, so a larger share holds out more of the same."""
-        return int.from_bytes(hashlib.blake2b(group.encode(), digest_size=8).digest()) / 2**64 < self.held_out
+    def holds_out(self, task: str) -> bool:
+        """Whether what attempted a task is held out: its key alone decides, so a larger share holds out more of the
+        same."""
+        return int.from_bytes(hashlib.blake2b(task.encode(), digest_size=8).digest()) / 2**64 < self.held_out
 
 
 class Written(msgspec.Struct):
@@ -94,12 +96,14 @@ def selected_rows(
     how many are done."""
     with RunIndex(store, selection.wanted) as runs:
         done = 0
+        begun, is_held_out = "", False
         for part in runs.groups(_SPANS_AT_ONCE, whole=selection.compares):
             ids = [id for _, members in part for id in members]
             built = {run.id: run for run in store.trajectories(ids=ids)}
             for key, members in part:
                 group = Group(key, tuple(built.pop(id) for id in members if id in built))
-                is_held_out = selection.holds_out(key)
+                if key != begun and group.trajectories:  # and no later part of one that was begun
+                    begun, is_held_out = key, selection.holds_out(task_key(group.trajectories[0]))
                 for row in _rows(selection, group, written):
                     yield row, is_held_out
             done += len(ids)
