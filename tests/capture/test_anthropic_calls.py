@@ -202,6 +202,28 @@ def test_vertex(stream: bool, server: MessagesServer, spans: Spans) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
+def test_bedrock_and_vertex_asynchronously(stream: bool, server: MessagesServer, spans: Spans) -> None:
+    keys = {"aws_region": "eu-west-1", "aws_access_key": "k", "aws_secret_key": "s"}
+    project = {"region": "r", "project_id": "p", "access_token": "t-0123456789"}
+
+    @arttrace.trajectory(name="root")
+    async def asks(made: Any, **asked: Any) -> None:
+        async with made as cloud:
+            if stream:
+                assert [event async for event in await cloud.messages.create(**ASKED | asked, stream=True)]
+            else:
+                await cloud.messages.create(**ASKED | asked)
+
+    asyncio.run(
+        asks(anthropic.AsyncAnthropicBedrock(base_url=server.url, max_retries=0, **keys), model="anthropic.claude-x")
+    )
+    asyncio.run(asks(anthropic.AsyncAnthropicVertex(base_url=server.url, max_retries=0, **project)))
+    bedrock, vertex = (span for span in spans() if span.name.startswith("chat "))
+    assert_recorded(bedrock, "aws.bedrock", "anthropic.claude-x")
+    assert_recorded(vertex, "gcp.vertex_ai")
+
+
+@pytest.mark.parametrize("stream", [False, True])
 def test_the_policys_tokens_are_recorded(stream: bool, server: MessagesServer, spans: Spans) -> None:
     server.tokens = True
     with arttrace.trajectory(name="root"):

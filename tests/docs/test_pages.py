@@ -109,6 +109,13 @@ def _importable(name: str) -> bool:
     return False
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_test_that_a_page_names_exists(page: Path) -> None:
+    named = [re.fullmatch(r"(tests/[\w/]+\.py)::(\w+)", name) for name in _names(page)]
+    missing = [one[0] for one in named if one and not re.search(rf"def {one[2]}\b", (ROOT / one[1]).read_text("utf-8"))]
+    assert missing == []
+
+
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?!https?:|mailto:|#)([^)\s]+)\)")
 
 
