@@ -138,6 +138,8 @@ def sharegpt(file: str) -> Any:
 
 def unsloth(file: str) -> Any:
     """The conversations as Unsloth standardises them."""
+    # It loads vLLM's code for AVX-512 to see whether vLLM works, and ends on a processor without.
+    sys.modules["vllm"] = None  # type: ignore[assignment]
     import unsloth as _  # noqa: F401  # its readers are there after it
     from datasets import load_dataset
     from unsloth_zoo.dataset_utils import standardize_data_formats
