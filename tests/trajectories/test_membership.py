@@ -131,6 +131,25 @@ def test_a_link_to_what_never_arrived_is_missed() -> None:
     assert shown([entry, span(B, "call", "entry")]) == {"run": (1, "")}
 
 
+def test_a_lost_link_is_missed_though_its_agent_names_the_run(tmp_path: Path) -> None:
+    spans = [*in_two_traces("run")[:3], span(B, "expert", None, AGENT, link=(A, "ask"), run="run")]
+    assert shown(spans) == {"run": (1, "")}
+    assert shown(without(spans, "ask")) == {"run": (1, "linked span missing: 1")}
+    with Store.open(DataDir(tmp_path / "data"), create=True) as store:
+        for missing, late in (("linked span missing: 1", without(spans, "ask")), ("", [spans[2]])):
+            store.append(late)
+            assert [(one.id, one.incomplete) for one in store.summaries()] == [("run", missing)]
+
+
+def test_a_link_to_a_lost_span_above_an_entry_ties_to_nothing_of_its_run() -> None:
+    """A server's span, say, above the entry of a run, to which work in the background links."""
+    served = span(A, "ask", operation=None)
+    entry = span(A, "entry", "ask", AGENT, run="run", ENTRY="agent:run")
+    spans = [served, entry, span(A, "call", "entry"), *in_two_traces()[3:]]
+    assert shown(spans) == {"run": (1, ""), B: (1, "")}
+    assert shown(without(spans, "ask")) == {"run": (1, ""), B: (1, "linked span missing: 1")}
+
+
 def test_a_link_to_a_span_of_nobodys_run_ties_to_nothing() -> None:
     """As a consumer's to the message that it works on; what stands above that span, and is lost, may be the run's."""
     work = in_two_traces()[3:]

@@ -81,6 +81,8 @@ def membership(spans: Mapping[SpanKey, UniqueSpan]) -> Membership:
     doubts: dict[str, Counter[str]] = {}
     if len(homes) < len(spans):
         homes.update(_Trees(spans, parents, cut, homes, links).homes(doubts))
+    for key in links.broken():
+        doubts.setdefault(homes[key].id, Counter())[LINK_LOST] += 1
     problems: dict[str, list[str]] = {}
     for id in _miss_parents(links.torn(), spans, given, parents, homes, doubts):
         problems.setdefault(id, []).append(PARENT_LOST)
@@ -137,6 +139,11 @@ class _Links:
             if tied := [link for link in links if link in self._spans and self._ties(key, link)]:
                 found[key] = tied[0]
         return found
+
+    def broken(self) -> list[SpanKey]:
+        """Those that name their trajectory, and of whose links none is there."""
+        tied = self.above()
+        return [key for key in self._linking if key not in tied and self._named[key] is not None and self.lost(key)]
 
     def lost(self, key: SpanKey) -> list[SpanKey]:
         """What it links to that is not there."""
@@ -285,7 +292,7 @@ class _Trees:
             if (home := _only(found) or self._spoken_in(top, found)) is not None:
                 settled.update(dict.fromkeys(self._members[top], home))
                 if reached is not None:
-                    self._parents[top] = next(link for link in self._links[top] if home in reached[link[0]])
+                    self._parents[top] = next(link for link in self._links[top] if home in self._linked(link, reached))
             else:
                 alone.setdefault(top[0], []).extend(self._members[top])
                 by_itself.add(top)
@@ -310,13 +317,17 @@ class _Trees:
         if reached is None:
             found |= self._runs.get(top[0], set())
         else:
-            found.update(*(reached[trace] for trace, _ in self._links[top]))
+            found.update(*(self._linked(link, reached) for link in self._links[top]))
         found -= self._others.get(top, set())
         if (parent := self._parents[top]) is not None:
             found -= self._others.get(parent, set())
         if self._of_runs.isdisjoint(self._members[top]):  # log records: what names its trajectory counts its spans
             found = {home for home in found if home.given == top[0]}
         return found
+
+    def _linked(self, link: SpanKey, reached: Mapping[str, Collection[Home]]) -> set[Home]:
+        """The runs of which a span that a torn tree links to may be a part."""
+        return set(reached[link[0]]) - self._others.get(self._top.get(link, link), set())
 
     def _spoken_in(self, top: SpanKey, found: Collection[Home]) -> Home | None:
         """The one of these runs that is the conversation which a torn tree says."""
