@@ -151,8 +151,16 @@ def test_who_waits_for_a_lock_of_ours_lets_the_greenlet_go_on_that_holds_it(othe
     lock = native_threads.Lock()
     lock.__enter__()
     others.append(lambda: lock.__exit__(None, None, None))
-    with lock:
-        assert not others
+
+    def enter() -> None:
+        with lock:
+            pass
+
+    waiting = threading.Thread(target=enter, daemon=True)
+    waiting.start()
+    waiting.join(30)
+    assert not waiting.is_alive()
+    assert not others
 
 
 def test_who_waits_for_an_event_of_ours_lets_other_greenlets_go_on(others: list[Callable[[], None]]) -> None:
