@@ -109,27 +109,27 @@ def _nothing_in(found: Imported) -> str:
 
 
 def _batches(records: Iterable[Record], found: Imported) -> Iterator[list[Record]]:
-    held: list[Record] = []
+    batch: list[Record] = []
     characters = 0
     traces = KnownIds()
     for record in records:
-        held.append(record)
+        batch.append(record)
         if isinstance(record, SpanRow):
             characters += sum(len(value) for value in record.attributes.values() if isinstance(value, str))
-        if len(held) >= _RECORDS_AT_ONCE or characters >= _CHARACTERS_AT_ONCE:
-            yield _counted(held, found, traces)
-            held, characters = [], 0
-    if held:
-        yield _counted(held, found, traces)
+        if len(batch) >= _RECORDS_AT_ONCE or characters >= _CHARACTERS_AT_ONCE:
+            yield _counted(batch, found, traces)
+            batch, characters = [], 0
+    if batch:
+        yield _counted(batch, found, traces)
 
 
 def _counted(records: list[Record], found: Imported, traces: KnownIds) -> list[Record]:
-    given = [record for record in records if isinstance(record, SpanRow)]
-    spans = [span for span in given if not is_reward_span(span)]
+    as_spans = [record for record in records if isinstance(record, SpanRow)]
+    spans = [span for span in as_spans if not is_reward_span(span)]
     found.spans += len(spans)
     own_rewards = sum(isinstance(record, Reward) and record.counts for record in records)
-    found.rewards += own_rewards + sum(1 for span in given for _ in rewards_of(span))
-    found.other_records += len(records) - len(given) - own_rewards
+    found.rewards += own_rewards + sum(1 for span in as_spans for _ in rewards_of(span))
+    found.other_records += len(records) - len(as_spans) - own_rewards
     traces.add(span.trace_id.encode() for span in spans)
     found.traces = traces.count
     for what, count in unread_calls(map(normalised, with_messages(spans))).items():

@@ -23,7 +23,7 @@ from arttrace.loop.child import WATCH_STARTER, Child
 from arttrace.loop.evaluation.left_out import require_whole, with_left_out
 from arttrace.loop.gather import TrajectoryGroup
 from arttrace.loop.model import TrainableModel, api_key
-from arttrace.loop.recorded.places import captured_runs, copy_runs, why_missing
+from arttrace.loop.recorded.directories import captured_runs, copy_runs, why_missing
 from arttrace.loop.recorded.scores import append_scores
 from arttrace.loop.trainer_process import REGISTER_AGAIN, LoggedNumbers, TrainedStep, TrainerProcess
 from arttrace.records.group import Group
@@ -186,14 +186,14 @@ class LocalBackend:
                 backend was closed.
             ServingError: The server that the backend started died.
         """
-        if any(not one.captured for group in groups or () for one in group.given):
+        if any(not one.captured for group in groups or () for one in group.ready_made):
             raise TrainingError(
                 "trajectories that were put into a group ready-made were not captured: their tokens are not known",
                 "Put calls of the rollout into the group, TrajectoryGroup(rollout(model, s) for _ in range(8)), and "
                 "gather it; ready-made ones are for a server that recorded them (AsyncClient.submit_trajectories).",
             )
         await asyncio.to_thread(self._bring, groups or ())
-        here = await asyncio.to_thread(captured_runs, [one for group in groups or () for one in group.given])
+        here = await asyncio.to_thread(captured_runs, [one for group in groups or () for one in group.ready_made])
         ordered = None if groups is None else [_whole(one, here) for one in groups]
         reasons = [why for group in groups or () for why in (*group.incomplete.values(), *_missing(group, here))]
         left_out = Counter(f"incomplete: {why}" for why in reasons)
@@ -302,7 +302,7 @@ class LocalBackend:
 
     def _bring(self, groups: Sequence[TrajectoryGroup]) -> None:
         """Have here what was recorded where another backend of this process reads."""
-        copy_runs({id: data for group in groups for id, data in group.places.items()}, self.data)
+        copy_runs({id: data for group in groups for id, data in group.directories.items()}, self.data)
 
     def _append(self, judged: Sequence[Judgement]) -> None:
         with open_store(self.data) as store:
@@ -346,20 +346,20 @@ class LocalBackend:
 
 def _whole(group: TrajectoryGroup, here: Mapping[str, Trajectory]) -> Group:
     """The runs of a group that are whole."""
-    runs = (*group.captured, *(here[one.id] for one in group.given if one.id in here))
+    runs = (*group.captured, *(here[one.id] for one in group.ready_made if one.id in here))
     return Group(group.key, tuple(run for run in runs if not run.incomplete))
 
 
 def _missing(group: TrajectoryGroup, here: Mapping[str, Trajectory]) -> list[str]:
     """Why ready-made trajectories of a group are left out."""
-    return [why for one in group.given if (why := why_missing(one, here))]
+    return [why for one in group.ready_made if (why := why_missing(one, here))]
 
 
 def _serves(served: _Served, model: TrainableModel) -> bool:
     """Whether it serves the model, which may be given by its name on the hub: then it lies in the hub's cache."""
-    given = Path(model.base_model)
+    named = Path(model.base_model)
     cached = f"models--{str(model.base_model).replace('/', '--')}"
-    is_served = Path(served.base_model).absolute() == given.absolute()
+    is_served = Path(served.base_model).absolute() == named.absolute()
     return served.policy == model.name and (
-        is_served or (not given.exists() and cached in Path(served.base_model).parts)
+        is_served or (not named.exists() and cached in Path(served.base_model).parts)
     )

@@ -21,7 +21,7 @@ from arttrace.capture.context.run import RunOverrides
 from arttrace.capture.export.lifecycle import recorder
 from arttrace.loop.gathering.members import is_decorated, opened, require_member, require_own
 from arttrace.loop.gathering.progress import GatherProgress
-from arttrace.loop.recorded.places import by_place, places_of
+from arttrace.loop.recorded.directories import by_directory, directories_of
 from arttrace.loop.recorded.scores import append_scores
 from arttrace.loop.trajectory import Trajectory as BuiltTrajectory
 from arttrace.loop.trajectory import conversation_record, record_id
@@ -60,12 +60,12 @@ class TrajectoryGroup:
         members = list(rollouts)
         for member in members:
             require_member(member)
-        self.given = [one for one in members if isinstance(one, BuiltTrajectory)]
+        self.ready_made = [one for one in members if isinstance(one, BuiltTrajectory)]
         self.exceptions: list[Exception] = [one for one in members if isinstance(one, Exception)]
         self._failed_before = len(self.exceptions)
         self._rollouts = [one for one in members if not isinstance(one, BuiltTrajectory | Exception)]
         self._recorded: dict[str, float | None] = {}
-        self._places: dict[str, DataDir] = {}
+        self._directories: dict[str, DataDir] = {}
         self._was_gathered = False
         self.key = key or new_key()
         self.results: list[Any] = []
@@ -87,7 +87,7 @@ class TrajectoryGroup:
         data = recorder().settings.data
         with open_store(data, create=True) as store:
             group.captured = tuple(store.trajectories(group=key))
-        group._places = {run.id: data for run in group.captured}
+        group._directories = {run.id: data for run in group.captured}
         return group
 
     def __len__(self) -> int:
@@ -99,7 +99,7 @@ class TrajectoryGroup:
     @property
     def size(self) -> int:
         """The number of rollouts, and of trajectories and exceptions that existed already."""
-        return len(self._rollouts) + len(self.given) + self._failed_before
+        return len(self._rollouts) + len(self.ready_made) + self._failed_before
 
     @property
     def trajectories(self) -> Sequence[Any]:
@@ -109,7 +109,7 @@ class TrajectoryGroup:
     @property
     def built(self) -> list[BuiltTrajectory]:
         """The `Trajectory` objects that rollouts returned, and trajectories that existed already."""
-        return [*(result for result in self.results if isinstance(result, BuiltTrajectory)), *self.given]
+        return [*(result for result in self.results if isinstance(result, BuiltTrajectory)), *self.ready_made]
 
     @property
     def incomplete(self) -> dict[str, str]:
@@ -121,7 +121,7 @@ class TrajectoryGroup:
         """The runs as the record that judges and the learner take: captured runs that are complete, and trajectories
         that existed already, with what they say themselves."""
         captured = (one for one in self.captured if not one.incomplete)
-        return Group(self.key, (*captured, *(conversation_record(one) for one in self.given)))
+        return Group(self.key, (*captured, *(conversation_record(one) for one in self.ready_made)))
 
     def record_rewards(self) -> None:
         """Store the rewards of `built` that are new or have changed; `gather` and `train` call it.
@@ -136,12 +136,12 @@ class TrajectoryGroup:
                 self._read_again(store)
 
     @property
-    def places(self) -> dict[str, DataDir]:
+    def directories(self) -> dict[str, DataDir]:
         """The data directory in which each run of this process was recorded, by the run's id."""
-        return places_of(self.given) | self._captured_places()
+        return directories_of(self.ready_made) | self._captured_directories()
 
-    def _captured_places(self) -> dict[str, DataDir]:
-        return {run.id: self._places[run.id] for run in self.captured}
+    def _captured_directories(self) -> dict[str, DataDir]:
+        return {run.id: self._directories[run.id] for run in self.captured}
 
     def _new_rewards(self) -> dict[DataDir, list[Reward]]:
         """By the directory to store them in."""
@@ -166,12 +166,12 @@ class TrajectoryGroup:
         Raises:
             StoreError: The store cannot be written.
         """
-        for one in self.given:
+        for one in self.ready_made:
             one.reward = judgement.scores[record_id(one)]
         for one in self.built:
             if one.reward is None and (score := judgement.scores.get(one.id)) is not None:
                 one.reward = self._recorded[one.id] = score  # the judge's record has it
-        for data in by_place(self._captured_places()):
+        for data in by_directory(self._captured_directories()):
             with open_store(data, create=True) as store:
                 append_scores(store, to_store(judgement))
                 self._read_again(store)
@@ -292,7 +292,7 @@ async def _gathered(
 ) -> list[TrajectoryGroup]:
     ids = await group._run(slots, progress)
     await asyncio.to_thread(_read_back, group, ids)
-    if after_each is None or not (group.captured or group.given):
+    if after_each is None or not (group.captured or group.ready_made):
         return [group]
     after = after_each(group)
     kept: Kept = await after if inspect.isawaitable(after) else after
@@ -305,7 +305,7 @@ async def _run_one(
     async with slots:
         # This is a task with a context of its own: what is set here reaches the rollout and nothing else.
         set_flow(replace(current_flow(), scope=None, overrides=RunOverrides(trajectory_id=id, group=group.key)))
-        group._places[id] = data = recorder().settings.data
+        group._directories[id] = data = recorder().settings.data
         try:
             result = await (rollout if is_decorated(rollout) else opened(rollout))
             if isinstance(result, BuiltTrajectory):
@@ -353,7 +353,7 @@ def _read_back(group: TrajectoryGroup, ids: Sequence[str]) -> None:
     flush()
     rewards = group._new_rewards()
     found: dict[str, Trajectory] = {}
-    for data, there in by_place({id: group._places[id] for id in ids}).items():
+    for data, there in by_directory({id: group._directories[id] for id in ids}).items():
         with open_store(data, create=True) as store:  # once: opening takes longer than what is asked
             if data in rewards:
                 group._append(store, rewards[data])
@@ -390,7 +390,7 @@ def _be_loud_when_empty(groups: Sequence[TrajectoryGroup]) -> None:
             f"All {rollouts} rollouts raised; the first: {type(exceptions[0]).__name__}: {exceptions[0]}",
             "Run the rollout once by itself and fix it.",
         ) from exceptions[0]
-    if not any(group.captured or group.given for group in groups):
+    if not any(group.captured or group.ready_made for group in groups):
         raise ArttraceError(
             f"{rollouts} rollouts ran, and none was captured.",
             "They made no call by a client that arttrace captures: call model.openai_client(), set"

@@ -319,12 +319,12 @@ def _trusted() -> ssl.SSLContext:
 
 def _require_trainable(policy: str, groups: Sequence[TrajectoryGroup]) -> None:
     """Raise TrainingError where a step could teach nothing, with the reason."""
-    if not any(len(group.captured) + len(group.given) > 1 for group in groups):
+    if not any(len(group.captured) + len(group.ready_made) > 1 for group in groups):
         raise TrainingError(
             "no group has two runs: the reward of one run compares nothing",
             "Gather several rollouts of each scenario: TrajectoryGroup(rollout(model, s) for _ in range(8)).",
         )
-    if any(group.given for group in groups):
+    if any(group.ready_made for group in groups):
         return  # the server that recorded them knows
     calls = [call.call for group in groups for run in group.captured for call in run.calls]
     answered = {str(call.policy_version).partition("@")[0] for call in calls if call.policy_version}

@@ -54,7 +54,7 @@ def build_trajectories(
     homes, above = belonging.homes, belonging.parents
     members: dict[str, list[UniqueSpan]] = {}
     for key, home in homes.items():
-        if ids is None or home.id in ids or home.given in ids:
+        if ids is None or home.id in ids or home.stored_id in ids:
             members.setdefault(home.id, []).append(unique[key])
     within = {
         key: None if parent in homes and homes[parent].id != homes[key].id else parent for key, parent in above.items()

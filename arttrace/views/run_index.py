@@ -77,15 +77,15 @@ class RunIndex:
         order in which they began. In parts of about so many spans: every part is a look through the store's tables,
         and is in memory. A group may be in two parts, unless each is to be `whole`."""
         part: list[tuple[str, list[str]]] = []
-        held = 0
+        counted = 0
         for key, rows in groupby(self._table.execute(_BY_GROUP), key=lambda row: row[1]):
             ids: list[str] = []
             for id, _, size in rows:
-                if held >= spans and not (whole and ids):
+                if counted >= spans and not (whole and ids):
                     yield [*part, (key, ids)] if ids else part
-                    part, ids, held = [], [], 0
+                    part, ids, counted = [], [], 0
                 ids.append(id)
-                held += size
+                counted += size
             part.append((key, ids))
         if part:
             yield part
@@ -93,13 +93,13 @@ class RunIndex:
     def pages(self, spans: int) -> Iterator[list[str]]:
         """The runs that match, the oldest first, in parts of about so many spans."""
         page: list[str] = []
-        held = 0
+        counted = 0
         for id, size in self._table.execute("SELECT id, spans FROM runs WHERE wanted ORDER BY start, id"):
             page.append(id)
-            held += size
-            if held >= spans:
+            counted += size
+            if counted >= spans:
                 yield page
-                page, held = [], 0
+                page, counted = [], 0
         if page:
             yield page
 

@@ -90,7 +90,7 @@ def test_marks_and_ends_of_lines_and_packing_change_nothing(data: bytes) -> None
         (
             pretty(1) + b"\n" + pretty(2).replace(b'"user",', b'"user"') + b"\n" + pretty(3),
             2,
-            "^line 14: the document that begins here cannot be read: Expecting ',' delimiter in line 19; mend it",
+            "^line 14: the document that begins here cannot be read: Expecting ',' delimiter in line 19; fix it",
         ),
         (pretty(1) + b"\n" + pretty(2)[:-20] + b"\n" + pretty(3), 2, "^line 14: "),
         (ONE + b"\n" + pretty(2)[:40] + b"\n" + pretty(3), 2, "^line 2: "),

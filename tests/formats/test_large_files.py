@@ -123,7 +123,7 @@ def test_a_damaged_document_among_others_is_refused_alone_with_its_line(monkeypa
     first, second = found.reasons
     assert first == (
         f"line {20 * lines + 1}: the document that begins here cannot be read: Expecting ',' delimiter in line "
-        f"{20 * lines + 6}; mend it or take it out, and import the file again"
+        f"{20 * lines + 6}; fix it or take it out, and import the file again"
     )
     assert second.startswith(f"line {30 * lines + 1}: ")
 

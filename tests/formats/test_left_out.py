@@ -167,7 +167,7 @@ def test_a_row_with_a_type_and_a_session_is_no_line_of_claude_code(row: dict[str
 def test_scores_of_langfuse_of_which_only_the_id_is_told_are_counted() -> None:
     seen = {"id": "o", "startTime": TIME.format(1), "type": "SPAN"}
     found, _ = read(lines({"id": "t", "observations": [seen], "scores": ["score-1", "score-2"]}))
-    assert found.left_out == {"scores of which only the id is told": 2}
+    assert found.left_out == {"scores with nothing but an id": 2}
 
 
 def test_bytes_that_are_no_utf8_are_counted() -> None:

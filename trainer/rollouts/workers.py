@@ -110,8 +110,8 @@ class RolloutWorkers:
         for worker in self._workers:
             worker.under_way.clear()  # what an interrupted run has left there is nobody's any more
         while len(results) < len(jobs):
-            held = self._hand_out(todo, admits)
-            deadlines = [self._deadline(), time.monotonic() + _ASKED_AGAIN_S if held else None]
+            deferred = self._hand_out(todo, admits)
+            deadlines = [self._deadline(), time.monotonic() + _ASKED_AGAIN_S if deferred else None]
             received = self._receive(min((one for one in deadlines if one is not None), default=None))
             if received is None:
                 self._end_late()

@@ -87,7 +87,7 @@ class Reporters:
         try:
             getattr(self._reporters[name], method)(*arguments)
         except StepIsOver as error:
-            self._say(f"{name} is not told these numbers: {error}")
+            self._say(f"{name} does not get these numbers: {error}")
             return False
         except Exception as error:  # noqa: BLE001 - other people's services; training goes on
             self._say(f"{name} is not reported to any more: {type(error).__name__}: {_first_line(error)}")

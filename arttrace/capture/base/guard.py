@@ -49,8 +49,8 @@ def failed(part: str, error: Exception, *, background: bool = False) -> None:
         with contextlib.suppress(Exception):  # a filter or handler of the user's may raise
             message = "arttrace: %s failed (%s); your program goes on, what it concerned is not recorded"
             # A failure of the machine, or of what the user set, is logged as it is; one of ours with its traceback.
-            told = isinstance(error, (OSError, ArttraceError))
-            logger.warning(message, part, error, exc_info=None if told else error)
+            is_expected = isinstance(error, (OSError, ArttraceError))
+            logger.warning(message, part, error, exc_info=None if is_expected else error)
     if raising():
         if not background:
             raise error

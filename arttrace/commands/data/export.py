@@ -113,26 +113,26 @@ def _write(
         known.add(_digest(reward) for span in spans for reward in rewards_of(span))
         _write_requests(spans, encode, file)
     for records in _rewards_of(store, sorted(named)) if ids else _all_records(store):
-        given = [one for one in records if known.adds(_digest(one))]
-        rewards = sum(isinstance(one, Reward) and one.counts for one in given)
+        new = [one for one in records if known.adds(_digest(one))]
+        rewards = sum(isinstance(one, Reward) and one.counts for one in new)
         written["reward"] += rewards
-        written["other record"] += len(given) - rewards
-        _write_requests(map(record_span, given), encode, file)
+        written["other record"] += len(new) - rewards
+        _write_requests(map(record_span, new), encode, file)
     return written
 
 
 def _write_requests(spans: Iterable[SpanRow], encode: Callable[[list[SpanRow]], bytes], file: BinaryIO) -> None:
     """As many requests as needed for each to be readable again, however long a run is."""
-    held: list[SpanRow] = []
+    batch: list[SpanRow] = []
     characters = 0
     for span in spans:
-        held.append(span)
+        batch.append(span)
         characters += sum(len(value) for value in span.attributes.values() if isinstance(value, str))
-        if len(held) >= _SPANS_AT_ONCE or characters >= _CHARACTERS_AT_ONCE:
-            file.write(encode(held))
-            held, characters = [], 0
-    if held:
-        file.write(encode(held))
+        if len(batch) >= _SPANS_AT_ONCE or characters >= _CHARACTERS_AT_ONCE:
+            file.write(encode(batch))
+            batch, characters = [], 0
+    if batch:
+        file.write(encode(batch))
 
 
 def _digest(record: PlainRecord) -> bytes:

@@ -176,23 +176,23 @@ def _read(text: bytes) -> Any:
 def _lines(begun: bytes, file: _Pieces) -> Iterator[Item]:
     """JSON lines. Where the first, or a bracket alone in a later one, is but the beginning of a document, documents."""
     lines = _line_by_line(begun, file)
-    is_first, held = True, list[Item]()  # the first, until it is known whether it is all
+    is_first, first = True, list[Item]()  # the first, until it is known whether it is all
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         value: Any = ValueError(_TOO_LONG) if len(line) >= MAX_ITEM_BYTES else _read(line)
         is_begun = isinstance(value, Exception) and len(line) < MAX_ITEM_BYTES
-        yield from held
-        held.clear()
+        yield from first
+        first.clear()
         if is_begun and (is_first or line.strip() in _BRACKETS):
             yield from _documents(_FileText(line, _Joined(lines), number))
             return
         if is_first:
-            held.append((f"line {number}", value))
+            first.append((f"line {number}", value))
         else:
             yield f"line {number}", value
         is_first = False
-    for place, value in held:
+    for place, value in first:
         yield from [(place, value)] if isinstance(value, Exception) else _items(value)
 
 
@@ -204,13 +204,13 @@ class _Joined:
 
     def read(self, size: int, /) -> bytes:
         """At least so many bytes, to the end of a line."""
-        held: list[bytes] = []
+        lines: list[bytes] = []
         for line in self._lines:
-            held.append(line)
+            lines.append(line)
             size -= len(line)
             if size <= 0:
                 break
-        return b"".join(held)
+        return b"".join(lines)
 
 
 def _line_by_line(begun: bytes, file: _Pieces) -> Iterator[bytes]:
@@ -253,7 +253,7 @@ def _documents(text: _FileText) -> Iterator[Item]:
             document = text.value()
         except UNREADABLE as error:
             said = f"the document that begins here cannot be read: {error}"
-            yield place, ValueError(f"{said}; mend it or take it out, and import the file again")
+            yield place, ValueError(f"{said}; fix it or take it out, and import the file again")
             text.skip_lines_to(mark if mark == '"' else "{")
             continue
         found, has_more = _page(document)

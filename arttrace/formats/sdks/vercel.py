@@ -25,52 +25,52 @@ _USAGE = {
 }
 
 
-def attributes(given: Attributes) -> Attributes:
+def attributes(sent: Attributes) -> Attributes:
     """What a span of the SDK says."""
-    operation = text(given.get(OPERATION)) or ""
+    operation = text(sent.get(OPERATION)) or ""
     if operation == "ai.toolCall":
         return {
             semconv.OPERATION_NAME: semconv.OPERATION_EXECUTE_TOOL,
-            semconv.TOOL_NAME: given.get("ai.toolCall.name"),
-            semconv.TOOL_CALL_ID: given.get("ai.toolCall.id"),
-            semconv.TOOL_CALL_ARGUMENTS: given.get("ai.toolCall.args"),
-            semconv.TOOL_CALL_RESULT: given.get("ai.toolCall.result"),
+            semconv.TOOL_NAME: sent.get("ai.toolCall.name"),
+            semconv.TOOL_CALL_ID: sent.get("ai.toolCall.id"),
+            semconv.TOOL_CALL_ARGUMENTS: sent.get("ai.toolCall.args"),
+            semconv.TOOL_CALL_RESULT: sent.get("ai.toolCall.result"),
         }
     if operation in _AGENTS:
-        metadata = {name[len(_METADATA) :]: value for name, value in given.items() if name.startswith(_METADATA)}
+        metadata = {name[len(_METADATA) :]: value for name, value in sent.items() if name.startswith(_METADATA)}
         return {
             semconv.OPERATION_NAME: semconv.OPERATION_INVOKE_AGENT,
-            semconv.AGENT_NAME: given.get("ai.telemetry.functionId") or operation,
-            semconv.ENTRY_ARGUMENTS: given.get("ai.prompt"),
-            semconv.ENTRY_RESULT: given.get("ai.response.text") or given.get("ai.response.object"),
+            semconv.AGENT_NAME: sent.get("ai.telemetry.functionId") or operation,
+            semconv.ENTRY_ARGUMENTS: sent.get("ai.prompt"),
+            semconv.ENTRY_RESULT: sent.get("ai.response.text") or sent.get("ai.response.object"),
             semconv.METADATA: text_of(metadata) if metadata else None,
         }
-    return _call(given) if operation.endswith((".doGenerate", ".doStream")) else {}
+    return _call(sent) if operation.endswith((".doGenerate", ".doStream")) else {}
 
 
-def _call(given: Attributes) -> Attributes:
+def _call(sent: Attributes) -> Attributes:
     found: Attributes = {
         semconv.OPERATION_NAME: semconv.OPERATION_CHAT,
-        semconv.PROVIDER_NAME: given.get("ai.model.provider"),
-        semconv.REQUEST_MODEL: given.get("ai.model.id"),
-        semconv.RESPONSE_MODEL: given.get("ai.response.model"),
-        semconv.RESPONSE_ID: given.get("ai.response.id"),
+        semconv.PROVIDER_NAME: sent.get("ai.model.provider"),
+        semconv.REQUEST_MODEL: sent.get("ai.model.id"),
+        semconv.RESPONSE_MODEL: sent.get("ai.response.model"),
+        semconv.RESPONSE_ID: sent.get("ai.response.id"),
     }
     for name, olds in _USAGE.items():
-        found[name] = next((given[old] for old in olds if isinstance(given.get(old), int)), None)
-    messages = from_json(given.get("ai.prompt.messages"))
+        found[name] = next((sent[old] for old in olds if isinstance(sent.get(old), int)), None)
+    messages = from_json(sent.get("ai.prompt.messages"))
     if isinstance(messages, list):
         found[semconv.INPUT_MESSAGES] = inputs([one for item in messages for one in _messages(item)])
-    offered = given.get("ai.prompt.tools")
+    offered = sent.get("ai.prompt.tools")
     if isinstance(offered, list):
         found[semconv.TOOL_DEFINITIONS] = tools([_tool(from_json(item)) for item in offered])
-    said = given.get("ai.response.text", given.get("ai.response.object"))
-    asked = from_json(given.get("ai.response.toolCalls"))
+    said = sent.get("ai.response.text", sent.get("ai.response.object"))
+    asked = from_json(sent.get("ai.response.toolCalls"))
     calls = [_tool_call(call) for call in asked if isinstance(call, dict)] if isinstance(asked, list) else []
-    reasoning = given.get("ai.response.reasoning")
+    reasoning = sent.get("ai.response.reasoning")
     if said or calls or reasoning:
         reply = {"content": said, "tool_calls": calls, "reasoning_content": reasoning}
-        found[semconv.OUTPUT_MESSAGES] = answers([{**reply, "finish_reason": given.get("ai.response.finishReason")}])
+        found[semconv.OUTPUT_MESSAGES] = answers([{**reply, "finish_reason": sent.get("ai.response.finishReason")}])
     return found
 
 

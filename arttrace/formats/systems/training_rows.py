@@ -43,7 +43,7 @@ def recognises(item: dict[str, Any], *, has_messages: bool = False) -> bool:
 
 
 def records(item: dict[str, Any], source: str, place: str) -> Iterator[Read]:
-    """The row's run, or its two; one row is told from another of the same words by its place."""
+    """The row's run, or its two; its place tells a row from another of the same words."""
     key = [place, hashed(32, item)]
     if "conversations" in item:
         messages, offered = _sharegpt(item)
@@ -61,7 +61,7 @@ def records(item: dict[str, Any], source: str, place: str) -> Iterator[Read]:
         beside = _beside(item, "prompt", "input", "tools", *names)
         better, worse = (_messages(item, name) for name in names)
         shared = _messages(asked, "messages") if asked is not item else _prompt(item)
-        if not shared:  # each way is told from its beginning on
+        if not shared:  # they are split where they first differ
             count = next((at for at, (one, other) in enumerate(zip(better, worse, strict=False)) if one != other), 0)
             shared, better, worse = better[:count], better[count:], worse[count:]
         ways = [(better, {"preferred": 1.0}), (worse, {"preferred": 0.0})]

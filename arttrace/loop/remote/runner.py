@@ -54,7 +54,7 @@ class ArtClient:
         """
         self._prompts[task, prompt] = None
         [group] = in_thread(self._groups(1, [(task, prompt)]))
-        return group.given[0]
+        return group.ready_made[0]
 
     def train(
         self,

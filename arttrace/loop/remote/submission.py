@@ -10,7 +10,7 @@ from typing import Any
 from arttrace.capture.api import flush
 from arttrace.loop.evaluation.left_out import require_whole, with_left_out
 from arttrace.loop.gather import TrajectoryGroup
-from arttrace.loop.recorded.places import by_place, captured_runs, records_in, why_missing
+from arttrace.loop.recorded.directories import by_directory, captured_runs, records_in, why_missing
 from arttrace.loop.remote.connection import ServerConnection
 from arttrace.loop.trainer_process import TrainedStep
 from arttrace.loop.trajectory import Trajectory
@@ -44,13 +44,13 @@ async def submit(
     ordered = [one if isinstance(one, TrajectoryGroup) else TrajectoryGroup(one) for one in groups if one is not None]
     for group in ordered:
         group.record_rewards()
-    here = await asyncio.to_thread(captured_runs, [one for group in ordered for one in group.given])
+    here = await asyncio.to_thread(captured_runs, [one for group in ordered for one in group.ready_made])
     submitted = [_submitted(group, here) for group in ordered]
     left_out = Counter(f"incomplete: {why}" for group in ordered for why in _incomplete(group, here))
     require_whole(left_out, [len(one["trajectories"]) for one in submitted])
-    places = {id: data for group in ordered for id, data in group.places.items()}
+    directories = {id: data for group in ordered for id, data in group.directories.items()}
     whole = {run.id for group in ordered for run in (*group.captured, *here.values()) if not run.incomplete}
-    captured = {id: data for id, data in places.items() if id in whole}
+    captured = {id: data for id, data in directories.items() if id in whole}
     if captured:
         await connection.upload(await asyncio.to_thread(_records_of, captured))
     return with_left_out(await connection.train(submitted, settings), left_out)
@@ -58,14 +58,14 @@ async def submit(
 
 def _incomplete(group: TrajectoryGroup, here: Mapping[str, Recorded]) -> list[str]:
     """Why runs of the group are incomplete."""
-    return [*group.incomplete.values(), *(why for one in group.given if (why := why_missing(one, here)))]
+    return [*group.incomplete.values(), *(why for one in group.ready_made if (why := why_missing(one, here)))]
 
 
 def _submitted(group: TrajectoryGroup, here: Mapping[str, Recorded]) -> dict[str, Any]:
     """Rewards and metadata of captured runs are among the uploaded records."""
     runs = [{"id": run.id} for run in group.captured if not run.incomplete]
-    given = [_built(one) for one in group.given if not why_missing(one, here)]
-    return {"key": group.key, "trajectories": [*runs, *given]}
+    ready_made = [_built(one) for one in group.ready_made if not why_missing(one, here)]
+    return {"key": group.key, "trajectories": [*runs, *ready_made]}
 
 
 def _built(one: Trajectory) -> dict[str, Any]:
@@ -88,6 +88,6 @@ def _built(one: Trajectory) -> dict[str, Any]:
     return {"id": one.id, "reward": reward, "metrics": metrics, "metadata": one.metadata}
 
 
-def _records_of(places: Mapping[str, DataDir]) -> list[bytes]:
+def _records_of(directories: Mapping[str, DataDir]) -> list[bytes]:
     flush()
-    return [encode_record(one) for data, ids in by_place(places).items() for one in records_in(data, ids)]
+    return [encode_record(one) for data, ids in by_directory(directories).items() for one in records_in(data, ids)]

@@ -24,6 +24,6 @@ def time_ns(value: Any) -> int | None:
 
 
 def ended_ns(begin: int, end: int | None, *, has_answer: bool) -> int:
-    """When that ended which began at `begin`. Where no `end` is told it is in progress, and ends at 0 as a record has
+    """When that ended which began at `begin`. Without an `end` it is in progress, and ends at 0 as a record has
     it, unless it has its answer by now."""
     return end or (begin if has_answer else 0)

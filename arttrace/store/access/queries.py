@@ -100,9 +100,9 @@ class StoreQueries(AnyStore):
         groups = None if group is None else [group]
         most = None if complete_only else limit
         used = _used(unconsumed_by, method)
-        given = self._given(ids=ids, groups=groups, entry=entry, since_ns=since_ns, used=used, limit=most)
+        stored_ids = self._stored_ids(ids=ids, groups=groups, entry=entry, since_ns=since_ns, used=used, limit=most)
         asked = None if ids is None else set(ids)
-        kept = self._summaries(given)
+        kept = self._summaries(stored_ids)
         known = self._consumed(used, {one.id for one in kept})
         found = [
             one
@@ -113,7 +113,7 @@ class StoreQueries(AnyStore):
             and (since_ns is None or one.start_ns >= since_ns)
             and not (complete_only and one.incomplete)
         ]
-        if most is not None and len(found) < most <= len(given):  # some of the newest are parts of others, say
+        if most is not None and len(found) < most <= len(stored_ids):  # some of the newest are parts of others, say
             every = self.summaries(
                 ids=ids, group=group, entry=entry, since_ns=since_ns, unconsumed_by=unconsumed_by, method=method
             )
@@ -123,14 +123,14 @@ class StoreQueries(AnyStore):
     def trajectory(self, id_or_prefix: str) -> Trajectory:
         """As AnyStore.trajectory."""
         query = f"SELECT DISTINCT trajectory_id FROM span_records WHERE {{}} AND {OF_RUNS} ORDER BY 1"  # noqa: S608
-        given = self._column(query.format("starts_with(trajectory_id, ?)"), [id_or_prefix])
-        if id_or_prefix in given:
-            given = [id_or_prefix]
-        elif not given:
-            given = self._column(query.format(f"trajectory_id IN ({_ITEMS})"), [before_colons(id_or_prefix)])
-        ids, found = given, []
-        if len(given) == 1:
-            found = [one for one in self._build(given) if one.id.startswith(id_or_prefix)]
+        stored_ids = self._column(query.format("starts_with(trajectory_id, ?)"), [id_or_prefix])
+        if id_or_prefix in stored_ids:
+            stored_ids = [id_or_prefix]
+        elif not stored_ids:
+            stored_ids = self._column(query.format(f"trajectory_id IN ({_ITEMS})"), [before_colons(id_or_prefix)])
+        ids, found = stored_ids, []
+        if len(stored_ids) == 1:
+            found = [one for one in self._build(stored_ids) if one.id.startswith(id_or_prefix)]
             found = [one for one in found if one.id == id_or_prefix] or found
             ids = [one.id for one in found]
         if len(ids) > 1:
@@ -166,8 +166,8 @@ class StoreQueries(AnyStore):
         """As AnyStore.trajectories."""
         keys = None if group is None and groups is None else {*(groups or ()), *([group] if group is not None else ())}
         used = _used(unconsumed_by, method)
-        given = self._given(ids=ids, groups=None if keys is None else sorted(keys), entry=entry, used=used)
-        built = self._build(given)
+        stored_ids = self._stored_ids(ids=ids, groups=None if keys is None else sorted(keys), entry=entry, used=used)
+        built = self._build(stored_ids)
         known = self._consumed(used, {one.id for one in built})
         wanted = None if ids is None else set(ids)
         return [
@@ -215,7 +215,7 @@ class StoreQueries(AnyStore):
                 place(connection, reading.of_runs)
         try:
             if _of_tools(query):  # those that no span recorded are known once a trajectory is built
-                self._summaries(self._given())
+                self._summaries(self._stored_ids())
             elif _of_messages(query):  # those that stand beside their calls likewise
                 self._summaries(self._with_calls_to_read())
         except cancellation.Stopped as stopped:
@@ -224,7 +224,7 @@ class StoreQueries(AnyStore):
         with cancellation.bounded(), self._file.reading() as connection:
             return run_query(connection, query)
 
-    def _given(
+    def _stored_ids(
         self,
         *,
         ids: Sequence[str] | None = None,
@@ -277,14 +277,14 @@ class StoreQueries(AnyStore):
             return set()
         return set(self._column(f"{used[0]} AND trajectory_id IN ({_ITEMS})", [*used[1], list(ids)]))
 
-    def _summaries(self, given: Sequence[str]) -> list[TrajectorySummary]:
+    def _summaries(self, stored_ids: Sequence[str]) -> list[TrajectorySummary]:
         """Summaries of the spans with these ids: the stored ones, and the others, which are made and stored now."""
         query = f"SELECT trajectory_id, document FROM summaries WHERE version = ? AND trajectory_id IN ({_ITEMS})"  # noqa: S608
         with self._file.reading() as connection:
-            rows = connection.execute(query, [SUMMARY_VERSION, list(given)]).fetchall()
+            rows = connection.execute(query, [SUMMARY_VERSION, list(stored_ids)]).fetchall()
         known = {id for id, _ in rows}
         found = {one.id: one for _, document in rows if (one := _summary.decode(document)) is not None}
-        unread, done = [id for id in given if id not in known], 0
+        unread, done = [id for id in stored_ids if id not in known], 0
         tell = reading.of_runs(len(unread))
         for missing in self._parts(unread):
             found.update((one.id, one) for one in self._summarise(missing))
@@ -296,7 +296,7 @@ class StoreQueries(AnyStore):
         """The ids of calls whose messages are not on their spans as such."""
         query = f"SELECT DISTINCT trajectory_id FROM span_records WHERE trajectory_id IS NOT NULL AND {_TO_READ}"  # noqa: S608
         asked = set(self._column(query, []))
-        return [id for id in self._given() if id in asked] if asked else []
+        return [id for id in self._stored_ids() if id in asked] if asked else []
 
     def _to_read(self, built: Sequence[Trajectory]) -> set[tuple[str, str]]:
         """Such calls of trajectories, by trace and span id."""
@@ -306,14 +306,14 @@ class StoreQueries(AnyStore):
         with self._file.reading() as connection:
             return set(connection.execute(query, [traces]).fetchall()) if traces else set()
 
-    def _parts(self, given: Sequence[str]) -> Iterator[list[str]]:
+    def _parts(self, stored_ids: Sequence[str]) -> Iterator[list[str]]:
         """The ids in parts of about `_SPANS_AT_ONCE` spans, in the same order."""
         query = f"SELECT trajectory_id, count(*) FROM span_records WHERE trajectory_id IN ({_ITEMS}) GROUP BY 1"  # noqa: S608
         with self._file.reading() as connection:
-            spans = dict(connection.execute(query, [list(given)]).fetchall()) if given else {}
+            spans = dict(connection.execute(query, [list(stored_ids)]).fetchall()) if stored_ids else {}
         part: list[str] = []
         span_count = 0
-        for id in given:
+        for id in stored_ids:
             part.append(id)
             span_count += spans.get(id, 0)
             if span_count >= _SPANS_AT_ONCE:
@@ -323,47 +323,47 @@ class StoreQueries(AnyStore):
             yield part
 
     @gc_paused()
-    def _summarise(self, given: Sequence[str]) -> list[TrajectorySummary]:
+    def _summarise(self, stored_ids: Sequence[str]) -> list[TrajectorySummary]:
         """Make and store summaries. Other threads read and write meanwhile; summaries of what they wrote are made
         again, and then writers wait."""
         seen = self._file.changes
-        found = self._summarised(given)
+        found = self._summarised(stored_ids)
         with self._file.lock:
             if self._file.changes != seen:
-                found = self._summarised(given)
+                found = self._summarised(stored_ids)
             if not self._file.closed:
                 with self._file.if_possible():
                     self._file.writer.keep_summaries(found)
         return [one for of_id in found.summaries.values() for one in of_id]
 
-    def _summarised(self, given: Sequence[str]) -> Summarised:
-        built = self._build(given)
-        return summarised(given, built, self._to_read(built))
+    def _summarised(self, stored_ids: Sequence[str]) -> Summarised:
+        built = self._build(stored_ids)
+        return summarised(stored_ids, built, self._to_read(built))
 
     @gc_paused()
-    def _build(self, given: Sequence[str], *, most: int | None = None) -> list[Trajectory]:
+    def _build(self, stored_ids: Sequence[str], *, most: int | None = None) -> list[Trajectory]:
         """The trajectories of the spans with these ids, or of at most so many of their first spans."""
-        if not given:
+        if not stored_ids:
             return []
         with self._file.reading() as connection:
-            traces = self._traces(connection, given)
+            traces = self._traces(connection, stored_ids)
             if any_links(connection):  # a trace may belong to the run that it links to
                 traces = above(connection, traces)
             stored = read_beginning(connection, traces, most) if most else self._spans(connection, traces, shared=True)
-            rows = connection.execute(GIVEN_TO, {"ids": [*given, *traces]})
+            rows = connection.execute(GIVEN_TO, {"ids": [*stored_ids, *traces]})
             rewards = [_reward.decode(document) for (document,) in rows.fetchall()]
         spans = with_messages([span for span in stored if not (is_reward_span(span) or is_mark(span))])
-        built = build_trajectories(map(normalised, spans), rewards, ids=frozenset(given), rewarded=found_on(spans))
+        built = build_trajectories(map(normalised, spans), rewards, ids=frozenset(stored_ids), rewarded=found_on(spans))
         query = f"SELECT trajectory_id, key FROM ({REGROUPED}) WHERE key IS NOT NULL AND trajectory_id IN ({_ITEMS})"  # noqa: S608
         with self._file.reading() as connection:
             regrouped = dict(connection.execute(query, [[one.id for one in built]]).fetchall())
         return [replace(one, regrouped=regrouped[one.id]) if one.id in regrouped else one for one in built]
 
     @staticmethod
-    def _traces(connection: duckdb.DuckDBPyConnection, given: Sequence[str]) -> set[str]:
+    def _traces(connection: duckdb.DuckDBPyConnection, stored_ids: Sequence[str]) -> set[str]:
         """The traces of the spans with these ids, and the traces that link to them."""
         query = f"SELECT DISTINCT trace_id FROM span_records WHERE trajectory_id IN ({_ITEMS}) OR trace_id = ?"  # noqa: S608
-        rows = connection.execute(query, [list(given), given[0] if given else ""]).fetchall()
+        rows = connection.execute(query, [list(stored_ids), stored_ids[0] if stored_ids else ""]).fetchall()
         traces = {trace for (trace,) in rows}
         return below(connection, traces) if any_links(connection) else traces
 

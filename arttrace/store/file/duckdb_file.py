@@ -70,7 +70,7 @@ def connection_to(path: Path) -> duckdb.DuckDBPyConnection:
 
 def name_of(path: Path | str) -> str:
     """A file's name as DuckDB takes it: UTF-8, whatever Python takes names to be. An interpreter whose locale is C, and
-    that was told not to mind, reads a name in any other letters as bytes that it does not know."""
+    that is set to ignore it, reads a name in any other letters as bytes that it does not know."""
     try:
         return os.fsencode(path).decode()
     except UnicodeDecodeError:

@@ -101,9 +101,9 @@ def _changes(connection: duckdb.DuckDBPyConnection, traces: Sequence[str]) -> It
         read = span_columns(span, {**span.attributes, **added})
         parts = _parts.decode(document)
         own = _encode(parts) if parts.pop(CONVENTIONS, None) is not None else document.encode()
-        told = with_conventions(own, added).decode()
-        if (read, told) != (columns, document):
-            yield (rowid, read, told), columns[TRAJECTORY_ID]
+        encoded = with_conventions(own, added).decode()
+        if (read, encoded) != (columns, document):
+            yield (rowid, read, encoded), columns[TRAJECTORY_ID]
 
 
 def _update(connection: duckdb.DuckDBPyConnection, changes: Sequence[_Change]) -> None:

@@ -19,7 +19,7 @@ from arttrace.store.rows.tables import GROUPINGS, JUDGEMENTS, POLICY_STEPS, REWA
 from arttrace.trajectories import groups
 from arttrace.trajectories.decoding.attribute_values import from_json, text, whole_number
 from arttrace.trajectories.decoding.operation import span_error
-from arttrace.trajectories.identity.membership import given_id
+from arttrace.trajectories.identity.membership import stored_id
 
 _canonical = msgspec.json.Encoder(order="sorted")
 _FIELDS = {"criterion": "by"}  # columns that are named otherwise than the field of the record
@@ -74,7 +74,7 @@ def span_columns(span: SpanRow, named: Attributes) -> Row:
         span.trace_id,
         span.span_id,
         span.parent_span_id,
-        given_id(span.trace_id, text(get(semconv.TRAJECTORY_ID)), kind),
+        stored_id(span.trace_id, text(get(semconv.TRAJECTORY_ID)), kind),
         kind,
         span.name,
         span.start_ns,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Any
 
 import duckdb
@@ -83,12 +83,7 @@ class _Prompts:
         self._whole: dict[int, MessageTexts] = {}
 
     def messages(self, id: int) -> MessageTexts:
-        missing: list[int] = []
-        at: int | None = id
-        while at is not None and at not in self._whole:
-            missing.append(at)
-            at = self._rows[at][0]
-        for one in reversed(missing):
+        for one in _chain(id, self._rows, self._whole):
             parent, messages = self._rows[one]
             before = None if parent is None else self._whole[parent]
             self._whole[one] = MessageTexts([self._texts[message] for message in messages], before)
@@ -101,12 +96,18 @@ class _TokenPrompts:
         self._whole: dict[int, str] = {}
 
     def text(self, id: int) -> str:
-        missing: list[int] = []
-        at: int | None = id
-        while at is not None and at not in self._whole:
-            missing.append(at)
-            at = self._rows[at][0]
-        for one in reversed(missing):
+        for one in _chain(id, self._rows, self._whole):
             parent, keep, tail = self._rows[one]
             self._whole[one] = tail if parent is None else self._whole[parent][:keep] + tail
         return self._whole[id]
+
+
+def _chain(id: int, rows: Mapping[int, tuple[Any, ...]], read: Container[int]) -> list[int]:
+    """The ids of an input and of those that it extends, as far as they are not read yet, each after the one that it
+    extends."""
+    found: list[int] = []
+    at: int | None = id
+    while at is not None and at not in read:
+        found.append(at)
+        at = rows[at][0]
+    return found[::-1]

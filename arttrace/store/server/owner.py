@@ -131,7 +131,7 @@ class Ending:
                 signal.signal(number, handler)
 
     def run(self, server: uvicorn.Server, listener: socket.socket) -> None:
-        """Answer until it is told to end."""
+        """Answer until it is asked to end."""
         self._server = server
         server.should_exit = self._is_told
         server.run(sockets=[listener])

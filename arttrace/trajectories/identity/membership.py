@@ -11,7 +11,7 @@ span.
   and each of the others may lack it and says so.
 
 Only the set of spans counts, and a span that comes later may change the answer. The store keeps every span under its
-`given_id` as it comes, and asks `membership` when it is read for those that `may_belong_elsewhere`: asked at ingest,
+`stored_id` as it comes, and asks `membership` when it is read for those that `may_belong_elsewhere`: asked at ingest,
 each batch of a trace would need all the spans of the trace again.
 """
 
@@ -35,10 +35,10 @@ _T = TypeVar("_T")
 
 
 class Home(NamedTuple):
-    """The id under which spans were given (the one named, else a trace's), and that of their trajectory: the same,
+    """The id under which spans are stored (the one named, else a trace's), and that of their trajectory: the same,
     unless conversations split the trace."""
 
-    given: str
+    stored_id: str
     id: str
 
 
@@ -56,25 +56,25 @@ def is_of_a_run(span: SpanRow) -> bool:
     return bool(operation(span)) or semconv.TRAJECTORY_ID in span.attributes
 
 
-def given_id(trace_id: str, named: str | None, operation: str | None) -> str | None:
+def stored_id(trace_id: str, named: str | None, operation: str | None) -> str | None:
     """The id under which a span is stored while the spans around it are not known: the trajectory it names, else its
     trace; None for a span that no run consists of."""
     return named or (trace_id if operation else None)
 
 
-def may_belong_elsewhere(span: SpanRow, attributes: Mapping[str, object], given: str | None, operation: str) -> bool:
-    """Whether the spans around a span may give it, or what links it, another trajectory than its `given_id`; of a span
+def may_belong_elsewhere(span: SpanRow, attributes: Mapping[str, object], stored: str | None, operation: str) -> bool:
+    """Whether the spans around a span may give it, or what links it, another trajectory than its `stored_id`; of a span
     for which this is False, and that nothing links to, it is the answer."""
-    if given == span.trace_id and operation and (span.parent_span_id or semconv.CONVERSATION_ID in attributes):
+    if stored == span.trace_id and operation and (span.parent_span_id or semconv.CONVERSATION_ID in attributes):
         return True
     return operation == semconv.OPERATION_INVOKE_AGENT and bool(span.links)
 
 
 def membership(spans: Mapping[SpanKey, UniqueSpan]) -> Membership:
     """The membership of every span."""
-    given = {key: (key[0], at) if (at := span.row.parent_span_id) else None for key, span in spans.items()}
-    links = _Links(spans, given)
-    parents, cut = without_cycles(given | links.above())
+    recorded_parents = {key: (key[0], at) if (at := span.row.parent_span_id) else None for key, span in spans.items()}
+    links = _Links(spans, recorded_parents)
+    parents, cut = without_cycles(recorded_parents | links.above())
     named = _inherited(spans, parents, semconv.TRAJECTORY_ID)
     made = {id: Home(id, id) for id in named.values() if id is not None}
     homes = {key: made[id] for key, id in named.items() if id is not None}
@@ -84,7 +84,7 @@ def membership(spans: Mapping[SpanKey, UniqueSpan]) -> Membership:
     for key in links.broken():
         doubts.setdefault(homes[key].id, Counter())[LINK_LOST] += 1
     problems: dict[str, list[str]] = {}
-    for id in _miss_parents(links.torn(), spans, given, parents, homes, doubts):
+    for id in _miss_parents(links.torn(), spans, recorded_parents, parents, homes, doubts):
         problems.setdefault(id, []).append(PARENT_LOST)
     for id in sorted({homes[key].id for key in cut}):
         problems.setdefault(id, []).append("parents in a cycle")
@@ -168,7 +168,7 @@ def _inherited(spans: Mapping[SpanKey, UniqueSpan], parents: Parents, attribute:
 def _miss_parents(
     torn: Collection[SpanKey],
     spans: Mapping[SpanKey, UniqueSpan],
-    given: Parents,
+    recorded_parents: Parents,
     parents: Parents,
     homes: Mapping[SpanKey, Home],
     doubts: dict[str, Counter[str]],
@@ -192,7 +192,7 @@ def _miss_parents(
         if (above := parents[top[key]]) is not None and above[0] == key[0]:
             beside.setdefault(above, set()).add(homes[key])
     for key in torn:
-        for home in outside[key[0]] - beside.get(given[key], set()) - {homes[key]}:
+        for home in outside[key[0]] - beside.get(recorded_parents[key], set()) - {homes[key]}:
             doubts.setdefault(home.id, Counter())[MAY_LACK] += below[key]
     return {homes[key].id for key in torn}
 
@@ -322,7 +322,7 @@ class _Trees:
         if (parent := self._parents[top]) is not None:
             found -= self._others.get(parent, set())
         if self._of_runs.isdisjoint(self._members[top]):  # log records: what names its trajectory counts its spans
-            found = {home for home in found if home.given == top[0]}
+            found = {home for home in found if home.stored_id == top[0]}
         return found
 
     def _linked(self, link: SpanKey, reached: Mapping[str, Collection[Home]]) -> set[Home]:
@@ -334,7 +334,7 @@ class _Trees:
         said = self._conversations[top]
         if said in self._within.get(top[0], ()):
             return None
-        return _only([home for home in found if home.id == f"{home.given}:{said}"])
+        return _only([home for home in found if home.id == f"{home.stored_id}:{said}"])
 
     def _spoken_within(self) -> dict[str, set[str]]:
         found: dict[str, set[str]] = {}

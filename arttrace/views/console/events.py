@@ -143,7 +143,7 @@ class Events:
                     yield _event(one)
         if until != _EVER:
             self.more = True
-            if until > self._spans_since:  # the last of them are of no kind that is told
+            if until > self._spans_since:  # the last of them are of no kind that is shown
                 self._spans_since, self._last = until, set()
 
     def _of_rewards(self) -> Iterator[RunEvent]:

@@ -51,7 +51,7 @@ class DatasetSelection(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def compares(self) -> bool:
-        """Whether the runs of a group are compared, or told together: it has to be in memory whole then."""
+        """Whether the runs of a group are compared, or written together: it has to be in memory whole then."""
         return self.best or self.form.is_of_pairs or self.form in (Form.VERL_RL, Form.ART)
 
     def holds_out(self, task: str) -> bool:
@@ -144,16 +144,16 @@ def _rows(selection: DatasetSelection, group: Group, written: Written) -> Iterat
 
 
 def _conversations(form: Form, run: Trajectory, good: bool, written: Written) -> Iterator[Row]:
-    told = conversations(run)
-    if not told:
+    found = conversations(run)
+    if not found:
         _count(written.conversations_left_out, {"runs without an answer": 1})
-    for conversation in told:
+    for conversation in found:
         with _counting(written.conversations_left_out):
             if form is Form.VERL_SFT:
                 yield verl.sft_row(conversation, trajectory_reward(run))
             else:
                 yield from chat.rows(form, conversation, good=good)
-    written.runs += bool(told)
+    written.runs += bool(found)
 
 
 def _pairs(selection: DatasetSelection, group: Group, written: Written) -> Iterator[Row]:

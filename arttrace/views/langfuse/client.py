@@ -64,7 +64,7 @@ class LangfuseClient:
         self._say, self._sleep = say, sleep
         self._apart_s = 60.0 / requests_per_minute if requests_per_minute else 0.0
         self._next = 0.0
-        self._lists: bool | None = None  # whether it takes lists of scores: told by its answers
+        self._lists: bool | None = None  # whether it takes lists of scores: its answers show it
 
     def __enter__(self) -> LangfuseClient:
         return self
@@ -101,8 +101,8 @@ class LangfuseClient:
         if not is_protobuf:
             _json(answer)
         kind = "application/x-protobuf" if is_protobuf else "application/json"
-        told = read_answer(answer.status_code, {"content-type": kind}, answer.content)
-        return told.rejected, told.reason[:_REASON]
+        taken = read_answer(answer.status_code, {"content-type": kind}, answer.content)
+        return taken.rejected, taken.reason[:_REASON]
 
     def send_scores(self, scores: Sequence[Mapping[str, Any]]) -> tuple[int, list[str]]:
         """Send scores (bodies of formats.langfuse.api.score). Returns how many Langfuse did not take, and why.

@@ -110,11 +110,11 @@ def links(data: DataDir, run: str) -> list[str]:
         try:
             project = msgspec.json.decode(path.read_bytes(), type=Project)
             with path.with_name(path.name.replace("project-", "sent-") + "l").open("rb") as lines:
-                told = [one for one in _decoded(line for line in lines if run.encode() in line) if one.id == run]
+                sent = [one for one in _decoded(line for line in lines if run.encode() in line) if one.id == run]
         except (OSError, msgspec.DecodeError):
             continue
-        if told and told[-1].page:
-            found.append(f"{project.traces}/{told[-1].page}")
+        if sent and sent[-1].page:
+            found.append(f"{project.traces}/{sent[-1].page}")
     return found
 
 

@@ -168,16 +168,16 @@ class StoreReader:
         """What `make` gives for a run, made again when the run has changed."""
         state = (self.run(id), self._mark.rewards)  # a summary does not tell of notes
         with self._lock:
-            held = self._kept.get((id, name))
-            if held is not None and held[0] == state:
+            kept = self._kept.get((id, name))
+            if kept is not None and kept[0] == state:
                 self._kept.move_to_end((id, name))
-                found: T = held[1]
+                found: T = kept[1]
                 return found
             making = self._making.setdefault((id, name), threading.Lock())
         with making:  # whoever asks for the same meanwhile waits for it
             with self._lock:
-                held = self._kept.get((id, name))
-            made: T = held[1] if held is not None and held[0] == state else make()
+                kept = self._kept.get((id, name))
+            made: T = kept[1] if kept is not None and kept[0] == state else make()
         with self._lock:
             self._kept[(id, name)] = (state, made)
             while len(self._kept) > _KEPT:

@@ -367,7 +367,7 @@ main()
 def test_a_termination_before_the_first_step_closes_the_store(
     method: str, sent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Ctrl-C does: nothing is left for the next start to mend."""
+    """As Ctrl-C does: nothing is left for the next start to repair."""
     data = DataDir(tmp_path / "data")
     fill(data, "s")
     model = tmp_path / "model"

@@ -325,7 +325,7 @@ async def test_no_more_agents_run_at_once_than_a_server_bears() -> None:
 
     client = art.ArtClient("http://127.0.0.1:9", agents={"search": agent})
     groups = await client._groups(8, [("search", f"{number}") for number in range(20)])
-    assert [[run.id for run in group.given] for group in groups] == [[f"{number}"] * 8 for number in range(20)]
+    assert [[run.id for run in group.ready_made] for group in groups] == [[f"{number}"] * 8 for number in range(20)]
     assert most == 32
 
 

@@ -129,7 +129,7 @@ def test_wandb_holds_the_numbers_and_each_adapter_as_a_version(
     reporters.log({"val/reward": 0.75}, 3)
     assert said == []
     reporters.log({"val/reward": 0.5}, 1)
-    assert said == ["wandb is not told these numbers: W&B is at step 3, and takes no more numbers of step 1"]
+    assert said == ["wandb does not get these numbers: W&B is at step 3, and takes no more numbers of step 1"]
     reporters.close()
     [written] = (tmp_path / "out").glob("wandb/offline-run-*/*.wandb")
     steps, artifacts = when_written(written, 3, 6)

@@ -157,11 +157,11 @@ def command(
         return
     checkpoints = Checkpoints(data.policies, policy)
     report_to = () if dry_run else daemon.report_to
-    told = {"method": method, **msgspec.to_builtins(learner)}
+    reported_config = {"method": method, **msgspec.to_builtins(learner)}
     with (
         hold_store(data) as store,
         nullcontext() if dry_run else checkpoints.only_writer(),
-        Reporting(report_to, reported_steps(checkpoints, store), checkpoints, told, say) as reporting,
+        Reporting(report_to, reported_steps(checkpoints, store), checkpoints, reported_config, say) as reporting,
     ):
         if not dry_run:
             require_served(serving, policy, directory)

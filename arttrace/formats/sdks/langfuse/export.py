@@ -29,7 +29,7 @@ def records(trace: dict[str, Any]) -> Iterator[Read]:
     scores = trace.get("scores")
     for score in scores if isinstance(scores, list) else ():
         if not isinstance(score, dict):
-            yield NotHeld("scores of which only the id is told")
+            yield NotHeld("scores with nothing but an id")
             continue
         try:
             given = reward(_of_api(score, trace["id"]))

@@ -87,28 +87,28 @@ class AsCaptured(msgspec.Struct, frozen=True):
 def observation(span: SpanRow, run: ShownRun, *, read: SpanRow | None = None) -> SpanRow:
     """The span as it is sent to Langfuse. `read` is the span under the names of the conventions, where it came under
     others (formats.foreign.normalise)."""
-    given = (span if read is None else read).attributes
-    found: Attributes = {name: given[name] for name in _SENT_AS_THEY_ARE if given.get(name) is not None}
-    operation = given.get(semconv.OPERATION_NAME)
+    attributes = (span if read is None else read).attributes
+    found: Attributes = {name: attributes[name] for name in _SENT_AS_THEY_ARE if attributes.get(name) is not None}
+    operation = attributes.get(semconv.OPERATION_NAME)
     shown: tuple[str, ...] = ()
     if operation in semconv.CALL_OPERATIONS:
-        found.update(_call(span, given))
-        chat, shown = _chat(given)
+        found.update(_call(span, attributes))
+        chat, shown = _chat(attributes)
         found.update(chat)
     elif operation == semconv.OPERATION_EXECUTE_TOOL:
-        shown = _texts(given, found, semconv.TOOL_CALL_ARGUMENTS, semconv.TOOL_CALL_RESULT)
+        shown = _texts(attributes, found, semconv.TOOL_CALL_ARGUMENTS, semconv.TOOL_CALL_RESULT)
     elif operation == semconv.OPERATION_INVOKE_AGENT:
-        shown = _texts(given, found, semconv.ENTRY_ARGUMENTS, semconv.ENTRY_RESULT)
-    elif semconv.HTTP_METHOD in given:
-        found.update(_http(given))
-    shown = tuple(name for name in shown if span.attributes.get(name) == given.get(name))
+        shown = _texts(attributes, found, semconv.ENTRY_ARGUMENTS, semconv.ENTRY_RESULT)
+    elif semconv.HTTP_METHOD in attributes:
+        found.update(_http(attributes))
+    shown = tuple(name for name in shown if span.attributes.get(name) == attributes.get(name))
     rest = {name: value for name, value in span.attributes.items() if name not in shown}
     document = AsCaptured(msgspec.structs.replace(span, attributes=rest), shown)
     found[f"{names.METADATA}.{names.SPAN_KEY}"] = _json.encode(document).decode()
     found.update(_of_run(span, run))
     of_program = {names.ENVIRONMENT: run.environment, names.RELEASE: run.release}
     resource = {**span.resource, **{name: value for name, value in of_program.items() if value}}
-    message = span.status_message or (str(given.get(semconv.ERROR_TYPE) or "") if span.status_code == 2 else "")
+    message = span.status_message or (str(attributes.get(semconv.ERROR_TYPE) or "") if span.status_code == 2 else "")
     return SpanRow(
         trace_id=span.trace_id,
         span_id=span.span_id,
@@ -165,26 +165,26 @@ def _of_run(span: SpanRow, run: ShownRun) -> Attributes:
     return found
 
 
-def _call(span: SpanRow, given: Attributes) -> Attributes:
+def _call(span: SpanRow, attributes: Attributes) -> Attributes:
     found: Attributes = {}
-    parameters = {name: given[key] for key, name in _PARAMETERS.items() if given.get(key) is not None}
+    parameters = {name: attributes[key] for key, name in _PARAMETERS.items() if attributes.get(key) is not None}
     if parameters:
         found[names.MODEL_PARAMETERS] = _json.encode(parameters).decode()
-    usage = _usage(given)
+    usage = _usage(attributes)
     if usage:
         found[names.USAGE_DETAILS] = _json.encode(usage).decode()
-    first = finite(given.get(semconv.RESPONSE_TIME_TO_FIRST_CHUNK))
+    first = finite(attributes.get(semconv.RESPONSE_TIME_TO_FIRST_CHUNK))
     if first is not None and 0 <= first < 86_400:
         at = datetime.datetime.fromtimestamp(span.start_ns / 1e9 + first, tz=datetime.UTC)
         found[names.COMPLETION_START_TIME] = at.isoformat(timespec="milliseconds")
     return found
 
 
-def _usage(given: Attributes) -> dict[str, int]:
+def _usage(attributes: Attributes) -> dict[str, int]:
     """Tokens in buckets that exclude each other, and their total."""
 
     def count(name: str) -> int:
-        value = given.get(name)
+        value = attributes.get(name)
         return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
     taken, made = count(semconv.USAGE_INPUT_TOKENS), count(semconv.USAGE_OUTPUT_TOKENS)
@@ -206,15 +206,15 @@ def _usage(given: Attributes) -> dict[str, int]:
 # --- input and output --------------------------------------------------------------------------------------
 
 
-def _chat(given: Attributes) -> tuple[Attributes, tuple[str, ...]]:
+def _chat(attributes: Attributes) -> tuple[Attributes, tuple[str, ...]]:
     """Input and output as messages in OpenAI's form, and the attributes that can be made from them again."""
     reader = MessageReader()
-    system = reader.instructions(given.get(semconv.SYSTEM_INSTRUCTIONS))
-    asked = reader.read(given.get(semconv.INPUT_MESSAGES))
+    system = reader.instructions(attributes.get(semconv.SYSTEM_INSTRUCTIONS))
+    asked = reader.read(attributes.get(semconv.INPUT_MESSAGES))
     messages = [_shown_message(one) for one in ((system, *asked) if system is not None else asked)]
-    definitions = from_json(given.get(semconv.TOOL_DEFINITIONS))
+    definitions = from_json(attributes.get(semconv.TOOL_DEFINITIONS))
     replies = [
-        (_shown_message(message), reason) for message, reason in reader.choices(given.get(semconv.OUTPUT_MESSAGES))
+        (_shown_message(message), reason) for message, reason in reader.choices(attributes.get(semconv.OUTPUT_MESSAGES))
     ]
     if not messages and not replies:
         return {}, ()
@@ -226,20 +226,20 @@ def _chat(given: Attributes) -> tuple[Attributes, tuple[str, ...]]:
         names.OUTPUT: _json.encode(shown_output[0] if len(shown_output) == 1 else shown_output).decode(),
     }
     back = chat_attributes(
-        from_json(found[names.INPUT]), from_json(found[names.OUTPUT]), given.get(semconv.RESPONSE_FINISH_REASONS)
+        from_json(found[names.INPUT]), from_json(found[names.OUTPUT]), attributes.get(semconv.RESPONSE_FINISH_REASONS)
     )
-    return found, tuple(name for name, value in back.items() if given.get(name) == value)
+    return found, tuple(name for name, value in back.items() if attributes.get(name) == value)
 
 
-def chat_attributes(given: Any, output: Any, reasons: Any) -> Attributes:
+def chat_attributes(attributes: Any, output: Any, reasons: Any) -> Attributes:
     """What `observation` shows as a chat, under the names of the conventions again; `reasons` are its
     `gen_ai.response.finish_reasons`."""
     found: Attributes = {}
-    messages = given.get("messages") if isinstance(given, dict) else given
+    messages = attributes.get("messages") if isinstance(attributes, dict) else attributes
     if isinstance(messages, list):
         found[semconv.INPUT_MESSAGES] = inputs([_plain(one) for one in messages])
-    if isinstance(given, dict) and isinstance(given.get("tools"), list):
-        found[semconv.TOOL_DEFINITIONS] = tools(given["tools"])
+    if isinstance(attributes, dict) and isinstance(attributes.get("tools"), list):
+        found[semconv.TOOL_DEFINITIONS] = tools(attributes["tools"])
     if output is not None:
         replies = output if isinstance(output, list) else [output]
         whys: Sequence[Any] = reasons if isinstance(reasons, list) else ()
@@ -269,11 +269,11 @@ def _plain(message: Any) -> Any:
     return {**rest, "reasoning_content": "".join(one for one in texts if isinstance(one, str))}
 
 
-def _texts(given: Attributes, found: Attributes, asked: str, answered: str) -> tuple[str, ...]:
+def _texts(attributes: Attributes, found: Attributes, asked: str, answered: str) -> tuple[str, ...]:
     """Input and output as they are; the attributes that stand there word for word."""
     shown = []
     for name, place in ((asked, names.INPUT), (answered, names.OUTPUT)):
-        value = given.get(name)
+        value = attributes.get(name)
         if value is not None:
             found[place] = value if isinstance(value, str) else _json.encode(value).decode()
             if isinstance(value, str):
@@ -281,13 +281,13 @@ def _texts(given: Attributes, found: Attributes, asked: str, answered: str) -> t
     return tuple(shown)
 
 
-def _http(given: Attributes) -> Attributes:
+def _http(attributes: Attributes) -> Attributes:
     """A request of a tool's: what was asked for, and how it was answered."""
     asked = {
-        "method": given[semconv.HTTP_METHOD],
-        "url": given.get(semconv.URL_FULL, given.get(semconv.SERVER_ADDRESS)),
+        "method": attributes[semconv.HTTP_METHOD],
+        "url": attributes.get(semconv.URL_FULL, attributes.get(semconv.SERVER_ADDRESS)),
     }
-    answered = {"status": given.get(semconv.HTTP_STATUS_CODE), "bytes": given.get(semconv.HTTP_RESPONSE_SIZE)}
+    answered = {"status": attributes.get(semconv.HTTP_STATUS_CODE), "bytes": attributes.get(semconv.HTTP_RESPONSE_SIZE)}
     return {names.INPUT: _json.encode(asked).decode(), names.OUTPUT: _json.encode(answered).decode()}
 
 

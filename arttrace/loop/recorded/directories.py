@@ -15,19 +15,19 @@ from arttrace.store import open_store
 from arttrace.system.paths import DataDir
 
 
-def by_place(places: Mapping[str, DataDir]) -> dict[DataDir, list[str]]:
+def by_directory(directories: Mapping[str, DataDir]) -> dict[DataDir, list[str]]:
     """The ids in each directory.
 
     Args:
-        places: The directory of each run, by its id.
+        directories: The directory of each run, by its id.
     """
     found: dict[DataDir, list[str]] = defaultdict(list)
-    for id, data in places.items():
+    for id, data in directories.items():
         found[data].append(id)
     return dict(found)
 
 
-def places_of(given: Iterable[BuiltTrajectory]) -> dict[str, DataDir]:
+def directories_of(given: Iterable[BuiltTrajectory]) -> dict[str, DataDir]:
     """The directories of trajectories that were put into groups ready-made, by their runs' ids, as far as they were
     captured here.
 
@@ -47,12 +47,12 @@ def captured_runs(given: Iterable[BuiltTrajectory]) -> dict[str, Trajectory]:
     Raises:
         StoreError: A store cannot be opened or asked.
     """
-    places = places_of(given)
-    if not places:
+    directories = directories_of(given)
+    if not directories:
         return {}
     flush()
     found: dict[str, Trajectory] = {}
-    for data, ids in by_place(places).items():
+    for data, ids in by_directory(directories).items():
         with open_store(data, create=True) as store:
             found |= {run.id: run for run in store.trajectories(ids=ids)}
     return found
@@ -86,21 +86,21 @@ def records_in(data: DataDir, ids: Sequence[str]) -> Iterable[SpanRow | Reward]:
             yield from run.rewards
 
 
-def copy_runs(places: Mapping[str, DataDir], to: DataDir) -> None:
+def copy_runs(directories: Mapping[str, DataDir], to: DataDir) -> None:
     """Have runs that were recorded elsewhere in a directory too; what is there already stays as it is.
 
     Args:
-        places: The directory of each run, by its id.
+        directories: The directory of each run, by its id.
         to: The directory.
 
     Raises:
         StoreError: A store cannot be opened or asked.
     """
-    elsewhere = {id: data for id, data in places.items() if data != to}
+    elsewhere = {id: data for id, data in directories.items() if data != to}
     if not elsewhere:
         return
     flush()
-    for data, ids in by_place(elsewhere).items():
+    for data, ids in by_directory(elsewhere).items():
         records = list(records_in(data, ids))
         with open_store(to, create=True) as store:
             store.append(records)
