@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.files.known_ids import KnownIds
 from arttrace.formats.imported_run import NO_TIME
 from arttrace.formats.left_out import NotHeld, Read
@@ -42,11 +43,11 @@ def _is_message(value: Any) -> bool:
 
 
 class Conversations:
-    """Conversations of one source. One that is there again, word for word, is another run."""
+    """Conversations of one source."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, ids: ContentIds) -> None:
         self._source = source
-        self._seen = KnownIds()
+        self._ids = ids
 
     def records(self, item: dict[str, Any]) -> Iterator[Read]:
         """One run: a span for its agent, one per assistant message, and its reward where it has one.
@@ -57,18 +58,7 @@ class Conversations:
         messages = messages_of(item)
         if messages is None:
             raise ValueError("no list of messages with roles")
-        content, again = _content(self._source, item, self._seen)
-        if again > 1:
-            content.update(str(again).encode())
-        yield from _conversation(item, messages, self._source, content.hexdigest())
-
-
-def _content(source: str, item: dict[str, Any], seen: KnownIds) -> tuple[Any, int]:
-    """A hash of an item, and how often it is there by now."""
-    content = hashlib.blake2b(canonical_json([source, item]), digest_size=16)
-    again = int(seen.get(content.digest()) or 0) + 1
-    seen.keep(content.digest(), again)
-    return content, again
+        yield from _conversation(item, messages, self._source, self._ids.next(self._source, item))
 
 
 def _conversation(
@@ -175,9 +165,10 @@ class Exchanges:
     several rewards of one name in a run the last one counts.
     """
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, ids: ContentIds) -> None:
         self._source = source
-        self._runs, self._seen = KnownIds(), KnownIds()
+        self._ids = ids
+        self._runs = KnownIds()
 
     def records(self, item: dict[str, Any]) -> Iterator[Read]:
         """The call, and the run's rewards. Raises ValueError when the item holds no request with messages or no answer
@@ -197,9 +188,8 @@ class Exchanges:
             for choice in choices
             if isinstance(choice, dict) and isinstance(choice.get("message"), dict)
         ]
-        content, again = _content(self._source, item, self._seen)
-        content.update(str(again).encode())
-        span_id, trace_id = content.hexdigest()[:16], self._run(messages, content.hexdigest())
+        own = self._ids.next(self._source, item)
+        span_id, trace_id = own[:16], self._run(messages, own)
         start = (_time(response) or NO_TIME) + len(messages)  # within one second the longer history is the later one
         offered = request.get("tools")
         reported = response.get("usage")

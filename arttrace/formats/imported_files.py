@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.conversations import Conversations, Exchanges, messages_of
 from arttrace.formats.evaluations import carried, is_reward_span, rewards_of
 from arttrace.formats.files.items import Item, ItemFile
@@ -83,20 +84,20 @@ class Imported(msgspec.Struct):
 def read_file(data: bytes, source: str) -> Imported:
     """Everything in a file that is in memory."""
     found = Imported()
-    for records in read_records(io.BytesIO(data), len(data), source, found):
+    for records in read_records(io.BytesIO(data), len(data), source, found, ContentIds()):
         found.records += records
     return found
 
 
-def read_records(file: BinaryIO, size: int, source: str, found: Imported) -> Iterator[list[Record]]:
+def read_records(file: BinaryIO, size: int, source: str, found: Imported, ids: ContentIds) -> Iterator[list[Record]]:
     """The records of an open file of so many bytes, some at a time; `found` counts. `source` names conversations that
-    do not name themselves. An item that cannot be read is refused alone. Raises Unreadable when the file as a whole is
-    of no known form."""
+    do not name themselves, `ids` tells equal runs of all files apart. An item that cannot be read is refused alone.
+    Raises Unreadable when the file as a whole is of no known form."""
     items = ItemFile(file, size)
     if items.is_binary:
         yield from _batches(_protobuf(items.rest(), found), found)
     else:
-        yield from _batches(_Reader(source, found).records(items), found)
+        yield from _batches(_Reader(source, found, ids).records(items), found)
         if items.replaced:
             found.left_out["bytes that are no UTF-8, read as U+FFFD"] = items.replaced
         if not found.kinds:
@@ -140,11 +141,12 @@ def _counted(records: list[Record], found: Imported, traces: KnownIds) -> list[R
 class _Reader:
     """The items of one file, each by the form that it has."""
 
-    def __init__(self, source: str, found: Imported) -> None:
+    def __init__(self, source: str, found: Imported, ids: ContentIds) -> None:
         self._source = source
         self._found = found
-        self._exchanges = Exchanges(source)
-        self._conversations = Conversations(source)
+        self._ids = ids
+        self._exchanges = Exchanges(source, ids)
+        self._conversations = Conversations(source, ids)
         self._claude = claude_code.ClaudeSessions()
         self._codex = codex.CodexSessions()
 
@@ -202,11 +204,11 @@ class _Reader:
         if codex.recognises(item):
             return _as_stored(self._codex.take(item))
         if atif.recognises(item):
-            return self._is(atif.KIND, atif.records(item, source))
+            return self._is(atif.KIND, atif.records(item, source, self._ids))
         if art.recognises(item):
-            return self._is(art.KIND, art.records(item, source, place))
+            return self._is(art.KIND, art.records(item, source, place, self._ids))
         if swe_agent.recognises(item):
-            return self._is(swe_agent.KIND, swe_agent.records(item, source))
+            return self._is(swe_agent.KIND, swe_agent.records(item, source, self._ids))
         if langsmith.recognises(item):
             return self._is(langsmith.KIND, langsmith.records(item, source))
         if braintrust.recognises(item):
@@ -219,7 +221,7 @@ class _Reader:
             return self._is("exchanges", self._exchanges.records(item))
         has_messages = messages_of(item) is not None
         if training_rows.recognises(item, has_messages=has_messages):
-            return self._is(training_rows.KIND, training_rows.records(item, source, place))
+            return self._is(training_rows.KIND, training_rows.records(item, source, place, self._ids))
         if has_messages:
             return self._is("conversations", self._conversations.records(item))
         raise ValueError(f"an object of no known form, with the keys {', '.join(map(str, list(item)[:8]))}")

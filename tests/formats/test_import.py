@@ -68,6 +68,16 @@ def test_the_same_file_twice_is_there_once(tmp_path: Path) -> None:
         assert store.sql("SELECT (SELECT count(*) FROM span_records), (SELECT count(*) FROM rewards)")[1] == [(3, 1)]
 
 
+def test_what_was_stored_already_is_counted(tmp_path: Path) -> None:
+    file = write(tmp_path / "chats.jsonl", CHAT)
+    assert run(tmp_path, "import", file).output == f"{file}: 1 conversation: 1 trace, 3 spans, 1 reward\n"
+    again = run(tmp_path, "import", file).output
+    assert again == f"{file}: 1 conversation: 1 trace, 3 spans, 1 reward: 0 new, 4 already stored\n"
+    write(tmp_path / "chats.jsonl", CHAT, {**CHAT, "reward": 0})
+    [said] = json.loads(run(tmp_path, "import", file, "--json").output)
+    assert (said["spans"], said["rewards"], said["new"], said["already_stored"]) == (6, 2, 4, 4)
+
+
 def test_otlp_out_is_what_came_in() -> None:
     span = SpanRow(
         "1" * 32,

@@ -163,3 +163,10 @@ def test_records_larger_than_one_request_all_arrive(data: DataDir, monkeypatch: 
         assert owner.sql("SELECT count(*) FROM rewards")[1] == [(20,)]
         asker.append([msgspec.structs.replace(one) for one in rewards])
         assert owner.sql("SELECT count(*) FROM rewards")[1] == [(20,)]
+
+
+def test_what_is_appended_again_is_not_new(store: AnyStore) -> None:
+    spans, reward = research_run(), Reward(id="r", trajectory_id="run", value=1.0)
+    assert store.append([*spans[:2], reward]) == 3
+    assert store.append([*spans, reward]) == len(spans) - 2
+    assert store.append([reward]) == 0

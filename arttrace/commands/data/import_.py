@@ -13,6 +13,7 @@ import msgspec
 
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.progress import Progress, say
+from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.files.unpacked import Unreadable, without_ending
 from arttrace.formats.imported_files import Imported, read_records
 from arttrace.records.values.units import counted, quantity
@@ -47,13 +48,17 @@ def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: Data
     everything else is in the store.
     """
     done: list[dict[str, Any]] = []
-    for file in files:  # before a store is made for nothing
+    distinct: dict[str, Path] = {}
+    for file in files:
+        distinct.setdefault(os.path.realpath(file), file)
+    for file in distinct.values():  # before a store is made for nothing
         if not os.access(file, os.R_OK):
             with _read(file):
                 file.open("rb").close()
+    ids = ContentIds()
     with open_store(data, create=True) as store:
-        for file in files:
-            done.append(_report(file, _import(file, name, store)))
+        for file in distinct.values():
+            done.append(_import(file, name, store, ids))
             if not as_json:
                 _show(done[-1])
     if as_json:
@@ -62,22 +67,23 @@ def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: Data
         raise ArttraceError(f"{quantity(refused, 'item')} in the files cannot be read", "All else is in the store.")
 
 
-def _import(file: Path, name: str | None, store: AnyStore) -> Imported:
-    found = Imported()
+def _import(file: Path, name: str | None, store: AnyStore, ids: ContentIds) -> dict[str, Any]:
+    found, new, given = Imported(), 0, 0
     source = name or without_ending(file.name).rpartition(".")[0] or file.name
     try:
         with _read(file), file.open("rb") as opened:
             size = file.stat().st_size
             progress = Progress(size >> 20, f"MiB of {file.name}", say, tells_short=False)
-            for records in read_records(opened, size, source, found):
-                store.append(records)
+            for records in read_records(opened, size, source, found, ids):
+                new += store.append(records)
+                given += len(records)
                 if size >> 20:
                     progress(opened.tell() >> 20)
     except Unreadable as error:
         raise ArttraceError(
             f"{file} is in no known form: {error}", "`arttrace import --help` lists the known forms."
         ) from error
-    return found
+    return _report(file, found, new, given - new)
 
 
 @contextmanager
@@ -88,7 +94,7 @@ def _read(file: Path) -> Iterator[None]:
         raise ArttraceError(f"{file} cannot be read: {error.strerror or error}") from error
 
 
-def _report(file: Path, imported: Imported) -> dict[str, Any]:
+def _report(file: Path, imported: Imported, new: int, already_stored: int) -> dict[str, Any]:
     return {
         "file": str(file),
         "kinds": imported.kinds,
@@ -96,6 +102,8 @@ def _report(file: Path, imported: Imported) -> dict[str, Any]:
         "spans": imported.spans,
         "rewards": imported.rewards,
         "other_records": imported.other_records,
+        "new": new,
+        "already_stored": already_stored,
         "unread": imported.unread,
         "left_out": imported.left_out,
         "refused": imported.refused,
@@ -108,7 +116,9 @@ def _show(report: dict[str, Any]) -> None:
     counts = [quantity(report[f"{what}s"], what) for what in ("trace", "span", "reward")]
     if others := report["other_records"]:
         counts.append(quantity(others, "other record"))
-    click.echo(f"{report['file']}: {kinds}: {', '.join(counts)}")
+    already = report["already_stored"]
+    known = f": {report['new']} new, {already} already stored" if already else ""
+    click.echo(f"{report['file']}: {kinds}: {', '.join(counts)}{known}")
     for line in unread_lines(report["unread"]):
         click.secho(f"  {line}", fg="yellow", err=True)
     if report["left_out"]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from arttrace.formats.imported_run import ImportedRun, hashed
+from arttrace.formats.content_ids import ContentIds
+from arttrace.formats.imported_run import ImportedRun
 from arttrace.formats.left_out import NotHeld, Read
 from arttrace.records import semconv
 from arttrace.records.values.lenient_json import read_json
@@ -26,7 +27,7 @@ def recognises(item: dict[str, Any]) -> bool:
     return "messages_and_choices" in item or ("group_index" in item and "messages" in item)
 
 
-def records(item: dict[str, Any], source: str, place: str) -> Iterator[Read]:
+def records(item: dict[str, Any], source: str, place: str, ids: ContentIds) -> Iterator[Read]:
     """The runs of an item; those of one group are a group here, named by its metadata, or by its file and its place in
     it: groups of other files are others."""
     members = item.get("trajectories")
@@ -35,10 +36,10 @@ def records(item: dict[str, Any], source: str, place: str) -> Iterator[Read]:
     for at, one in enumerate(members if isinstance(members, list) else [item]):
         if not isinstance(one, dict):
             raise ValueError("a trajectory is no object")
-        yield from _run(one, source, [group, at] if isinstance(members, list) else [place], group)
+        yield from _run(one, source, [group, at] if isinstance(members, list) else [place], group, ids)
 
 
-def _run(item: dict[str, Any], source: str, place: list[Any], group: Any) -> Iterator[Read]:
+def _run(item: dict[str, Any], source: str, place: list[Any], group: Any, ids: ContentIds) -> Iterator[Read]:
     metadata = _object(item.get("metadata"))
     if "group_index" in item:
         group = _object(item.get("group_metadata")).get("group", f"{source} group {item['group_index']}")
@@ -46,7 +47,7 @@ def _run(item: dict[str, Any], source: str, place: list[Any], group: Any) -> Ite
     scenario = metadata.pop("scenario", None)
     tags = str(metadata.pop("tags", "") or "")
     id = own if isinstance(own, str) else None
-    run = ImportedRun(source, id or [place, hashed(32, item)], name=source, trajectory_id=id)
+    run = ImportedRun(source, id or ids.next(source, [place, item]), name=source, trajectory_id=id)
     histories = [item, *(one for one in item.get("additional_histories") or [] if isinstance(one, dict))]
     result: Any = None
     for number, history in enumerate(histories):

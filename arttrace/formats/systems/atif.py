@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.datasets.atif import OWN
 from arttrace.formats.imported_run import ImportedRun
 from arttrace.formats.left_out import NotHeld, Read
@@ -28,14 +29,14 @@ def recognises(item: dict[str, Any]) -> bool:
     return str(item.get("schema_version")).startswith("ATIF-") and isinstance(item.get("steps"), list)
 
 
-def records(item: dict[str, Any], source: str) -> Iterator[Read]:
+def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read]:
     """One run, its sub-agents included."""
     own = _own(item)
     id = item.get("trajectory_id") if own else None
     start = own.get("start_ns") or min(_times(item), default=None)
     agent = _object(item.get("agent"))
     name = str(agent.get("name") or "agent")
-    key = item.get("trajectory_id") or item.get("session_id") or item
+    key = item.get("trajectory_id") or item.get("session_id") or ids.next(source, item)
     run = ImportedRun(source, key, name=name, start_ns=start, trajectory_id=id if isinstance(id, str) else None)
     documents = _Told(run)
     yield from documents.document(item, None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.imported_run import ImportedRun
 from arttrace.formats.left_out import Read
 from arttrace.records import semconv
@@ -31,12 +32,12 @@ def recognises(item: dict[str, Any]) -> bool:
     )
 
 
-def records(item: dict[str, Any], source: str) -> Iterator[Read]:
+def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read]:
     """One run."""
     history = item["messages"] if "history" not in item else item["history"]
     info = item["info"] if isinstance(item.get("info"), dict) else {}
     task = item.get("instance_id") or item.get("environment")
-    run = ImportedRun(source, [task, history], name="swe-agent")
+    run = ImportedRun(source, ids.next(source, item), name="swe-agent")
     config = info.get("config")
     model = config.get("model") if isinstance(config, dict) else None
     name = (model.get("model_name") if isinstance(model, dict) else None) or info.get("model_name")

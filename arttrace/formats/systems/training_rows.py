@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from arttrace.formats.imported_run import ImportedRun, hashed
+from arttrace.formats.content_ids import ContentIds
+from arttrace.formats.imported_run import ImportedRun
 from arttrace.formats.left_out import Read
 from arttrace.formats.sdks.openai_messages import text_of
 from arttrace.records import semconv
@@ -42,9 +43,9 @@ def recognises(item: dict[str, Any], *, has_messages: bool = False) -> bool:
     return are_turns and not has_messages
 
 
-def records(item: dict[str, Any], source: str, place: str) -> Iterator[Read]:
-    """The row's run, or its two; its place tells a row from another of the same words."""
-    key = [place, hashed(32, item)]
+def records(item: dict[str, Any], source: str, place: str, ids: ContentIds) -> Iterator[Read]:
+    """The row's run, or its two; rows of the same words at other places are others."""
+    key = [ids.next(source, [place, item])]
     if "conversations" in item:
         messages, offered = _sharegpt(item)
         yield from _run(source, key, [], messages, offered, _beside(item, "conversations", "system", "tools"))

@@ -67,9 +67,9 @@ class AnyStore(ABC):
         """Close the file, or the connection to its owner."""
 
     @abstractmethod
-    def append(self, records: Iterable[Record]) -> None:
+    def append(self, records: Iterable[Record]) -> int:
         """Store records: in the owner's journal first, where they are durable, then in the tables. A record that is
-        stored already is not stored twice.
+        stored already is not stored twice. Returns how many were new.
 
         Args:
             records: Spans, rewards, judgements and so on, as in arttrace.records.

@@ -26,6 +26,11 @@ class _OwnerReply(msgspec.Struct, frozen=True):
     version: str = ""
 
 
+class _AppendReply(msgspec.Struct, frozen=True):
+    records: int
+    new: int | None = None  # an owner of an earlier version does not say
+
+
 class Failure(msgspec.Struct, frozen=True):
     """The body of the API's errors."""
 
@@ -77,10 +82,11 @@ class OwnerClient:
         said = f"At {self.url} answers {which}, this is {own}: install the same version on both sides."
         return said if hint is None else f"{hint} {said}"
 
-    def append(self, records: Sequence[Record]) -> None:
-        """Return once the records are in the owner's store."""
-        for body in _chunks(records):
-            self._post("/api/records", body, JSON_LINES)
+    def append(self, records: Sequence[Record]) -> int:
+        """Return once the records are in the owner's store: how many were new to it."""
+        answers = (self._post("/api/records", body, JSON_LINES) for body in _chunks(records))
+        replies = (msgspec.msgpack.decode(answer, type=_AppendReply) for answer in answers)
+        return sum(reply.records if reply.new is None else reply.new for reply in replies)
 
     def directory(self) -> str:
         """The owner's data directory. Raises OwnerGone when it does not answer as an owner does."""

@@ -39,7 +39,7 @@ class Store(StoreQueries):
     def __init__(self, data: DataDir, file: SharedFile, ahead: ReadAhead | None = None) -> None:
         super().__init__(data, file)
         self._journal = JournalWriter(data.journal, fsync_interval_s=None)
-        self._journaling = threading.Lock()
+        self._journaling, self._appending = threading.Lock(), threading.Lock()
         self._ahead = ahead
 
     @classmethod
@@ -118,10 +118,11 @@ class Store(StoreQueries):
         """Load the journal into the store. Returns the number of new records."""
         return self._take_in(self.data.journal)
 
-    def append(self, records: Iterable[Record]) -> None:
+    def append(self, records: Iterable[Record]) -> int:
         """As AnyStore.append."""
-        self.journal(records)
-        self.load()
+        with self._appending:  # what is loaded is what was journaled here
+            self.journal(records)
+            return self.load()
 
     def ingest_spool(self) -> int:
         """As AnyStore.ingest_spool."""

@@ -39,10 +39,11 @@ class RemoteStore(AnyStore):
         """Close the connection; the owner keeps running."""
         self._backend.close()
 
-    def append(self, records: Iterable[Record]) -> None:
+    def append(self, records: Iterable[Record]) -> int:
         """As AnyStore.append."""
         given = list(records)
-        self._retried(lambda backend: backend.append(given))
+        new: int = self._retried(lambda backend: backend.append(given))
+        return new
 
     def _request(self, name: str, arguments: Mapping[str, Any]) -> Any:
         def run(backend: OwnerClient | Store) -> Any:

@@ -66,7 +66,7 @@ def create_api(data: DataDir, owned: OwnedStore) -> Starlette:
 
     async def records(request: Request) -> Response:
         _expect(request, JSON_LINES)
-        return _plain(request, {"records": await run_in_threadpool(_append, await _body(request), store())})
+        return _plain(request, await run_in_threadpool(_append, await _body(request), store()))
 
     def endpoint(operation: Operation) -> Callable[[Request], Any]:
         async def run(request: Request) -> Response:
@@ -98,13 +98,12 @@ def create_api(data: DataDir, owned: OwnedStore) -> Starlette:
     )
 
 
-def _append(body: bytes, store: Store) -> int:
+def _append(body: bytes, store: Store) -> dict[str, int]:
     try:
         given = [checked(one) for one in _records.decode_lines(body)]
     except UNREADABLE as error:
         raise RequestRefused(400, f"a line is not a record: {error}") from error
-    store.append(given)
-    return len(given)
+    return {"records": len(given), "new": store.append(given)}
 
 
 def _run(accept: str, operation: Operation, arguments: msgspec.Struct, store: Store) -> Response:

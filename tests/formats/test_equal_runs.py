@@ -1,0 +1,80 @@
+"""Runs without an id of their own: equal ones are several, in one file and in several, and a file imported again is the
+same ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from system_files import SWE
+
+from arttrace.commands import cli
+from arttrace.store import Store
+from arttrace.system.paths import DataDir
+
+SAID = [{"role": "user", "content": "ls"}, {"role": "assistant", "content": "Done."}]
+FORMS: dict[str, dict[str, Any]] = {
+    "swe-agent": SWE,
+    "mini-swe-agent": {"trajectory_format": "mini-swe-agent-1.1", "info": {}, "messages": SAID},
+    "atif": {
+        "schema_version": "ATIF-v1.4",
+        "agent": {"name": "terminus", "version": "1"},
+        "steps": [
+            {"step_id": 1, "source": "user", "message": "ls"},
+            {"step_id": 2, "source": "agent", "message": "Done."},
+        ],
+    },
+    "art": {"messages_and_choices": [SAID[0], {"finish_reason": "stop", "index": 0, "message": SAID[1]}], "reward": 1},
+    "conversation": {"messages": SAID, "reward": 1},
+    "exchange": {
+        "request": {"messages": SAID[:1], "model": "m"},
+        "response": {"choices": [{"message": SAID[1], "finish_reason": "stop"}]},
+    },
+    "completion": {"prompt": SAID[:1], "completion": SAID[1:]},
+}
+
+
+@pytest.fixture(params=FORMS)
+def item(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return FORMS[request.param]
+
+
+def imported(data: Path, *files: Path) -> tuple[int, int]:
+    """How many runs and spans are there after an import."""
+    done = CliRunner().invoke(cli, ["import", *map(str, files), "--dir", str(data)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    with Store.open(DataDir(data)) as store:
+        [spans] = store.sql("SELECT count(*) FROM span_records")[1]
+        return len(store.summaries()), spans[0]
+
+
+def written(path: Path, *items: Any) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("\n".join(map(json.dumps, items)))
+    return path
+
+
+def test_equal_runs_in_one_file_are_several_and_stay_those(item: dict[str, Any], tmp_path: Path) -> None:
+    one = written(tmp_path / "one" / "x.jsonl", item)
+    (_, spans) = imported(tmp_path / "alone", one)
+    three = written(tmp_path / "three" / "x.jsonl", item, item, item)
+    for _ in range(2):
+        assert imported(tmp_path / "data", three) == (3, 3 * spans)
+
+
+def test_equal_runs_in_files_of_one_name_are_several_and_stay_those(item: dict[str, Any], tmp_path: Path) -> None:
+    files = [written(tmp_path / name / "x.jsonl", item) for name in ("first", "second")]
+    (_, spans) = imported(tmp_path / "data", files[0])
+    for _ in range(2):
+        assert imported(tmp_path / "data", *files) == (2, 2 * spans)
+    assert imported(tmp_path / "data", files[1]) == (2, 2 * spans)
+
+
+def test_a_file_named_twice_is_imported_once(item: dict[str, Any], tmp_path: Path) -> None:
+    file = written(tmp_path / "x.jsonl", item)
+    (link := tmp_path / "link" / "x.jsonl").parent.mkdir()
+    link.symlink_to(file)
+    assert imported(tmp_path / "data", file, file, link)[0] == 1
