@@ -51,16 +51,26 @@ AnyRewarded = TypeVar("AnyRewarded", bound=Rewarded)
 def rewards_on_one_scale(runs: Iterable[AnyRewarded]) -> tuple[list[tuple[AnyRewarded, float]], int]:
     """Of one group, the runs that have rewards which say which is better, with these, and how many others have one.
 
-    A reward with a judge's score in it is on another scale than one from code alone: where a group has both kinds, the
-    larger part counts, and of two equal parts the judged one.
+    A reward with a judge's score in it is on another scale than one from code alone: see `judged_part_counts`.
     """
     judged: list[tuple[AnyRewarded, float]] = []
     by_code: list[tuple[AnyRewarded, float]] = []
     for run in runs:
         reward = trajectory_reward(run)
         if reward is not None:
-            (judged if _judged(run) else by_code).append((run, reward))
-    return (judged, len(by_code)) if len(judged) >= len(by_code) else (by_code, len(judged))
+            (judged if is_judged(run) else by_code).append((run, reward))
+    return (judged, len(by_code)) if judged_part_counts(len(judged), len(by_code)) else (by_code, len(judged))
+
+
+def judged_part_counts(judged: int, by_code: int) -> bool:
+    """Of a group with so many rewards on either scale, which part is compared: the larger one, and of two equal parts
+    the judged one."""
+    return judged >= by_code
+
+
+def is_judged(trajectory: Rewarded) -> bool:
+    """Whether a judge's score is in its reward."""
+    return _judged(trajectory) is not None
 
 
 def _judged(trajectory: Rewarded) -> Reward | None:

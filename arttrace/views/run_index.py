@@ -16,18 +16,19 @@ from types import TracebackType
 
 import msgspec
 
-from arttrace.rewards.combine import trajectory_reward
+from arttrace.rewards.combine import is_judged, judged_part_counts, trajectory_reward
 from arttrace.store import AnyStore, TrajectorySummary
 from arttrace.store.access.summary_pages import summary_pages
 from arttrace.views.run_filter import RunFilter, chosen, ids_with_text
 
 _TABLES = """
-CREATE TABLE runs (id TEXT PRIMARY KEY, key TEXT, start INTEGER, wanted INTEGER, reward REAL, spans INTEGER)
-    WITHOUT ROWID;
+CREATE TABLE runs (id TEXT PRIMARY KEY, key TEXT, start INTEGER, wanted INTEGER, reward REAL, judged INTEGER,
+    spans INTEGER) WITHOUT ROWID;
 CREATE TABLE numbers (id TEXT PRIMARY KEY, number INTEGER) WITHOUT ROWID;
-CREATE TABLE groups (key TEXT PRIMARY KEY, members INTEGER, mean REAL) WITHOUT ROWID;
+CREATE TABLE groups (key TEXT PRIMARY KEY, members INTEGER, mean REAL, judged INTEGER) WITHOUT ROWID;
 """
-_PLACES = "SELECT id, number, members, reward - mean FROM runs JOIN numbers USING (id) JOIN groups USING (key)"
+_PLACES = """SELECT id, number, members, CASE WHEN runs.judged = groups.judged THEN reward - mean END
+    FROM runs JOIN numbers USING (id) JOIN groups USING (key)"""
 _BY_GROUP = """SELECT id, key, spans FROM (
     SELECT id, key, spans, start, min(start) OVER same AS first,
         first_value(id) OVER (same ORDER BY start, id) AS first_id
@@ -36,8 +37,8 @@ _BY_GROUP = """SELECT id, key, spans FROM (
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a run stands in its group: its number, from 0 in order of start, and how much better it did than the mean;
-    None where it has no reward, or nobody to be compared with."""
+    """Where a run stands in its group: its number, from 0 in order of start, and how much better it did than the mean
+    of those that can be compared; None where it is none of them, or nobody is to be compared with."""
 
     number: int
     of: int
@@ -54,10 +55,8 @@ class RunIndex:
         with_text = ids_with_text(store, wanted)
         for runs in summary_pages(store):
             match = {run.id for run in chosen(runs, wanted, with_text)}
-            rows = [
-                (run.id, run.group, run.start_ns, run.id in match, trajectory_reward(run), _spans(run)) for run in runs
-            ]
-            self._table.executemany("INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?, ?, ?)", rows)
+            rows = [(run.id, run.group, run.start_ns, run.id in match, *_reward(run), _spans(run)) for run in runs]
+            self._table.executemany("INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
         [(self.count,)] = self._table.execute("SELECT count(*) FROM runs WHERE wanted")
 
     def __enter__(self) -> RunIndex:
@@ -106,24 +105,30 @@ class RunIndex:
     def number_groups(self) -> None:
         """Finds what `places` tells; all runs are compared, those too that do not match."""
         insert = self._table.execute
-        ordered = insert("SELECT key, id, reward FROM runs ORDER BY key, start, id")
+        ordered = insert("SELECT key, id, reward, judged FROM runs ORDER BY key, start, id")
         for key, members in groupby(ordered, key=lambda row: row[0]):
-            rewards: array[float] = array("d")
+            by_code, judged = rewards = array("d"), array("d")
             count = 0
-            for _, id, reward in members:
+            for _, id, reward, with_judge in members:
                 insert("INSERT INTO numbers VALUES (?, ?)", [id, count])
                 count += 1
                 if reward is not None:
-                    rewards.append(reward)
+                    rewards[with_judge].append(reward)
             if count > 1:
-                mean = statistics.fmean(rewards) if len(rewards) > 1 else None
-                insert("INSERT INTO groups VALUES (?, ?, ?)", [key, count, mean])
+                scale = judged_part_counts(len(judged), len(by_code))
+                mean = statistics.fmean(rewards[scale]) if len(rewards[scale]) > 1 else None
+                insert("INSERT INTO groups VALUES (?, ?, ?, ?)", [key, count, mean, scale])
 
     def places(self, ids: list[str]) -> dict[str, Place]:
         """Of those of these runs that are in a group of two or more."""
         named = ", ".join("?" * len(ids))
         rows = self._table.execute(f"{_PLACES} WHERE id IN ({named})", ids)
         return {id: Place(number, of, advantage) for id, number, of, advantage in rows}
+
+
+def _reward(run: TrajectorySummary) -> tuple[float | None, bool]:
+    """The reward by which it is compared, if it is, and whether a judge's score is in it."""
+    return None if run.incomplete else trajectory_reward(run), is_judged(run)
 
 
 def _spans(run: TrajectorySummary) -> int:

@@ -346,3 +346,16 @@ def test_an_import_of_a_large_file_says_how_far_it_is(tmp_path: Path, monkeypatc
     last = done.stderr.splitlines()[-1]
     assert last.startswith("4 of 4 MiB of runs.jsonl, ")
     assert "per second" in last
+
+
+def test_ls_says_which_rewards_of_a_group_cannot_be_compared(tmp_path: Path) -> None:
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        for id in ("one", "two", "three"):
+            store.append([*research_run(id, "s1"), Reward(f"code-{id}", id, 1.0)])
+        store.append([*research_run("alone", "s2"), Reward("code-alone", "alone", 1.0)])
+    assert "two scales" not in run(tmp_path, "ls").output
+    with Store.open(DataDir(tmp_path)) as store:
+        store.append([Reward("ruler", "three", 0.1, source="judge")])
+    said = " ".join(run(tmp_path, "ls").output.split())
+    assert "s1: 1 reward with a judge's score beside 2 from code alone: two scales" in said
+    assert said.count("two scales") == 1

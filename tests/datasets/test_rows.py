@@ -17,7 +17,7 @@ from stored_runs import TOOLS, no_row, store_runs, write_dataset
 import arttrace
 from arttrace.formats.datasets.forms import Form
 from arttrace.records.group import new_key
-from arttrace.records.reward import Reward
+from arttrace.records.reward import JUDGE, Reward
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
 from arttrace.views.datasets import selection
@@ -241,3 +241,32 @@ def test_arguments_of_different_tools_keep_their_own_names(tmp_path: Path) -> No
 def test_a_form_that_is_none_is_named(data: DataDir) -> None:
     with pytest.raises(ValueError, match="'trl' is not a valid Form"):
         arttrace.dataset("trl", dir=data.root)
+
+
+def mixed(data: DataDir) -> None:
+    """A group of two runs rewarded by code, and one that a judge has scored beside it."""
+    for at, value in enumerate((1.0, 0.0, 1.0)):
+        run = Run(f"r{at}", scenario="s")
+        run.chat("m", [message("user", "q")], message("assistant", "a"), at=10)
+        store_one(data, run)
+        with Store.open(data) as store:
+            store.append([Reward(f"code-{at}", f"r{at}", value)])
+    with Store.open(data) as store:
+        store.append([Reward("ruler", "r2", 0.1, source=JUDGE)])
+
+
+def test_a_group_of_art_holds_rewards_on_one_scale(tmp_path: Path) -> None:
+    """ART compares the runs of a group: 0.55 for code's 1.0 and a score of 0.1 is not worse than 1.0."""
+    mixed(data := DataDir(tmp_path / ".arttrace"))
+    said = write_dataset(data, tmp_path / "x.jsonl", "art")
+    assert "1 run left out: rewarded otherwise than its group" in said
+    [group] = lines(tmp_path / "x.jsonl")
+    assert [one["reward"] for one in group["trajectories"]] == [1.0, 0.0]
+
+
+def test_a_mean_for_verl_is_of_rewards_on_one_scale(tmp_path: Path) -> None:
+    mixed(data := DataDir(tmp_path / ".arttrace"))
+    said = write_dataset(data, tmp_path / "x.parquet", "verl-rl")
+    assert "1 other: rewards that are in no mean_reward: the run is rewarded otherwise than its group" in said
+    [row] = pq.read_table(tmp_path / "x.parquet").to_pylist()
+    assert (row["extra_info"]["runs"], row["extra_info"]["mean_reward"]) == (3, 0.5)

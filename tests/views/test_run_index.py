@@ -13,7 +13,8 @@ from recorded_runs import recorded_group
 from arttrace.capture.base.langfuse_project import Connection
 from arttrace.formats.datasets.forms import Form
 from arttrace.records.record import Record
-from arttrace.records.reward import Reward
+from arttrace.records.reward import JUDGE, Reward
+from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import Store, TrajectorySummary
 from arttrace.store.access import summary_pages
@@ -144,3 +145,21 @@ def test_short_inputs_of_many_runs_are_not_all_remembered() -> None:
     for number in range(100_000):
         recent.remember(f"{number:032x}", f'[{{"role":"user","content":"{number}"}}]', 0, number)
     assert len(recent._of_trace) < 50_000
+
+
+def test_only_runs_that_can_be_compared_have_an_advantage(store: Store) -> None:
+    """Complete ones, whose rewards are on one scale: what a step compares."""
+    given = recorded_group("h", [0.0, 1.0, 1.0, 0.5, 0.0])
+    first = "answer 0 of h-4"
+    given.remove(next(one for one in given if isinstance(one, SpanRow) and one.parent_span_id and first in str(one)))
+    store.append([*given, Reward("ruler", "h-3", 0.5, source=JUDGE)])
+    with RunIndex(store, RunFilter(group="h")) as runs:
+        runs.number_groups()
+        places = runs.places([f"h-{number}" for number in range(5)])
+    assert [places[f"h-{number}"].advantage for number in range(5)] == [
+        pytest.approx(-2 / 3),
+        pytest.approx(1 / 3),
+        pytest.approx(1 / 3),
+        None,
+        None,
+    ]

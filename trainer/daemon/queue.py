@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from arttrace.records.sequence import NotTrained
-from arttrace.rewards.combine import trajectory_reward
+from arttrace.rewards.combine import is_judged, judged_part_counts, trajectory_reward
 from arttrace.rewards.selection import not_judged
 from arttrace.store import TrajectorySummary
 from trainer.daemon.state import PlannedGroup, Queue
@@ -31,9 +31,9 @@ def look(
 ) -> tuple[list[PlannedGroup], Queue]:
     """The ready groups, those that are ready for longest first, and the queue as others see it.
 
-    `taken` are ids of runs that were dealt with. A group is ready when `group_size` of its runs count, at least one of
-    them with tokens to train on; all its runs that count belong to it. One whose key is among `terms.paused` is not
-    ready.
+    `taken` are ids of runs that were dealt with. A group is ready when `group_size` of its runs count and can be
+    compared, at least one of them with tokens to train on; all those belong to it. One whose key is among
+    `terms.paused` is not ready.
     """
     members: defaultdict[str, list[TrajectorySummary]] = defaultdict(list)
     left_out: Counter[NotTrained] = Counter()
@@ -46,7 +46,9 @@ def look(
             members[one.group].append(one)
     ready: list[tuple[int, PlannedGroup]] = []
     waiting = paused = 0
-    for key, runs in members.items():
+    for key, found in members.items():
+        runs = _on_one_scale(found, terms)
+        left_out[NotTrained.REWARDED_OTHERWISE] += len(found) - len(runs)
         if not any(_trainable(one, terms.policy) for one in runs):
             left_out[NotTrained.NO_TOKENS_OF_POLICY] += len(runs)
         elif key in terms.paused:
@@ -56,8 +58,8 @@ def look(
         else:
             ended = sorted(one.end_ns for one in runs)[terms.group_size - 1]
             ready.append((ended, PlannedGroup(key, tuple(sorted(one.id for one in runs)))))
-    ready.sort(key=lambda found: (found[0], found[1].key))
-    reasons = {str(reason): count for reason, count in left_out.items()}
+    ready.sort(key=lambda one: (one[0], one[1].key))
+    reasons = {str(reason): count for reason, count in left_out.items() if count}
     return [group for _, group in ready], Queue(len(ready), waiting, reasons, paused)
 
 
@@ -66,6 +68,15 @@ def _why_not(one: TrajectorySummary, terms: ReadyTerms) -> NotTrained | None:
     if reason or trajectory_reward(one) is not None:
         return reason
     return NotTrained.NO_REWARD if terms.rewarded else not_judged(one)
+
+
+def _on_one_scale(runs: list[TrajectorySummary], terms: ReadyTerms) -> list[TrajectorySummary]:
+    """Those that a step will compare: where there is a judge, it scores all that it can read."""
+    judged: list[TrajectorySummary] = []
+    by_code: list[TrajectorySummary] = []
+    for one in runs:
+        (judged if is_judged(one) or not (terms.rewarded or not_judged(one)) else by_code).append(one)
+    return judged if judged_part_counts(len(judged), len(by_code)) else by_code
 
 
 def _trainable(one: TrajectorySummary, policy: str) -> bool:

@@ -23,6 +23,7 @@ from arttrace.store.rows.left_out import IS_MARK
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.identity.membership import ADVICE_ON_COLLISIONS, has_collisions
 from arttrace.views import labels, run_filter, terminal
+from arttrace.views.console.reward_scales import two_scales_lines
 from arttrace.views.console.shown_ids import shown_ids
 from arttrace.views.run_filter import RunFilter, chosen, newest
 from arttrace.views.web.store_reader import StoreReader
@@ -86,7 +87,7 @@ def command(
     unread = Counter[str]()
     for summary in summaries:
         unread.update(summary.unread)
-    for line in terminal.unread_lines(unread):
+    for line in (*terminal.unread_lines(unread), *two_scales_lines(summaries)):
         console.print(line, style="yellow", markup=False)
     if len(summaries) == limit:
         console.print(f"the newest {limit}; more with --limit", style="dim")

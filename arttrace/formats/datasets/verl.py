@@ -41,8 +41,11 @@ def sft_row(conversation: Conversation, reward: float | None) -> Row:
     }
 
 
-def rl_row(key: str, runs: Sequence[Trajectory], rewards: Sequence[float | None]) -> Row:
-    """One task: what its runs begin with. Raises Unsuitable where they begin differently, or with no message."""
+def rl_row(key: str, runs: Sequence[Trajectory], rewards: Sequence[float]) -> Row:
+    """One task: what its runs begin with. `rewards` are those of them that can be compared.
+
+    Raises Unsuitable where they begin differently, or with no message.
+    """
     prompts = [prompt for run in runs if (prompt := _prompt(run)) is not None]
     if not prompts:
         raise Unsuitable("groups without an answer")
@@ -57,7 +60,6 @@ def rl_row(key: str, runs: Sequence[Trajectory], rewards: Sequence[float | None]
         raise Unsuitable(why)
     head = runs[0]
     truth = next((run.metadata[GROUND_TRUTH] for run in runs if GROUND_TRUTH in run.metadata), "")
-    known = [reward for reward in rewards if reward is not None]
     return {
         "data_source": head.project or head.entry_name or head.entry or "arttrace",
         "prompt": [_message(message) for message in first_prompt],
@@ -68,7 +70,7 @@ def rl_row(key: str, runs: Sequence[Trajectory], rewards: Sequence[float | None]
             "scenario": head.scenario,
             "arguments": None if head.arguments is None else _json(head.arguments),
             "runs": len(runs),
-            "mean_reward": sum(known) / len(known) if known else None,
+            "mean_reward": sum(rewards) / len(rewards) if rewards else None,
         },
     }
 

@@ -15,7 +15,7 @@ from arttrace.records.group import Group
 from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import Trajectory
 from arttrace.records.values.units import quantity
-from arttrace.rewards.combine import trajectory_reward
+from arttrace.rewards.combine import rewards_on_one_scale, trajectory_reward
 from arttrace.rewards.selection import good_runs, preferences
 from arttrace.store import AnyStore
 from arttrace.trajectories.conversations import conversations, main_conversation
@@ -24,6 +24,7 @@ from arttrace.views.run_filter import RunFilter
 from arttrace.views.run_index import RunIndex
 
 _SPANS_AT_ONCE = 5_000
+NOT_IN_THE_MEAN = "rewards that are in no mean_reward: the run is rewarded otherwise than its group"
 
 
 class DatasetSelection(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,15 +121,21 @@ def _rows(selection: DatasetSelection, group: Group, written: Written) -> Iterat
     if form is Form.VERL_RL:
         kept = [run for run, _ in runs]
         if kept:
+            compared, others = rewards_on_one_scale(kept)
             with _counting(written.groups_left_out):
-                yield verl.rl_row(group.key, kept, [trajectory_reward(run) for run in kept])
+                yield verl.rl_row(group.key, kept, [reward for _, reward in compared])
                 written.runs += len(kept)
+                _count(written.lost, {NOT_IN_THE_MEAN: others})
     elif form is Form.ART:
         members = []
         lost: Counter[str] = Counter()
+        compared, others = rewards_on_one_scale(run for run, _ in runs)
+        _count(written.runs_left_out, {NotTrained.REWARDED_OTHERWISE: others})
+        rewards = {run.id: reward for run, reward in compared}
         for run, _ in runs:
-            with _counting(written.runs_left_out):
-                members.append(art.trajectory(run, trajectory_reward(run), lost))
+            if run.id in rewards or trajectory_reward(run) is None:
+                with _counting(written.runs_left_out):
+                    members.append(art.trajectory(run, rewards.get(run.id), lost))
         _count(written.lost, lost)
         if members:
             yield art.group(group.key, members)
