@@ -84,6 +84,10 @@ def push_command(
 
 
 def _show_pushed(pushed: Pushed, connection: Connection) -> None:
+    taken = pushed.runs + pushed.scores + pushed.known + pushed.refused_spans + pushed.refused_scores
+    if not taken:
+        click.echo("nothing was sent: no run matches")
+        return
     click.echo(
         f"{quantity(pushed.runs, 'run')} ({quantity(pushed.spans, 'span')}) and {quantity(pushed.scores, 'score')} "
         f"sent to {connection.url}" + (f"; {pushed.known} of the runs were there" if pushed.known else "")

@@ -238,6 +238,15 @@ def test_a_push_that_was_cut_off_goes_on(tmp_path: Path) -> None:
         assert len(server.scores) == 6
 
 
+def test_a_push_that_no_run_matches_says_so(tmp_path: Path) -> None:
+    data = _stored(tmp_path)
+    with langfuse_server() as server:
+        assert _run(data, server, "push", "--entry", "nobody") == (0, "nothing was sent: no run matches\n")
+        assert not server.observations
+        assert "nothing was sent" not in _run(data, server, "push")[1]
+        assert "nothing was sent" not in _run(data, server, "push")[1], "what was sent before matches"
+
+
 def test_a_pull_that_was_cut_off_goes_on_at_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arttrace.views.langfuse.pull._OBSERVATIONS_OF_PAGE", 5)
     monkeypatch.setattr("arttrace.views.langfuse.client._TRIES", 1)
