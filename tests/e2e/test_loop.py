@@ -1,7 +1,8 @@
 """Training loops written with arttrace.loop, ART's among them, on a real vLLM: each step is served when it returns.
 
-One server for all, started as its users start it. The tests go from the backend on its machine, which leaves its policy
-to the server at its end, to clients elsewhere.
+ART's programs are run as its documentation prints them, with another import line (programs/art). One server for all,
+started as its users start it. The tests go from the backend on its machine, which leaves its policy to the server at
+its end, to clients elsewhere.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,20 +21,13 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from art_programs import run_program, server_command
 from tiny_model import make_base_model
 
 import arttrace
 import arttrace.loop as art
-from arttrace import rewards
-from arttrace.loop import (
-    ArtClient,
-    AsyncClient,
-    LocalBackend,
-    TrainableModel,
-    TrajectoryGroup,
-    gather_trajectory_groups,
-    ruler_score_group,
-)
+from arttrace.loop import AsyncClient, LocalBackend, TrainableModel, TrajectoryGroup, gather_trajectory_groups
+from arttrace.records.policy import PolicyStep
 from arttrace.store import open_store
 from arttrace.system.paths import DataDir
 
@@ -56,6 +49,14 @@ class Server:
     def data(self) -> DataDir:
         return DataDir(self.folder / "checkpoints")
 
+    @property
+    def site(self) -> dict[str, str]:
+        return {"base_model": str(self.base_model), "url": self.url}
+
+    def last_step(self) -> PolicyStep:
+        with open_store(self.data) as store:
+            return store.policy_steps("agent-001")[-1]
+
     def step(self) -> int:
         return int(httpx.get(f"{self.url}/arttrace/status").json()["step"])
 
@@ -66,18 +67,19 @@ def serving(folder: Path, base_model: Path) -> Iterator[Server]:
     log = folder / "server.err"
     with log.open("w") as err:
         process = subprocess.Popen(
-            [sys.executable, "-m", "arttrace.server", "--port", "0", "--json"],
+            [sys.executable, *server_command({"base_model": str(base_model)})],
             cwd=folder,
-            env={**env, "MODEL": str(base_model), "POLICY": "agent-001"},
+            env={**env, "POLICY": "agent-001"},
             stdout=subprocess.PIPE,
             stderr=err,
             text=True,
         )
     try:
         assert process.stdout is not None
-        ready = process.stdout.readline()
+        ready = next((line for line in process.stdout if line.startswith("Ready: ")), "")
         assert ready, log.read_text()
-        yield Server(process, folder, json.loads(ready)["url"], base_model, log)
+        url = ready.split()[-1].removesuffix("/v1")
+        yield Server(process, folder, url, base_model, log)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
@@ -87,8 +89,16 @@ def serving(folder: Path, base_model: Path) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("server")
-    with serving(folder, make_base_model(folder / "base")) as served:
+    base_model = make_base_model(folder / "base")
+    answers_are_short(base_model)
+    with serving(folder, base_model) as served:
         yield served
+
+
+def answers_are_short(base_model: Path) -> None:
+    """The model's own bound: the documentation's programs ask without one."""
+    file = base_model / "generation_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "max_new_tokens": 8}))
 
 
 @pytest.fixture
@@ -101,42 +111,18 @@ def capturing(tmp_path: Path) -> Iterator[Path]:
 async def test_backend_client_and_steps_as_the_documentation_prints_them(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second program of ART's documentation; messages, scenarios and score are the user's. Then the same backend
-    trains on decorated runs, each step on what the one before samples."""
+    """Then the same backend trains on decorated runs, each step on what the one before samples."""
     monkeypatch.setenv("ARTTRACE_DIR", str(server.data.root))
     arttrace.init()
-    model = art.TrainableModel("agent-001", server.base_model)
     before = server.step()
-    scenarios, NUM_STEPS, GROUP_SIZE = ("a", "b"), 2, 4
-
-    def score(content: str | None, scenario: str) -> float:
-        return zlib.crc32(f"{scenario} {content}".encode()) / 2**32
-
-    backend = art.LocalBackend()
-    await model.register(backend)
-
-    async def rollout(model: art.TrainableModel, scenario: str) -> art.Trajectory:
-        messages: list[Any] = [{"role": "user", "content": scenario}]
-        client = model.openai_client()
-        completion = await client.chat.completions.create(model=model.name, messages=messages, max_tokens=8)
-        choice = completion.choices[0]
-        traj = art.Trajectory(messages_and_choices=[], reward=0.0)
-        traj.messages_and_choices.append(choice)
-        traj.reward = score(choice.message.content, scenario)
-        return traj
-
-    for step in range(NUM_STEPS):
-        groups = await art.gather_trajectory_groups(
-            art.TrajectoryGroup(rollout(model, s) for _ in range(GROUP_SIZE)) for s in scenarios
-        )
-        await model.train(groups, config=art.TrainConfig(learning_rate=1e-5))
-        assert model.get_step() == before + step + 1
-    with open_store(server.data) as store:
-        last = store.policy_steps("agent-001")[-1]
+    ran = await run_program("backend_client_step", server.site)
+    assert ran["steps"] == [before + 1, before + 2]
+    assert 0 < ran["traj"].reward < 1
+    last = server.last_step()
     assert (last.step, last.metrics["trajectories"]) == (before + 2, 8)
     assert last.metrics["tokens_trained"] > 0
-    await _two_steps_on_decorated_runs(backend, model, before + 2)
-    await backend.close()
+    await _two_steps_on_decorated_runs(ran["backend"], ran["model"], before + 2)
+    await ran["backend"].close()
 
 
 async def _two_steps_on_decorated_runs(backend: LocalBackend, model: TrainableModel, before: int) -> None:
@@ -171,44 +157,20 @@ async def _two_steps_on_decorated_runs(backend: LocalBackend, model: TrainableMo
 async def test_train_with_ruler_as_the_documentation_prints_it(
     server: Server, capturing: Path, judge_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first program of ART's documentation: its import line, the model's directory and the bodies are this test's;
-    the judge that `openai/o3` reaches is a stand-in."""
+    """The judge that `openai/o3` reaches is a stand-in."""
     prefers_odd_runs(judge_server, monkeypatch)
-    scenarios = ["Which mail is from Ann?", "Which mail is the newest?"]
     before = server.step()
-
-    model = art.TrainableModel(name="agent-001", project="my-agentic-task", base_model=server.base_model)
-
-    async def rollout(model: art.TrainableModel, scenario: str) -> art.Trajectory:
-        openai_client = model.openai_client()
-        trajectory = art.Trajectory(
-            messages_and_choices=[
-                {"role": "system", "content": "You are an email assistant."},
-                {"role": "user", "content": scenario},
-            ]
-        )
-        for _ in range(2):
-            completion = await openai_client.chat.completions.create(
-                model=model.name, messages=trajectory.messages(), max_tokens=8
-            )
-            trajectory.messages_and_choices.append(completion.choices[0])
-            trajectory.messages_and_choices.append({"role": "user", "content": "Are you sure?"})
-        return trajectory
-
-    async with art.ServerBackend(server.url) as backend:
-        await model.register(backend)
-        groups = await art.gather_trajectory_groups(
-            (art.TrajectoryGroup(rollout(model, scenario) for _ in range(8)) for scenario in scenarios),
-            after_each=lambda group: rewards.ruler_score_group(group, "openai/o3", swallow_exceptions=True),
-        )
-        [done] = await model.train(groups)
-        assert (done.version, model.get_step()) == (f"agent-001@{before + 1}", before + 1)
-        assert (done.metrics["trajectories"], done.left_out) == (16, {})
-        assert done.metrics["reward_spread"] == 1.0
-        assert done.metrics["tokens_trained"] > 0
-        judged = "".join(json.dumps(request["messages"]) for request in judge_server.requests)
-        assert "You are an email assistant." in judged
-        means = await model.log(groups, report_to="tensorboard")
+    ran = await run_program("train_with_ruler", server.site)
+    model, groups = ran["model"], ran["groups"]
+    last = server.last_step()
+    assert (last.step, model.get_step()) == (before + 1, before + 1)
+    assert (last.metrics["trajectories"], [len(group) for group in groups]) == (16, [8, 8])
+    assert last.metrics["reward_spread"] == 1.0
+    assert last.metrics["tokens_trained"] > 0
+    judged = "".join(json.dumps(request["messages"]) for request in judge_server.requests)
+    assert "You are an email assistant." in judged
+    means = await model.log(groups, report_to="tensorboard")
+    await ran["backend"].close()
     assert means["val/reward"] == 0.5
     assert list((server.data.policies / "agent-001" / "tensorboard").rglob("events.out.tfevents.*"))
 
@@ -227,32 +189,20 @@ def prefers_odd_runs(judge_server: Any, monkeypatch: pytest.MonkeyPatch) -> None
 
 async def test_the_seeds_protocol(server: Server, capturing: Path) -> None:
     before = server.step()
-    scored: list[list[art.Trajectory]] = []
-    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="any")
-    for question in ("c", "d"):
-        scored.append([])
-        for number in range(4):
-            tid = f"run-{question}-{number}"
-            messages: list[Any] = [{"role": "user", "content": question}]
-            raw = client.chat.completions.with_raw_response.create(
-                model="lora:latest",
-                messages=messages,
-                max_tokens=8,
-                seed=number,
-                extra_body={"art": {"trajectory_id": tid}},
-            )
-            assert raw.headers["x-arttrace-trajectory-id"] == tid
-            trajectory = art.Trajectory([*messages, raw.parse().choices[0]], id=tid, metadata={"number": number})
-            trajectory.reward = float(number % 2)
-            scored[-1].append(trajectory)
-    client.close()
-    async with AsyncClient(base_url=f"{server.url}/v1") as submitter:
-        [done] = await submitter.submit_trajectories(scored, learning_rate=1e-4)
-    assert (done.version, server.step()) == (f"agent-001@{before + 1}", before + 1)
-    assert done.metrics["tokens_trained"] > 0
-    assert Path(done.adapter).is_relative_to(server.data.root)
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="any") as client:
+        raw = client.chat.completions.with_raw_response.create(
+            model="lora:latest",
+            messages=[{"role": "user", "content": "c"}],
+            extra_body={"art": {"trajectory_id": "run-c-8"}},
+        )
+        assert raw.headers["x-arttrace-trajectory-id"] == "run-c-8"
+    ran = await run_program("submit", server.site)
+    last = server.last_step()
+    assert (last.step, server.step()) == (before + 1, before + 1)
+    assert (last.metrics["trajectories"], last.metrics["tokens_trained"] > 0) == (8, True)
+    assert Path(last.adapter).is_relative_to(server.data.root)
     with open_store(server.data) as store:
-        runs = {run.id: run for run in store.trajectories(ids=[one.id for group in scored for one in group])}
+        runs = {run.id: run for run in store.trajectories(ids=[one.id for one in ran["trajectory_group"]])}
     assert len(runs) == 8
     assert {(run.incomplete, len(run.calls)) for run in runs.values()} == {("", 1)}
     assert runs["run-c-3"].metadata == {"number": 3}
@@ -261,14 +211,8 @@ async def test_the_seeds_protocol(server: Server, capturing: Path) -> None:
 
 async def test_a_client_whose_answers_carry_their_trajectory(server: Server, capturing: Path) -> None:
     before = server.step()
-    client = AsyncClient(base_url=f"{server.url}/v1")
-
-    async def rollout(question: str, number: int) -> art.Trajectory:
-        messages = [{"role": "user", "content": question}]
-        resp = await client.chat.completions.create(model="lora:latest", messages=messages, max_tokens=8, seed=number)
-        resp.trajectory.reward = float(number % 2)
-        trajectory: art.Trajectory = resp.trajectory
-        return trajectory
+    ran = await run_program("answers", server.site)
+    client, rollout = ran["client"], ran["rollout"]
 
     async def streamed(question: str) -> art.Trajectory:
         messages = [{"role": "user", "content": question}]
@@ -296,13 +240,11 @@ async def test_a_client_whose_answers_carry_their_trajectory(server: Server, cap
 async def test_run_judge_train(server: Server, judge_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     prefers_odd_runs(judge_server, monkeypatch)
     before = server.step()
-    client = ArtClient(server_url=server.url)
-    trajectory = client.run_agent(task="search_emails", prompt="Find unread emails from last week.")
-    judged_group = await ruler_score_group([trajectory], model="openai/o3")
-    assert judged_group is not None
-    assert trajectory.reward == 0.0
-    steps = client.train(iterations=2, group_size=4)
-    assert [one.version for one in steps] == [f"agent-001@{before + 1}", f"agent-001@{before + 2}"]
+    ran = await run_program("run_agent", server.site)
+    assert ran["judged_group"] is not None
+    assert ran["trajectory"].reward == 0.0
+    assert server.step() == server.last_step().step == before + 2
+    assert server.last_step().metrics["trajectories"] == 8
 
 
 def test_a_machine_without_torch_trains_and_ctrl_c_keeps_the_latest_version(server: Server, tmp_path: Path) -> None:
