@@ -109,7 +109,8 @@ class LocalBackend:
             raise ServingError(
                 f"the gateway at {served.url} serves {served.policy} on {served.base_model}, "
                 f"not {model.name} on {model.base_model}",
-                "Stop it, or use another data directory for this model.",
+                "A data directory serves one model: give this one a backend with a directory of its own, "
+                f'LocalBackend("{model.name}"), or stop the gateway.',
             )
         if model.project is not None:
             change(project=model.project, dir=self.data.root)

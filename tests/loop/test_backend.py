@@ -120,8 +120,10 @@ def test_a_gateway_that_runs_is_used_and_left_running(backend: LocalBackend, mod
                 await other.register(again)
             assert again.inference_base_url == model.inference_base_url
             assert backend.data.serving.exists()
-            with pytest.raises(ServingError, match="serves policy on"):
-                await other.register(TrainableModel("another", model.base_model))
+            for one in (backend, other):
+                with pytest.raises(ServingError, match=r"serves policy on .*, not another on ") as told:
+                    await one.register(TrainableModel("another", model.base_model))
+                assert 'LocalBackend("another")' in str(told.value.hint)
 
     asyncio.run(loop())
 
