@@ -72,7 +72,7 @@ BUNDLES = {
             ),
             *("httptools==0.9.0", "zstandard==0.25.0"),
         ),
-        without=("duckdb/experimental/*", "adbc_driver_duckdb/*"),
+        without=("duckdb/experimental/*", "adbc_driver_duckdb/*", "zstandard/_cffi*"),  # zstandard has its C backend
         imports=("arttrace", "arttrace.store", "openai", "trainer.gateway.app", "trainer.grpo.batch"),
     ),
     "trl": Bundle(
