@@ -49,7 +49,10 @@ def _bounded(new: Callable[[], Any], body: bytes, *, several: bool = True) -> by
     except Exception as error:  # noqa: BLE001  each library raises its own type
         raise ValueError(f"damaged compressed body: {error}") from None
     if len(data) > MAX_BYTES:
-        raise ValueError(f"a compressed body of more than {MAX_BYTES} bytes")
+        raise ValueError(
+            f"a compressed body of more than {MAX_BYTES >> 20} MiB: ask for less at once, or for an answer that is not "
+            "compressed (`Accept-Encoding: identity`)"
+        )
     return data
 
 

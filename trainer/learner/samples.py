@@ -16,6 +16,7 @@ import torch
 
 from arttrace.records.values.learned_tokens import sequence_key
 from arttrace.records.values.tokens import is_logprob
+from arttrace.records.values.units import quantity
 from arttrace.system.errors import TrainingError
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample
@@ -91,7 +92,7 @@ def plan_step(samples: Sequence[Sample], config: LearnerConfig) -> PlannedStep:
     total = sum(counts)
     if not total:
         raise TrainingError(
-            f"There is nothing to train on: the {len(samples)} trajectories hold no sampled token that can be trained.",
+            f"There is nothing to train on: no sampled token of {quantity(len(samples), 'trajectory')} can be trained.",
             "Serve the model through `arttrace serve`, so that token ids and log-probabilities are captured; "
             "`arttrace show ID` says what a trajectory lacks.",
         )
@@ -141,7 +142,7 @@ def _row(sequence: TokenSequence, advantage: float, weight: float, trajectory: i
         if len(values) != len(sequence.trained):
             raise TrainingError(
                 f"A sequence of trajectory {sequence.trajectory_id} has {len(values)} {name} for "
-                f"{len(sequence.trained)} tokens.",
+                f"{quantity(len(sequence.trained), 'token')}.",
                 "Build sequences with arttrace.trajectories.sequences; this one was put together or changed by hand.",
             )
     if not any(sequence.trained):

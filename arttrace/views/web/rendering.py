@@ -14,6 +14,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import HTMLResponse
 
+from arttrace.records.values.units import quantity
 from arttrace.views.web.addresses import escaped
 
 HERE = Path(__file__).parent
@@ -29,6 +30,11 @@ def static_url(name: str) -> str:
 def number(value: float) -> str:
     """A count with separators between thousands."""
     return f"{value:,}".replace(",", "\N{NARROW NO-BREAK SPACE}") if abs(value) >= 10_000 else f"{value}"
+
+
+def things(count: int, noun: str) -> str:
+    """So many of what `noun` names in the singular, with separators between thousands."""
+    return number(count) + quantity(count, noun).removeprefix(str(count))
 
 
 def duration(nanoseconds: int) -> str:
@@ -74,6 +80,7 @@ def _environment() -> Environment:
         exp=math.exp,
         visible=visible,
         number=number,
+        things=things,
         duration=duration,
         clock=clock,
         reward=reward,

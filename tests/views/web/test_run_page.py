@@ -17,6 +17,7 @@ from arttrace.store import Store
 from arttrace.system.paths import DataDir
 from arttrace.views.web.app import create_app
 from arttrace.views.web.handlers import run as run_handlers
+from arttrace.views.web.rendering import things
 
 TOLD = {"authorization": f"Bearer {KEY}"}
 
@@ -159,3 +160,16 @@ def test_the_link_of_a_recorded_tool_leads_to_its_span(tmp_path: Path) -> None:
             answer = client.get(link)
             assert answer.status_code == 200, answer.text
         assert "execute_tool look" in client.get("/runs/one/spans/call_1").text
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (0, "0 tool calls"),
+        (1, "1 tool call"),
+        (2, "2 tool calls"),
+        (12_000, "12\u202f000 tool calls"),
+    ],
+)
+def test_a_count_stands_with_the_number_of_its_noun(count: int, said: str) -> None:
+    assert things(count, "tool call") == said
