@@ -26,6 +26,7 @@ import torch
 from recorded_runs import recorded_groups
 from tiny_model import make_base_model
 
+import arttrace
 from arttrace.loop import LocalBackend, TrainableModel, TrajectoryGroup
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
@@ -72,13 +73,11 @@ def by_daemon(folder: Path, base_model: Path, steps: int, groups: int, runs: int
 
 async def by_loop(folder: Path, base_model: Path, steps: int, groups: int, runs: int) -> list[Step]:
     data = DataDir(folder)
+    arttrace.init(dir=folder)
     with Store.open(data, create=True) as store:
         store.append(recorded_groups(steps * groups, runs))
-        gathered = []
-        for group in group_trajectories(store.trajectories()):
-            one = TrajectoryGroup([], key=group.key)
-            one.captured = group.trajectories
-            gathered.append(one)
+        keys = [group.key for group in group_trajectories(store.trajectories())]
+    gathered = [TrajectoryGroup.stored(key) for key in keys]
     found: list[Step] = []
     model = TrainableModel("policy", base_model)
     async with LocalBackend(dir=folder) as backend:
