@@ -33,7 +33,7 @@ from arttrace.records.span import SpanRow
         ("orphans", 5, "not one of"),
         ("capture_http", "no", "True or False is expected"),
         ("http_spans", 2, "True or False or text or a list is expected"),
-        ("http_spans", ["cookies"], "names of ('headers', 'bodies')"),
+        ("http_spans", ["cookies"], "has no 'cookies': it is true or false, or names of headers, bodies"),
         ("trainable", 5, "a list is expected"),
         ("trainable", ["http://a", 5], "text is expected"),
         ("trainable", ["127.0.0.1:8000/v1"], "'127.0.0.1:8000/v1' is no URL"),

@@ -178,7 +178,9 @@ def prune(data: DataDir, policy: str, keep_best: int, keep_latest: int, every: i
     keep = Keep(best=keep_best, latest=keep_latest, every=every, states=0)
     if keep.everything:
         raise click.UsageError("say what to keep: --keep-best, --keep-latest or --every")
-    rewards = version_rewards([checkpoints.manifest(n) for n in checkpoints.all_steps()])
+    if not (made := checkpoints.all_steps()):
+        raise TrainingError(f"{policy} has no version in {data.root}.", "`arttrace policies` lists the versions.")
+    rewards = version_rewards([checkpoints.manifest(n) for n in made])
     served = _served(data, policy) | checkpoints.kept()
     gone = to_prune(checkpoints.steps(), rewards, keep, served)
     if not dry_run:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import msgspec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic_core import ErrorDetails
 
 from arttrace.system.errors import TrainingError
 from trainer.grpo.advantages import STD_FLOOR, Scale
@@ -108,13 +109,16 @@ def load_config(
     try:
         return DaemonConfig.model_validate(given)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        what = "there is no such setting" if first["type"] == "extra_forbidden" else first["msg"]
         raise TrainingError(
-            f"The configuration of the daemon is wrong at {where}: {what}.",
+            f"The configuration of the daemon is wrong at {'; at '.join(map(_wrong, error.errors()))}.",
             f"Look at the flags, at {PREFIX}... in the environment" + (f", and at {file}." if file else "."),
         ) from None
+
+
+def _wrong(error: ErrorDetails) -> str:
+    """A setting that cannot be taken, and why, in words that name no type of Python's."""
+    why = {"extra_forbidden": "there is no such setting", "path_type": "a path as text is expected"}
+    return f"{'.'.join(map(str, error['loc']))}: {why.get(error['type'], error['msg'])}"
 
 
 def print_config(config: DaemonConfig) -> str:
@@ -138,8 +142,11 @@ def _of_file(file: Path | None) -> dict[str, Any]:
         return {}
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
         raise TrainingError(f"The configuration {file} cannot be read: {error}.") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        hint = "Write it as TOML, NAME = VALUE a line; `arttrace train --daemon --print-config` prints all of them."
+        raise TrainingError(f"The configuration {file} is no TOML: {error}.", hint) from error
 
 
 def _put(document: dict[str, Any], path: list[str], value: Any) -> None:

@@ -325,8 +325,12 @@ def _http_spans(given: bool | Sequence[str] | None) -> tuple[str, ...]:
     if len(said) == 1 and said[0] in (*_YES, *_NO):
         return ("requests",) if said[0] in _YES else ()
     asked = [one for one in HTTP_PARTS if one in said]
-    if len(asked) < len(set(said)):
-        logger.warning("arttrace: http_spans is true or false, or names of %s; others are left out", HTTP_PARTS)
+    if unknown := [one for one in said if one not in HTTP_PARTS]:
+        logger.warning(
+            "arttrace: http_spans has no %s: it is true or false, or names of %s; others are left out",
+            ", ".join(map(repr, unknown)),
+            ", ".join(HTTP_PARTS),
+        )
     return ("requests", *asked) if asked else ()
 
 

@@ -117,6 +117,12 @@ def test_a_pruned_version_keeps_its_manifest_and_its_number(data: DataDir) -> No
     assert isinstance(run(data, "export", "policy@1", str(data.root / "x")).exception, TrainingError)
 
 
+def test_a_policy_that_was_never_trained_is_not_pruned_in_silence(data: DataDir) -> None:
+    refused = run(data, "prune", "polcy").exception
+    assert isinstance(refused, TrainingError)
+    assert refused.message == f"polcy has no version in {data.root}."
+
+
 def test_a_prune_that_was_killed_half_way_is_finished_by_the_next(data: DataDir) -> None:
     checkpoints = Checkpoints(data.policies, "policy")
     (checkpoints.path(1) / "manifest.json").rename(checkpoints.path(1) / "pruned.json")

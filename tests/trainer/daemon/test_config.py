@@ -59,6 +59,26 @@ def test_what_is_wrong_is_named(flags: dict[str, int], environment: dict[str, st
         load_config(None, flags, environment)
 
 
+def test_all_that_is_wrong_in_a_file_is_named_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "daemon.toml"
+    file.write_text('base_model = 5\nmin_groups = "x"\ngrups = 1\n')
+    with pytest.raises(TrainingError) as refused:
+        load_config(file, {}, {})
+    assert refused.value.message == (
+        "The configuration of the daemon is wrong at base_model: a path as text is expected; at min_groups: "
+        "Input should be a valid integer, unable to parse string as an integer; at grups: there is no such setting."
+    )
+    assert refused.value.hint.endswith(f"and at {file}.")
+
+
+def test_a_file_that_is_no_toml_is_refused_with_how_to_get_one(tmp_path: Path) -> None:
+    file = tmp_path / "daemon.toml"
+    file.write_text("base_model: models/tiny\n")
+    with pytest.raises(TrainingError, match=r"is no TOML: .*line 1") as refused:
+        load_config(file, {}, {})
+    assert "`arttrace train --daemon --print-config` prints all of them" in refused.value.hint
+
+
 def test_the_command_prints_it_and_refuses_the_daemons_options_without_the_daemon(tmp_path: Path) -> None:
     printed = CliRunner().invoke(
         command, ["--print-config", "--loss", "grpo", "--min-groups", "3", "--max-staleness", "2"]
