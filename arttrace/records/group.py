@@ -40,5 +40,9 @@ def new_key() -> str:
 
 
 def is_new_key(key: str) -> bool:
-    """Whether it is one, and says nothing of what the group's runs attempted."""
+    """Whether it is one, and says nothing of what the group's runs attempted.
+
+    Args:
+        key: The key of a group.
+    """
     return _NEW_KEY.fullmatch(key) is not None

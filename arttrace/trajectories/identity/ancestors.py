@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from arttrace.trajectories.decoding.attribute_values import text
+from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan
+
 _K = TypeVar("_K", bound=Any)
 
 
@@ -65,3 +68,11 @@ def nearest(forest: Mapping[_K, _K | None], own: Mapping[_K, Any]) -> dict[_K, A
             at = forest[at]
         found.update(dict.fromkeys(path, found.get(at) if at is not None else None))
     return found
+
+
+def inherited(
+    spans: Mapping[SpanKey, UniqueSpan], parents: Mapping[SpanKey, SpanKey | None], attribute: str
+) -> dict[SpanKey, str | None]:
+    """A text attribute of every span or of its nearest ancestor that has it."""
+    own = {key: value for key, span in spans.items() if (value := text(span.row.attributes.get(attribute)))}
+    return nearest(parents, own)

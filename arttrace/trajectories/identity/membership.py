@@ -25,9 +25,8 @@ import msgspec
 
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
-from arttrace.trajectories.decoding.attribute_values import text
 from arttrace.trajectories.decoding.operation import operation
-from arttrace.trajectories.identity.ancestors import nearest, tops, without_cycles
+from arttrace.trajectories.identity.ancestors import inherited, nearest, tops, without_cycles
 from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan
 
 Parents = dict[SpanKey, SpanKey | None]
@@ -75,7 +74,7 @@ def membership(spans: Mapping[SpanKey, UniqueSpan]) -> Membership:
     recorded_parents = {key: (key[0], at) if (at := span.row.parent_span_id) else None for key, span in spans.items()}
     links = _Links(spans, recorded_parents)
     parents, cut = without_cycles(recorded_parents | links.above())
-    named = _inherited(spans, parents, semconv.TRAJECTORY_ID)
+    named = inherited(spans, parents, semconv.TRAJECTORY_ID)
     made = {id: Home(id, id) for id in named.values() if id is not None}
     homes = {key: made[id] for key, id in named.items() if id is not None}
     doubts: dict[str, Counter[str]] = {}
@@ -119,7 +118,7 @@ class _Links:
         if self._linking:
             self._parents, _ = without_cycles(parents)
             self._top = tops(self._parents)
-            self._named = _inherited(spans, self._parents, semconv.TRAJECTORY_ID)
+            self._named = inherited(spans, self._parents, semconv.TRAJECTORY_ID)
             self._of_runs = {
                 self._top[key] for key, span in spans.items() if self._named[key] is None and is_of_a_run(span.row)
             }
@@ -157,12 +156,6 @@ class _Links:
 
     def _ties(self, key: SpanKey, link: SpanKey) -> bool:
         return key[0] == link[0] or self._named[link] is not None or self._top[link] in self._of_runs
-
-
-def _inherited(spans: Mapping[SpanKey, UniqueSpan], parents: Parents, attribute: str) -> dict[SpanKey, str | None]:
-    """A text attribute of every span or of its nearest ancestor that has it."""
-    own = {key: value for key, span in spans.items() if (value := text(span.row.attributes.get(attribute)))}
-    return nearest(parents, own)
 
 
 def _miss_parents(
@@ -227,7 +220,7 @@ class _Trees:
         for key, top in self._top.items():
             if key not in named:
                 self._members.setdefault(top, []).append(key)
-        self._conversations = _inherited(spans, parents, semconv.CONVERSATION_ID)
+        self._conversations = inherited(spans, parents, semconv.CONVERSATION_ID)
         self._of_runs = {key for key, span in spans.items() if is_of_a_run(span.row)}
         self._missable = self._of_runs | {key for key, span in spans.items() if _tells_of_a_call(span.row)}
         run_trees = [top for top, members in self._members.items() if not self._missable.isdisjoint(members)]
