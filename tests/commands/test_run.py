@@ -265,6 +265,30 @@ def test_the_line_at_the_end_says_what_was_captured_and_what_was_not(server: Cha
     assert said(tmp_path, server, "--quiet", *program) == ""
 
 
+ENDED_BY_A_SIGNAL = """
+import multiprocessing, os, signal
+import arttrace
+from openai import OpenAI
+def work():
+    arttrace.trajectory(name="handle")(lambda: OpenAI().chat.completions.create(
+        model="m", messages=[{"role": "user", "content": "one"}]
+    ))()
+    arttrace.flush()
+    os.kill(os.getpid(), signal.SIGTERM)  # as the workers of uvicorn end
+if __name__ == "__main__":
+    worker = multiprocessing.get_context("spawn").Process(target=work)
+    worker.start()
+    worker.join()
+    assert worker.exitcode == -signal.SIGTERM
+"""
+
+
+def test_what_a_process_captured_that_a_signal_ended_is_in_the_line(server: ChatServer, tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(ENDED_BY_A_SIGNAL)
+    text = said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
+    assert text == f"arttrace: 1 run and 1 model call captured in {tmp_path / 'data'}\n"
+
+
 def test_capture_that_is_switched_off_is_what_the_line_names(server: ChatServer, tmp_path: Path) -> None:
     text = said(tmp_path, server, "--", "-c", "import arttrace", ARTTRACE_DISABLED="1")
     assert text == "arttrace: nothing was captured: ARTTRACE_DISABLED is set\n"

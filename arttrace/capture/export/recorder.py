@@ -147,10 +147,9 @@ class Recorder:
             self._show(self._joined.pop(0))
         payloads = self._turn.copy()
         self._turn.clear()
-        before = self._spool.recorded
-        self._spool.write(payloads)
-        if self._spool.recorded > before:
+        if self._spool.write(payloads):
             self.destinations.spooled()
+            summary.write_on()
         self.destinations.forward(payloads)
 
     def counts(self) -> Counts:

@@ -51,12 +51,11 @@ class SpoolWriter:
         self._warn_at = 0.0
         self._removed = 0
 
-    def write(self, payloads: list[bytes]) -> None:
-        """Append records, each as its bytes. One that the journal refuses is logged and counted."""
+    def write(self, payloads: list[bytes]) -> bool:
+        """Append records, each as its bytes; whether any was taken. One that is refused is logged and counted."""
         if len(payloads) > 1 and self._append(payloads):
-            return
-        for payload in payloads:  # some of it may still find room
-            self._append([payload])
+            return True
+        return sum(self._append([payload]) for payload in payloads) > 0  # some of it may still find room
 
     def _append(self, payloads: list[bytes]) -> bool:
         """Whether the journal took them. A refusal counts where it is of one payload."""

@@ -1,7 +1,8 @@
 """The one line at the end of `arttrace run`: what was captured, and what was seen and not captured.
 
-Each process of the program adds its numbers to one file, whose path is in the environment. The first of them, which the
-others descend from, adds it all up when it ends, and leaves the line in the data directory for who asks later.
+Each process of the program adds its numbers to one file, whose path is in the environment, as it goes: a signal may end
+it any moment. The first of them, which the others descend from, adds it all up when it ends, and leaves the line in the
+data directory for who asks later.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ class Tally(msgspec.Struct):
             said = ["nothing was captured: arttrace saw no model call of the openai client"]
         if self.left_out:
             said.append(f"{quantity(self.left_out, 'run')} left out by sampling")
-        said += [f"not captured: {quantity(count, 'request')} to {what}" for what, count in sorted(self.passed.items())]
+        left = {what: count - self.covered.get(what, 0) for what, count in sorted(self.passed.items())}
+        said += [f"not captured: {quantity(count, 'request')} to {what}" for what, count in left.items() if count > 0]
         unused = ", ".join(sorted(self.routes - self.used))
         return "; ".join([*said, *([f"no call matched the route {unused}"] if unused else [])])
 
@@ -159,6 +161,12 @@ def recorded_after_all(what: str, count: int) -> None:
     _tally.covered[what] = _tally.covered.get(what, 0) + count
 
 
+def write_on() -> None:
+    """The same where anything was counted."""
+    if _path is not None and _tally != Tally():
+        write()
+
+
 def matched(route: str) -> None:
     """A route was taken."""
     if _path is not None and route not in _tally.used:
@@ -166,14 +174,15 @@ def matched(route: str) -> None:
 
 
 def write() -> None:
-    """Add this process's numbers to the file."""
+    """Add to the file what this process has counted since the last time."""
     if _path is None:
         return
     with _tallying:
-        routing = sys.modules.get("arttrace.capture.calls.routing")
-        _tally.routes = set() if routing is None else routing.known()
-        line = msgspec.json.encode(_tally) + b"\n"
+        counted = _tally
         _forget()
+        routing = sys.modules.get("arttrace.capture.calls.routing")
+        counted.routes = set() if routing is None else routing.known()
+        line = msgspec.json.encode(counted) + b"\n"
         _path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
@@ -191,9 +200,9 @@ def _end() -> None:
         for each in decoder.decode_lines(_path.read_bytes()):
             total.runs, total.calls = total.runs + each.runs, total.calls + each.calls
             total.left_out += each.left_out
-            for what, count in each.passed.items():
-                if (left := count - each.covered.get(what, 0)) > 0:
-                    total.passed[what] = total.passed.get(what, 0) + left
+            for counts, more in ((total.passed, each.passed), (total.covered, each.covered)):
+                for what, count in more.items():
+                    counts[what] = counts.get(what, 0) + count
             total.routes |= each.routes
             total.used |= each.used
         _path.unlink()
