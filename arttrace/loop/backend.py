@@ -246,6 +246,9 @@ class LocalBackend:
         Raises:
             TrainingError: They cannot be removed.
         """
+        if not (self.data.policies / model.name).is_dir():
+            print(f"arttrace: pruned: none; {model.name} has no version yet", file=sys.stderr)
+            return
         await self._policies("prune", model.name, "--keep-best", str(keep_best), "--keep-latest", str(keep_latest))
 
     async def _policies(self, *arguments: str) -> None:

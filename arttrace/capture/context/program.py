@@ -60,7 +60,7 @@ def scope(kind: ScopeKind = "agent") -> Position | None:
     program, and not in it.
     """
     global _scope
-    if lifecycle.is_off():
+    if kind != "trajectory" and lifecycle.is_off():
         return None
     parent: Position | None = remote_parent_by_baggage()
     if parent is not None:
