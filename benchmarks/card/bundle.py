@@ -55,12 +55,23 @@ class Bundle:
 _TELEMETRY = ("opentelemetry-api==1.45.2", "opentelemetry-sdk==1.45.2", "opentelemetry-proto==1.45.1")
 _PYDANTIC = ("pydantic==2.14.3", "pydantic-core==2.50.4", "annotated-types==0.8.0", "typing-inspection==0.4.5")
 _DATASETS = ("datasets==4.8.5", "dill==0.4.1", "multiprocess==0.70.19")
+_AIOHTTP = (
+    "aiohttp==3.14.5",
+    "aiohappyeyeballs==2.7.1",
+    "aiosignal==1.4.0",
+    "attrs==26.1.0",
+    "frozenlist==1.8.0",
+    "multidict==7.2.1",
+    "propcache==0.5.4",
+    "yarl==1.25.1",
+)
 
 BUNDLES = {
     "client": Bundle(
         (
             *_TELEMETRY,
             *_PYDANTIC,
+            *_AIOHTTP,
             *("opentelemetry-semantic-conventions==0.66b2", "msgspec==0.22.0", "duckdb==2.0.0", "openai==3.54.0"),
             *(
                 "httpx2==2.16.2",
@@ -70,9 +81,13 @@ BUNDLES = {
                 "starlette==1.0.1",
                 "uvicorn==0.54.0",
             ),
-            *("httptools==0.9.0", "zstandard==0.25.0"),
+            *("httptools==0.9.0", "zstandard==0.25.0", "pyarrow==26.0.1", "click==8.5.1"),
+            "protobuf==7.36.2",
         ),
-        without=("duckdb/experimental/*", "adbc_driver_duckdb/*", "zstandard/_cffi*"),  # zstandard has its C backend
+        without=(
+            *("duckdb/experimental/*", "adbc_driver_duckdb/*", "zstandard/_cffi*"),  # zstandard has its C backend
+            *("pyarrow/*_flight*", "pyarrow/*_s3*"),
+        ),
         imports=("arttrace", "arttrace.store", "openai", "trainer.gateway.app", "trainer.grpo.batch"),
     ),
     "trl": Bundle(

@@ -22,17 +22,23 @@ GPU = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
 
 ON_NO_CARD = ("msgspec", "click", "opentelemetry", "duckdb", "wrapt", "trl", "vllm", "unsloth", "datasets", "pyarrow")
 """What a machine with a GPU may lack beside torch, transformers, peft, accelerate and safetensors."""
-WITHOUT = f"""
+IN_NO_CLIENT = tuple(name for name in ON_NO_CARD if bundle.remedy_for(name) != bundle.remedy("client"))
+"""What of it the bundle `client` does not bring."""
+WITHOUT = """
 import sys
 from importlib.abc import MetaPathFinder
 
 class Missing(MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {ON_NO_CARD!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+        if name.partition(".")[0] in NAMES:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Missing())
 """
+
+
+def without(names: tuple[str, ...]) -> str:
+    return WITHOUT.replace("NAMES", repr(names))
 
 
 def run(out: Path, *options: str, section: str = "a", **environment: str) -> list[str]:
@@ -57,10 +63,19 @@ def gradients(lines: list[str]) -> dict[str, float]:
 
 
 def test_section_a_needs_what_a_card_has_and_the_gradients_of_its_layouts_agree(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(WITHOUT)
+    (tmp_path / "sitecustomize.py").write_text(without(ON_NO_CARD))
     apart = gradients(run(tmp_path / "out", "--quick", PYTHONPATH=str(tmp_path)))
     assert apart.keys() == {"tree", "packed", "tree, block by block"}, "a row per call is the reference itself"
     assert all(one < 1e-5 for one in apart.values())
+
+
+def test_what_the_client_bundle_is_for_needs_nothing_that_it_does_not_bring() -> None:
+    imports = "\n".join(f"import {name}" for name in bundle.BUNDLES["client"].imports)
+    done = subprocess.run(
+        [sys.executable, "-c", without(IN_NO_CLIENT) + imports],
+        capture_output=True, text=True, timeout=120, check=False, cwd=GPU.parents[1],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-1000:]
 
 
 def test_section_b_measures_what_stands_in_front_of_a_new_version_and_what_behind_it(tmp_path: Path) -> None:
@@ -82,7 +97,7 @@ def test_section_e_catches_every_version_that_was_left_behind_and_refuses_no_oth
 
 
 def test_section_d_makes_a_model_that_gets_better_with_what_a_card_has(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(WITHOUT)
+    (tmp_path / "sitecustomize.py").write_text(without(ON_NO_CARD))
     lines = run(tmp_path / "out", "--quick", section="d", PYTHONPATH=str(tmp_path))
     row = next(line for line in lines if line.startswith("plain torch sampler")).removeprefix("plain torch sampler")
     rewards, _before, _after, steps, rollout, step, _publish, engine, learner = row.split()
@@ -96,7 +111,7 @@ def test_section_d_makes_a_model_that_gets_better_with_what_a_card_has(tmp_path:
 
 
 def test_section_c_scores_as_before_once_the_engine_woke(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(WITHOUT)
+    (tmp_path / "sitecustomize.py").write_text(without(ON_NO_CARD))
     lines = run(tmp_path / "out", "--quick", section="c", PYTHONPATH=str(tmp_path))
     name, *numbers = next(line for line in lines if line.startswith("plain torch sampler")).rsplit(maxsplit=6)
     assert name == "plain torch sampler"
