@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 from chat_server import ChatServer, serve
+from opentelemetry import context
 from spool import read_spool
 
 import arttrace
+from arttrace.capture.base import remote_context
+from arttrace.capture.context import program
 from arttrace.capture.context.flow import EMPTY_FLOW, set_flow
 from arttrace.records.record import Record
 from arttrace.records.span import SpanRow
@@ -17,10 +20,17 @@ from arttrace.system import native_threads
 
 
 @pytest.fixture(autouse=True)
-def _strict_and_outside_any_scope(monkeypatch: pytest.MonkeyPatch) -> None:
+def _strict_and_outside_any_scope(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever an earlier test of this process left: a scope, a span or baggage of OpenTelemetry's, a program's run."""
     monkeypatch.setenv("ARTTRACE_RAISE", "1")
+    monkeypatch.delenv(remote_context.VARIABLE, raising=False)
     monkeypatch.setattr(native_threads, "_switching", True)  # not so after a test that has a process end
+    monkeypatch.setattr(program, "_scope", None)
+    monkeypatch.setattr(program, "_enabled", False)
     set_flow(EMPTY_FLOW)
+    token = context.attach(context.Context())
+    yield
+    context.detach(token)
 
 
 @pytest.fixture
