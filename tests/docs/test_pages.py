@@ -10,6 +10,7 @@ from typing import Any
 
 import doc_pages
 import pytest
+from importable import exists
 import yaml
 from doc_blocks import PAGES, ROOT
 
@@ -79,7 +80,7 @@ def _names(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in (HISTORY, NAMES_OF_0_1)], ids=lambda p: str(p.relative_to(ROOT)))
 def test_what_a_page_names_exists(page: Path) -> None:
     missing = [name for name in _names(page) if _is_path(name) and name.rstrip("/") not in TRACKED | FOLDERS]
-    missing += [name for name in _names(page) if _is_module(name) and not _importable(name)]
+    missing += [name for name in _names(page) if _is_module(name) and not exists(name)]
     assert not missing
 
 
@@ -91,22 +92,6 @@ def _is_path(name: str) -> bool:
 def _is_module(name: str) -> bool:
     known = {value for value in vars(semconv).values() if isinstance(value, str)}
     return re.fullmatch(r"(arttrace|trainer)(\.\w+)+", name) is not None and name not in known
-
-
-def _importable(name: str) -> bool:
-    """Whether the longest part of the name that is a module has the rest as attributes."""
-    parts = name.split(".")
-    for length in range(len(parts), 0, -1):
-        try:
-            found: Any = importlib.import_module(".".join(parts[:length]))
-        except ModuleNotFoundError:
-            continue
-        for attribute in parts[length:]:
-            if not hasattr(found, attribute):
-                return False
-            found = getattr(found, attribute)
-        return True
-    return False
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
