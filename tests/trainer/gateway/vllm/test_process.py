@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from trainer.gateway.engines.vllm import guard
 from trainer.gateway.engines.vllm.process import GuardedProcess
 
 # Starts a child of its own, writes both ids, and ignores the polite signal.
@@ -105,4 +106,15 @@ def test_its_scratch_directory_goes_when_the_guard_was_killed(tmp_path: Path) ->
     os.killpg(process.pid, signal.SIGKILL)
     assert eventually(lambda: process.returncode is not None)
     process.stop()
+    assert not scratch.exists()
+
+
+def test_a_file_that_another_thread_of_the_guard_removed_first_does_not_keep_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    (scratch / "engine.lock").touch()
+    monkeypatch.setattr(os, "listdir", lambda _: ["engine.sock", "engine.lock"])
+    guard.remove(str(scratch))
     assert not scratch.exists()

@@ -44,11 +44,12 @@ def main(grace_s: float, scratch: str, command: list[str]) -> None:
 
 
 def remove(directory: str) -> None:
-    """Remove a directory that holds no other, if it is there."""
+    """Remove a directory that holds no other, if it is there. Two may do so at once: each goes on to the end."""
     if directory:
         with contextlib.suppress(OSError):
             for name in os.listdir(directory):  # noqa: PTH208 - pathlib would double the time to start
-                os.unlink(f"{directory}/{name}")  # noqa: PTH108
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f"{directory}/{name}")  # noqa: PTH108
             os.rmdir(directory)  # noqa: PTH106
 
 
