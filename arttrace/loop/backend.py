@@ -230,9 +230,10 @@ class LocalBackend:
             from_version: The version, NAME@N.
 
         Raises:
-            TrainingError: There is no such version, it was pruned, or the model's policy has versions.
+            TrainingError: There is no such version, it was pruned or made for another base model, or the model's policy
+                has versions.
         """
-        await self._policies("fork", from_version, model.name)
+        await self._policies("fork", from_version, model.name, "--base-model", str(model.base_model))
 
     async def delete_checkpoints(self, model: TrainableModel, keep_best: int = 1, keep_latest: int = 1) -> None:
         """Remove the weights of old versions. The record of what they were trained on is kept.

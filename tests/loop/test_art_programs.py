@@ -22,10 +22,12 @@ from arttrace.loop.model import Backend
 from arttrace.loop.trainer_process import LoggedNumbers, TrainerProcess
 from arttrace.records import semconv
 from arttrace.records.group import Group
+from arttrace.records.policy import PolicyStep
 from arttrace.rewards import ruler_score_group, trajectory_reward
 from arttrace.store import Store
 from arttrace.system.errors import ArttraceError, ServingError, TrainingError
 from arttrace.system.paths import DataDir
+from trainer.policies.checkpoints import Checkpoints
 
 TOOL: Any = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 
@@ -251,6 +253,11 @@ async def test_versions_are_forked_and_deleted_by_the_command(
     async with LocalBackend(tmp_path) as backend:
         with pytest.raises(TrainingError, match="agent-000@3"):
             await backend.fork(model, from_version="agent-000@3")
+        manifest = PolicyStep(policy="agent-000", step=4, adapter="", base_model="/models/Qwen3-0.6B", time_ns=1)
+        Checkpoints(backend.data.policies, "agent-000").write(4, lambda directory: None, manifest)
+        with pytest.raises(TrainingError, match=r"agent-000@4 is a LoRA on /models/Qwen3-0.6B, not on Qwen/Qwen2.5-14"):
+            await backend.fork(model, from_version="agent-000@4")
+        await backend.fork(art.TrainableModel("agent-002", "Qwen/Qwen3-0.6B"), from_version="agent-000@4")
         model.inference_base_url, model.backend = "http://127.0.0.1:9/v1", backend
         await model.delete_checkpoints(keep_best=2)
     assert "pruned: none" in capfd.readouterr().err

@@ -24,6 +24,7 @@ from trainer.policies.export import export_adapter, export_merged, fork
 from trainer.policies.files import STATE
 from trainer.policies.retention import Keep, to_prune
 from trainer.serving import GatewayClient, GatewayStatus, find_serving
+from trainer.serving.base_models import require_base
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -104,12 +105,22 @@ def export(data: DataDir, version: str, directory: Path, merged: bool) -> None:
 @command.command("fork")
 @click.argument("version")
 @click.argument("name")
+@click.option(
+    "--base-model",
+    metavar="DIR|NAME",
+    type=click.UNPROCESSED,
+    help="Refuse if VERSION was made for another base model.  [default: what `arttrace serve` serves as NAME]",
+)
 @click.pass_obj
-def fork_command(data: DataDir, version: str, name: str) -> None:
+def fork_command(data: DataDir, version: str, name: str, base_model: str | None) -> None:
     """Begin the policy NAME from VERSION, with its weights and optimizer state. Runs that VERSION was trained on count
     as consumed by NAME, by the same method."""
     found = _find(data, version)
     _weights(data, found)
+    if base_model is None and (serving := find_serving(data)) is not None and serving.policy == name:
+        base_model = serving.base_model
+    if base_model is not None:
+        require_base(found, base_model)
     target = Checkpoints(data.policies, name)
     with target.only_writer():
         made = fork(Checkpoints(data.policies, found.policy), found.step, target)

@@ -16,7 +16,7 @@ from functools import partial
 import msgspec
 import uvicorn
 
-from arttrace.system.errors import ServingError
+from arttrace.system.errors import ServingError, TrainingError
 from arttrace.system.files import replace_file
 from arttrace.system.journal.lock import acquire
 from arttrace.system.loopback import is_loopback
@@ -38,6 +38,7 @@ from trainer.gateway.status import ServingFile
 from trainer.learner.machine.needs import learner_needs
 from trainer.output.log import Problem, same_level
 from trainer.policies.checkpoints import Checkpoints
+from trainer.serving.base_models import require_base
 from trainer.serving.client import find_serving
 from trainer.serving.supervisor import Say, Supervisor
 from trainer.serving.training import TrainingDesk
@@ -196,6 +197,11 @@ class _Server:
                 "`arttrace policies` lists those with weights.",
             )
         if step:
+            manifest = None
+            with contextlib.suppress(TrainingError):  # a damaged one is for who trains: the adapter can be served
+                manifest = checkpoints.manifest(step)
+            if manifest is not None:
+                require_base(manifest, self._options.engine.base_model)
             name, path = self._policies.version_name(step), checkpoints.path(step)
             self._policies.switch(Version(step, name, name, path, read_adapter(path).digest))
         if asked is not None:

@@ -5,23 +5,28 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from recorded_runs import recorded_group
 from tiny_model import make_adapter, make_base_model
 
 from arttrace.records.policy import Consumed, PolicyStep
+from arttrace.store import Store
 from arttrace.system.errors import TrainingError
 from arttrace.system.evaluations import add_evaluation
 from arttrace.system.paths import DataDir
 from trainer.commands.policies import command as policies
 from trainer.commands.status import command as status
+from trainer.commands.train.cli import command as train
 from trainer.daemon.state import DaemonState, PlannedGroup, Queue, StepPlan, write_state
 from trainer.grpo.metrics import GroupReward
 from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.retention import Keep, to_prune
+from trainer.serving.base_models import is_base
 
 torch = pytest.importorskip("torch")
 
@@ -177,6 +182,53 @@ def test_a_fork_goes_on_from_its_version_and_from_what_that_consumed(data: DataD
     assert (mine.path(3) / "trainer_state.pt").read_text() == "3"
     assert mine.manifest(3).version == "mine@3"
     assert isinstance(run(data, "fork", "policy@4", "mine").exception, TrainingError)
+
+
+@pytest.fixture(scope="module")
+def other_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the same shape, so that its weights alone tell it apart."""
+    return make_base_model(tmp_path_factory.mktemp("other"), seed=1)
+
+
+def test_a_fork_for_another_base_model_is_refused_and_leaves_nothing(
+    data: DataDir, base_model: Path, other_base: Path
+) -> None:
+    error = run(data, "fork", "policy@3", "mine", "--base-model", str(other_base)).exception
+    assert isinstance(error, TrainingError)
+    assert error.message == f"policy@3 is a LoRA on {base_model}, not on {other_base}."
+    assert str(base_model) in str(error.hint)
+    assert Checkpoints(data.policies, "mine").all_steps() == []
+    assert run(data, "fork", "policy@3", "mine", "--base-model", str(base_model)).exit_code == 0
+
+
+@pytest.mark.parametrize("method", ["grpo", "sft"])
+def test_a_policy_is_not_trained_on_another_base_model(
+    data: DataDir, base_model: Path, other_base: Path, method: str
+) -> None:
+    with Store.open(data, create=True) as store:
+        store.append(recorded_group("a", (0.0, 1.0)))
+    refused = run(data, "--method", method, "--base-model", str(other_base), command=train).exception
+    assert isinstance(refused, TrainingError)
+    assert refused.message == f"policy@5 is a LoRA on {base_model}, not on {other_base}."
+
+
+def test_what_base_model_a_version_was_made_for(base_model: Path, other_base: Path, tmp_path: Path) -> None:
+    """A path may change; weights, and the name where the weights are gone, do not."""
+    copy = tmp_path / "copy"
+    shutil.copytree(base_model, copy)
+    linked = tmp_path / "linked"
+    linked.symlink_to(base_model)
+    cached = tmp_path / "models--Qwen--Qwen3-0.6B" / "snapshots" / "abc"
+    assert is_base(str(base_model), str(base_model))
+    assert is_base(str(base_model), str(copy))
+    assert is_base(str(base_model), str(linked))
+    assert not is_base(str(base_model), str(other_base))
+    assert is_base("/gone/Qwen3-0.6B", str(cached))
+    assert is_base(str(cached), "Qwen/Qwen3-0.6B")
+    assert is_base(str(cached), "qwen3-0.6b")
+    assert not is_base(str(cached), "Qwen/Qwen3-1.7B")
+    assert not is_base("/gone/Qwen3-0.6B", str(base_model))
+    assert is_base("", str(base_model)), "a version that does not say"
 
 
 def test_status_tells_a_running_daemon_from_one_that_was_killed(data: DataDir) -> None:

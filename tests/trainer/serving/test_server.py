@@ -98,6 +98,23 @@ def test_a_killed_server_is_no_obstacle_and_the_newest_version_comes_back(
         assert again.client().status().current == "policy@2"
 
 
+def test_a_version_made_for_another_base_model_is_not_served(
+    tmp_path: Path, base_model: Path, engine: StandInEngine
+) -> None:
+    data = DataDir(tmp_path / "data")
+    manifest = PolicyStep(policy="policy", step=1, adapter="", base_model="/models/Qwen3-0.6B", time_ns=1)
+    weights = write_adapter(tmp_path / "w1", b"w1")
+    Checkpoints(data.policies, "policy").write(
+        1, lambda directory: shutil.copytree(weights, directory, dirs_exist_ok=True) and None, manifest
+    )
+    options = ["--vllm-url", engine.url]
+    with pytest.raises(ServingError, match=f"policy@1 is a LoRA on /models/Qwen3-0.6B, not on {base_model}") as refused:
+        start_serving(data, base_model, options=options)
+    assert f"ln -s {base_model} /models/Qwen3-0.6B" in str(refused.value)
+    with start_serving(data, base_model, options=[*options, "--version", "0"]) as serving:
+        assert serving.client().status().current == "policy@0", "the base model itself can be served"
+
+
 def test_an_older_version_is_served_again_at_once_and_after_a_restart(
     tmp_path: Path, base_model: Path, engine: StandInEngine
 ) -> None:

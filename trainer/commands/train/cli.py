@@ -27,6 +27,7 @@ from trainer.learner import LearnerConfig
 from trainer.output.log import LogFormat, log_format_option
 from trainer.policies.checkpoints import Checkpoints
 from trainer.serving import GatewayClient, find_serving
+from trainer.serving.base_models import require_base_of_newest
 from trainer.step.reported import Reporting
 from trainer.step.version import finish_open_step
 
@@ -165,6 +166,8 @@ def command(
     ):
         if not dry_run:
             require_served(serving, policy, directory)
+            if directory is not None:
+                require_base_of_newest(checkpoints, directory)
             finish_open_step(store, checkpoints, GatewayClient(serving.url) if serving else None)
             reporting.catch_up()
             if method == "grpo" and (note := routing_note(directory)):

@@ -36,6 +36,7 @@ from trainer.output.log import LogFormat, Problem, logging_to
 from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.retention import KEPT_STATES, Keep
 from trainer.serving import ServingFile
+from trainer.serving.base_models import require_base_of_newest
 from trainer.step.reporters import open_reporters
 from trainer.step.signals import stop_on_signals
 
@@ -133,6 +134,7 @@ def _run(
     stop = threading.Event()
 
     checkpoints = Checkpoints(data.policies, policy)
+    require_base_of_newest(checkpoints, base_model)
     daemon: Daemon | None = None
 
     def metrics() -> bytes:

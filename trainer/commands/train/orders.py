@@ -43,6 +43,7 @@ from trainer.offline.plan import require_examples
 from trainer.offline.step import train_offline
 from trainer.policies.checkpoints import Checkpoints
 from trainer.serving import GatewayClient, find_serving
+from trainer.serving.base_models import require_base_of_newest
 from trainer.step.left_out import left_out_lines
 from trainer.step.phases import Clock, Phase
 from trainer.step.reported import Reporting
@@ -218,6 +219,7 @@ class OrderedTrainer:
 
     def _train(self, settings: TrainSettings, groups: tuple[OrderedGroup, ...] | None) -> Iterator[_Step]:
         gateway = self.gateway()
+        require_base_of_newest(self._checkpoints, self._base_model)
         self._store.ingest_spool()
         if self._holds is None:
             finish_open_step(self._store, self._checkpoints, gateway)
