@@ -70,6 +70,7 @@ class NotTrained(StrEnum):
     REWARDS_TOO_CLOSE = "too close to the others' rewards"
     CONTEXTS_DIFFER = "the two runs begin differently"
     UNREADABLE = "messages that cannot be read"
+    CUT_OFF = "answers that were cut off"
     NOT_TEXT = "parts that are no text"
     EMPTY_ANSWERS = "empty answers"
     PROMPT_DIFFERS = "the chat template ends a prompt otherwise than it begins an answer"

@@ -21,7 +21,8 @@ class Conversation:
     """One branch of one agent. `targets` are the positions of messages that a model of this run produced.
 
     A message that the caller put into an assistant's mouth is never a target; one that several branches share is a
-    target in the first of them only. `fault` is why a target's call does not hold all that was asked or answered.
+    target in the first of them only. `fault` is why the targets are not to be imitated: a call does not hold all that
+    was asked or answered, or the only target was cut off.
     """
 
     trajectory_id: str
@@ -48,22 +49,28 @@ class Branch:
 
 
 def conversations(trajectory: Trajectory) -> list[Conversation]:
-    """Every branch that holds a message not seen before, agents and branches in order of time."""
-    return [
-        Conversation(
-            trajectory.id,
-            branch.agent_id,
-            tuple(node.message for node in branch.nodes),
-            tuple(at for at, is_target in enumerate(branch.is_target) if is_target),
-            branch.tools,
-            branch.fault,
-        )
-        for branch in branches(trajectory)
-    ]
+    """Every branch that holds a message not seen before, agents and branches in order of time. An answer that was cut
+    off is a conversation of its own, with the fault, behind that of the answers before it."""
+    cut = _cut_off(trajectory)
+    found = []
+    for branch in branches(trajectory):
+        targets = tuple(at for at, is_target in enumerate(branch.is_target) if is_target)
+        if branch.nodes[-1].id in cut:
+            *whole, last = targets
+            parts = [(tuple(whole), branch.fault)] if whole else []
+            parts.append(((last,), branch.fault or NotTrained.CUT_OFF))
+        else:
+            parts = [(targets, branch.fault)]
+        for own, fault in parts:
+            messages = tuple(node.message for node in branch.nodes[: own[-1] + 1])
+            found.append(Conversation(trajectory.id, branch.agent_id, messages, own, branch.tools, fault))
+    return found
 
 
 def branches(trajectory: Trajectory) -> list[Branch]:
-    """The branches of `conversations`, each up to its last target."""
+    """The branches of `conversations`, each up to its last target. Answers that several share are targets in one that
+    ends with a whole answer, where there is one."""
+    cut = _cut_off(trajectory)
     nodes = {node.id: node for node in trajectory.nodes}
     parents = {node.parent_id for node in trajectory.nodes}
     tools: dict[str, tuple[dict[str, Any], ...]] = {}
@@ -73,10 +80,10 @@ def branches(trajectory: Trajectory) -> list[Branch]:
             tools.setdefault(node_id, placed.call.tools)
             faults[node_id] = _fault(placed.call) if faults.get(node_id, True) else None
     taken: set[str] = set()
-    found = []
-    for leaf in trajectory.nodes:
-        if leaf.id in parents:
-            continue
+    found: dict[int, Branch] = {}
+    leaves = [node for node in trajectory.nodes if node.id not in parents]
+    for number in sorted(range(len(leaves)), key=lambda number: leaves[number].id in cut):
+        leaf = leaves[number]
         branch = _branch(leaf, nodes)
         targets: list[int] = []
         for position, node in enumerate(branch):
@@ -88,10 +95,9 @@ def branches(trajectory: Trajectory) -> list[Branch]:
             shown = branch[: targets[-1] + 1]
             wanted = set(targets)
             fault = next(filter(None, (faults.get(branch[at].id) for at in targets)), None)
-            found.append(
-                Branch(leaf.agent_id, tuple(shown), tuple(at in wanted for at in range(len(shown))), offered, fault)
-            )
-    return found
+            is_target = tuple(at in wanted for at in range(len(shown)))
+            found[number] = Branch(leaf.agent_id, tuple(shown), is_target, offered, fault)
+    return [found[number] for number in sorted(found)]
 
 
 def main_conversation(trajectory: Trajectory) -> Conversation | None:
@@ -99,6 +105,35 @@ def main_conversation(trajectory: Trajectory) -> Conversation | None:
     root = trajectory.agents[0].id if trajectory.agents else None
     own = [one for one in conversations(trajectory) if one.agent_id == root]
     return own[-1] if own else None
+
+
+def opening(trajectory: Trajectory) -> Conversation | None:
+    """The root agent's first branch up to its first answer, which may have been cut off."""
+    root = trajectory.agents[0].id if trajectory.agents else None
+    branch = next((one for one in branches(trajectory) if one.agent_id == root), None)
+    if branch is None:
+        return None
+    first = next(at for at, node in enumerate(branch.nodes) if node.sampled_by)
+    messages = tuple(node.message for node in branch.nodes[: first + 1])
+    return Conversation(trajectory.id, branch.agent_id, messages, (first,), branch.tools, branch.fault)
+
+
+def _cut_off(trajectory: Trajectory) -> set[str]:
+    """The nodes of answers that were all broken off before their end, and which nobody went on from: what a program
+    goes on from it took for an answer."""
+    parents = {node.parent_id for node in trajectory.nodes}
+    broken = {
+        (placed.call.span_id, choice.index)
+        for placed in trajectory.calls
+        if placed.call.interrupted
+        for choice in placed.call.choices
+        if choice.finish_reason is None
+    }
+    return {
+        node.id
+        for node in trajectory.nodes
+        if node.id not in parents and node.sampled_by and broken.issuperset(node.sampled_by)
+    }
 
 
 def _fault(call: Call) -> NotTrained | None:

@@ -17,7 +17,7 @@ from arttrace.formats.datasets.forms import Form, Row, Unsuitable
 from arttrace.records.message import Message
 from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import Trajectory
-from arttrace.trajectories.conversations import Conversation, chat_message, conversations, unsupported
+from arttrace.trajectories.conversations import Conversation, chat_message, opening, unsupported
 
 GROUND_TRUTH = "ground_truth"
 """Under this name the metadata of a run has what verl's reward functions compare an answer with."""
@@ -76,10 +76,9 @@ def rl_row(key: str, runs: Sequence[Trajectory], rewards: Sequence[float]) -> Ro
 
 
 def _prompt(run: Trajectory) -> tuple[Conversation, Sequence[Message]] | None:
-    """The root agent's first conversation, and its messages before the first answer."""
-    root = run.agents[0].id if run.agents else None
-    conversation = next((one for one in conversations(run) if one.agent_id == root), None)
-    return None if conversation is None else (conversation, conversation.messages[: conversation.targets[0]])
+    """The root agent's first conversation, and its messages before the first answer, whole or cut off."""
+    found = opening(run)
+    return None if found is None else (found, found.messages[: found.targets[0]])
 
 
 def _paired(one: Sequence[Message], other: Sequence[Message]) -> list[tuple[Message, Message]]:
