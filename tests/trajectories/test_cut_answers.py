@@ -1,4 +1,4 @@
-"""An answer that was broken off is no answer to imitate, unless the program went on from it; GRPO trains on its tokens."""
+"""An answer that was broken off is not imitated, unless the program went on from it; GRPO trains on its tokens."""
 
 from __future__ import annotations
 
