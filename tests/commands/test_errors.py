@@ -204,6 +204,15 @@ def test_training_without_a_model(arttrace: Command, data: DataDir, tmp_path: Pa
     arttrace("train", "--base-model", tmp_path).says("holds no config.json", "save_pretrained")
 
 
+def test_a_daemon_without_a_model_says_so_once(arttrace: Command, data: DataDir) -> None:
+    refused = arttrace("train", "--daemon")
+    refused.says("Which model to train is not known", "--base-model DIR")
+    assert refused.err.count("Which model to train is not known") == 1
+    [kept] = (data.root / "logs" / "daemon.log").read_text().splitlines()
+    assert "WARNING stopped: Which model to train is not known" in kept
+    assert "--base-model DIR" in kept
+
+
 def test_training_while_the_gateway_does_not_answer(arttrace: Command, data: DataDir, model: Path) -> None:
     fill(data, {"x": "s", "y": "s"}, {"x": 0.0, "y": 1.0})
     with reserved_port() as port:

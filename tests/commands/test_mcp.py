@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, get_args
@@ -55,3 +56,12 @@ async def test_a_client_reads_the_store_and_changes_nothing(tmp_path: Path) -> N
         assert await ask("sql", query="SELECT count(*) AS n FROM trajectories") == [{"n": 2}]
         many = await ask("sql", query="SELECT range AS n FROM range(1500)")
         assert many[-1] == {"left_out": 500}
+
+
+def test_a_directory_without_a_store_is_refused_at_the_start(tmp_path: Path) -> None:
+    """A client shows what a server that does not start says; one whose tools all fail it has to ask first."""
+    command = [str(Path(sys.executable).with_name("arttrace")), "mcp", "--dir", str(tmp_path / "mistyped")]
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith(f"error: no store in {tmp_path / 'mistyped'}\n")
+    assert "--dir" in ended.stderr

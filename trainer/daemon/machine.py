@@ -138,6 +138,11 @@ class Daemon:
             self._live_scores.close()
             self._reporters.close()
 
+    @property
+    def makes_a_version(self) -> bool:
+        """Whether a stop waits: for the version in the making, or for the last one, which a start finishes first."""
+        return self.state.state not in (Phase.WAIT, STOPPED, FAILED)
+
     # --- the states ------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:

@@ -34,6 +34,12 @@ class Problem(str):
     __slots__ = ()
 
 
+class ShownElsewhere(Problem):
+    """A problem that standard error has from another, such as what ended a command: it goes to the file alone."""
+
+    __slots__ = ()
+
+
 def same_level(line: str, text: str) -> str:
     """`text` as a line of the level that `line` has."""
     return Problem(text) if isinstance(line, Problem) else text
@@ -117,6 +123,7 @@ def logging_to(name: str, folder: Path, log_format: LogFormat) -> Iterator[Calla
     logger = logging.Logger(f"arttrace.{name}", logging.INFO)  # its own: no handler of the process doubles its lines
     on_screen = logging.StreamHandler(screen)
     on_screen.setFormatter(_Json(screen.encoding) if as_json else _Text())
+    on_screen.addFilter(lambda record: not any(isinstance(part, ShownElsewhere) for part in record.args or ()))
     logger.addHandler(on_screen)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -42,6 +42,7 @@ def command(data: DataDir) -> None:
     The client starts this command; the contents of runs may be sent to the client's model. Tools: list_runs, show_run,
     search_runs, diff, stats, sql. All of them only read.
     """
+    open_store(data).close()  # a client shows why a server does not start; tools that all fail it must ask first
     # Another handler than Python's own: for that one asyncio has its own, which waits for the thread below.
     signal.signal(signal.SIGINT, _interrupt)
     try:

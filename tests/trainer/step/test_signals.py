@@ -8,7 +8,8 @@ import threading
 import pytest
 
 from arttrace.commands.shared.ending import ended_as_by_ctrl_c
-from trainer.step.signals import stop_on_signals
+from trainer.step.retry import StopRequested
+from trainer.step.signals import ended_by_signals, stop_on_signals
 
 
 def test_the_first_signal_asks_and_the_second_interrupts() -> None:
@@ -35,3 +36,34 @@ def test_a_closed_terminal_never_drops_the_step() -> None:
         signal.signal(signal.SIGHUP, before)
     assert stop.is_set()
     assert len(said) == 1
+
+
+def test_where_no_step_runs_the_line_says_so() -> None:
+    stop, said = threading.Event(), []
+    with stop_on_signals(stop, said.append, lambda: False):
+        signal.raise_signal(signal.SIGTERM)
+    assert said == ["stopping: no step is running"]
+
+
+def test_what_leaves_nothing_behind_is_ended_by_the_first_signal() -> None:
+    stop, said, reached = threading.Event(), [], []
+    with stop_on_signals(stop, said.append):
+        kept = signal.getsignal(signal.SIGTERM)
+        with pytest.raises(StopRequested), ended_by_signals(stop, said.append):
+            signal.raise_signal(signal.SIGTERM)
+            reached.append("after the signal")
+        assert signal.getsignal(signal.SIGTERM) is kept
+    assert (stop.is_set(), said, reached) == (True, ["stopping: no step is running"], [])
+
+
+def test_an_interruption_that_a_package_makes_another_error_of_is_still_a_stop() -> None:
+    stop = threading.Event()
+    with pytest.raises(StopRequested), ended_by_signals(stop, lambda _: None):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt as error:
+            raise ImportError("half loaded") from error
+    with pytest.raises(StopRequested), ended_by_signals(stop, lambda _: None):
+        pass  # one that a package swallowed
+    with pytest.raises(ImportError), ended_by_signals(threading.Event(), lambda _: None):
+        raise ImportError("not there")

@@ -32,13 +32,13 @@ from trainer.daemon.scoring import JudgeTerms
 from trainer.daemon.state import DaemonState
 from trainer.learner import make_learner
 from trainer.learner.interface import Learner
-from trainer.output.log import LogFormat, Problem, logging_to
+from trainer.output.log import LogFormat, ShownElsewhere, logging_to
 from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.retention import KEPT_STATES, Keep
 from trainer.serving import ServingFile
 from trainer.serving.base_models import require_base_of_newest
 from trainer.step.reporters import open_reporters
-from trainer.step.signals import stop_on_signals
+from trainer.step.signals import ended_by_signals, stop_on_signals
 
 # Options that the command has anyway, or that are made otherwise.
 _PROGRESS_S = 60.0  # inside a step, in the log
@@ -120,7 +120,7 @@ def run_daemon(
         try:
             _run(data, config, serving, as_json, say)
         except ArttraceError as error:
-            say(Problem(f"stopped: {error.message}"))
+            say(ShownElsewhere(f"stopped: {error.message}{f' {error.hint}' if error.hint else ''}"))
             raise
 
 
@@ -142,7 +142,7 @@ def _run(
 
     with ExitStack() as stack:
         stack.enter_context(checkpoints.only_writer())
-        stack.enter_context(stop_on_signals(stop, say))
+        stack.enter_context(stop_on_signals(stop, say, lambda: daemon is not None and daemon.makes_a_version))
         store = stack.enter_context(hold_store(data, create=True, metrics=metrics))
         at = None
         if config.metrics_port is not None:
@@ -150,7 +150,9 @@ def _run(
         elif (owner := read_owner(data)) and owner.pid == os.getpid():
             at = owner.url
 
-        def telling(learner: Learner) -> Learner:
+        def loaded() -> Learner:
+            with ended_by_signals(stop, say):
+                learner = make_learner(base_model, config.learner)
             learner.progress = lambda total: Progress(
                 total, "tokens of the step", say, every_s=_PROGRESS_S, tells_short=False
             )
@@ -161,7 +163,7 @@ def _run(
             policy=policy,
             base_model=base_model,
             store=store,
-            learner=lambda: telling(make_learner(base_model, config.learner)),
+            learner=loaded,
             gateway=FoundGateway(data, policy),
             judge=judge or None,
             reporters=open_reporters(
