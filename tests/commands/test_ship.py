@@ -201,7 +201,11 @@ def test_spans_captured_without_an_endpoint_are_shipped_too_unless_a_store_takes
     [
         ([], 200, ["there is no collector to ship to", "ARTTRACE_ENDPOINT", "ARTTRACE_LANGFUSE=1"]),
         (["--endpoint", "localhost:4318"], 200, ["not a URL of the form"]),
-        (["--endpoint", "{url}"], 401, ["answers 401", "ARTTRACE_API_KEY", "Nothing is lost"]),
+        (
+            ["--endpoint", "{url}"],
+            401,
+            ["answers 401: send the key; check its key", "ARTTRACE_API_KEY", "Nothing is lost"],
+        ),
         (["--endpoint", "{url}/elsewhere"], 200, ["answers 404", "Check the endpoint"]),
         (["--endpoint", "{url}"], 400, ["refused 1 span", "refused"]),
     ],
@@ -213,7 +217,8 @@ def test_what_cannot_be_shipped_is_said_with_cause_and_hint(
     writer = JournalWriter(agent_data.outbox)
     writer.append(span(1))
     writer.close()
-    with receiving(always=lambda _spans: (status, {}, b"")) as receiver:
+    refusal = (status, {"content-type": "application/json"}, b'{"message": "send the key"}' if status != 200 else b"")
+    with receiving(always=lambda _spans: refusal) as receiver:
         done = ship(agent_data, *[argument.format(url=receiver.url) for argument in arguments])
     assert done.returncode == 1
     assert all(word in done.stderr for word in words), done.stderr

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 
 from trainer.step.retry import StopRequested
 
-
 _NO_STEP = "stopping: no step is running"
 
 

@@ -112,8 +112,8 @@ def _sent(name: str, receiver: Receiver) -> tuple[Check, SpanRow]:
     if answer.taken and not answer.rejected:
         return Check(name, "ok", f"{client.name} accepts them"), span
     hint = _REMEDIES.get(answer.status, "Check its address: it is to be a receiver of OTLP over HTTP.")
-    said = f"refused a span ({answer.status})" if answer.taken else f"answers {answer.status}"
-    return Check(name, "error", _line(f"{client.name} {said} {answer.reason}".strip()), hint), span
+    said = "refused a span and answers" if answer.taken else "answers"
+    return Check(name, "error", _line(f"{client.name} {said} {answer.said}"), hint), span
 
 
 _REMEDIES = {

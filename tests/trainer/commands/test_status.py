@@ -165,7 +165,9 @@ def test_the_numbers_of_a_daemon_that_owns_the_store_are_beside_the_store_s_api(
     monkeypatch.setattr("trainer.learner.packed.engine.PackedLearner", IdleLearner)
     monkeypatch.setattr("trainer.commands.train.report.read_model", lambda _: None)
     stop: list[Callable[[], None]] = []
-    monkeypatch.setattr("trainer.commands.train.daemon_options.stop_on_signals", lambda event, *_: keep(stop, event.set))
+    monkeypatch.setattr(
+        "trainer.commands.train.daemon_options.stop_on_signals", lambda event, *_: keep(stop, event.set)
+    )
     monkeypatch.setattr("trainer.commands.train.daemon_options.ended_by_signals", lambda *_: nullcontext())
     data = DataDir(tmp_path)
     with Store.open(data, create=True) as store:

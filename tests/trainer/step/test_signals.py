@@ -47,23 +47,34 @@ def test_where_no_step_runs_the_line_says_so() -> None:
 
 def test_what_leaves_nothing_behind_is_ended_by_the_first_signal() -> None:
     stop, said, reached = threading.Event(), [], []
-    with stop_on_signals(stop, said.append):
-        kept = signal.getsignal(signal.SIGTERM)
-        with pytest.raises(StopRequested), ended_by_signals(stop, said.append):
+
+    def load() -> None:
+        with ended_by_signals(stop, said.append):
             signal.raise_signal(signal.SIGTERM)
             reached.append("after the signal")
+
+    with stop_on_signals(stop, said.append):
+        kept = signal.getsignal(signal.SIGTERM)
+        with pytest.raises(StopRequested):
+            load()
         assert signal.getsignal(signal.SIGTERM) is kept
     assert (stop.is_set(), said, reached) == (True, ["stopping: no step is running"], [])
 
 
-def test_an_interruption_that_a_package_makes_another_error_of_is_still_a_stop() -> None:
-    stop = threading.Event()
-    with pytest.raises(StopRequested), ended_by_signals(stop, lambda _: None):
-        try:
-            signal.raise_signal(signal.SIGINT)
-        except KeyboardInterrupt as error:
-            raise ImportError("half loaded") from error
-    with pytest.raises(StopRequested), ended_by_signals(stop, lambda _: None):
-        pass  # one that a package swallowed
-    with pytest.raises(ImportError), ended_by_signals(threading.Event(), lambda _: None):
-        raise ImportError("not there")
+def test_an_interruption_that_a_package_swallows_or_makes_another_error_of_is_still_a_stop() -> None:
+    def load(stop: threading.Event, *, ends: bool, fails: bool) -> None:
+        with ended_by_signals(stop, lambda _: None):
+            try:
+                if ends:
+                    signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                pass
+            if fails:
+                raise ImportError("half loaded")
+
+    for fails in (False, True):
+        with pytest.raises(StopRequested):
+            load(threading.Event(), ends=True, fails=fails)
+    with pytest.raises(ImportError):
+        load(threading.Event(), ends=False, fails=True)
+    load(threading.Event(), ends=False, fails=False)

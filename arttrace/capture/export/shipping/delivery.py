@@ -216,9 +216,9 @@ class Delivery:
             if answer.rejected:
                 self._count_refused(answer.rejected, answer.reason)
         elif answer.status in _BAD_CONTENT:
-            raise _Refused(f"{answer.status} {answer.reason}".strip())
+            raise _Refused(answer.said)
         else:
-            self._failed(place, f"{self._client.name} answers {answer.status} {answer.reason}".strip())
+            self._failed(place, f"{self._client.name} answers {answer.said}")
 
     def _send_scores(self, rewards: list[Reward], place: tuple[str, int]) -> None:
         """Rewards, where the receiver takes scores of their own: each once, however often its batch is tried."""
@@ -230,7 +230,7 @@ class Delivery:
             if answer.status in _BAD_CONTENT or answer.rejected:
                 self._keep_refused(reward, answer.reason)
             elif not answer.taken:
-                self._failed(place, f"{self._client.name} answers {answer.status} {answer.reason}".strip())
+                self._failed(place, f"{self._client.name} answers {answer.said}")
             else:
                 self.counts.delivered += 1
             self._scored.add(reward.id)
@@ -262,10 +262,10 @@ class Delivery:
             reason = f"{self._client.name} does not answer ({error.strerror or error})"
             raise NotNow(reason, kind="away") from error
         if answer.status in _BUSY:
-            reason = f"{self._client.name} answers {answer.status} {answer.reason}".strip()
+            reason = f"{self._client.name} answers {answer.said}"
             raise NotNow(reason, answer.retry_after_s, kind="busy")
         if not answer.taken and answer.status < 500 and answer.status not in _BAD_CONTENT:
-            reason = f"{self._client.name} answers {answer.status} {answer.reason}".strip()
+            reason = f"{self._client.name} answers {answer.said}"
             reason += _REMEDIES.get(answer.status, "")
             raise NotNow(reason, answer.retry_after_s, kind=f"refuses {answer.status}", misconfigured=True)
         return answer

@@ -51,6 +51,11 @@ class Answer:
     retry_after_s: float = 0.0
     ours: bool = False
 
+    @property
+    def said(self) -> str:
+        """Status and reason, for a line that names who answers."""
+        return f"{self.status}: {self.reason}" if self.reason else str(self.status)
+
 
 class OtlpClient:
     """One connection to one receiver, opened when needed. Not for several threads at once."""
@@ -193,7 +198,7 @@ def read_answer(status: int, headers: http.client.HTTPMessage | Mapping[str, str
     rejected, reason, is_page = 0, "", "html" in kind or body.lstrip()[:1] == b"<"
     try:
         if is_page:
-            reason = "with a web page, as a proxy or a login does"
+            reason = "a web page, as of a proxy or a login"
         elif "json" in kind:
             said = msgspec.json.decode(body) if body.strip() else {}
             partial = (said.get("partialSuccess") or {}) if taken else {}
@@ -210,7 +215,7 @@ def read_answer(status: int, headers: http.client.HTTPMessage | Mapping[str, str
                 rejected = fields.get(1, 0)
             reason = fields.get(2, b"").decode()
     except (ValueError, TypeError, AttributeError, IndexError):
-        reason = "" if taken else "in a form that is not that of OTLP"
+        reason = "" if taken else "what it says has not the form of OTLP"
     return Answer(
         status=status,
         taken=taken and not is_page,
