@@ -159,11 +159,16 @@ def _all() -> list[Recorder]:
     return [*_replaced, *([_recorder] if _recorder is not None else [])]
 
 
+def finish_all(guard: Guard) -> None:
+    """End what would end with the process: open calls, then the program's own trajectory."""
+    for finish in before_exit.copy():
+        with guard:
+            finish()
+
+
 def _at_exit() -> None:
     native_threads.never_switch()
-    for finish in before_exit:
-        with _exiting:
-            finish()
+    finish_all(_exiting)
     for each in _all():
         with _exiting:
             each.exit()

@@ -101,9 +101,7 @@ def uninstall() -> None:
     with _lock:
         was, _installed, _removed = _installed, False, True
     if was:
-        for finish in lifecycle.before_exit.copy():
-            with _undoing:
-                finish()
+        lifecycle.finish_all(_undoing)
         lifecycle.before_exit.remove(_close_open_calls)
         with _undoing:
             patches.undo()
@@ -168,7 +166,7 @@ def _hand_over_in_time() -> None:
 
     def hand_over() -> None:
         with _leaving:
-            _close_open_calls()
+            lifecycle.finish_all(_leaving)
             lifecycle.hand_over(_LEAVE_S)
             done.set()
 
