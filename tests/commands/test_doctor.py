@@ -150,6 +150,8 @@ class _Server(BaseHTTPRequestHandler):
         self.send_response(200 if known else 401)
         self.end_headers()
 
+    do_POST = do_GET
+
     def log_message(self, format: str, *arguments: object) -> None: ...
 
 
@@ -171,7 +173,8 @@ def test_servers_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         server.server_close()
     assert found["model server"]["state"] == "ok"
     assert found["collector"]["state"] == found["policy server"]["state"] == "error"
-    assert "refuses the key (401)" in found["collector"]["found"]
+    assert found["collector"]["found"] == f"{url} answers 401"
+    assert "ARTTRACE_API_KEY" in found["collector"]["hint"]
     assert "does not answer (ConnectError)" in found["policy server"]["found"]
     assert "wrong" not in json.dumps(found)
 

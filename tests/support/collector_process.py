@@ -21,10 +21,10 @@ def environment(data: DataDir, **more: str) -> dict[str, str]:
 
 
 @contextmanager
-def collecting(data: DataDir, port: int = 0) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A running collector and its URL."""
+def collecting(data: DataDir, port: int = 0, **more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A running collector, with `more` in its environment, and its URL."""
     command = [*ARTTRACE, "collect", "--port", str(port)]
-    with subprocess.Popen(command, env=environment(data), stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, env=environment(data, **more), stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             yield process, process.stdout.readline().split()[2]

@@ -208,7 +208,7 @@ class Settings:
                 [
                     *map(as_receiver, _each("receivers", receivers, str, Receiver)),
                     *map(Receiver, further),
-                    *_langfuse(_flag("ARTTRACE_LANGFUSE") if langfuse is None else langfuse),
+                    *_langfuse(langfuse_is_wanted() if langfuse is None else langfuse),
                 ]
             ),
             otel=otel,
@@ -233,7 +233,12 @@ def _word(given: str | None, variable: str, words: tuple[_T, ...], default: _T, 
 
 def langfuse_receivers() -> list[Receiver]:
     """The Langfuse project of the environment, where ARTTRACE_LANGFUSE says that it is sent to."""
-    return _langfuse(_flag("ARTTRACE_LANGFUSE"))
+    return _langfuse(langfuse_is_wanted())
+
+
+def langfuse_is_wanted() -> bool:
+    """Whether ARTTRACE_LANGFUSE says that runs are sent to Langfuse as they end."""
+    return _flag("ARTTRACE_LANGFUSE")
 
 
 def _langfuse(wanted: bool) -> list[Receiver]:

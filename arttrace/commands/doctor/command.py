@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 from arttrace.capture.export.shipping.forwarding import waiting as outboxes
 from arttrace.capture.patches.hooks import hooked_modules
 from arttrace.commands.doctor.check import Check
+from arttrace.commands.doctor.destinations import langfuse, receivers
 from arttrace.commands.doctor.probes import ask_for_tokens, ask_judge, send_span
 from arttrace.commands.doctor.variables import NAMES, PREFIX, unknown
 from arttrace.commands.scoring.judge_options import judge_base_url_option, judge_params
@@ -28,7 +29,7 @@ from arttrace.records.values.units import quantity, size_text
 from arttrace.system.cpu import missing_for_vllm
 from arttrace.system.errors import ArttraceError
 from arttrace.system.files import directory_bytes
-from arttrace.system.paths import DataDir, beside_another, endpoints
+from arttrace.system.paths import DataDir, beside_another
 
 _LOW_DISK = 1 << 30
 _TIMEOUT_S = 5.0
@@ -255,10 +256,6 @@ def _store(data: DataDir) -> Iterator[Check]:
 
 
 def _servers(data: DataDir) -> Iterator[Check]:
-    key = os.environ.get("ARTTRACE_API_KEY")
-    if endpoint := endpoints()[0]:
-        url = f"{endpoint.rstrip('/')}/health"
-        yield _asked("collector", url, key, "Start it with `arttrace collect`, or unset ARTTRACE_ENDPOINT.")
     for name, base, own, hint in _model_servers(data):
         yield _asked(name, f"{base}/models", own, hint)
 
@@ -303,5 +300,7 @@ _LOOKS: tuple[Callable[[DataDir], Iterator[Check]], ...] = (
     _machine,
     _directory,
     _store,
+    receivers,
+    langfuse,
     _servers,
 )

@@ -19,13 +19,13 @@ from arttrace.capture.base.settings import Settings
 from arttrace.capture.export.shipping.otlp import encode_request
 from arttrace.capture.export.shipping.otlp_client import OtlpClient
 from arttrace.commands.doctor.check import Check
+from arttrace.commands.doctor.destinations import NOT_THERE, OTHERWISE, REMEDIES, line
 from arttrace.commands.shared.extras import is_missing
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 from arttrace.records.values.units import quantity
 from arttrace.system.errors import ArttraceError, StoreError
 from arttrace.system.paths import DataDir
-from arttrace.views import labels
 from arttrace.wire import Exchange, decode
 from arttrace.wire.exchange import KEPT_RESPONSE_HEADERS, picked
 from arttrace.wire.messages import parse_message
@@ -37,12 +37,7 @@ _JUDGE_TIMEOUT_S = 60.0
 _ENGINE_TIMEOUT_S = 60.0
 _ARRIVAL_S = 10.0
 _PAUSE_S = 0.1
-_MAX_LINE = 600
 _TASK = {"role": "user", "content": "What is 3 + 3?"}
-
-
-def _line(text: str) -> str:
-    return labels.one_line(text, _MAX_LINE)
 
 
 def ask_judge(model: str, params: Mapping[str, object]) -> Check:
@@ -60,7 +55,7 @@ def ask_judge(model: str, params: Mapping[str, object]) -> Check:
     try:
         right, wrong = asyncio.run(score_transcripts(judge, transcripts, DEFAULT_RUBRIC, PROBE_SPAN, bill))
     except ArttraceError as error:
-        return Check("judge", "error", _line(error.message), error.hint or "")
+        return Check("judge", "error", line(error.message), error.hint or "")
     cost = "" if bill.cost is None else f", ${bill.cost:.4f}"
     tokens = bill.input_tokens + bill.output_tokens
     found = f"{model} answers in {time.monotonic() - begun:.1f} s ({quantity(tokens, 'token')}{cost})"
@@ -101,29 +96,18 @@ def _sent(name: str, receiver: Receiver) -> tuple[Check, SpanRow]:
     try:
         client = OtlpClient(receiver)
     except ArttraceError as error:
-        return Check(name, "error", _line(error.message), error.hint or ""), span
+        return Check(name, "error", line(error.message), error.hint or ""), span
     try:
         answer = client.post(encode_request(client.formed([span])))
     except OSError as error:
-        hint = "Start it, or check its address. Spans wait on the disk until it answers."
-        return Check(name, "error", _line(f"{client.name} does not answer: {error}"), hint), span
+        return Check(name, "error", line(f"{client.name} does not answer: {error}"), NOT_THERE), span
     finally:
         client.close()
     if answer.taken and not answer.rejected:
         return Check(name, "ok", f"{client.name} accepts them"), span
-    hint = _REMEDIES.get(answer.status, "Check its address: it is to be a receiver of OTLP over HTTP.")
+    hint = REMEDIES.get(answer.status, OTHERWISE)
     said = "refused a span and answers" if answer.taken else "answers"
-    return Check(name, "error", _line(f"{client.name} {said} {answer.said}"), hint), span
-
-
-_REMEDIES = {
-    401: "Check its key: ARTTRACE_API_KEY for the collector, the headers of other receivers.",
-    403: "Check its key: ARTTRACE_API_KEY for the collector, the headers of other receivers.",
-    404: "Check its address: nothing takes spans at this path.",
-    405: "Check its address: nothing takes spans at this path.",
-    429: "It has too much to do now: spans wait on the disk, and are sent again.",
-    503: "It takes nothing now: spans wait on the disk, and are sent again.",
-}
+    return Check(name, "error", line(f"{client.name} {said} {answer.said}"), hint), span
 
 
 def _arrived(data: DataDir, endpoint: str, span: SpanRow) -> Check:
@@ -146,7 +130,7 @@ def _arrived(data: DataDir, endpoint: str, span: SpanRow) -> Check:
                 time.sleep(_PAUSE_S)
                 store.ingest_spool()
     except StoreError as error:
-        return Check(name, "warning", _line(f"it cannot be asked: {error.message}"), error.hint or "")
+        return Check(name, "warning", line(f"it cannot be asked: {error.message}"), error.hint or "")
     return Check(name, "ok", "the span is there")
 
 
@@ -170,7 +154,7 @@ def ask_for_tokens(base_url: str, key: str | None) -> Check:
     decoded = decode(Exchange(msgspec.json.encode(request), answer.status_code, kept, answer.content))
     if answer.status_code != httpx.codes.OK:
         hint = "Check its key, and its log. Engines that know no `return_token_ids` and refuse it give no token ids."
-        return Check(name, "error", f"{_line(model)} at {base} answers {answer.status_code}", hint)
+        return Check(name, "error", f"{line(model)} at {base} answers {answer.status_code}", hint)
     if decoded.failure is not None:
         hint = "Check its address, which mostly ends in /v1: a proxy or a login may answer in its stead."
         return Check(name, "error", f"what {base} answers is not a chat completion", hint)
@@ -179,8 +163,8 @@ def ask_for_tokens(base_url: str, key: str | None) -> Check:
         hint = (
             "Serve the model with `arttrace serve` or vLLM: other engines' answers can be judged, and not trained on."
         )
-        return Check(name, "warning", f"{_line(model)} at {base} answers without {', '.join(missing)}", hint)
-    return Check(name, "ok", f"{_line(model)} at {base}")
+        return Check(name, "warning", f"{line(model)} at {base} answers without {', '.join(missing)}", hint)
+    return Check(name, "ok", f"{line(model)} at {base}")
 
 
 _NEEDED = {
