@@ -18,7 +18,7 @@ from arttrace.records.reward import Reward
 from arttrace.records.sequence import TokenReport, TokenSequence
 from arttrace.records.trajectory import Trajectory
 from arttrace.records.values.units import quantity
-from arttrace.trajectories.identity.membership import ADVICE_ON_COLLISIONS, has_collisions
+from arttrace.trajectories.identity.collisions import ADVICE_ON_COLLISIONS, has_collisions
 from arttrace.views.agent_tree import agent_tree, cropped
 from arttrace.views.labels import cell_text, json_text, one_line, printable
 

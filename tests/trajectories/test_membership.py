@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from arttrace.system.paths import DataDir
 from arttrace.trajectories import build_trajectories, sequences
 
 AGENT, TOOL, CALL = "invoke_agent", "execute_tool", "chat"
-A, B = hexid("a", 32), hexid("b", 32)
+A, B, C = hexid("a", 32), hexid("b", 32), hexid("c", 32)
 
 
 def span(
@@ -106,6 +107,30 @@ def test_a_chain_of_lost_links_leads_to_the_run() -> None:
     ]
     assert shown(spans) == {"run": (3, "")}
     assert shown(without(spans, "ask", "deeper")) == {"run": (3, "parent missing")}
+
+
+@pytest.mark.parametrize("named", ["run", None])
+def test_what_lost_its_tie_is_missed_in_the_run_of_a_trace_that_it_leads_back_to(named: str | None) -> None:
+    """An agent in another trace starts one in the first trace again: when it is lost, the first run may lack both."""
+    spans = [
+        *in_two_traces(named),
+        span(B, "search", "expert", TOOL),
+        span(A, "back", None, AGENT, link=(B, "search")),
+        span(A, "read", "back"),
+    ]
+    assert shown(spans) == {named or A: (3, "")}
+    assert shown(without(spans, "search")) == {named or A: (3, "parent missing")}
+    lost = "may lack spans whose parent did not arrive: 4"
+    assert shown(without(spans, "expert")) == {named or A: (1, lost), B: (2, "root missing")}
+    other = [span(C, "other", None, AGENT), span(C, "else", "other")]
+    assert shown([*without(spans, "expert"), *other])[C] == (1, ""), "nothing leads to its trace"
+
+
+def test_what_links_to_a_trace_that_never_arrived_is_missed_in_the_run_of_its_own_trace() -> None:
+    spans = [*in_two_traces("run")[:4], span(A, "back", None, AGENT, link=(B, "expert")), span(A, "read", "back")]
+    assert shown(spans) == {"run": (2, "")}
+    lost = "may lack spans whose parent did not arrive: 2"
+    assert shown(without(spans, "expert")) == {"run": (1, lost), A: (1, "linked span missing: 1")}
 
 
 def test_where_it_cannot_be_known_every_run_that_may_lack_a_span_says_so() -> None:
@@ -355,18 +380,16 @@ def test_span_ids_that_two_traces_of_a_run_share() -> None:
 
 @st.composite
 def runs(draw: st.DrawFn) -> list[SpanRow]:
-    """A run over up to three traces: a root that may name the trajectory, and spans that stand under any earlier one,
-    in its trace or, an agent, by a link from another."""
+    """A run over several traces: a root that may name the trajectory, and spans that stand under any earlier one, in
+    its trace or, an agent, by a link from another, which may be the first again."""
     named = draw(st.sampled_from(["run", None]))
     spans = [span(A, "0", operation=AGENT, run=named, CONVERSATION_ID=draw(st.sampled_from(["one", None])))]
-    traces = {A}
     for number in range(1, draw(st.integers(2, 8))):
         above = draw(st.sampled_from([one for one in spans if one.attributes[semconv.OPERATION_NAME] != CALL]))
         operation = draw(st.sampled_from([AGENT, TOOL, CALL]))
         conversation = draw(st.sampled_from(["one", "two", None]))
-        trace = hexid(f"trace {number}", 32)
+        trace = draw(st.sampled_from([hexid(f"trace {number}", 32), A]))
         if operation == AGENT and draw(st.booleans()):
-            traces.add(trace)
             linked = (above.trace_id, above.name)
             spans.append(span(trace, str(number), None, AGENT, link=linked, CONVERSATION_ID=conversation))
         else:
@@ -393,10 +416,22 @@ def test_a_run_that_lost_a_span_is_nowhere_complete(spans: list[SpanRow], lost: 
     assert sum(len(one.calls) for one in built) == sum(s.attributes[semconv.OPERATION_NAME] == CALL for s in rest)
     if below and not is_tie(gone, spans):
         assert all(one.incomplete for one in built)
-    elif below:  # of what it held together, what stands under it
+    elif below:  # of what it held together, what stands under it, and what that leads to
         apart = {s.span_id for s in below}
-        holding = [one for one in built if apart & ids_of(one)]
+        led = set(below_of(gone, spans)) - {gone.trace_id}
+        beside = {s.span_id for s in rest if s.trace_id in led}
+        holding = [one for one in built if (apart | beside) & ids_of(one)]
         assert all(one.incomplete for one in holding)
+
+
+def below_of(top: SpanRow, spans: list[SpanRow]) -> Iterator[str]:
+    """The traces of what stands below a span, by parents and links."""
+    keys = {(top.trace_id, top.span_id)}
+    for one in spans:  # what is above comes first
+        above = {(one.trace_id, one.parent_span_id), *((link.trace_id, link.span_id) for link in one.links)}
+        if keys & above:
+            keys.add((one.trace_id, one.span_id))
+            yield one.trace_id
 
 
 @st.composite

@@ -21,7 +21,7 @@ from arttrace.store import TrajectorySummary, open_store
 from arttrace.store.access.late_spans import late
 from arttrace.store.rows.left_out import IS_MARK
 from arttrace.system.paths import DataDir
-from arttrace.trajectories.identity.membership import ADVICE_ON_COLLISIONS, has_collisions
+from arttrace.trajectories.identity.collisions import ADVICE_ON_COLLISIONS, has_collisions
 from arttrace.views import labels, run_filter, terminal
 from arttrace.views.console.reward_scales import two_scales_lines
 from arttrace.views.console.shown_ids import shown_ids

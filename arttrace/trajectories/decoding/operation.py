@@ -26,3 +26,8 @@ def span_error(span: SpanRow) -> str | None:
     if kind and message and not message.startswith(kind):
         return f"{kind}: {message}"
     return message or kind or "error"
+
+
+def tells_of_a_call(span: SpanRow) -> bool:
+    """Whether a span stands for a log record about the one above it: where that did not arrive, a run lacks it."""
+    return semconv.LOG_RECORD in span.attributes and span.parent_span_id is not None

@@ -8,7 +8,7 @@ span.
   where no run's span stands above both.
 - A tree is *torn* when its uppermost span's parent, or what it links to, did not arrive. It belongs to the one run in
   that parent's trace. Where several are there it belongs to the one whose conversation it says, else stays by itself,
-  and each of the others may lack it and says so.
+  and each of the others may lack it and says so, as do all runs in the traces that it has members in.
 
 Only the set of spans counts, and a span that comes later may change the answer. The store keeps every span under its
 `stored_id` as it comes, and asks `membership` when it is read for those that `may_belong_elsewhere`: asked at ingest,
@@ -25,8 +25,9 @@ import msgspec
 
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
-from arttrace.trajectories.decoding.operation import operation
+from arttrace.trajectories.decoding.operation import operation, tells_of_a_call
 from arttrace.trajectories.identity.ancestors import inherited, nearest, tops, without_cycles
+from arttrace.trajectories.identity.collisions import COLLIDED
 from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan
 
 Parents = dict[SpanKey, SpanKey | None]
@@ -94,11 +95,6 @@ def membership(spans: Mapping[SpanKey, UniqueSpan]) -> Membership:
     return Membership(homes, parents, {id: tuple(found) for id, found in problems.items()})
 
 
-COLLIDED = "ids of {count} spans stand for several spans"
-ADVICE_ON_COLLISIONS = (
-    "Span ids that repeat come from a program that seeds `random` before OpenTelemetry makes ids of it. Seed a "
-    "random.Random of your own in place of the module's, or give TracerProvider an id_generator."
-)
 MAY_LACK = "may lack spans whose parent did not arrive"
 LINK_LOST = "linked span missing"
 PARENT_LOST = "parent missing"
@@ -197,11 +193,6 @@ def _collisions(spans: Mapping[SpanKey, UniqueSpan], homes: Mapping[SpanKey, Hom
     return Counter(id for key, others in collided for id in {homes[key].id, *others})
 
 
-def has_collisions(incomplete: str) -> bool:
-    """Whether the reasons why a trajectory is incomplete name ids that stand for several spans."""
-    return COLLIDED.partition("}")[2] in incomplete
-
-
 class _Trees:
     """The trees of spans that name no trajectory and have no ancestor that does; a tree is named by its uppermost
     span."""
@@ -222,7 +213,7 @@ class _Trees:
                 self._members.setdefault(top, []).append(key)
         self._conversations = inherited(spans, parents, semconv.CONVERSATION_ID)
         self._of_runs = {key for key, span in spans.items() if is_of_a_run(span.row)}
-        self._missable = self._of_runs | {key for key, span in spans.items() if _tells_of_a_call(span.row)}
+        self._missable = self._of_runs | {key for key, span in spans.items() if tells_of_a_call(span.row)}
         run_trees = [top for top, members in self._members.items() if not self._missable.isdisjoint(members)]
         self._links = {top: lost for top in run_trees if (lost := links.lost(top))}
         """What the trees link to that is not there."""
@@ -251,6 +242,7 @@ class _Trees:
         reached = {trace: self._reach(trace, linking) for linked in linking.values() for trace in linked}
         self._settle(list(self._links), doubts, reached)
         self._settle([top for top in self._torn if top[0] in linking and top not in self._links], doubts)
+        self._doubt_where_they_lead(doubts)
         return self._found
 
     def _note(self, homes: Iterable[tuple[SpanKey, Home]]) -> None:
@@ -303,6 +295,19 @@ class _Trees:
                 parts = Counter(settled[key] for key in self._members[top] if key in self._missable)
                 for home, own in parts.items() if len(parts) > 1 else ():
                     doubts.setdefault(home.id, Counter())[MAY_LACK] += lost - own
+
+    def _doubt_where_they_lead(self, doubts: dict[str, Counter[str]]) -> None:
+        """What was lost above torn trees may have tied them to runs in all traces that they have members in."""
+        below: dict[SpanKey, list[SpanKey]] = {}
+        for top in self._torn:
+            below.setdefault(self._parents[top] or top, []).append(top)
+        for lost, trees in below.items():
+            members = [key for top in trees for key in self._members[top] if key in self._missable]
+            known = {trace for top in trees for trace, _ in self._links.get(top, (lost,))}
+            found = set[Home]().union(*(self._runs.get(trace, ()) for trace in {key[0] for key in members} - known))
+            found -= {self._found[key] for key in members}.union(*(self._others.get(at, ()) for at in (lost, *trees)))
+            for home in found:
+                doubts.setdefault(home.id, Counter())[MAY_LACK] += len(members)
 
     def _candidates(self, top: SpanKey, reached: Mapping[str, Collection[Home]] | None) -> set[Home]:
         """The runs of which a torn tree may be a part."""
@@ -389,11 +394,6 @@ class _Trees:
                 part = part or (key if key in self._of_runs else None)
                 found[key] = part
         return {key: part for key, part in found.items() if part is not None}
-
-
-def _tells_of_a_call(span: SpanRow) -> bool:
-    """Whether a span stands for a log record about the one above it: where that did not arrive, a run lacks it."""
-    return semconv.LOG_RECORD in span.attributes and span.parent_span_id is not None
 
 
 def _only(items: Collection[_T]) -> _T | None:

@@ -12,7 +12,7 @@ from arttrace.records.reward import Reward
 from arttrace.records.trajectory import Agent, Trajectory
 from arttrace.records.values.units import quantity
 from arttrace.store import TrajectorySummary
-from arttrace.trajectories.identity.membership import ADVICE_ON_COLLISIONS, has_collisions
+from arttrace.trajectories.identity.collisions import ADVICE_ON_COLLISIONS, has_collisions
 from arttrace.views.terminal import came_late
 from arttrace.views.timeline import agent_note
 from arttrace.views.web.models.annotation import PERSON
