@@ -28,6 +28,7 @@ from trainer.gateway.engines.vllm.cards import cards, first_is_free, share
 from trainer.gateway.engines.vllm.engine import EngineOptions, cards_of_engine, max_lora_rank, serves_on_cpu
 from trainer.gateway.engines.vllm.memory import card_bytes, share_of_card
 from trainer.gateway.engines.vllm.model import make_probe
+from trainer.gateway.errors import Refusal
 from trainer.gateway.gate import Gate
 from trainer.gateway.http.server import gateway_server
 from trainer.gateway.policies import Policies, Version
@@ -118,6 +119,7 @@ class _Server:
                 self._log if number == 0 else self._log.with_stem(f"vllm-{number + 1}"),
                 say if len(urls) == 1 else partial(_say_for, say, replica.name),
                 url,
+                partial(self._serve_newest, publisher),
             )
             for number, (replica, url) in enumerate(zip(pool.replicas, urls, strict=True))
         ]
@@ -212,6 +214,19 @@ class _Server:
             self._say(
                 f"{why}: {name}" + ("" if step == newest else f" (newest: {self._policies.version_name(newest)})")
             )
+
+    async def _serve_newest(self, publisher: Publisher) -> None:
+        """Serve the version that was made while no engine could take it."""
+        checkpoints = Checkpoints(self._options.data.policies, self._options.policy)
+        step = checkpoints.served() or 0
+        if step <= max(self._policies.current.step, self._policies.passed_over):
+            return
+        try:
+            report = await publisher.publish(step, checkpoints.path(step))
+        except (ServingError, Refusal) as error:
+            self._say(Problem(f"{self._policies.version_name(step)} is not served yet: {error}"))
+        else:
+            self._say(f"{report.previous} -> {report.version}, which was made while the engine was away")
 
     async def _serve(self) -> None:
         await self._bring_up_engines()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from arttrace.records.values.units import quantity
@@ -29,17 +29,26 @@ class Supervisor:
     """Keeps the engine of one replica alive: a vLLM process of its own, or the engine at `url`, which is only asked.
 
     A process that dies is started again. An engine at a URL that falls silent, and any that requests could not reach,
-    gets no more of them until it answers. $VLLM_API_KEY goes along to a URL.
+    gets no more of them until it answers. $VLLM_API_KEY goes along to a URL. `on_return` is awaited whenever it is
+    back.
     """
 
     def __init__(
-        self, replica: Replica, publisher: Publisher, engine: EngineOptions, log: Path, say: Say, url: str | None = None
+        self,
+        replica: Replica,
+        publisher: Publisher,
+        engine: EngineOptions,
+        log: Path,
+        say: Say,
+        url: str | None = None,
+        on_return: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.replica = replica
         self._publisher = publisher
         self._engine = engine
         self._log = log
         self._say = say
+        self._on_return = on_return
         self._url = None if url is None else url.rstrip("/").removesuffix("/v1")
         self._process: VllmProcess | None = None
 
@@ -133,6 +142,7 @@ class Supervisor:
             await self._check_identity(upstream)
             await self._adopted(upstream)
             self._say(f"{self.replica.name} answers again")
+            await self._returned()
         except ServingError as error:
             self._say(Problem(f"{self.replica.name} is not taken back yet: {error.message}"))
 
@@ -155,9 +165,14 @@ class Supervisor:
         try:
             await self.bring_up()
             self._say("serving again")
+            await self._returned()
         except ServingError as error:
             self._say(Problem(f"the restart failed: {error.message}"))
             await self._stop_process()
+
+    async def _returned(self) -> None:
+        if self._on_return is not None:
+            await self._on_return()
 
     async def _stop_process(self) -> None:
         if self._process is not None:

@@ -17,7 +17,7 @@ import msgspec
 
 from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.store import AnyStore
-from arttrace.system.errors import ArttraceError, TrainingError
+from arttrace.system.errors import ArttraceError, ServingError, TrainingError
 from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.retention import KEPT_STATES, states_to_drop
 from trainer.serving import GatewayStatus, PublishReport
@@ -55,7 +55,8 @@ def complete_step(
     keep_states: int = KEPT_STATES,
 ) -> PolicyStep:
     """Make the learner's weights the next version: served as soon as its adapter is written, then whole on disk, which
-    is when its runs count as consumed, then recorded. All but the newest `keep_states` versions lose their optimizer
+    is when its runs count as consumed, then recorded. Raises ServingError where it could not be served: it is recorded
+    then, and served when the engine is back. All but the newest `keep_states` versions lose their optimizer
     state (0: none)."""
     clock(Phase.CHECKPOINT)
     before = checkpoints.served() or 0
@@ -85,11 +86,20 @@ def complete_step(
                     gateway.publish(before, checkpoints.path(before))
         raise
     if gateway is not None:
-        if published is None:
-            clock(Phase.PUBLISH)
-            published = retry(lambda: gateway.publish(step, path))
-        if (status := retry(gateway.status)) is not None and status.step != step:  # it was restarted meanwhile
-            retry(lambda: gateway.publish(step, path))
+        try:
+            if published is None:
+                clock(Phase.PUBLISH)
+                published = retry(lambda: gateway.publish(step, path))
+            if (status := retry(gateway.status)) is not None and status.step != step:  # it was restarted meanwhile
+                retry(lambda: gateway.publish(step, path))
+        except ArttraceError as error:
+            with contextlib.suppress(ArttraceError):
+                store.append([manifest])  # what is on disk counts, served or not
+            raise ServingError(
+                f"{manifest.version} was made and is not served yet: {error.message}",
+                "Its runs count as trained on. It is served as soon as the engine is back or `arttrace serve` runs "
+                "again: go on with new runs then.",
+            ) from error
     clock(Phase.RECORD)
     numbers = dict(manifest.metrics)
     if published:

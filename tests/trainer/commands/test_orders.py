@@ -294,7 +294,8 @@ def test_runs_of_a_version_that_could_not_be_published_are_not_trained_on_again(
         assert trainer.fill(first).error == ""
         with monkeypatch.context() as patched:
             patched.setattr(trainer, "gateway", Lost)
-            assert trainer.fill(lost).error == "the gateway is gone"
+            assert trainer.fill(lost).error == "policy@2 was made and is not served yet: the gateway is gone"
+        assert [done.step for done in store.policy_steps("policy")] == [1, 2], "disk and ledger agree"
         assert "3 of 3 runs were trained on by grpo already" in trainer.fill(lost).error
     assert checkpoints.all_steps() == [1, 2]
 

@@ -133,13 +133,13 @@ def test_a_step_is_checkpointed_published_recorded_and_its_trajectories_are_not_
             loop.train(fresh(store))
 
 
-def test_a_step_killed_before_it_was_published_is_finished_by_the_next_start(tmp_path: Path) -> None:
+def test_a_version_that_could_not_be_published_is_recorded_and_served_by_the_next_start(tmp_path: Path) -> None:
     data, gateway = DataDir(tmp_path), StandInGateway(dead=True)
     with Store.open(data, create=True) as store:
         fill(store, "s")
         with pytest.raises(ServingError):
             loop_on(store, data, gateway).train(fresh(store))
-        assert store.policy_steps("policy") == []
+        assert [step.version for step in store.policy_steps("policy")] == ["policy@1"], "it is on disk, and counts"
     gateway.dead = False
     with Store.open(data) as store:
         loop = loop_on(store, data, gateway)

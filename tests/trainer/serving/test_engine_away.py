@@ -1,0 +1,75 @@
+"""A step whose engine died under it: the version counts, and is served once the engine is back."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+import pytest
+from recorded_runs import recorded_group
+from stand_in_engine import engine_in_a_thread, write_adapter
+
+from arttrace.records.policy import Consumed, PolicyStep
+from arttrace.store import Store
+from arttrace.system.errors import ServingError
+from arttrace.system.paths import DataDir
+from trainer.policies.checkpoints import Checkpoints
+from trainer.serving import GatewayClient, start_serving
+from trainer.step.phases import Clock
+from trainer.step.version import complete_step, finish_open_step
+
+
+class Weights:
+    """Of a learner that has made its step."""
+
+    def __init__(self, weights: bytes, folder: Path) -> None:
+        self.made = write_adapter(folder / weights.decode(), weights)
+
+    def save_adapter(self, directory: Path) -> None:
+        for file in self.made.iterdir():
+            (directory / file.name).write_bytes(file.read_bytes())
+
+    def save_rest(self, directory: Path) -> None:
+        (directory / "trainer_state.pt").write_text("state")
+
+
+def step(data: DataDir, gateway: GatewayClient, base_model: Path, weights: Weights) -> PolicyStep:
+    """One step on all runs that were not trained on."""
+    checkpoints = Checkpoints(data.policies, "policy")
+    with Store.open(data, create=True) as store:
+        finish_open_step(store, checkpoints, gateway)
+        consumed = tuple(Consumed(one.id, one.revision) for one in store.trajectories(unconsumed_by="policy"))
+        base = str(base_model)
+        return complete_step(store, checkpoints, gateway, base, weights, consumed, {}, Clock(), method="grpo")
+
+
+def test_a_version_that_was_made_while_the_engine_was_away_is_served_when_it_is_back(
+    tmp_path: Path, base_model: Path
+) -> None:
+    data = DataDir(tmp_path / "data")
+    checkpoints = Checkpoints(data.policies, "policy")
+    with Store.open(data, create=True) as store:
+        store.append(recorded_group("g", [0.0, 1.0]))
+    with contextlib.ExitStack() as stack:
+        with engine_in_a_thread() as engine:
+            port = int(engine.url.rpartition(":")[2])
+            served = stack.enter_context(start_serving(data, base_model, options=["--vllm-url", engine.url]))
+        gateway = GatewayClient(served.url)
+        with pytest.raises(ServingError, match="policy@1 was made and is not served yet: the serving engine") as raised:
+            step(data, gateway, base_model, Weights(b"w1", tmp_path))
+        assert "as soon as the engine is back" in str(raised.value.hint)
+        assert gateway.status().step == 0
+        assert checkpoints.steps() == [1]
+        with Store.open(data) as store:
+            assert [done.step for done in store.policy_steps("policy")] == [1], "disk and ledger agree"
+            assert store.trajectories(unconsumed_by="policy") == []
+            store.append(recorded_group("h", [0.0, 1.0], at=5000))
+        with engine_in_a_thread(port=port):
+            deadline = time.monotonic() + 60
+            while gateway.status().step != 1:
+                assert time.monotonic() < deadline, gateway.status()
+                time.sleep(0.05)
+            done = step(data, gateway, base_model, Weights(b"w2", tmp_path))
+            assert (done.version, gateway.status().step) == ("policy@2", 2)
+            assert [one.trajectory_id for one in done.consumed] == ["h-0", "h-1"]
